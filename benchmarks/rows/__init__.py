@@ -1,0 +1,50 @@
+"""All rows, in the order of the table; the quick ones are the same with smaller sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.rows.backlog import Backlog
+from benchmarks.rows.drain import Drain, TwoProcesses
+from benchmarks.rows.enqueue import Enqueue
+from benchmarks.rows.idle import Idle
+from benchmarks.rows.imports import Imports
+from benchmarks.rows.lanes import Lanes
+from benchmarks.rows.latency import Latency
+from benchmarks.rows.memory import Memory
+from benchmarks.rows.payload import Payload
+from benchmarks.rows.row import Row
+from benchmarks.rows.sleep import Sleep
+from benchmarks.rows.waits import Waits
+
+FULL: Sequence[Row] = (
+    Drain(),
+    TwoProcesses(),
+    Enqueue(),
+    Latency(),
+    Sleep(),
+    Idle(),
+    Memory(),
+    Lanes(),
+    Backlog(),
+    Payload(),
+    Waits(),
+    Imports(),
+)
+
+QUICK: Sequence[Row] = (
+    Drain(jobs=20_000),
+    TwoProcesses(jobs=40_000),
+    Enqueue(alone=2_000, concurrent=10_000, bulk=20_000),
+    Latency(samples=300),
+    Sleep(jobs=1_000),
+    Idle(seconds=5.0, settle=2.0),
+    Memory(jobs=20_000),
+    Lanes(jobs=20_000),
+    Backlog(rounds=5, large=100_000, measured=20_000),
+    Payload(small_jobs=10_000, large_jobs=1_000),
+    Waits(),
+    Imports(),
+)
+
+__all__ = ["FULL", "QUICK", "Row"]

@@ -1,0 +1,57 @@
+"""How fast a backlog of no-op jobs is worked off, and what one job costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.arena import Arena, Drained
+from benchmarks.contestant import Crew
+from benchmarks.figures import AtLeast, AtLeastOfFloor, AtMost, Line, Sample
+from benchmarks.rows.row import Row
+
+
+def figures_of(drained: Drained) -> dict[str, float]:
+    return {
+        "jobs_per_s": drained.jobs_per_s,
+        "worker_us": drained.worker_us,
+        "server_us": drained.server_us,
+    }
+
+
+@dataclass(frozen=True)
+class Drain(Row):
+    name = "drain"
+    lines = (
+        Line("drain, 1 process, c=32", "jobs_per_s", "jobs/s", AtLeastOfFloor(0.35), AtLeastOfFloor(0.55)),
+        Line("  worker CPU per job", "worker_us", "us", AtMost(22), AtMost(14), digits=1),
+        Line("  server CPU per job", "server_us", "us", AtMost(15), AtMost(12), digits=1),
+    )
+    with_peers = True
+    jobs: int = 60_000
+
+    def measure(self, arena: Arena) -> Sample:
+        jobs = arena.contestant.jobs(self.jobs)
+        arena.fill(jobs)
+        with arena.worker() as worker:
+            return Sample(figures_of(arena.drain(worker, jobs)))
+
+
+@dataclass(frozen=True)
+class TwoProcesses(Row):
+    """Two workers and the server share two cores, so the most there can be is 2 / (worker + server CPU per job)."""
+
+    name = "two"
+    lines = (
+        Line("drain, 2 processes, c=32 each", "jobs_per_s", "jobs/s"),
+        Line("  share of what two cores allow", "of_two_cores", "%", AtLeast(85), AtLeast(95)),
+        Line("  worker CPU per job", "worker_us", "us", digits=1),
+        Line("  server CPU per job", "server_us", "us", digits=1),
+    )
+    jobs: int = 90_000
+
+    def measure(self, arena: Arena) -> Sample:
+        arena.fill(self.jobs)
+        with arena.worker(Crew(processes=2)) as worker:
+            drained = arena.drain(worker, self.jobs, processes=2)
+        possible = 2e6 / (drained.worker_us + drained.server_us)
+        return Sample({**figures_of(drained), "of_two_cores": drained.jobs_per_s / possible * 100})

@@ -1,0 +1,24 @@
+"""What a row is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from benchmarks.arena import Arena
+from benchmarks.figures import Line, Sample
+
+
+class Row(ABC):
+    """A measurement and the lines of the table it fills. Its fields are its sizes, so a quick row is another value."""
+
+    name: ClassVar[str]
+    lines: ClassVar[Sequence[Line]]
+    with_floor: ClassVar[bool] = True
+    with_peers: ClassVar[bool] = False
+    most_repeats: ClassVar[int | None] = None
+
+    @abstractmethod
+    def measure(self, arena: Arena) -> Sample:
+        """One sample of the arena's contestant."""

@@ -1,0 +1,1 @@
+"""Programs that use fennelq the way its users do: public names only."""

@@ -1,0 +1,1 @@
+"""A web app and its worker: one module of tasks, imported by both."""

@@ -1,0 +1,69 @@
+"""Says verbs to Redis without an event loop: for scripts, Django, threads, forked processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from fennelq.broker.broker import ANSWER_TIMEOUT
+from fennelq.broker.connection import Address
+from fennelq.broker.link import BlockingLink
+from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.verb import Command, Verb
+
+A = TypeVar("A")
+
+
+class BlockingBroker:
+    """Runs verbs from any thread. After a fork the child opens connections of its own: it must not talk on its parent's."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._idle: list[BlockingLink] = []
+
+    def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
+        """Say a verb and read its answer. A server that has forgotten the script is taught it."""
+        with self._link() as link:
+            try:
+                reply = link.call(verb.by_sha(), timeout)
+            except Exception as error:
+                if classify(error) is not Trouble.SCRIPT:
+                    raise
+                reply = link.call(verb.by_source(), timeout)
+        return verb.read(reply)
+
+    def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:
+        """Say a plain command, which may block for less than `timeout`."""
+        with self._link() as link:
+            return command.read(link.call(command.words, timeout))
+
+    def close(self) -> None:
+        """End every idle connection."""
+        with self._lock:
+            for link in self._idle:
+                link.close()
+            self._idle.clear()
+
+    @contextmanager
+    def _link(self) -> Iterator[BlockingLink]:
+        link = self._taken()
+        try:
+            yield link
+        finally:
+            self._give_back(link)
+
+    def _taken(self) -> BlockingLink:
+        if self._pid != os.getpid():
+            # The lock may have been held by a thread that does not exist here.
+            self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
+        with self._lock:
+            return self._idle.pop() if self._idle else BlockingLink(self.address)
+
+    def _give_back(self, link: BlockingLink) -> None:
+        with self._lock:
+            self._idle.append(link)

@@ -1,0 +1,88 @@
+"""Says verbs to Redis on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from fennelq.broker.connection import Address
+from fennelq.broker.link import Hear, Link
+from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.verb import Command, Verb, Word
+
+A = TypeVar("A")
+
+ANSWER_TIMEOUT = 5.0
+
+
+class Broker:
+    """Runs verbs, on one pipelined connection. Errors of the server and of the connection reach the caller: whoever asked
+    knows whether asking again is harmless."""
+
+    def __init__(self, address: Address, *, timeout: float = ANSWER_TIMEOUT) -> None:
+        self.address, self._timeout = address, timeout
+        self._link = Link(address)
+        self._others: list[Link] = []
+
+    async def run(self, verb: Verb[A]) -> A:
+        """Say a verb and read its answer. A server that has forgotten the script is taught it."""
+        try:
+            reply = await self._link.call(verb.by_sha(), self._timeout)
+        except Exception as error:
+            if classify(error) is not Trouble.SCRIPT:
+                raise
+            reply = await self._link.call(verb.by_source(), self._timeout)
+        return verb.read(reply)
+
+    async def ask(self, command: Command[A]) -> A:
+        """Say a plain command and read its answer."""
+        return command.read(await self._link.call(command.words, self._timeout))
+
+    async def ask_all(self, commands: Sequence[Command[A]]) -> list[A]:
+        """Say many commands in one round trip."""
+        return await asyncio.gather(*map(self.ask, commands))
+
+    async def run_all(self, verbs: Sequence[Verb[A]]) -> list[A]:
+        """Say many verbs in one round trip."""
+        return await asyncio.gather(*map(self.run, verbs))
+
+    def doorbell(self) -> Doorbell:
+        """A connection of its own for reads that block."""
+        link = Link(self.address)
+        self._others.append(link)
+        return Doorbell(self, link)
+
+    async def listen(self, words: Sequence[Word], hear: Hear) -> Link:
+        """A connection of its own that listens."""
+        link = Link(self.address)
+        self._others.append(link)
+        await link.listen(words, hear)
+        return link
+
+    async def close(self) -> None:
+        """End every connection."""
+        for link in (self._link, *self._others):
+            link.close()
+        self._others.clear()
+
+
+class Doorbell:
+    """Blocks until something is sent to one of several streams, and can be woken from outside."""
+
+    def __init__(self, broker: Broker, link: Link) -> None:
+        self._broker, self._link = broker, link
+        self._id: int | None = None
+
+    async def wait(self, words: Sequence[Word], block_ms: int) -> Any:
+        """The answer of a blocking command."""
+        if not self._link.connected:
+            self._id = None
+        if self._id is None:
+            self._id = int(await self._link.call(["CLIENT", "ID"], ANSWER_TIMEOUT))
+        return await self._link.call(words, block_ms / 1000 + ANSWER_TIMEOUT)
+
+    async def wake(self) -> None:
+        """Make a waiting `wait` return now, with nothing. Cancelling it instead would strand what it was about to get."""
+        if self._id is not None and self._link.connected:
+            await self._broker.ask(Command(["CLIENT", "UNBLOCK", self._id], int))

@@ -1,0 +1,80 @@
+"""From a URL to an address: where the server is and what to say to it first."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from redis.connection import parse_url
+
+from fennelq.broker.verb import Word
+from fennelq.errors import ConfigurationError
+
+SCHEMES = ("redis", "rediss", "unix")
+
+
+class Address(NamedTuple):
+    """Where one server is, and what to say to it first."""
+
+    shown: str
+    """The URL as it may be logged."""
+    host: str
+    port: int
+    path: str
+    """Of a unix socket; then host and port mean nothing."""
+    greeting: tuple[tuple[Word, ...], ...]
+    tls: ssl.SSLContext | None = None
+
+
+def masked(url: str) -> str:
+    """The URL with its password hidden: the only form that is ever shown."""
+    parts = urlsplit(url)
+    query = "&".join("password=***" if q.startswith("password=") else q for q in parts.query.split("&"))
+    if not parts.password:
+        return urlunsplit(parts._replace(query=query))
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}", query=query))
+
+
+def address_of(url: str) -> Address:
+    """The address of a URL; raises ConfigurationError, never showing the password, when it is not understood."""
+    shown = masked(url)
+    if urlsplit(url).scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"redis_url {shown!r} is not understood: use redis://, rediss://, unix:// or embedded://"
+        )
+    try:
+        said: dict[str, Any] = dict(parse_url(url))
+        return Address(
+            shown,
+            str(said.get("host", "localhost")),
+            int(said.get("port", 6379)),
+            str(said.get("path", "")),
+            tuple(_greeting(said)),
+            _tls(said) if url.startswith("rediss") else None,
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"redis_url {shown!r} is not understood: {error}") from None
+
+
+def _greeting(said: dict[str, Any]) -> Sequence[tuple[Word, ...]]:
+    words: list[tuple[Word, ...]] = []
+    if said.get("password"):
+        user = (said["username"],) if said.get("username") else ()
+        words.append(("AUTH", *user, said["password"]))
+    if said.get("db"):
+        words.append(("SELECT", int(said["db"])))
+    return words
+
+
+def _tls(said: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=said.get("ssl_ca_certs"), capath=said.get("ssl_ca_path"))
+    if str(said.get("ssl_check_hostname", "true")).lower() in ("false", "0", "no"):
+        context.check_hostname = False
+    if said.get("ssl_cert_reqs") == "none":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if said.get("ssl_certfile"):
+        context.load_cert_chain(said["ssl_certfile"], said.get("ssl_keyfile"))
+    return context

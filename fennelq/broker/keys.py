@@ -1,0 +1,114 @@
+"""Every key name, its type and its lifetime. No other place holds a key literal.
+
+Everything of one queue shares the hash tag `{app/queue}`, so each arrow is one script on one slot.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+GROUP: Final = "fq"
+"""The one consumer group of every lane."""
+
+NORMAL: Final = "s"
+LANES: Final = {"high": "s:high", "normal": NORMAL, "low": "s:low"}
+"""Ready jobs: priority → stream, in the order they are read."""
+
+QUARANTINE: Final = "iso"
+STREAMS: Final = (*LANES.values(), QUARANTINE)
+
+
+class KeyKind(NamedTuple):
+    """What a key is, for the reference page and for the test that no key outlives its reason."""
+
+    pattern: str
+    type: str
+    holds: str
+    created_by: str
+    ended_by: str
+    permanent: bool
+
+
+KEY_KINDS: Final = (
+    KeyKind("j:<key>", "hash", "the job's record", "enqueue", "TTL from finish or cancel; gc or purge when dead", False),
+    KeyKind("s, s:high, s:low", "stream", "ready jobs, one stream per priority", "open, enqueue", "never", True),
+    KeyKind("iso", "stream", "quarantine lane", "open", "never", True),
+    KeyKind("sched", "zset", "due time → job", "enqueue", "empty when idle", True),
+    KeyKind("retry", "zset", "due time → failed job", "finish", "empty when idle", True),
+    KeyKind("dlq", "stream", "dead jobs", "finish", "entries by replay, gc, purge", True),
+    KeyKind("r:<key>", "list", "one element, the result", "finish", "TTL", False),
+    KeyKind("idem:<task>:<key>", "string", "idempotency key → job", "enqueue", "TTL, or with the record", False),
+    KeyKind("stats", "hash", "counters", "finish", "never", True),
+)
+
+FIELDS: Final = {
+    "t": "task",
+    "a": "arguments, JSON; emptied by success",
+    "o": "options of this call, JSON",
+    "s": "status: Q or absent sent, L scheduled, X executing, R retry, S N success, D dead, K cancelled",
+    "p": "place: where the job is; once ended, the token that settled it",
+    "T": "token of the run that was settled last, where `p` says something else",
+    "m": "lane, when it is not the normal one",
+    "n": "failed tries",
+    "f": "fence: starts so far",
+    "c": "created, server ms",
+    "b": "begun, server ms",
+    "z": "ended, server ms",
+    "w": "owner: the executor that runs it",
+    "x": "last failure, JSON",
+    "y": "reason of the end",
+    "k": "idempotency key: = with the record, ~ with its own window",
+    "E": "expires, server ms",
+    "M": "deliveries allowed, when not the app's setting",
+    "u": "nonce of the call, with a client-given id",
+    "h": "digest of the arguments, with a client-given id",
+    "R": "replays",
+    "W": "channels of the processes that wait for the end",
+    "v": "wire version, when it is not 1",
+}
+"""Fields of a record. One letter each, because every job pays for them."""
+
+
+class QueueKeys:
+    """The keys of one queue."""
+
+    __slots__ = ("_named", "app", "prefix", "queue")
+
+    def __init__(self, app: str, queue: str) -> None:
+        self.app, self.queue = app, queue
+        self.prefix = f"fq:{{{app}/{queue}}}:"
+        self._named = {name: self.prefix + name for name in (*STREAMS, "sched", "retry", "dlq", "stats")}
+
+    def __getitem__(self, name: str) -> str:
+        """A permanent key by its name."""
+        return self._named[name]
+
+    def record(self, key: str) -> str:
+        """The job's record."""
+        return f"{self.prefix}j:{key}"
+
+    def result(self, key: str) -> str:
+        """The job's result list."""
+        return f"{self.prefix}r:{key}"
+
+
+@lru_cache(maxsize=4096)
+def queue_keys(app: str, queue: str) -> QueueKeys:
+    """The keys of a queue, made once."""
+    return QueueKeys(app, queue)
+
+
+def queues_key(app: str) -> str:
+    """Set of the queues this app has ever used; in a slot of its own."""
+    return f"fq:{{{app}}}:queues"
+
+
+def executors_key(app: str) -> str:
+    """Hash of executor → what people want to know of it; never ownership. Fields carry their own time."""
+    return f"fq:{{{app}}}:executors"
+
+
+def channel_name(app: str, client: str) -> str:
+    """The pub/sub channel on which one process is told of the jobs it waits for."""
+    return f"fq:{{{app}}}:c:{client}"

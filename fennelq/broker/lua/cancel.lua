@@ -1,0 +1,38 @@
+-- cancel: ends jobs that have not started.
+--
+-- A queued job is acknowledged as well as deleted: a blocked reader may hold the entry already, and must find that it is
+-- no longer its own.
+--
+-- Answers, per job: 1 cancelled · 0 too late: it runs or has ended · -1 unknown.
+--
+--@keys stats, sched, retry, dlq, s, s:high, s:low, iso
+--@args prefix, queue, record_ttl, failure_ttl, why
+--@each job
+--@include now, keys, fields, place, settle
+--@flags allow-oom
+
+local envelope = cjson.encode({cancelled = why})
+
+-- Takes a job out of the place where it waits; false when it does not wait.
+local function take_out(job, f)
+  if f.s == 'L' then return redis.call('ZREM', sched, job) == 1 end
+  if f.s == 'R' then return redis.call('ZREM', retry, job) == 1 end
+  if f.s and f.s ~= 'Q' then return false end
+  local lane, entry = split(f.p)
+  if not lane then return false end
+  redis.call('XACK', prefix .. lane, GROUP, entry)
+  return redis.call('XDEL', prefix .. lane, entry) == 1
+end
+
+local function cancel(job)
+  local f = load(record_of(job))
+  if not f then return -1 end
+  if not take_out(job, f) then return 0 end
+  settle_job(job, f.p, 'K', envelope, '', failure_ttl, why)
+  return 1
+end
+
+local answers = {}
+for i = first, #ARGV do answers[#answers + 1] = cancel(ARGV[i]) end
+write_counts()
+return answers

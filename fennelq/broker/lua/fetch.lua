@@ -1,0 +1,120 @@
+-- fetch: the only way to take jobs.
+--
+-- First what a blocking read woke up with: the entry id never changes its owner, so an XCLAIM to oneself that answers
+-- nothing means that somebody cancelled or recovered it meanwhile. Then the lanes, high to low, until the free slots or
+-- the bytes are full. Nothing may raise after the first XREADGROUP, or what was read is stranded in this consumer: every
+-- read and every load is a pcall, and NOGROUP is an answer.
+--
+-- What may not run is settled here. An entry whose record is gone, of a wrong type, or says it is elsewhere is dropped
+-- and counted: a job is where its record says it is.
+--
+-- Answers: {jobs (10 values each), drained 0/1, ms to the next due time or -1, lanes without a group}
+--
+--@keys stats, sched, retry, dlq, s, s:high, s:low, iso
+--@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl
+--@each lane, entry, job, deliveries
+--@include now, keys, fields, place, settle
+--@flags allow-oom
+
+local BYTES = 1048576
+local VERSION = 1
+
+local jobs, taken, bytes = {}, 0, 0
+
+local function drop(lane, entry)
+  redis.call('XACK', prefix .. lane, GROUP, entry)
+  redis.call('XDEL', prefix .. lane, entry)
+end
+
+local function close(lane, entry, job, kind, envelope, failure, why)
+  drop(lane, entry)
+  settle_job(job, lane .. '/' .. entry, kind, envelope, failure, failure_ttl, why)
+end
+
+local function close_broken(lane, entry, job, problem)
+  local failure = cjson.encode({type = 'Broken', message = problem, traceback = '', reason = 'broken', tries = 0})
+  close(lane, entry, job, 'D', '{"dead":' .. failure .. '}', failure, 'broken')
+end
+
+local function start(lane, entry, job, deliveries, record, f)
+  local fence = (tonumber(f.f) or 0) + 1
+  redis.call('HSET', record, 's', 'X', 'w', consumer, 'b', now, 'f', fence)
+  local n = #jobs
+  jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = lane, entry, job, f.t, f.a
+  jobs[n + 6], jobs[n + 7], jobs[n + 8], jobs[n + 9], jobs[n + 10] = f.o or '', f.n or 0, deliveries, fence, f.c or 0
+  taken = taken + 1
+  bytes = bytes + #f.a + 200
+end
+
+local function admit(lane, entry, job, deliveries)
+  local record = job and record_of(job)
+  local f = record and load(record)
+  if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q') then
+    drop(lane, entry)
+    count('dropped')
+  elseif not f.t or not f.a then
+    close_broken(lane, entry, job, 'the record has no task or no arguments')
+  elseif f.v and tonumber(f.v) ~= VERSION then
+    close_broken(lane, entry, job, 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION)
+  elseif f.E and tonumber(f.E) <= now then
+    close(lane, entry, job, 'K', '{"cancelled":"expired"}', '', 'expired')
+  else
+    start(lane, entry, job, deliveries, record, f)
+  end
+end
+
+-- Entries read like {'i', job, 'n', deliveries}; anything else was not written by an arrow and admits no job.
+local function admit_entry(lane, entry, fields)
+  if fields and fields[1] == 'i' and fields[3] == 'n' then
+    admit(lane, entry, fields[2], tonumber(fields[4]) or 1)
+  else
+    admit(lane, entry, nil)
+  end
+end
+
+-- How many to read at once: a few to learn how large they are, then as many as fit.
+local function page(room)
+  if taken == 0 then return math.min(room, 8) end
+  return math.min(room, math.max(1, math.floor((BYTES - bytes) / (bytes / taken))))
+end
+
+local missing = {}
+
+-- Reads one lane until it is empty or something is full; true when it is empty.
+local function read(lane)
+  while taken < tonumber(free) and bytes < BYTES do
+    local asked = page(free - taken)
+    local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', prefix .. lane, '>')
+    if not reply then return true end
+    if reply.err then
+      missing[#missing + 1] = lane
+      return true
+    end
+    local entries = reply[1][2]
+    for i = 1, #entries do admit_entry(lane, entries[i][1], entries[i][2]) end
+    if #entries < asked then return true end
+  end
+  return false
+end
+
+local function next_due()
+  local wait = -1
+  for _, set in ipairs({sched, retry}) do
+    local head = redis.pcall('ZRANGE', set, 0, 0, 'WITHSCORES')
+    local due = not head.err and head[2] and math.max(0, head[2] - now)
+    if due and (wait < 0 or due < wait) then wait = due end
+  end
+  return wait
+end
+
+for i = first, #ARGV, stride do
+  local lane, entry = ARGV[i], ARGV[i + 1]
+  local mine = redis.pcall('XCLAIM', prefix .. lane, GROUP, consumer, 0, entry, 'JUSTID')
+  if not mine.err and #mine == 1 then admit(lane, entry, ARGV[i + 2], tonumber(ARGV[i + 3]) or 1) end
+end
+local drained = 1
+for lane in string.gmatch(lanes, '%S+') do
+  if not read(lane) then drained = 0 end
+end
+write_counts()
+return {jobs, drained, next_due(), missing}

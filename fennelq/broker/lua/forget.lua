@@ -1,0 +1,14 @@
+-- forget: removes dead jobs for good: the DLQ entry, the record, the result and the idempotency key, together.
+--
+-- Answers how many were removed.
+--
+--@keys stats, dlq
+--@args prefix
+--@each entry
+--@include keys, forget
+--@flags allow-oom
+
+local removed = 0
+for i = first, #ARGV do removed = removed + forget(ARGV[i]) end
+if removed > 0 then redis.call('HINCRBY', stats, 'purged', removed) end
+return removed

@@ -1,0 +1,46 @@
+-- gc: bounds the DLQ by age and by count, and drops consumers that nobody uses. In pages: at most `limit` of each a call.
+--
+-- A consumer is deleted only with an empty pending list, looked at in this very script: deleting one that still holds
+-- entries would orphan them for ever.
+--
+-- Answers {dead jobs removed, consumers removed}.
+--
+--@keys stats, dlq, s, s:high, s:low, iso
+--@args prefix, max_age, max_len, idle, limit
+--@include now, keys, forget
+--@flags allow-oom
+
+local function trim_dlq()
+  local surplus = math.max(0, redis.call('XLEN', dlq) - max_len)
+  local removed = 0
+  for place, entry in ipairs(redis.call('XRANGE', dlq, '-', '+', 'COUNT', limit)) do
+    local died = tonumber(string.match(entry[1], '^%d+'))
+    if place > surplus and died > now - max_age then break end
+    removed = removed + forget(entry[1])
+  end
+  return removed
+end
+
+local function field(flat, name)
+  for i = 1, #flat, 2 do if flat[i] == name then return flat[i + 1] end end
+end
+
+local function drop_consumers(stream, room)
+  local dropped = 0
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, GROUP)
+  if consumers.err then return 0 end
+  for _, consumer in ipairs(consumers) do
+    if dropped >= room then break end
+    if field(consumer, 'pending') == 0 and field(consumer, 'idle') > tonumber(idle) then
+      redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, field(consumer, 'name'))
+      dropped = dropped + 1
+    end
+  end
+  return dropped
+end
+
+local removed = trim_dlq()
+if removed > 0 then redis.call('HINCRBY', stats, 'purged', removed) end
+local dropped = 0
+for i = 3, #KEYS do dropped = dropped + drop_consumers(KEYS[i], limit - dropped) end
+return {removed, dropped}

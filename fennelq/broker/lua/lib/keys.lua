@@ -1,0 +1,6 @@
+-- Names derived from the queue's prefix. Job keys come out of streams, so records and results cannot be declared.
+local GROUP = 'fq'
+local function record_of(job) return prefix .. 'j:' .. job end
+local function result_of(job) return prefix .. 'r:' .. job end
+local function idem_of(name) return prefix .. 'idem:' .. name end
+local function split(place) return string.match(place or '', '^([^/]+)/(.+)$') end

@@ -1,0 +1,3 @@
+-- The server's clock, read once: due times, expiry and stamps of one script agree, and no client clock decides.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

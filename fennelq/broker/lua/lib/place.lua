@@ -1,0 +1,11 @@
+-- Puts a job at the end of a lane, as a new entry and so with a new token, and says so in its record.
+local function ready(record, job, lane, deliveries)
+  local entry = redis.call('XADD', prefix .. lane, '*', 'i', job, 'n', deliveries)
+  redis.call('HSET', record, 's', 'Q', 'p', lane .. '/' .. entry)
+end
+
+-- When a job is due: '+ms' counts from now, '@ms' is a moment.
+local function due_at(text)
+  local sign, ms = string.match(text, '^([+@])(%d+)$')
+  return sign == '+' and now + ms or tonumber(ms)
+end

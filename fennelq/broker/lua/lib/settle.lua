@@ -1,0 +1,105 @@
+-- Writes down how a job ended or goes on. The caller has taken the job out of its place, or won the XACK that lets it.
+-- One fragment serves finish, fetch (expired), cancel, purge and recover, so an outcome looks the same whoever wrote it.
+local counts = {}
+
+local function count(what, n) counts[what] = (counts[what] or 0) + (n or 1) end
+
+local function write_counts()
+  for what, n in pairs(counts) do redis.call('HINCRBY', stats, what, n) end
+end
+
+-- The record stays at least as long as its result, and long enough for a late retry of delay() to find it.
+local function keep_for(ttl)
+  return math.max(tonumber(record_ttl), ttl)
+end
+
+local function wake(record, job, watchers, envelope)
+  for channel in string.gmatch(watchers, '%S+') do redis.call('PUBLISH', channel, queue .. ':' .. job .. '\n' .. envelope) end
+  redis.call('HDEL', record, 'W')
+end
+
+local function publish_result(record, job, envelope, ttl, watchers)
+  if ttl > 0 and envelope ~= '' then
+    local result = result_of(job)
+    redis.call('RPUSH', result, envelope)
+    redis.call('PEXPIRE', result, ttl)
+  end
+  if watchers then wake(record, job, watchers, envelope) end
+end
+
+-- An idempotency key without a window of its own is held exactly as long as the record lives.
+local function end_of_record(record, job, idem, ttl)
+  redis.call('PEXPIRE', record, ttl)
+  if idem and string.sub(idem, 1, 1) == '=' then
+    local holder = idem_of(string.sub(idem, 2))
+    if redis.call('GET', holder) == job then redis.call('PEXPIRE', holder, ttl) end
+  end
+end
+
+local settle = {}
+
+-- Success. The arguments have served; `p` goes on naming the token that settled the job.
+function settle.S(record, job, _, kind, envelope, _, ttl)
+  ttl = tonumber(ttl)
+  local known = redis.call('HMGET', record, 'W', 'k')
+  redis.call('HSET', record, 's', kind, 'z', now, 'a', '')
+  publish_result(record, job, envelope, ttl, known[1])
+  end_of_record(record, job, known[2], keep_for(ttl))
+end
+settle.N = settle.S
+
+function settle.K(record, job, place, _, envelope, _, ttl, why)
+  ttl = tonumber(ttl)
+  local known = redis.call('HMGET', record, 'W', 'k')
+  redis.call('HSET', record, 's', 'K', 'z', now, 'y', why, 'p', place)
+  publish_result(record, job, envelope, ttl, known[1])
+  end_of_record(record, job, known[2], keep_for(ttl))
+end
+
+-- A dead job's record lives exactly as long as its DLQ entry: no TTL here, `gc` and `purge` end both together.
+function settle.D(record, job, place, _, envelope, failure, ttl, why)
+  local known = redis.call('HMGET', record, 'W', 't')
+  local told = cjson.decode(failure)
+  local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', told.type, 'm', string.sub(told.message, 1, 200), 'y', why)
+  redis.call('HSET', record, 's', 'D', 'z', now, 'x', failure, 'y', why, 'n', told.tries, 'p', 'dlq/' .. entry, 'T', place)
+  publish_result(record, job, envelope, tonumber(ttl), known[1])
+end
+
+function settle.R(record, job, place, _, wait, failure)
+  redis.call('ZADD', retry, now + wait, job)
+  redis.call('HINCRBY', record, 'n', 1)
+  redis.call('HSET', record, 's', 'R', 'x', failure, 'p', 'retry', 'T', place)
+end
+
+function settle.Z(record, job, place, _, due)
+  redis.call('ZADD', sched, due_at(due), job)
+  redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
+end
+
+-- What cannot be settled as asked (a record of a wrong type, an outcome that cannot be read) is dead as `broken`:
+-- its entry is already acknowledged, so an error here would lose it.
+local function bury(record, job, place, problem)
+  local text = type(problem) == 'table' and problem.err or tostring(problem)
+  local failure = cjson.encode({type = 'Broken', message = string.sub(text, 1, 500), traceback = '', reason = 'broken', tries = 0})
+  if redis.call('TYPE', record).ok ~= 'hash' then redis.call('DEL', record, result_of(job)) end
+  local known = redis.call('HMGET', record, 'W', 't')
+  redis.call('ZREM', retry, job)
+  redis.call('ZREM', sched, job)
+  local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', 'Broken', 'm', string.sub(text, 1, 200), 'y', 'broken')
+  redis.call('HSET', record, 's', 'D', 'z', now, 'x', failure, 'y', 'broken', 'p', 'dlq/' .. entry, 'T', place)
+  redis.call('DEL', result_of(job))
+  publish_result(record, job, '{"dead":' .. failure .. '}', tonumber(failure_ttl), known[1])
+end
+
+-- Settles one job in its own pcall, so that one that fails takes no other with it.
+local function settle_job(job, place, kind, value, failure, ttl, why)
+  local record = record_of(job)
+  local done, problem = pcall(settle[kind], record, job, place, kind, value, failure, ttl, why)
+  if done then
+    count(kind)
+  else
+    bury(record, job, place, problem)
+    count('D')
+    count('broken')
+  end
+end

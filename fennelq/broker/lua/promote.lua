@@ -1,0 +1,35 @@
+-- promote: moves due jobs from the sorted sets to their lanes.
+--
+-- The new place is written before the old one is removed: a script that dies half-way leaves a job twice visible, never
+-- nowhere, and the record says which of the two counts. At most `limit` per set and call, so that a million jobs due at
+-- once do not stop the server.
+--
+-- Answers {promoted, ms to the next due time or -1}.
+--
+--@keys sched, retry, s, s:high, s:low
+--@args prefix, limit
+--@include now, keys, fields, place
+--@flags allow-oom
+
+local promoted, wait = 0, -1
+
+local function move(set, name)
+  for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now, 'LIMIT', 0, limit)) do
+    local record = record_of(job)
+    local f = load(record)
+    if f and f.p == name then
+      ready(record, job, f.m or 's', 1)
+      promoted = promoted + 1
+    end
+    redis.call('ZREM', set, job)
+  end
+  local head = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
+  if head[2] then
+    local due = math.max(0, head[2] - now)
+    if wait < 0 or due < wait then wait = due end
+  end
+end
+
+move(sched, 'sched')
+move(retry, 'retry')
+return {promoted, wait}

@@ -1,0 +1,48 @@
+-- purge: cancels jobs that wait in a queue, a page at a time. Jobs that run are left alone; waiters are told.
+--
+-- Answers how many were cancelled; 0 when nothing waits any more.
+--
+--@keys stats, sched, retry, dlq, s, s:high, s:low, iso
+--@args prefix, queue, record_ttl, failure_ttl, limit
+--@include now, keys, fields, place, settle
+--@flags allow-oom
+
+local purged = 0
+local envelope = '{"cancelled":"purged"}'
+
+local function close(job, place)
+  settle_job(job, place, 'K', envelope, '', failure_ttl, 'purged')
+  purged = purged + 1
+end
+
+local function last_delivered(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  if groups.err or not groups[1] then return '-' end
+  for i = 1, #groups[1], 2 do
+    if groups[1][i] == 'last-delivered-id' then return '(' .. groups[1][i + 1] end
+  end
+end
+
+local function purge_lane(lane)
+  local stream = prefix .. lane
+  for _, entry in ipairs(redis.call('XRANGE', stream, last_delivered(stream), '+', 'COUNT', limit)) do
+    local job = entry[2][2]
+    local f = job and load(record_of(job))
+    redis.call('XDEL', stream, entry[1])
+    if f and f.p == lane .. '/' .. entry[1] then close(job, f.p) end
+  end
+end
+
+local function purge_set(set, name)
+  for _, job in ipairs(redis.call('ZRANGE', set, 0, limit - 1)) do
+    local f = load(record_of(job))
+    redis.call('ZREM', set, job)
+    if f and f.p == name then close(job, name) end
+  end
+end
+
+for _, lane in ipairs({'s:high', 's', 's:low'}) do purge_lane(lane) end
+purge_set(sched, 'sched')
+purge_set(retry, 'retry')
+write_counts()
+return purged

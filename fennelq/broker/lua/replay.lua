@@ -1,0 +1,47 @@
+-- replay: puts dead jobs back, as the same jobs with a fresh budget.
+--
+-- The XDEL of the DLQ entry is the token: of several callers one gets 1. No `allow-oom`: over maxmemory nothing moves.
+--
+-- Answers, per entry: 1 replayed · 0 no longer there · -1 its idempotency key is taken by another job.
+--
+--@keys stats, dlq, s, s:high, s:low
+--@args prefix
+--@each entry
+--@include now, keys, fields, place
+
+-- Takes the job's key again; false when another job holds it.
+local function take_key_again(job, idem)
+  local kind, name = string.match(idem or '', '^([=~])(.+)$')
+  if kind ~= '=' then return true end
+  local holder = redis.call('GET', idem_of(name))
+  if holder and holder ~= job and redis.call('EXISTS', record_of(holder)) == 1 then return false end
+  redis.call('SET', idem_of(name), job)
+  return true
+end
+
+local function replay(entry)
+  local found = redis.call('XRANGE', dlq, entry, entry)[1]
+  local job = found and found[2][2]
+  if not job then return 0 end
+  local record = record_of(job)
+  local f = load(record)
+  if not f or f.p ~= 'dlq/' .. entry or not f.t or not f.a then return 0 end
+  if not take_key_again(job, f.k) then return -1 end
+  if redis.call('XDEL', dlq, entry) ~= 1 then return 0 end
+  redis.call('PERSIST', record)
+  redis.call('DEL', result_of(job))
+  redis.call('HDEL', record, 'z', 'y', 'T', 'E')
+  redis.call('HSET', record, 'n', 0)
+  redis.call('HINCRBY', record, 'R', 1)
+  ready(record, job, f.m or 's', 1)
+  return 1
+end
+
+local answers, replayed = {}, 0
+for i = first, #ARGV do
+  local answer = replay(ARGV[i])
+  if answer == 1 then replayed = replayed + 1 end
+  answers[#answers + 1] = answer
+end
+if replayed > 0 then redis.call('HINCRBY', stats, 'replayed', replayed) end
+return answers

@@ -1,0 +1,40 @@
+-- watch: who waits for a job is told its end.
+--
+-- Looking at the state and registering are one step, so no end can fall between them; asking again is harmless, which is
+-- how a waiter survives a lost message.
+--
+-- Answers, per job: {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' no result is kept any more
+-- (or there never was such a job: then without a task).
+--
+--@keys stats
+--@args prefix, channel
+--@each job
+--@include keys
+--@flags allow-oom
+
+local function register(record, watchers)
+  if not watchers then
+    redis.call('HSET', record, 'W', channel)
+  elseif not string.find(' ' .. watchers .. ' ', ' ' .. channel .. ' ', 1, true) then
+    redis.call('HSET', record, 'W', watchers .. ' ' .. channel)
+  end
+end
+
+local function watch(job)
+  local record = record_of(job)
+  local known = redis.pcall('HMGET', record, 't', 's', 'W', 'x', 'y')
+  local task, status = known[1], known[2]
+  local envelope = redis.pcall('LINDEX', result_of(job), 0)
+  if type(envelope) == 'string' then return {'end', task, envelope} end
+  if known.err or not task then return {'gone', false, false} end
+  if status == 'N' then return {'end', task, ''} end
+  if status == 'D' and known[4] then return {'end', task, '{"dead":' .. known[4] .. '}'} end
+  if status == 'K' then return {'end', task, cjson.encode({cancelled = known[5] or 'cancelled'})} end
+  if status == 'S' then return {'gone', task, false} end
+  register(record, known[3])
+  return {'wait', task, false}
+end
+
+local answers = {}
+for i = first, #ARGV do answers[#answers + 1] = watch(ARGV[i]) end
+return answers

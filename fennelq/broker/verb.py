@@ -1,0 +1,46 @@
+"""A verb is a value: what to say to Redis, and how to read the answer. It sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from fennelq.broker.scripts import Script
+
+A = TypeVar("A")
+
+Word = str | bytes | int
+
+
+class Verb(NamedTuple, Generic[A]):
+    """One script call on one slot."""
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[Word]
+    read: Callable[[Any], A]
+
+    def by_sha(self) -> list[Word]:
+        """The words of the call, for a server that knows the script."""
+        return ["EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args]
+
+    def by_source(self) -> list[Word]:
+        """The words of the call, for a server that has to learn the script."""
+        return ["EVAL", self.script.source, len(self.keys), *self.keys, *self.args]
+
+
+class Command(NamedTuple, Generic[A]):
+    """A plain Redis command, for inspection: it changes no job."""
+
+    words: Sequence[Word]
+    read: Callable[[Any], A]
+
+
+def as_is(reply: Any) -> Any:
+    """The reply itself."""
+    return reply
+
+
+def text(value: Any) -> str:
+    """A reply's bytes as text; what is not UTF-8 is shown escaped rather than refused."""
+    return cast("bytes", value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

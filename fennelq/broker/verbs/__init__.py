@@ -1,0 +1,1 @@
+"""What can be said to Redis, by subject: `lifecycle`, `presence`, `inspect`, `admin`."""

@@ -1,0 +1,194 @@
+"""Looking without touching: records, queue depths, the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import orjson
+
+from fennelq import clock
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys
+from fennelq.broker.verb import Command, text
+from fennelq.model.job import JobInfo, Priority, Status
+from fennelq.model.outcome import failure_from_wire
+
+_STATUS = {
+    "Q": Status.SENT,
+    "L": Status.SCHEDULED,
+    "X": Status.EXECUTING,
+    "R": Status.RETRY,
+    "S": Status.SUCCESS,
+    "N": Status.SUCCESS,
+    "D": Status.DEAD,
+    "K": Status.CANCELLED,
+}
+_PRIORITY: dict[str, Priority] = {"s:high": "high", "s:low": "low"}
+
+
+class DeadJob(NamedTuple):
+    """An entry of the dead-letter queue."""
+
+    queue: str
+    entry: str
+    key: str
+    task: str
+    error_type: str
+    message: str
+    reason: str
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return f"{self.queue}:{self.key}"
+
+    @property
+    def died_ms(self) -> int:
+        """When, by the server's clock."""
+        return int(self.entry.partition("-")[0])
+
+
+class Waiting(NamedTuple):
+    """An entry of a lane."""
+
+    lane: str
+    entry: str
+    key: str
+
+
+def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
+    """Everything the record says, or None."""
+    return Command(["HGETALL", keys.record(key)], lambda reply: _job_info(keys.queue, key, reply))
+
+
+def status(keys: QueueKeys, key: str) -> Command[Status]:
+    """Only the status: absent in a record means sent, absent with the record means unknown."""
+
+    def read(reply: Any) -> Status:
+        task, letter = reply
+        if task is None and letter is None:
+            return Status.UNKNOWN
+        return _STATUS.get(text(letter or b"Q"), Status.UNKNOWN)
+
+    return Command(["HMGET", keys.record(key), "t", "s"], read)
+
+
+def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
+    """When a scheduled job is due, in server milliseconds."""
+    return Command(["ZSCORE", keys[place], key], lambda reply: None if reply is None else int(float(reply)))
+
+
+def length(keys: QueueKeys, name: str) -> Command[int]:
+    """Entries of a lane, of the DLQ, or members of a sorted set."""
+    return Command(["ZCARD" if name in ("sched", "retry") else "XLEN", keys[name]], int)
+
+
+def pending(keys: QueueKeys, lane: str) -> Command[int]:
+    """Delivered and not yet settled, in one lane; 0 when nobody has ever served it."""
+    return Command(["XPENDING", keys[lane], GROUP], lambda reply: int(reply[0]))
+
+
+def stats(keys: QueueKeys) -> Command[dict[str, int]]:
+    """The queue's counters."""
+
+    def read(reply: Any) -> dict[str, int]:
+        return {text(reply[i]): int(reply[i + 1]) for i in range(0, len(reply), 2)}
+
+    return Command(["HGETALL", keys["stats"]], read)
+
+
+def groups(keys: QueueKeys, lane: str) -> Command[str]:
+    """The last entry that was delivered of a lane."""
+
+    def read(reply: Any) -> str:
+        for group in reply:
+            facts = {text(group[i]): group[i + 1] for i in range(0, len(group), 2)}
+            return text(facts["last-delivered-id"])
+        return "0-0"
+
+    return Command(["XINFO", "GROUPS", keys[lane]], read)
+
+
+def dead(keys: QueueKeys, after: str, limit: int, *, newest_first: bool = False) -> Command[list[DeadJob]]:
+    """A page of the DLQ, starting behind the entry `after` ('' for the beginning)."""
+
+    def read(reply: Any) -> list[DeadJob]:
+        return [_dead_job(keys.queue, text(entry), fields) for entry, fields in reply]
+
+    edge = f"({after}" if after else ("+" if newest_first else "-")
+    words = ["XREVRANGE", keys["dlq"], edge, "-"] if newest_first else ["XRANGE", keys["dlq"], edge, "+"]
+    return Command([*words, "COUNT", limit], read)
+
+
+def dead_entry(keys: QueueKeys, entry: str) -> Command[DeadJob | None]:
+    """One entry of the DLQ."""
+
+    def read(reply: Any) -> DeadJob | None:
+        return _dead_job(keys.queue, text(reply[0][0]), reply[0][1]) if reply else None
+
+    return Command(["XRANGE", keys["dlq"], entry, entry], read)
+
+
+def waiting(keys: QueueKeys, lane: str, after: str, limit: int) -> Command[list[Waiting]]:
+    """A page of a lane, behind the entry `after`."""
+
+    def read(reply: Any) -> list[Waiting]:
+        return [Waiting(lane, text(entry), _fields(fields).get("i", "")) for entry, fields in reply]
+
+    return Command(["XRANGE", keys[lane], f"({after}", "+", "COUNT", limit], read)
+
+
+def lanes() -> tuple[str, ...]:
+    """Every lane, in the order it is read."""
+    return (*LANES.values(), QUARANTINE)
+
+
+def _fields(flat: list[Any]) -> dict[str, str]:
+    return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+def _dead_job(queue: str, entry: str, flat: list[Any]) -> DeadJob:
+    said = _fields(flat)
+    return DeadJob(queue, entry, *(said.get(name, "") for name in "itemy"))
+
+
+def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
+    raw = {text(reply[i]): cast("bytes", reply[i + 1]) for i in range(0, len(reply), 2)}
+    if not raw:
+        return None
+    said = {name: text(value) for name, value in raw.items()}
+    status = _STATUS.get(said.get("s", "Q"), Status.UNKNOWN)
+    failure = failure_from_wire(raw["x"])[0] if "x" in raw else None
+    place = said.get("p")
+    return JobInfo(
+        id=f"{queue}:{key}",
+        task=said.get("t", ""),
+        queue=queue,
+        status=status,
+        priority=_PRIORITY.get(said.get("m", ""), "normal"),
+        tries=int(said.get("n", 0)) + (1 if said.get("s") in ("X", "S", "N") else 0),
+        deliveries=int(said.get("f", 0)),
+        place=None if status.ended and status is not Status.DEAD else place,
+        owner=said.get("w") if status is Status.EXECUTING else None,
+        reason=said.get("y"),
+        error=failure,
+        enqueued_at=_moment(said, "c", clock.from_ms),
+        started_at=_moment(said, "b", clock.from_ms),
+        ended_at=_moment(said, "z", clock.from_ms),
+        expires_at=_moment(said, "E", clock.from_ms),
+        replays=int(said.get("R", 0)),
+        key=said["k"][1:].partition(":")[2] if "k" in said else None,
+        headers=_headers(raw.get("o", b"")),
+        arguments=raw.get("a", b""),
+    )
+
+
+def _moment(said: dict[str, str], field: str, of: Callable[[int], Any]) -> Any:
+    return of(int(said[field])) if field in said else None
+
+
+def _headers(options: bytes) -> dict[str, str]:
+    try:
+        return dict(orjson.loads(options).get("h", {})) if options else {}
+    except (ValueError, AttributeError):
+        return {}

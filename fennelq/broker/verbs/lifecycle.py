@@ -1,0 +1,162 @@
+"""The arrows of a job's life. Each is one script of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from fennelq.broker.keys import LANES, QueueKeys
+from fennelq.broker.scripts import script
+from fennelq.broker.verb import Verb, Word, as_is, text
+from fennelq.model.job import AnyJob, Delivery
+from fennelq.model.outcome import Outcome
+
+MOST_JOBS = 100
+"""Jobs per script call: more gains nothing and holds the server longer."""
+MOST_BYTES = 1 << 20
+
+
+class Lifetimes(NamedTuple):
+    """What settling needs to know of the settings, in milliseconds."""
+
+    record_ms: int
+    failure_ms: int
+
+
+class Settled(NamedTuple):
+    """A delivery and how its run ended."""
+
+    delivery: Delivery
+    outcome: Outcome
+
+
+class Woken(NamedTuple):
+    """An entry that a blocking read came back with."""
+
+    lane: str
+    entry: str
+    key: str
+    deliveries: str
+
+
+class Catch(NamedTuple):
+    """What a fetch brought."""
+
+    deliveries: list[Delivery]
+    drained: bool
+    due_ms: int
+    """Milliseconds to the next due time; -1 when nothing is scheduled."""
+    groups_missing: bool
+
+
+def enqueue(keys: QueueKeys, jobs: Sequence[AnyJob]) -> Verb[list[Any]]:
+    """Create these jobs, each once. Answers per job; see the script."""
+    arrow = script("enqueue")
+    args: list[Word] = [keys.prefix]
+    for job in jobs:
+        args += (job.key, LANES[job.priority], _due(job), job.task, job.args, _extra(job))
+    return Verb(arrow, arrow.of(keys), args, as_is)
+
+
+def fetch(
+    keys: QueueKeys,
+    *,
+    consumer: str,
+    free: int,
+    lanes: Sequence[str],
+    lifetimes: Lifetimes,
+    woken: Sequence[Woken] = (),
+) -> Verb[Catch]:
+    """Take as many jobs as there are free slots."""
+    arrow = script("fetch")
+    args: list[Word] = [keys.prefix, keys.queue, consumer, free, " ".join(lanes), *lifetimes]
+    for entry in woken:
+        args += entry
+    return Verb(arrow, arrow.of(keys), args, lambda reply: _catch(keys.queue, reply))
+
+
+def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) -> Verb[list[int]]:
+    """Write down how these runs ended: per job 1 settled, 2 settled before by this token, 0 no longer ours."""
+    arrow = script("finish")
+    args: list[Word] = [keys.prefix, keys.queue, *lifetimes]
+    for delivery, outcome in settled:
+        args += (delivery.lane, delivery.entry, delivery.key, *outcome)
+    return Verb(arrow, arrow.of(keys), args, as_is)
+
+
+def release(keys: QueueKeys, entries: Sequence[tuple[str, str]]) -> Verb[int]:
+    """Hand (lane, entry) pairs back untouched; answers how many."""
+    arrow = script("release")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, *(word for pair in entries for word in pair)], int)
+
+
+def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:
+    """Move due jobs to their lanes: (how many, ms to the next due time or -1)."""
+    arrow = script("promote")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, limit], tuple)
+
+
+def cancel(keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled") -> Verb[list[int]]:
+    """End jobs that have not started: per job 1 cancelled, 0 too late, -1 unknown."""
+    arrow = script("cancel")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, why, *jobs], as_is)
+
+
+def watch(keys: QueueKeys, channel: str, jobs: Sequence[str]) -> Verb[list[tuple[str, str | None, bytes | None]]]:
+    """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job."""
+    arrow = script("watch")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
+
+
+def _due(job: AnyJob) -> str:
+    if job.at_ms:
+        return f"@{job.at_ms}"
+    return f"+{job.delay_ms}" if job.delay_ms else ""
+
+
+def _extra(job: AnyJob) -> bytes:
+    extra: dict[str, Any] = {}
+    if job.options:
+        extra["o"] = job.options.decode()
+    if job.expires_ms:
+        extra["x"] = job.expires_ms
+    if job.idempotency:
+        extra["k"], extra["w"] = job.idempotency, job.window_ms
+    if job.nonce:
+        extra["u"] = job.nonce
+    if job.max_deliveries:
+        extra["d"] = job.max_deliveries
+    return orjson.dumps(extra) if extra else b""
+
+
+def _catch(queue: str, reply: Any) -> Catch:
+    flat, drained, due, missing = reply
+    return Catch(
+        [_delivery(queue, flat, i) for i in range(0, len(flat), 10)] if flat else [],
+        drained == 1,
+        due,
+        bool(missing),
+    )
+
+
+def _delivery(queue: str, flat: list[Any], i: int) -> Delivery:
+    lane, entry, key, task, args, options, tries, deliveries, fence, created = flat[i : i + 10]
+    return Delivery(
+        queue,
+        lane.decode(),
+        entry.decode(),
+        key.decode("utf-8", "backslashreplace"),
+        task.decode("utf-8", "backslashreplace"),
+        args,
+        options,
+        int(tries),
+        int(deliveries),
+        int(fence),
+        int(created),
+    )
+
+
+def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
+    return [(text(code), None if task is None else text(task), envelope) for code, task, envelope in reply]

@@ -1,0 +1,153 @@
+"""Every error fennelq raises on purpose, as one tree.
+
+    FennelqError
+    ├── ConfigurationError      the settings, the app or the deployment are wrong
+    ├── UnknownTask             no task of this name is registered
+    ├── InvalidArguments        a call does not fit the task's signature
+    ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
+    ├── DuplicateJob            this job id is taken by another call
+    ├── BrokerUnavailable       Redis did not answer in time; the outcome may be unknown
+    ├── EnqueueFailed           some jobs of a bulk call were refused; the others were sent
+    ├── ResultTimeout           (also a TimeoutError) the job has not ended yet
+    └── JobError                how a job ended, when it did not end well
+        ├── TaskFailed
+        ├── JobCancelled
+        ├── JobExpired
+        └── ResultExpired
+
+Errors carry facts as attributes; their text says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fennelq.model.job import Job
+
+
+class FennelqError(Exception):
+    """The root: catch this to catch everything fennelq raises on purpose."""
+
+
+class ConfigurationError(FennelqError):
+    """The settings, the app or the deployment are wrong; the text says which and how to mend it."""
+
+
+class UnknownTask(FennelqError):
+    """No task of this name is registered in this process."""
+
+    def __init__(self, task: str, known: Iterable[str] = ()) -> None:
+        self.task = task
+        shown = task if len(task) <= 200 else f"{task[:200]}…"
+        super().__init__(f"unknown task {shown!r}{suggestion(task, known)}")
+
+
+class InvalidArguments(FennelqError):
+    """A call does not fit the task's signature, or a value cannot be encoded; `parameter` names which."""
+
+    def __init__(self, task: str, reason: str, parameter: str | None = None) -> None:
+        self.task, self.reason, self.parameter = task, reason, parameter
+        where = f"{task}, parameter {parameter!r}" if parameter else task
+        super().__init__(f"{where}: {reason}")
+
+
+class PayloadTooLarge(FennelqError):
+    """The encoded value is larger than `max_payload_bytes`; nothing was sent."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        self.what, self.size, self.limit = what, size, limit
+        super().__init__(
+            f"{what} take {size:,} bytes, more than max_payload_bytes ({limit:,}): "
+            "store the data elsewhere and send a reference, or raise the setting"
+        )
+
+
+class DuplicateJob(FennelqError):
+    """A job with this id exists and is another call: another task or other arguments."""
+
+    def __init__(self, job_id: str, task: str) -> None:
+        self.job_id, self.task = job_id, task
+        super().__init__(f"job id {job_id!r} already belongs to another call (of {task}): choose another id")
+
+
+class BrokerUnavailable(FennelqError):
+    """Redis could not be reached in time. Whether `jobs` were sent may be unknown;
+    `await app.enqueue(error.jobs)` completes them without making duplicates."""
+
+    def __init__(self, reason: str, jobs: Sequence[Job[Any]] = ()) -> None:
+        self.reason, self.jobs = reason, list(jobs)
+        super().__init__(f"Redis is not available: {reason}")
+
+
+class EnqueueFailed(FennelqError):
+    """Some jobs of a bulk call were refused. `failures` maps the index of each to its error; `handles` has the
+    handle of every other job at its index (None at the refused ones): those were sent."""
+
+    def __init__(self, failures: Mapping[int, Exception], handles: Sequence[Any]) -> None:
+        self.failures, self.handles = dict(failures), list(handles)
+        first = min(self.failures)
+        super().__init__(
+            f"{len(self.failures)} of {len(self.handles)} jobs were refused, the others were sent; "
+            f"first: job {first}: {self.failures[first]}"
+        )
+
+
+class ResultTimeout(FennelqError, TimeoutError):
+    """The job has not ended within the time given; it goes on, and may be asked again."""
+
+    def __init__(self, job_id: str, timeout: float) -> None:
+        self.job_id, self.timeout = job_id, timeout
+        super().__init__(f"job {job_id} has not ended after {timeout:g} s; it goes on: ask again, or cancel it")
+
+
+class JobError(FennelqError):
+    """How a job ended, when it did not end with a value."""
+
+    job_id: str = ""
+
+
+class TaskFailed(JobError):
+    """The task raised and no retry was left, or it could not be run at all."""
+
+    def __init__(self, job_id: str, error_type: str, message: str, traceback: str = "", tries: int = 0) -> None:
+        self.job_id, self.error_type, self.message = job_id, error_type, message
+        self.traceback, self.tries = traceback, tries
+        super().__init__(f"job {job_id} failed after {tries} tries: {error_type}: {message}")
+
+
+class JobCancelled(JobError):
+    """The job was cancelled and will not run."""
+
+    def __init__(self, job_id: str, reason: str = "cancelled") -> None:
+        self.job_id, self.reason = job_id, reason
+        super().__init__(f"job {job_id} was cancelled ({reason})")
+
+
+class JobExpired(JobError):
+    """The job's `expires` passed before it could start."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} expired before it could start")
+
+
+class ResultExpired(JobError):
+    """There is no record of this job, or its result is no longer kept: unknown or expired."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is unknown or its result has expired (see result_ttl)")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`: did you mean 'x'?` when something known is close to `name`, else what is known."""
+    choices = sorted(known)
+    if not choices:
+        return ""
+    if near := get_close_matches(name[:200], choices, n=1):
+        return f": did you mean {near[0]!r}?"
+    shown = ", ".join(choices[:8]) + (", …" if len(choices) > 8 else "")
+    return f"; known: {shown}"

@@ -1,0 +1,154 @@
+"""The values a job is made of: what is sent, what is delivered, what is known about it.
+
+The three that live on the hot path are named tuples: immutable like frozen dataclasses, and five times cheaper to make.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from fennelq import clock
+from fennelq.model.codec import ResultCodec
+
+R = TypeVar("R")
+
+Priority = Literal["high", "normal", "low"]
+
+
+class Status(StrEnum):
+    """Where a job is in its life; the same word in code, logs and CLI."""
+
+    UNKNOWN = "UNKNOWN"
+    SCHEDULED = "SCHEDULED"
+    SENT = "SENT"
+    EXECUTING = "EXECUTING"
+    RETRY = "RETRY"
+    SUCCESS = "SUCCESS"
+    DEAD = "DEAD"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing more will happen to the job by itself."""
+        return self in (Status.SUCCESS, Status.DEAD, Status.CANCELLED)
+
+
+class Job(NamedTuple, Generic[R]):
+    """One call, described and encoded: everything that `enqueue` tells Redis about it."""
+
+    queue: str
+    key: str
+    task: str
+    args: bytes
+    returns: ResultCodec[R]
+    priority: Priority = "normal"
+    options: bytes = b""
+    """What the call overrides of the task's own options, encoded; empty when it overrides nothing."""
+    delay_ms: int = 0
+    at_ms: int = 0
+    """Due time since the epoch; 0 is none. `delay_ms` counts from the server's now instead."""
+    expires_ms: int = 0
+    """How long the job may wait before it starts; 0 is for ever."""
+    idempotency: str = ""
+    window_ms: int = 0
+    """How long `idempotency` is held; 0 is as long as the job's record lives."""
+    nonce: str = ""
+    """Set with a client-given id: tells the caller's own retry from somebody else's call of the same id."""
+    max_deliveries: int = 0
+    """How many deliveries may end in a crash; 0 is the app's setting."""
+
+    @property
+    def id(self) -> str:
+        """`queue:key`: an id says where its job lives."""
+        return f"{self.queue}:{self.key}"
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the job takes on the wire."""
+        return len(self.args) + len(self.options) + 100
+
+
+class Delivery(NamedTuple):
+    """A job in the hands of an executor. (queue, lane, entry) is the token that lets it finish the job."""
+
+    queue: str
+    lane: str
+    entry: str
+    key: str
+    task: str
+    args: bytes
+    options: bytes
+    tries: int
+    """Failed tries so far."""
+    deliveries: int
+    """Deliveries so far that count against `max_deliveries`, this one included."""
+    fence: int
+    """Grows with every start of the job: a fencing token for the user's own database."""
+    enqueued_ms: int
+
+    @property
+    def id(self) -> str:
+        """`queue:key`."""
+        return f"{self.queue}:{self.key}"
+
+    @property
+    def token(self) -> tuple[str, str, str]:
+        """What only the current owner has."""
+        return (self.queue, self.lane, self.entry)
+
+
+class JobFailure(NamedTuple):
+    """Why a job's last try failed."""
+
+    error_type: str
+    message: str
+    traceback: str = ""
+    reason: str = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInfo:
+    """Everything known about a job at one moment."""
+
+    id: str
+    task: str
+    queue: str
+    status: Status
+    priority: Priority = "normal"
+    tries: int = 0
+    deliveries: int = 0
+    place: str | None = None
+    owner: str | None = None
+    reason: str | None = None
+    error: JobFailure | None = None
+    enqueued_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    due_at: datetime | None = None
+    expires_at: datetime | None = None
+    replays: int = 0
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    arguments: bytes = b""
+    """The encoded call, as JSON; empty once the job has succeeded."""
+
+
+def new_key() -> str:
+    """A fresh job key: sorts by time of creation, unique without coordination."""
+    return f"{clock.wall_ms():012x}{os.urandom(8).hex()}"
+
+
+def split_id(job_id: str) -> tuple[str, str]:
+    """Queue and key of an id; raises ValueError with a sentence when it is not one."""
+    queue, colon, key = job_id.partition(":")
+    if not colon or not queue or not key:
+        raise ValueError(f"{job_id!r} is not a job id: it reads queue:key, like 'mail:0199c0de…'")
+    return queue, key
+
+
+AnyJob = Job[Any]

@@ -1,0 +1,147 @@
+"""How a run ended: what a task may raise to say so, and what settling writes down."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import orjson
+
+from fennelq.model.job import JobFailure
+
+_TRACEBACK_BYTES = 8192
+_MESSAGE_BYTES = 4096
+
+
+class Retry(Exception):
+    """Raise it in a task to run the job again, after `delay` seconds or by the task's own curve.
+
+    It counts as a failed try: when none is left, the job is dead.
+    """
+
+    def __init__(self, delay: float | timedelta | None = None, reason: str = "asked to retry") -> None:
+        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        super().__init__(reason)
+
+
+class Snooze(Exception):
+    """Raise it in a task to be run again later; it is not counted as a try."""
+
+    def __init__(self, delay: float | timedelta | None = None, *, until: datetime | None = None) -> None:
+        if (delay is None) == (until is None):
+            raise TypeError("Snooze takes either a delay in seconds or until=, a datetime that knows its time zone")
+        if until is not None and until.tzinfo is None:
+            raise ValueError("until must know its time zone")
+        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        self.until = until
+        super().__init__(f"snoozed until {until}" if until else f"snoozed for {self.delay} s")
+
+    def seconds(self) -> float:
+        """How long from now."""
+        if self.until is not None:
+            return max(0.0, (self.until - datetime.now(UTC)).total_seconds())
+        return max(0.0, self.delay or 0.0)
+
+
+class Reject(Exception):
+    """Raise it in a task to make the job dead at once, whatever retries are left."""
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
+
+
+class Outcome(NamedTuple):
+    """What to write down about a delivery: one of the kinds below, a value, and how long to keep it."""
+
+    kind: str
+    value: bytes = b""
+    """The result envelope, or the milliseconds to wait before the next run."""
+    error: bytes = b""
+    ttl_ms: int = 0
+    reason: str = ""
+
+
+SUCCESS = "S"
+SUCCESS_WITHOUT_VALUE = "N"
+RETRY = "R"
+SNOOZE = "Z"
+DEAD = "D"
+CANCELLED = "K"
+
+
+def succeeded(encoded: bytes, ttl_ms: int) -> Outcome:
+    """The task returned. Nothing encoded means it is annotated to return nothing."""
+    if not encoded:
+        return Outcome(SUCCESS_WITHOUT_VALUE)
+    return Outcome(SUCCESS, b'{"ok":%b}' % encoded, ttl_ms=ttl_ms)
+
+
+def retried(delay: float, failure: JobFailure) -> Outcome:
+    """The try failed; the job runs again `delay` seconds from now."""
+    return Outcome(RETRY, b"%d" % round(delay * 1000), failure_to_wire(failure, 0), reason=failure.error_type)
+
+
+def snoozed(delay: float) -> Outcome:
+    """The task asked to be run later; no try is counted."""
+    return Outcome(SNOOZE, b"+%d" % max(1, round(delay * 1000)), reason="snoozed")
+
+
+def died(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
+    """No more runs: the job goes to the dead-letter queue."""
+    error = failure_to_wire(failure, tries)
+    return Outcome(DEAD, b'{"dead":%b}' % error, error, ttl_ms, failure.reason)
+
+
+def cancelled(reason: str, ttl_ms: int) -> Outcome:
+    """The job ends without a value, because somebody asked or because it expired."""
+    return Outcome(CANCELLED, orjson.dumps({"cancelled": reason}), ttl_ms=ttl_ms, reason=reason)
+
+
+def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
+    """What is kept of an exception; never more than a few kilobytes of it."""
+    name = type(error).__qualname__
+    module = type(error).__module__
+    kind = name if module in ("builtins", "__main__") else f"{module}.{name}"
+    text = "".join(traceback.format_exception(error))
+    return JobFailure(kind, _cut(_message(error), _MESSAGE_BYTES), _tail(text, _TRACEBACK_BYTES), reason)
+
+
+def failure_to_wire(failure: JobFailure, tries: int) -> bytes:
+    """A failure as JSON."""
+    return orjson.dumps(
+        {
+            "type": failure.error_type,
+            "message": failure.message,
+            "traceback": failure.traceback,
+            "reason": failure.reason,
+            "tries": tries,
+        }
+    )
+
+
+def failure_from_wire(raw: bytes) -> tuple[JobFailure, int]:
+    """A failure that was written, and the tries it took; unreadable text becomes a failure that says so."""
+    try:
+        said: dict[str, Any] = orjson.loads(raw)
+        failure = JobFailure(said["type"], said["message"], said.get("traceback", ""), said.get("reason", "failed"))
+        return failure, int(said.get("tries", 0))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return JobFailure("Unreadable", raw[:200].decode("utf-8", "replace"), reason="broken"), 0
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as inner:
+        return f"(its message cannot be shown: {type(inner).__name__})"
+
+
+def _cut(text: str, size: int) -> str:
+    raw = text.encode("utf-8", "replace")
+    return raw.decode() if len(raw) <= size else raw[:size].decode("utf-8", "ignore") + "…"
+
+
+def _tail(text: str, size: int) -> str:
+    raw = text.encode("utf-8", "replace")
+    return raw.decode() if len(raw) <= size else "…" + raw[-size:].decode("utf-8", "ignore")

@@ -1,0 +1,113 @@
+"""When a failed job runs again, and whether."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from fennelq.errors import ConfigurationError
+
+Curve = Callable[[int], float]
+"""Seconds to wait after the n-th failed try; n counts from 1."""
+
+_LONGEST = 30 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a failed job runs again, after how long, and for which exceptions.
+
+    Built by `exponential`, `linear`, `fixed`, `explicit` or `calling`. `retries` is the number of runs after the
+    first. `on` limits retrying to these exceptions, `give_up_on` excludes some; both go by `isinstance`.
+    """
+
+    retries: int = 3
+    kind: str = "exponential"
+    numbers: tuple[float, ...] = (1.0, 2.0, 600.0)
+    jitter: bool = True
+    curve: Curve | None = None
+    on: tuple[type[BaseException], ...] = (Exception,)
+    give_up_on: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.retries < 0:
+            raise ConfigurationError(f"retries must be 0 or more, not {self.retries}")
+        if any(number < 0 for number in self.numbers):
+            raise ConfigurationError(f"a retry policy's numbers must not be negative: {self.numbers}")
+
+    @classmethod
+    def exponential(
+        cls, retries: int = 3, *, base: float = 1.0, factor: float = 2.0, cap: float = 600.0, jitter: bool = True
+    ) -> RetryPolicy:
+        """`base`, `base·factor`, `base·factor²` … seconds, at most `cap`; with full jitter: anything from 0 to that."""
+        return cls(retries, "exponential", (base, factor, cap), jitter)
+
+    @classmethod
+    def linear(cls, retries: int = 3, *, step: float = 10.0, cap: float = 600.0, jitter: bool = False) -> RetryPolicy:
+        """`step`, `2·step`, `3·step` … seconds, at most `cap`."""
+        return cls(retries, "linear", (step, cap), jitter)
+
+    @classmethod
+    def fixed(cls, retries: int = 3, *, delay: float = 10.0, jitter: bool = False) -> RetryPolicy:
+        """The same `delay` every time."""
+        return cls(retries, "fixed", (delay,), jitter)
+
+    @classmethod
+    def explicit(cls, delays: Sequence[float], *, jitter: bool = False) -> RetryPolicy:
+        """One retry after each of these delays, in order."""
+        return cls(len(delays), "explicit", tuple(delays), jitter)
+
+    @classmethod
+    def calling(cls, curve: Curve, retries: int = 3, *, jitter: bool = False) -> RetryPolicy:
+        """`curve(n)` seconds after the n-th failed try. It must be declared on the task: a function cannot be sent."""
+        return cls(retries, "calling", (), jitter, curve)
+
+    def only_on(self, *errors: type[BaseException]) -> RetryPolicy:
+        """The same policy, retrying only these exceptions."""
+        return replace(self, on=errors)
+
+    def giving_up_on(self, *errors: type[BaseException]) -> RetryPolicy:
+        """The same policy, never retrying these exceptions."""
+        return replace(self, give_up_on=errors)
+
+    def allows(self, tries: int, error: BaseException) -> bool:
+        """Whether a job that has now failed `tries` times, last with `error`, runs again."""
+        return tries <= self.retries and isinstance(error, self.on) and not isinstance(error, self.give_up_on)
+
+    def wait(self, tries: int, chance: Callable[[], float] = random.random) -> float:
+        """Seconds until the next run after `tries` failed ones."""
+        seconds = min(max(self._base(tries), 0.0), _LONGEST)
+        return seconds * chance() if self.jitter else seconds
+
+    def _base(self, tries: int) -> float:
+        if self.curve is not None:
+            return float(self.curve(tries))
+        match self.kind:
+            case "exponential":
+                base, factor, cap = self.numbers
+                return cap if base * factor > 0 and tries > 1000 else min(cap, base * factor ** (tries - 1))
+            case "linear":
+                step, cap = self.numbers
+                return min(cap, step * tries)
+            case "explicit":
+                return self.numbers[min(tries, len(self.numbers)) - 1] if self.numbers else 0.0
+            case _:
+                return self.numbers[0]
+
+    def to_wire(self) -> list[Any]:
+        """The policy as JSON values, for a call that overrides its task's; raises when it holds code."""
+        if self.curve is not None or self.on != (Exception,) or self.give_up_on:
+            raise ConfigurationError(
+                "this retry policy holds functions or exception classes, which cannot be sent with a call: "
+                "declare it on the task with @app.task(retry=…)"
+            )
+        return [self.retries, self.kind, list(self.numbers), self.jitter]
+
+    def from_wire(self, value: object) -> RetryPolicy:
+        """What a call asked for: a whole policy, or only another number of `retries` for this one."""
+        if isinstance(value, int):
+            return replace(self, retries=value)
+        retries, kind, numbers, jitter = cast("tuple[int, str, Iterable[float], bool]", value)
+        return RetryPolicy(retries, kind, tuple(numbers), jitter)

@@ -1,0 +1,231 @@
+"""Child processes that a test starts, watches, signals and always gets rid of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from tests.kit.guardian import guardian, signal_group
+from tests.kit.waiting import POLL, Deadline
+
+PROJECT = Path(__file__).parents[2]
+TAIL_LINES = 30
+
+
+class Process:
+    """One child, leading a process group of its own; stdout and stderr go to the file `output`.
+
+    `kill`, `term`, `stop` and `cont` signal the child alone, or its whole group with `group=True`. `close()`,
+    the end of a `with` block and the death of the test process kill the whole group.
+    """
+
+    def __init__(
+        self,
+        *command: str,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+        directory: Path = PROJECT,
+    ) -> None:
+        self.command = command
+        self.output = output
+        self._child = launch(command, output, {**os.environ, **(environment or {})}, directory)
+        self.pid = self._child.pid
+
+    @classmethod
+    def module(
+        cls,
+        module: str,
+        *arguments: str,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+        directory: Path = PROJECT,
+    ) -> Self:
+        """`python -m module arguments…`, with this interpreter, unbuffered, from the project's root."""
+        # -u and not PYTHONUNBUFFERED: the child's own children are none of our business.
+        command = (sys.executable, "-u", "-m", module, *arguments)
+        return cls(*command, output=output, environment=environment, directory=directory)
+
+    @property
+    def running(self) -> bool:
+        """False once the child itself has ended; stopped counts as running."""
+        return self._child.poll() is None
+
+    @property
+    def text(self) -> str:
+        """Everything the process has printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def tail(self, lines: int = TAIL_LINES) -> str:
+        """The last lines of its output, for messages."""
+        return "\n".join(self.text.splitlines()[-lines:])
+
+    def wait_for(self, text: str, *, within: float = 10.0) -> str:
+        """The first line of the output that contains `text`, as soon as there is one.
+
+        Fails when the process ends without printing it, or after `within` seconds.
+        """
+        __tracebackhide__ = True
+        deadline = Deadline(within)
+        search = _LineSearch(self.output, text)
+        while True:
+            # Looked at before the output, so that what was printed last is not missed.
+            ended, final = not self.running, deadline.passed
+            if (line := search.next_match(to_the_end=ended)) is not None:
+                return line
+            if ended:
+                self._fail(f"ended with {self._child.returncode} and never printed {text!r}")
+            if final:
+                self._fail(f"did not print {text!r} within {within} s")
+            time.sleep(POLL)
+
+    def returncode(self, timeout: float = 10.0) -> int:
+        """Wait for the child to end and say how; minus the signal's number if one killed it."""
+        __tracebackhide__ = True
+        try:
+            return self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._fail(f"was still running after {timeout} s")
+
+    def kill(self, *, group: bool = False) -> None:
+        """SIGKILL; the child is gone when this returns."""
+        self._signal(signal.SIGKILL, group)
+        self._child.wait()
+
+    def term(self, *, group: bool = False) -> None:
+        """SIGTERM: ask it to end; `returncode()` waits for that."""
+        self._signal(signal.SIGTERM, group)
+
+    def interrupt(self, *, group: bool = False) -> None:
+        """SIGINT, what Ctrl-C sends (to a group)."""
+        self._signal(signal.SIGINT, group)
+
+    def stop(self, *, group: bool = False) -> None:
+        """SIGSTOP; the child executes nothing any more when this returns."""
+        self._signal(signal.SIGSTOP, group)
+        if sys.platform == "linux":
+            # WNOWAIT leaves the exit status, should there be one, to Popen.
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def cont(self, *, group: bool = False) -> None:
+        """SIGCONT: go on as if nothing had happened."""
+        self._signal(signal.SIGCONT, group)
+
+    def close(self) -> None:
+        """Kill what is left of the group, the child's own children included; does no harm a second time."""
+        signal_group(self.pid, signal.SIGKILL)
+        self._child.wait()
+        guardian().forget_group(self.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else f"ended with {self._child.returncode}"
+        return f"<Process {self.pid} {' '.join(self.command)}: {state}>"
+
+    def _signal(self, number: int, group: bool) -> None:
+        if group:
+            signal_group(self.pid, number)
+        else:
+            self._child.send_signal(number)
+
+    def _fail(self, what: str) -> NoReturn:
+        __tracebackhide__ = True
+        name = f"`{' '.join(self.command)}` (pid {self.pid})"
+        raise AssertionError(f"{name} {what}; its output ends with:\n{self.tail()}")
+
+
+class Spawner:
+    """Starts processes for one test, each with an output file in `outputs`, and ends them all."""
+
+    def __init__(self, outputs: Path) -> None:
+        self._outputs = outputs
+        self._started: list[Process] = []
+
+    def __call__(
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        directory: Path = PROJECT,
+    ) -> Process:
+        """`Process.module(module, *arguments)`."""
+        output = self._outputs / f"{len(self._started)}-{module}.log"
+        process = Process.module(
+            module, *arguments, output=output, environment=environment, directory=directory
+        )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            process.close()
+
+    def report(self) -> str:
+        """How each of them ended and what it printed last."""
+        return "\n".join(f"{process!r} printed:\n{process.tail()}" for process in self._started)
+
+
+class _LineSearch:
+    """Looks through a growing file once, line by line."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._wanted = text.encode()
+        self._offset = 0
+        self._unfinished = b""
+
+    def next_match(self, *, to_the_end: bool) -> str | None:
+        *lines, self._unfinished = (self._unfinished + self._news()).split(b"\n")
+        if to_the_end:
+            lines.append(self._unfinished)
+        for line in lines:
+            if self._wanted in line:
+                return line.decode(errors="replace")
+        return None
+
+    def _news(self) -> bytes:
+        with self._path.open("rb") as stream:
+            stream.seek(self._offset)
+            news = stream.read()
+        self._offset += len(news)
+        return news
+
+
+def launch(
+    command: tuple[str, ...], output: Path, environment: Mapping[str, str], directory: Path
+) -> subprocess.Popen[bytes]:
+    """Start a guarded child. There is no moment in which a dying test process could leave it behind.
+
+    The child starts as a shell that waits for a word on its stdin. It is put under guard first and given the word
+    then; if we die in between, the shell reads the end of the pipe instead and ends, nothing started.
+    """
+    with output.open("ab") as stream:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r go && exec "$@"', "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=directory,
+            start_new_session=True,
+        )
+    guardian().kill_later(child.pid)
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):  # somebody killed it already
+        child.stdin.write(b"go\n")
+        child.stdin.close()
+    return child
