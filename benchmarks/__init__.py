@@ -8,6 +8,6 @@
     tally        completions in shared memory  client       the sending and waiting side, a process of its own
     rows/        one module per row            report       table and JSON
 
-Nothing here is imported by fennelq. This module stays empty of imports: peers load the package without fennelq's
-dependencies.
+Nothing here is imported by fennelq. This module stays empty of imports: peers load the package without
+fennelq's dependencies.
 """

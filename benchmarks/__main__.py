@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import machine, record, report
@@ -31,12 +31,20 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rows", type=_names, default=[], help="only these, by name; default: all")
     parser.add_argument("--repeats", type=int, help="samples per contestant (default 3, with --quick 1)")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes: a first impression in two minutes")
-    parser.add_argument("--contestants", type=_names, default=["fennelq", "floor"], help="default: fennelq,floor")
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller sizes: a first impression in two minutes"
+    )
+    parser.add_argument(
+        "--contestants", type=_names, default=["fennelq", "floor"], help="default: fennelq,floor"
+    )
     parser.add_argument("--peers", type=_names, default=[], help=f"installed on demand: {', '.join(PEERS)}")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
-    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop" if uvloop_installed() else "asyncio")
-    parser.add_argument("--json", type=Path, default=ROOT / ".bench" / "latest.json", help="where the record goes")
+    parser.add_argument(
+        "--loop", choices=["uvloop", "asyncio"], default="uvloop" if uvloop_installed() else "asyncio"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / ".bench" / "latest.json", help="where the record goes"
+    )
     parser.add_argument("--no-fail", action="store_true", help="exit 0 although a bar was missed")
     return parser.parse_args()
 
@@ -48,6 +56,7 @@ def _names(text: str) -> list[str]:
 def _plan(wanted: argparse.Namespace) -> Plan:
     rows = QUICK if wanted.quick else FULL
     repeats = wanted.repeats or (1 if wanted.quick else 3)
+    _require(wanted.peers, PEERS)
     contestants = [*_chosen(wanted.contestants), *(installed(name) for name in wanted.peers)]
     return Plan(_rows(rows, wanted.rows), contestants, repeats, wanted.server, wanted.loop)
 
@@ -64,7 +73,7 @@ def _chosen(names: Sequence[str]) -> Sequence[Contestant]:
     return [known[name] for name in names]
 
 
-def _require(names: Sequence[str], known: dict[str, Row] | dict[str, Contestant]) -> None:
+def _require(names: Sequence[str], known: Mapping[str, Row | Contestant]) -> None:
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
 
@@ -76,16 +85,17 @@ def _print(plan: Plan, measured: Measured, judged: Sequence[report.Judged], writ
     if any(contestant.is_peer for contestant in plan.contestants):
         print("\n" + report.peers_table_of(plan, measured))
     for (row, name), reason in measured.failures.items():
-        print(f"\n{row}: {name} was not measured: {reason}")
+        print(f"\n{row}: {name} was not measured: {reason.splitlines()[-1]}")
     missed = report.failed(judged)
-    print(f"\n{_sum(judged, missed)}; record: {written}")
+    print(f"\n{_sum(judged, missed)}\nrecord: {written}")
 
 
 def _sum(judged: Sequence[report.Judged], missed: Sequence[report.Judged]) -> str:
-    bars = sum(1 for line in judged if line.line.bar)
-    if not missed:
-        return f"all {bars} bars met"
-    return f"{len(missed)} of {bars} bars NOT met: {', '.join(line.line.label.strip() for line in missed)}"
+    bars = sum(1 for line in judged if line.verdict)
+    if not bars:
+        return "fennelq did not compete: nothing to judge"
+    names = "".join(f"\n  {line.row}: {line.line.label.strip()}" for line in missed)
+    return f"{len(missed)} of {bars} bars NOT met:{names}" if missed else f"all {bars} bars met"
 
 
 if __name__ == "__main__":

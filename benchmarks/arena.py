@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.contestant import ROOT, Contestant, Crew
+from benchmarks.contestant import ONE_PROCESS, ROOT, Contestant, Crew
 from benchmarks.loops import LoopName
 from benchmarks.server import Engine, Server
 from benchmarks.tally import TALLY_VARIABLE, Tally
@@ -77,7 +77,9 @@ class Arena:
         self.server = Server(self._engine, self._home).__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self.server.__exit__(kind, error, at)
         self._directory.cleanup()
 
@@ -117,12 +119,12 @@ class Arena:
         argument: float | None = None,
         size: int = 0,
     ) -> None:
-        """Queue jobs: numbered ones, all with the same ``argument``, or all with a string of ``size`` characters."""
+        """Queue jobs: numbered ones, all with ``argument``, or all with a string of ``size`` characters."""
         self.ask("fill", task=task, count=jobs, lanes=lanes, argument=argument, size=size)
 
     # -- workers
 
-    def worker(self, crew: Crew = Crew()) -> Worker:
+    def worker(self, crew: Crew = ONE_PROCESS) -> Worker:
         """A worker that has not been started yet; its jobs wait at the closed gate."""
         self.tally.forget()
         arguments = self.contestant.command(crew, self.server.url, self._loop)
@@ -130,7 +132,7 @@ class Arena:
         return Worker([self.contestant.python, *arguments], environment, ROOT, self._home / "worker.log")
 
     def drain(self, worker: Worker, jobs: int, processes: int = 1, to_the_end: bool = True) -> Drained:
-        """Wait until every process holds a job at the gate, open it, and measure until ``jobs`` more have ended.
+        """Wait until every process holds a job at the gate, open it, measure until ``jobs`` more have ended.
 
         ``to_the_end``: nothing else is queued, so the settling of the last batch belongs to the measurement.
         """
@@ -162,4 +164,5 @@ class Arena:
             time.sleep(POLL_SECONDS)
 
     def _environment(self) -> Mapping[str, str]:
-        return self.contestant.environment(self.server.url, self._loop)
+        own = self.contestant.environment(self.server.url, self._loop)
+        return {"BENCH_URL": self.server.url, **own}

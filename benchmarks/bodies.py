@@ -1,7 +1,7 @@
-"""The task bodies all contestants run: the same coroutine functions, registered with each library in its own way.
+"""The task bodies all contestants run: the same functions, registered with each library in its own way.
 
-Every body is annotated, returns a value (so that results are really stored) and counts itself in the tally as its last
-act. In a process without a tally, the client's, the bodies are only names.
+Every body is annotated, returns a value (so that results are really stored) and counts itself in the tally as
+its last act. In a process without a tally, the client's, the bodies are only names.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def swallow(blob: str) -> int:
 
 
 async def stamp(seconds: float) -> int:
-    """A job that says when it ended, on the machine's monotonic clock. Ends are spread by half of ``seconds``."""
+    """A job that says when it ended, by the monotonic clock; lasts ``seconds``, give or take half."""
     assert counter is not None
     if counter.waiting:
         await counter.admitted()

@@ -1,7 +1,8 @@
 """The sending and waiting side: a process of its own, the same for every contestant.
 
-``python -m benchmarks.client <adapter module> <action> <arguments as JSON>`` prints one JSON object. An adapter module
-offers ``open_client(url)``, whose client sends one job, sends many the library's fastest way, and waits for a result.
+``python -m benchmarks.client <adapter module> <action> <arguments as JSON>`` prints one JSON object. An
+adapter module offers ``open_client(url)``, whose client sends one job, sends many the library's fastest way,
+and waits for a result.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _BULK = 10_000
 """Jobs of one bulk call that is measured."""
 _FILL_CHUNK = 1_000
 """Jobs of one bulk call that is not: small enough for 100 KB each."""
+_WARM_TURNS = 10
+
 Answer = dict[str, Any]
 
 
@@ -89,7 +92,7 @@ async def send_in_bulk(client: Client, count: int) -> Answer:
 
 async def round_trips(client: Client, samples: int, budget: float) -> Answer:
     """Send one job, wait for its result, again: milliseconds per turn, at most ``budget`` seconds of it."""
-    for number in range(min(20, samples)):
+    for number in range(_WARM_TURNS):
         await client.wait(await client.send("noop", number))
     deadline = time.monotonic() + budget
     taken: list[float] = []
@@ -101,7 +104,7 @@ async def round_trips(client: Client, samples: int, budget: float) -> Answer:
 
 
 async def concurrent_waits(client: Client, waits: int, seconds: float, tally: str) -> Answer:
-    """Wait for many results at once; the jobs start when all waiters sit there. Lags are milliseconds after the end."""
+    """Wait for many results at once; the jobs start when all waiters wait. Lags count from a job's end."""
 
     async def lag(handle: Any) -> float:
         ended: int = await client.wait(handle)

@@ -22,6 +22,9 @@ class Crew:
     """Empty: the worker's own choice."""
 
 
+ONE_PROCESS = Crew()
+
+
 @dataclass(frozen=True)
 class Contestant:
     name: str
@@ -54,7 +57,11 @@ def _fennelq_command(crew: Crew, url: str, loop: LoopName) -> list[str]:
 
 def _fennelq_environment(url: str, loop: LoopName) -> dict[str, str]:
     settings = {"FENNELQ_REDIS_URL": url, "FENNELQ_LOG_LEVEL": "warning"}
-    return settings if loop == "uvloop" else {**settings, "PYTHONPATH": str(ROOT / "benchmarks" / "without_uvloop")}
+    return (
+        settings
+        if loop == "uvloop"
+        else {**settings, "PYTHONPATH": str(ROOT / "benchmarks" / "without_uvloop")}
+    )
 
 
 def _floor_command(crew: Crew, url: str, loop: LoopName) -> list[str]:
@@ -62,5 +69,7 @@ def _floor_command(crew: Crew, url: str, loop: LoopName) -> list[str]:
     return ["-m", "benchmarks.floor", "--url", url, "--loop", loop, *size]
 
 
-FENNELQ = Contestant("fennelq", "benchmarks.fennelq_side", _fennelq_command, _fennelq_environment, has_queues=True)
+FENNELQ = Contestant(
+    "fennelq", "benchmarks.fennelq_side", _fennelq_command, _fennelq_environment, has_queues=True
+)
 FLOOR = Contestant("floor", "benchmarks.floor", _floor_command)

@@ -10,9 +10,11 @@ _SCHEDULER_CLOCK = 2  # CPUCLOCK_SCHED: nanoseconds of all threads, ended ones i
 
 
 def process_seconds(pid: int) -> float:
-    """User and system time of one process; the figure INFO calls used_cpu_user + used_cpu_sys when it is a server."""
+    """User and system time of one process; of a server, what INFO calls used_cpu_user + used_cpu_sys."""
     try:
-        return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)  # Linux: what clock_getcpuclockid(3) returns
+        return time.clock_gettime(
+            (~pid << 3) | _SCHEDULER_CLOCK
+        )  # Linux: what clock_getcpuclockid(3) returns
     except (OSError, OverflowError):
         times = psutil.Process(pid).cpu_times()
         return times.user + times.system

@@ -17,7 +17,9 @@ class FennelqClient:
     def send(self, task: str, argument: object) -> Awaitable[AsyncResult[Any]]:
         return cast("Awaitable[AsyncResult[Any]]", _TASKS[task].delay(argument))
 
-    async def send_many(self, task: str, arguments: Sequence[object], lane: Lane) -> Sequence[AsyncResult[Any]]:
+    async def send_many(
+        self, task: str, arguments: Sequence[object], lane: Lane
+    ) -> Sequence[AsyncResult[Any]]:
         wanted = _TASKS[task] if lane == "normal" else _TASKS[task].options(priority=lane)
         return await jobs.app.enqueue([wanted.job(argument) for argument in arguments])
 

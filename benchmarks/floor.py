@@ -1,9 +1,10 @@
 """The floor: the least a Redis Streams worker in Python can do and still run jobs and keep their results.
 
-One reader with COUNT = free slots, the payload inline in the stream entry, one asyncio task per job with a context
-variable of its own, orjson, and one script call that settles whatever has finished since the last one. Reading, running
-and finishing overlap. There are no retries, schedules, status records, leases or recovery: nothing that could be left
-out is in. It is the nearest thing to a physical limit for this stack, and no product.
+One reader with COUNT = free slots, the payload inline in the stream entry, one asyncio task per job with a
+context variable and a time limit of its own, orjson, and one script call that settles whatever has finished
+since the last one. Reading, running and finishing overlap; all of it through redis-py's public API. There
+are no retries, schedules, status records, leases or recovery. It is the nearest thing to a physical limit for
+this stack, and no product.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from redis.asyncio import ConnectionPool, Redis
@@ -37,11 +38,7 @@ JOB_SECONDS = 3_600
 current_job: ContextVar[str] = ContextVar("current_job")
 
 
-class _Body(Protocol):
-    def __call__(self, *args: Any) -> Coroutine[Any, Any, object]: ...
-
-
-TASKS: Mapping[str, _Body] = {
+TASKS: Mapping[str, Callable[..., Coroutine[Any, Any, object]]] = {
     "noop": bodies.noop,
     "nap": bodies.nap,
     "swallow": bodies.swallow,
@@ -49,7 +46,7 @@ TASKS: Mapping[str, _Body] = {
 }
 
 
-# -- the worker ---------------------------------------------------------------------------------------------------------
+# -- the worker
 
 
 class Loop:
@@ -70,8 +67,10 @@ class Loop:
     async def _read(self, consumer: str) -> None:
         while True:
             await self._slot_free()
-            reply = await self._redis.xreadgroup(GROUP, consumer, {STREAM: ">"}, count=self._free, block=BLOCK_MS)
-            for _, entries in reply:
+            new: Any = await self._redis.xreadgroup(
+                GROUP, consumer, {STREAM: ">"}, count=self._free, block=BLOCK_MS
+            )
+            for _, entries in new:
                 self._start(entries)
 
     async def _slot_free(self) -> None:
@@ -114,7 +113,7 @@ class Loop:
 
 
 def _finish_script() -> str:
-    return Path(__file__).with_suffix("").with_name("floor_finish.lua").read_text()
+    return Path(__file__).with_name("floor_finish.lua").read_text()
 
 
 def result_key(job_id: str) -> str:
@@ -141,14 +140,14 @@ def _pool(url: str) -> ConnectionPool:
     )
 
 
-# -- the client ---------------------------------------------------------------------------------------------------------
+# -- the client
 
 
 class FloorClient:
     """Sends with one XADD per job and waits with one blocking BLMOVE per result."""
 
     def __init__(self, url: str) -> None:
-        self._redis = Redis(connection_pool=_pool(url))
+        self._redis: Any = Redis(connection_pool=_pool(url))  # redis-py leaves execute_command untyped
 
     async def send(self, task: str, argument: object) -> str:
         job_id = new_id()
@@ -159,14 +158,18 @@ class FloorClient:
         ids = [new_id() for _ in arguments]
         for first in range(0, len(ids), PIPELINE):
             async with self._redis.pipeline(transaction=False) as pipeline:
-                for job_id, argument in zip(ids[first:][:PIPELINE], arguments[first:][:PIPELINE], strict=True):
+                for job_id, argument in zip(
+                    ids[first:][:PIPELINE], arguments[first:][:PIPELINE], strict=True
+                ):
                     pipeline.execute_command("XADD", STREAM, "*", "d", encoded(job_id, task, argument))
                 await pipeline.execute()
         return ids
 
     async def wait(self, job_id: str) -> object:
         key = result_key(job_id)
-        return orjson.loads(await self._redis.execute_command("BLMOVE", key, key, "LEFT", "LEFT", 60))["value"]
+        return orjson.loads(await self._redis.execute_command("BLMOVE", key, key, "LEFT", "LEFT", 60))[
+            "value"
+        ]
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -184,7 +187,7 @@ def encoded(job_id: str, task: str, argument: object) -> bytes:
     return orjson.dumps({"id": job_id, "task": task, "args": (argument,)})
 
 
-# -- the command line ---------------------------------------------------------------------------------------------------
+# -- the command line
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 
 LoopName = Literal["uvloop", "asyncio"]
@@ -21,8 +22,4 @@ def run(main: Coroutine[Any, Any, Result], loop: LoopName) -> Result:
 
 
 def uvloop_installed() -> bool:
-    try:
-        import uvloop  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("uvloop") is not None

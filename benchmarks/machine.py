@@ -14,7 +14,7 @@ _PACKAGES = ("fennelq", "redis", "hiredis", "orjson", "pydantic", "uvloop", "val
 
 
 def stay_on_two_cores() -> None:
-    """The bars are for two cores shared by server, workers and client: children inherit the choice, where there is one."""
+    """The bars are for two cores shared by server, workers and client; children inherit the choice."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
 
@@ -45,4 +45,7 @@ def _version(package: str) -> str | None:
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )

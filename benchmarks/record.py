@@ -14,12 +14,16 @@ from benchmarks.report import Judged
 from benchmarks.session import Measured, Plan
 
 
-def write(path: Path, plan: Plan, measured: Measured, judged: Sequence[Judged], before: dict[str, Any]) -> None:
+def write(
+    path: Path, plan: Plan, measured: Measured, judged: Sequence[Judged], before: dict[str, Any]
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_document(plan, measured, judged, before), indent=1) + "\n")
 
 
-def _document(plan: Plan, measured: Measured, judged: Sequence[Judged], before: dict[str, Any]) -> dict[str, Any]:
+def _document(
+    plan: Plan, measured: Measured, judged: Sequence[Judged], before: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": before,
@@ -30,7 +34,9 @@ def _document(plan: Plan, measured: Measured, judged: Sequence[Judged], before: 
         "sizes": {row.name: vars(row) for row in plan.rows},
         "lines": [_line(line) for line in judged],
         "failures": {" ".join(place): reason for place, reason in measured.failures.items()},
-        "samples": {" ".join(place): [_sample(one) for one in taken] for place, taken in measured.samples.items()},
+        "samples": {
+            " ".join(place): [_sample(one) for one in taken] for place, taken in measured.samples.items()
+        },
     }
 
 

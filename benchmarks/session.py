@@ -34,7 +34,11 @@ class Measured:
     server: str = ""
 
     def series(self, row: str, contestant: str, figure: str) -> Series | None:
-        values = [sample.figures[figure] for sample in self.samples.get((row, contestant), ()) if figure in sample.figures]
+        values = [
+            sample.figures[figure]
+            for sample in self.samples.get((row, contestant), ())
+            if figure in sample.figures
+        ]
         return Series(values) if values else None
 
 
@@ -48,7 +52,7 @@ def measure(plan: Plan) -> Measured:
 
 
 def _interleaved(plan: Plan, row: Row) -> Iterator[tuple[int, Contestant]]:
-    """Every contestant once per repeat, in turning order, so that a slow minute of the machine hits nobody alone."""
+    """Every contestant once per repeat, in turning order: a slow minute of the machine hits nobody alone."""
     entrants = [contestant for contestant in plan.contestants if _may_enter(row, contestant)]
     for repeat in range(min(plan.repeats, row.most_repeats or plan.repeats)):
         for place in range(len(entrants)):

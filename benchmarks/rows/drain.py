@@ -38,7 +38,7 @@ class Drain(Row):
 
 @dataclass(frozen=True)
 class TwoProcesses(Row):
-    """Two workers and the server share two cores, so the most there can be is 2 / (worker + server CPU per job)."""
+    """Two workers and the server share two cores, so 2 / (worker + server CPU per job) is the limit."""
 
     name = "two"
     lines = (

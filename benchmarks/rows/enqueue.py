@@ -14,7 +14,9 @@ class Enqueue(Row):
     name = "enqueue"
     lines = (
         Line("enqueue, one after the other", "alone_per_s", "jobs/s", AtLeast(8_000), AtLeast(10_000)),
-        Line("enqueue, 100 concurrent delay()", "concurrent_per_s", "jobs/s", AtLeast(45_000), AtLeast(80_000)),
+        Line(
+            "enqueue, 100 concurrent delay()", "concurrent_per_s", "jobs/s", AtLeast(45_000), AtLeast(80_000)
+        ),
         Line("enqueue, bulk of 10,000", "bulk_per_s", "jobs/s", AtLeast(70_000), AtLeast(110_000)),
         Line("  client CPU per job, alone", "alone_us", "us", digits=1),
         Line("  client CPU per job, concurrent", "concurrent_us", "us", digits=1),

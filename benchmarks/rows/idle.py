@@ -16,7 +16,7 @@ _OWN_READS = 1
 
 @dataclass(frozen=True)
 class Idle(Row):
-    """Round trips are the server's own count of reads from client sockets: a pipeline or a script call is one."""
+    """Round trips are the server's own count of reads from sockets: a pipeline or a script call is one."""
 
     name = "idle"
     lines = (
@@ -33,8 +33,12 @@ class Idle(Row):
         trips, cpu = self._rest(arena, Crew())
         if not arena.contestant.has_queues:
             return Sample({"trips_per_s": trips, "cpu_percent": cpu})
-        more, _ = self._rest(arena, Crew(queues=("default", *(f"further{number}" for number in range(self.further)))))
-        return Sample({"trips_per_s": trips, "cpu_percent": cpu, "further_per_s": (more - trips) / self.further})
+        more, _ = self._rest(
+            arena, Crew(queues=("default", *(f"further{number}" for number in range(self.further))))
+        )
+        return Sample(
+            {"trips_per_s": trips, "cpu_percent": cpu, "further_per_s": (more - trips) / self.further}
+        )
 
     def _rest(self, arena: Arena, crew: Crew) -> tuple[float, float]:
         with arena.worker(crew) as worker:

@@ -16,7 +16,8 @@ _WHAT_IT_IMPORTS = """
 import json, sys
 before = set(sys.modules)
 import fennelq
-print(json.dumps([name for name in sys.modules if name not in before and name.partition(".")[0] != "fennelq"]))
+brought = [name for name in sys.modules if name not in before]
+print(json.dumps([name for name in brought if name.partition(".")[0] != "fennelq"]))
 """
 
 _WHAT_IT_ADDS = """
@@ -41,7 +42,7 @@ print(json.dumps((time.perf_counter() - began) * 1e3))
 
 @dataclass(frozen=True)
 class Imports(Row):
-    """One process lists what fennelq brings in; fresh ones import exactly that first, then time fennelq itself."""
+    """One process lists what fennelq brings in; a fresh one imports just that, then times fennelq itself."""
 
     name = "import"
     lines = (

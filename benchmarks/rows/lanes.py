@@ -26,7 +26,9 @@ class Lanes(Row):
         three = self._drain(arena, ("high", "normal", "low"))
         dearer = (three.worker_us + three.server_us) / (one.worker_us + one.server_us) - 1
         slower = 1 - three.jobs_per_s / one.jobs_per_s
-        return Sample({"slower": slower * 100, "dearer": dearer * 100, "one": one.jobs_per_s, "three": three.jobs_per_s})
+        return Sample(
+            {"slower": slower * 100, "dearer": dearer * 100, "one": one.jobs_per_s, "three": three.jobs_per_s}
+        )
 
     def _drain(self, arena: Arena, lanes: tuple[str, ...]) -> Drained:
         arena.fill(self.jobs, lanes=lanes)

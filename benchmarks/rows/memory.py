@@ -15,8 +15,10 @@ _QUIET_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Memory(Row):
-    """Growth of used_memory per job, with no client or worker connected. A first few jobs, through the whole life cycle,
-    are not counted: they bring the scripts and the permanent keys."""
+    """Growth of used_memory per job, with no client or worker connected.
+
+    A first few jobs are worked off and not counted: they bring the scripts and the permanent keys.
+    """
 
     name = "memory"
     lines = (

@@ -11,7 +11,7 @@ from benchmarks.rows.row import Row
 
 @dataclass(frozen=True)
 class Payload(Row):
-    """What a megabyte of arguments costs: the CPU a job of 100 KB needs more than one of 1 KB, per MB it is larger."""
+    """What a megabyte of arguments costs: the CPU a 100 KB job needs more than a 1 KB one, per MB more."""
 
     name = "payload"
     lines = (

@@ -11,7 +11,7 @@ from benchmarks.figures import Line, Sample
 
 
 class Row(ABC):
-    """A measurement and the lines of the table it fills. Its fields are its sizes, so a quick row is another value."""
+    """A measurement and the table lines it fills. Its fields are sizes: a quick row is another value."""
 
     name: ClassVar[str]
     lines: ClassVar[Sequence[Line]]

@@ -16,7 +16,9 @@ class Sleep(Row):
     """Jobs that wait: the executor's bookkeeping must not show."""
 
     name = "sleep"
-    lines = (Line("sleep(0.1) x 2000, c=100", "jobs_per_s", "jobs/s", AtLeastOfFloor(0.98), AtLeastOfFloor(1.0)),)
+    lines = (
+        Line("sleep(0.1) x 2000, c=100", "jobs_per_s", "jobs/s", AtLeastOfFloor(0.98), AtLeastOfFloor(1.0)),
+    )
     jobs: int = 2_000
     concurrency: int = 100
 

@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Waits(Row):
-    """The jobs start when all waiters wait, and end over some two seconds. A job's result is the moment of its end."""
+    """The jobs start when all waiters wait, and end over some two seconds; each returns when it ended."""
 
     name = "waits"
     lines = (
@@ -39,7 +39,11 @@ class Waits(Row):
             connections = _most_connections(client, arena.server.port)
             answer = arena.answer_of(client, "concurrent_waits")
         lags: list[float] = answer["lag_ms"]
-        figures = {"connections": connections, "p50_ms": percentile(lags, 0.5), "p99_ms": percentile(lags, 0.99)}
+        figures = {
+            "connections": connections,
+            "p50_ms": percentile(lags, 0.5),
+            "p99_ms": percentile(lags, 0.99),
+        }
         return Sample({**figures, "cpu_us": answer["cpu_us"]}, {"lag_ms": lags})
 
 

@@ -6,5 +6,6 @@
     ledger    which runs of which job started and ended, written by the jobs themselves
     waiting   `eventually`, instead of sleeping
 
-Below them: `guardian` (nothing outlives the tests), `ports` (a port that stays ours), `resp` (where a reply ends).
+Below them: `guardian` (nothing outlives the tests), `ports` (a port stays ours), `network` (the inside of a
+proxy) and `resp` (where replies end).
 """

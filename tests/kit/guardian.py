@@ -1,14 +1,14 @@
 """Nothing a test starts outlives the test process, not even when that process is killed with SIGKILL.
 
 A guardian is a small process beside the test process, in a session of its own. It holds the reading end of a
-pipe and learns from it what to clean up. When the pipe closes, or its parent is no longer its parent, the test
-process is gone, however it went: the guardian kills the process groups and removes the directories it still knows.
+pipe and learns from it what to clean up. When the pipe closes, or its parent is no longer its parent, the
+test process is gone, however it went: the guardian kills the process groups and removes the directories it
+still knows.
 
-Linux's parent-death signal would need no second process, but it fires when the *thread* that forked ends, which
-kills a server started from a pool thread too early, and it has to be armed between fork and exec. macOS does not
-have it.
+Linux's parent-death signal would need no second process, but it fires when the *thread* that forked ends: too
+early for a server started from a pool thread. It has to be armed between fork and exec, and macOS has none.
 
-The guardian runs this file as a script, without site-packages: only the standard library may be imported here.
+The guardian runs this file as a script without site-packages: only the standard library may be imported here.
 """
 
 from __future__ import annotations

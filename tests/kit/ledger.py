@@ -1,7 +1,7 @@
 """What really ran, written down by the jobs themselves and not by the system under test.
 
-Each row is one `os.write` to a file opened with O_APPEND: whole rows of many processes in one file, and what was
-written before a `kill -9` stays written, whatever becomes of Redis.
+Each row is one `os.write` to a file opened with O_APPEND: whole rows of many processes in one file, and what
+was written before a `kill -9` stays written, whatever becomes of Redis.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Ledger:
 
     def _write(self, kind: Kind, job_id: str, token: str, note: str) -> None:
         fields = [kind, job_id, token, os.getpid(), time.monotonic(), note]
-        # The newline in front fences off a row that a kill tore at a page boundary: it spoils no row but itself.
+        # The newline in front fences off a row that a kill tore at a page boundary: it spoils only itself.
         os.write(self._file, b"\n" + json.dumps(fields).encode() + b"\n")
 
     @cached_property

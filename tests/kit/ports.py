@@ -12,9 +12,9 @@ class Port:
     """A free port of 127.0.0.1, reserved until `release()`.
 
     A server that is killed and started again needs its port back, and a proxy that refuses must refuse on the
-    port it had. A bound socket that never listens keeps the kernel from giving the port to anybody who asks for
-    *a* port, while connecting to it is refused. Linux lets a server that sets SO_REUSEADDR listen beside it (as
-    redis, valkey and `listen()` do); macOS does not, so there the port is only found, not held.
+    port it had. A bound socket that never listens keeps the kernel from giving the port to anybody who asks
+    for *a* port, while connecting to it is refused. Linux lets a server that sets SO_REUSEADDR listen beside
+    it (as redis, valkey and `listen()` do); macOS does not, so there the port is only found, not held.
     """
 
     def __init__(self) -> None:

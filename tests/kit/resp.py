@@ -1,4 +1,4 @@
-"""Where a message of the Redis protocol ends: enough of RESP2 and RESP3 to count replies, not to read them."""
+"""Where a message of the Redis protocol ends: enough of RESP2 and RESP3 to tell replies apart."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -143,7 +143,7 @@ class Server:
     # -- its life ----------------------------------------------------------------------------------
 
     def start(self, *, within: float = 15.0) -> Self:
-        """Start it, or start it again: same port, same directory, the data it saved. Ready when this returns."""
+        """Start it, or start it again: same port, same directory, same data. Ready when this returns."""
         if self.running:
             raise RuntimeError(f"{self!r} is running already")
         command = (str(binary_of(self.kind)), str(self._config_path))
@@ -205,8 +205,8 @@ class Server:
         return float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
 
     @contextmanager
-    def configured(self, **settings: str) -> Iterator[None]:
-        """CONFIG SET for the length of a block, underscores for dashes: `configured(maxmemory_policy="noeviction")`."""
+    def configured(self, **settings: str) -> Generator[None]:
+        """CONFIG SET for the length of a block, underscores for dashes: `configured(maxmemory="1")`."""
         names = {name.replace("_", "-"): value for name, value in settings.items()}
         before = self._read_config(list(names))
         self._apply_config(names)
@@ -252,7 +252,7 @@ class Server:
         if self.password is not None:
             settings["requirepass"] = quoted(self.password)
         lines = [f"{name} {value}\n" for name, value in {**settings, **config}.items()]
-        # A file and not arguments: no password in the process list, and the directory tells how the server was run.
+        # A file and not arguments: no password in the process list, and the directory tells how it was run.
         self._config_path.write_text("".join(lines))
 
     def _await_ready(self, within: float) -> None:

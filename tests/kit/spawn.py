@@ -38,6 +38,7 @@ class Process:
         self.output = output
         self._child = launch(command, output, {**os.environ, **(environment or {})}, directory)
         self.pid = self._child.pid
+        self._closed = False
 
     @classmethod
     def module(
@@ -120,9 +121,12 @@ class Process:
 
     def close(self) -> None:
         """Kill what is left of the group, the child's own children included; does no harm a second time."""
+        if self._closed:
+            return  # the number may be another group's by now
         signal_group(self.pid, signal.SIGKILL)
         self._child.wait()
         guardian().forget_group(self.pid)
+        self._closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +141,7 @@ class Process:
         return f"<Process {self.pid} {' '.join(self.command)}: {state}>"
 
     def _signal(self, number: int, group: bool) -> None:
-        if group:
+        if group and not self._closed:
             signal_group(self.pid, number)
         else:
             self._child.send_signal(number)
@@ -210,8 +214,8 @@ def launch(
 ) -> subprocess.Popen[bytes]:
     """Start a guarded child. There is no moment in which a dying test process could leave it behind.
 
-    The child starts as a shell that waits for a word on its stdin. It is put under guard first and given the word
-    then; if we die in between, the shell reads the end of the pipe instead and ends, nothing started.
+    The child starts as a shell that waits for a word on its stdin. It is put under guard first and given the
+    word then; if we die in between, the shell reads the end of the pipe instead and ends, nothing started.
     """
     with output.open("ab") as stream:
         child = subprocess.Popen(

@@ -1,0 +1,210 @@
+"""The App: settings, the registry of tasks, the way to Redis. It composes; it runs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from weakref import WeakKeyDictionary
+
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.connection import Address, address_of
+from fennelq.broker.verbs.lifecycle import Lifetimes
+from fennelq.client import Client
+from fennelq.errors import ConfigurationError
+from fennelq.model.job import Job, split_id
+from fennelq.model.options import OptionArgs, Options, valid_name
+from fennelq.result import AsyncResult
+from fennelq.settings import Settings
+from fennelq.task import AnyTask, AsyncTask, ThreadTask, check_declared, described_without_code, task_name
+
+if TYPE_CHECKING:
+    from fennelq.dlq import DeadLetters
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Decorator(Protocol):
+    """What `@app.task(…)` is: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
+
+
+class App:
+    """A set of tasks and the Redis they are sent through.
+
+    Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments, the later
+    over the earlier. Nothing is connected before the first call.
+    """
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        self.name = valid_name("app name", name)
+        self.root = _project_root(sys._getframe(1).f_globals.get("__file__"))
+        self.settings = Settings.load(self.root, **settings)
+        self.namespace = self.settings.namespace or name
+        self._tasks: dict[str, AnyTask] = {}
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._last: tuple[asyncio.AbstractEventLoop, Client] | None = None
+
+    def __repr__(self) -> str:
+        return f"<App {self.name}>"
+
+    # Tasks
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
+    @overload
+    def task(self, *, name: str | None = None, **options: Unpack[OptionArgs]) -> _Decorator: ...
+    def task(self, function: Any = None, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> Any:
+        """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`."""
+        if function is not None:
+            return self._register(function, None, {})
+        return lambda function: self._register(function, name, options)
+
+    @property
+    def tasks(self) -> Mapping[str, AnyTask]:
+        """The tasks by name."""
+        return MappingProxyType(self._tasks)
+
+    def _register(self, function: Callable[..., Any], name: str | None, options: OptionArgs) -> AnyTask:
+        name = name or task_name(function)
+        check_declared(name, function, options)
+        known = self._tasks.get(name)
+        if known is not None and not _same_code(known.function, function):
+            raise ConfigurationError(f"task {name!r} is declared twice: give one of them another name=")
+        kind = AsyncTask if inspect.iscoroutinefunction(function) else ThreadTask
+        task = self._tasks[name] = kind[Any, Any](self, name, function, Options().with_(options))
+        return task
+
+    # Sending
+
+    async def enqueue(self, jobs: Iterable[Job[R]]) -> list[AsyncResult[R]]:
+        """Send any number of jobs in as few round trips as possible; handles in order.
+
+        When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
+        """
+        return await self.client.send_all(list(jobs))
+
+    async def send(
+        self, task: str, /, *args: Any, _kwargs: Mapping[str, Any] | None = None, **options: Unpack[OptionArgs]
+    ) -> AsyncResult[Any]:
+        """Send a call of a task whose code is not here, by name; keyword arguments of the task go into `_kwargs`."""
+        return await self.client.send(self.describe(task, *args, _kwargs=_kwargs, **options))
+
+    def describe(
+        self, task: str, /, *args: Any, _kwargs: Mapping[str, Any] | None = None, **options: Unpack[OptionArgs]
+    ) -> Job[Any]:
+        """What `send` would send."""
+        known = self._tasks.get(task)
+        said = Options().with_(options)
+        if known is not None:
+            return known.options(**options).job(*args, **(_kwargs or {}))
+        check_declared(task, self.describe, {})
+        return described_without_code(self, task, args, dict(_kwargs or {}), said)
+
+    async def call(self, job: Job[R], timeout: float | None = None) -> R:
+        """Send a job and wait for what it returns."""
+        return await (await self.client.send(job)).get(timeout)
+
+    def result(self, job_id: str) -> AsyncResult[Any]:
+        """The handle of a job, from its id; raises ValueError when the text is no id."""
+        split_id(job_id)
+        return AsyncResult(self, job_id, None)
+
+    @cached_property
+    def dlq(self) -> DeadLetters:
+        """The dead-letter queues."""
+        from fennelq.dlq import DeadLetters
+
+        return DeadLetters(self)
+
+    # The way to Redis
+
+    @cached_property
+    def address(self) -> Address:
+        """Where Redis is. With no URL configured, a private server is started, or met if it runs already."""
+        url = self.settings.redis_url
+        if url is None or url.startswith("embedded://"):
+            return address_of(_embedded(url, self.root))
+        return address_of(url)
+
+    @property
+    def lifetimes(self) -> Lifetimes:
+        """What scripts must know of the settings."""
+        return Lifetimes(self.settings.record_ms, max(1, round(self.settings.failure_ttl * 1000)))
+
+    @property
+    def client(self) -> Client:
+        """The sending side on the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._last is not None and self._last[0] is loop:
+            return self._last[1]
+        with self._lock:
+            client = self._clients.get(loop)
+            if client is None:
+                client = self._clients[loop] = Client(self)
+        self._last = (loop, client)
+        return client
+
+    @cached_property
+    def blocking(self) -> BlockingBroker:
+        """The way to Redis without an event loop."""
+        return BlockingBroker(self.address)
+
+    async def close(self) -> None:
+        """Send what is under way and end this loop's connections. The app can be used again afterwards."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        self._last = None
+        if client is not None:
+            await client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _project_root(file: str | None) -> Path:
+    """Nearest folder above the app's module with a pyproject.toml or a .git, else the module's own."""
+    start = Path(file).resolve().parent if file else Path.cwd()
+    for folder in (start, *start.parents):
+        if (folder / "pyproject.toml").is_file() or (folder / ".git").exists():
+            return folder
+    return start
+
+
+def _embedded(url: str | None, root: Path) -> str:
+    from fennelq import embedded
+
+    where = embedded.recognised_deployment() if url is None else None
+    if where is not None:
+        raise ConfigurationError(
+            f"no redis_url is set, and this looks like {where}: set FENNELQ_REDIS_URL "
+            "(embedded:// asks for a private server explicitly)"
+        )
+    folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
+    return cast("str", embedded.start(folder).url)
+
+
+def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether a module was merely imported twice (as `__main__` and by name)."""
+    a, b = getattr(one, "__code__", one), getattr(other, "__code__", other)
+    return getattr(a, "co_filename", a) == getattr(b, "co_filename", b) and getattr(
+        a, "co_firstlineno", a
+    ) == getattr(b, "co_firstlineno", b)

@@ -1,0 +1,88 @@
+"""Group commit: whatever is asked for while one batch is under way becomes the next batch.
+
+No timer: a lone call goes out at once, and under load batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+Flush = Callable[[list[T]], Awaitable[Sequence[A | BaseException]]]
+
+
+class Batcher(Generic[T, A]):
+    """Collects items and flushes them together, one batch at a time, in order.
+
+    The flush is a task of its own: cancelling a caller cancels neither the batch nor its own item once that is sent.
+    """
+
+    def __init__(self, flush: Flush[T, A], most: int) -> None:
+        self._flush, self._most = flush, most
+        self._waiting: list[tuple[T, asyncio.Future[A]]] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    def submit(self, item: T) -> asyncio.Future[A]:
+        """The answer to come for this item."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[A] = loop.create_future()
+        self._waiting.append((item, answer))
+        if self._flushing is None:
+            # The task starts on the next turn of the loop, so all calls of this turn are one batch.
+            self._flushing = loop.create_task(self._run())
+        return answer
+
+    async def drain(self) -> None:
+        """Returns when everything submitted so far has been answered."""
+        while self._flushing is not None:
+            await asyncio.wait([self._flushing])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._send([pair for pair in batch if not pair[1].cancelled()])
+        finally:
+            self._flushing = None
+
+    async def _send(self, batch: list[tuple[T, asyncio.Future[A]]]) -> None:
+        try:
+            answers = await self._flush([item for item, _ in batch])
+        except BaseException as error:
+            for _, answer in batch:
+                _settle(answer, error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for (_, answer), value in zip(batch, answers, strict=True):
+            _settle(answer, value)
+
+
+def _settle(answer: asyncio.Future[A], value: A | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(value, asyncio.CancelledError):
+        answer.cancel()
+    elif isinstance(value, BaseException):
+        answer.set_exception(value)
+    else:
+        answer.set_result(value)
+
+
+def pages(items: Sequence[T], size: Callable[[T], int], most: int, most_bytes: int) -> list[list[T]]:
+    """The items in order, in pages of at most so many and at most so many bytes (but at least one)."""
+    out: list[list[T]] = []
+    page: list[T] = []
+    room = most_bytes
+    for item in items:
+        cost = size(item)
+        if page and (len(page) >= most or cost > room):
+            out.append(page)
+            page, room = [], most_bytes
+        page.append(item)
+        room -= cost
+    return [*out, page] if page else out

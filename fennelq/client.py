@@ -1,0 +1,165 @@
+"""Turns jobs into one verb: one and many are the same path, coalesced with whatever is sent at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fennelq import clock
+from fennelq.broker.batch import Batcher, pages
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.verb import Command, Verb
+from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
+from fennelq.model.job import AnyJob, Job, JobInfo, split_id
+from fennelq.result import AsyncResult
+from fennelq.waiting import Waiting
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+Answer = int | bytes
+_SENT_AT_ONCE = 1000
+_NOTED_FOR = 60.0
+
+
+class Client:
+    """The sending side of an app on one event loop."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.broker = Broker(app.address)
+        self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
+        self._outgoing: Batcher[AnyJob, Answer] = Batcher(self._send, _SENT_AT_ONCE)
+        self._noted: dict[str, float] = {}
+
+    async def send(self, job: Job[R]) -> AsyncResult[R]:
+        """Send one job, together with whatever else is sent in this turn of the loop."""
+        return self._handle(job, await self._outgoing.submit(job))
+
+    async def send_all(self, jobs: Sequence[Job[R]]) -> list[AsyncResult[R]]:
+        """Send many; raises EnqueueFailed, which tells them apart, when some are refused and the others were sent."""
+        answers = await asyncio.gather(*map(self._outgoing.submit, jobs), return_exceptions=True)
+        handles: list[AsyncResult[R] | None] = [None] * len(jobs)
+        failures: dict[int, Exception] = {}
+        for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
+            try:
+                handles[place] = self._handle(job, answer)
+            except FennelqError as error:
+                failures[place] = error
+        if failures:
+            raise _joined(jobs, handles, failures)
+        return [handle for handle in handles if handle is not None]
+
+    async def run(self, verb: Verb[A]) -> A:
+        """Say a verb that may be said twice; raises BrokerUnavailable when Redis does not answer."""
+        return await self._patiently(lambda: self.broker.run(verb))
+
+    async def ask(self, command: Command[A]) -> A:
+        """Ask for something that changes nothing; raises BrokerUnavailable when Redis does not answer."""
+        return await self._patiently(lambda: self.broker.ask(command))
+
+    async def info(self, job_id: str) -> JobInfo | None:
+        """Everything known about a job, or None."""
+        queue, key = split_id(job_id)
+        keys = self.keys(queue)
+        info = await self.ask(inspect.record(keys, key))
+        if info is None or info.place not in ("sched", "retry"):
+            return info
+        due = await self.ask(inspect.due(keys, info.place, key))
+        return info if due is None else replace(info, due_at=clock.from_ms(due))
+
+    def keys(self, queue: str) -> QueueKeys:
+        """The keys of a queue of this app."""
+        return queue_keys(self.app.namespace, queue)
+
+    async def close(self) -> None:
+        """Send what is under way, then end every connection."""
+        await self._outgoing.drain()
+        await self.waiting.close()
+        await self.broker.close()
+
+    def _handle(self, job: Job[R], answer: Answer | BaseException) -> AsyncResult[R]:
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer == -1:
+            raise DuplicateJob(job.id, job.task)
+        if isinstance(answer, bytes):
+            return AsyncResult(self.app, f"{job.queue}:{answer.decode()}", job.returns, deduplicated=True)
+        return AsyncResult(self.app, job.id, job.returns, deduplicated=answer == 2)
+
+    async def _send(self, jobs: list[AnyJob]) -> list[Answer | BaseException]:
+        by_queue: defaultdict[str, list[int]] = defaultdict(list)
+        for place, job in enumerate(jobs):
+            by_queue[job.queue].append(place)
+        answers: list[Answer | BaseException] = [0] * len(jobs)
+        for queue, places in by_queue.items():
+            for page in pages(places, lambda i: jobs[i].size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+                said = await self._say(self.keys(queue), [jobs[i] for i in page])
+                for i, answer in zip(page, said, strict=True):
+                    answers[i] = answer
+        return answers
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[A]]) -> A:
+        """Try until it works, the trouble is not a passing one, or `enqueue_timeout` is over."""
+        deadline = clock.monotonic() + self.app.settings.enqueue_timeout
+        for tries in count():
+            try:
+                return await attempt()
+            except Exception as error:
+                trouble = classify(error)
+                pause = min(0.05 * 2.0**tries, 1.0) * random.uniform(0.5, 1.0)
+                if trouble is Trouble.BUG:
+                    raise
+                if not trouble.passes or clock.monotonic() + pause > deadline:
+                    raise BrokerUnavailable(str(error) or type(error).__name__) from error
+                await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    async def _say(self, keys: QueueKeys, jobs: list[AnyJob]) -> Sequence[Answer | BaseException]:
+        """Say it until it is answered or the time is up. Saying it twice is harmless: a job is created once."""
+        try:
+            return await self._patiently(lambda: self._say_once(keys, jobs))
+        except BrokerUnavailable as error:
+            return [BrokerUnavailable(error.reason, [job]) for job in jobs]
+        except Exception as error:
+            return await self._one_by_one(keys, jobs, error)
+
+    async def _say_once(self, keys: QueueKeys, jobs: list[AnyJob]) -> list[Answer]:
+        await self._note(keys.queue)
+        return await self.broker.run(lifecycle.enqueue(keys, jobs))
+
+    async def _one_by_one(
+        self, keys: QueueKeys, jobs: list[AnyJob], error: Exception
+    ) -> Sequence[Answer | BaseException]:
+        """The script failed: find out whose fault it is, so that each caller gets an answer of its own."""
+        if len(jobs) == 1:
+            return [FennelqError(f"Redis refused job {jobs[0].id}: {error}")]
+        return [answer for job in jobs for answer in await self._say(keys, [job])]
+
+    async def _note(self, queue: str) -> None:
+        """Workers that serve every queue find it in the app's list; said again now and then, lest a flush hides it."""
+        now = clock.monotonic()
+        if self._noted.get(queue, -_NOTED_FOR) + _NOTED_FOR <= now:
+            await self.broker.ask(presence.note_queues(self.app.namespace, [queue]))
+            self._noted[queue] = now
+
+
+def _joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
+    """One error for a bulk call: the only job's own, or a BrokerUnavailable with every unsent job, or the whole account."""
+    if len(jobs) == 1:
+        return failures[0]
+    if all(isinstance(error, BrokerUnavailable) for error in failures.values()):
+        first = failures[min(failures)]
+        return BrokerUnavailable(getattr(first, "reason", str(first)), [jobs[i] for i in failures])
+    return EnqueueFailed(failures, handles)

@@ -1,0 +1,51 @@
+"""Which queues a worker serves, and in which order it looks at them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Self
+
+from fennelq.errors import ConfigurationError
+from fennelq.model.options import valid_name
+
+_WEIGHTED = re.compile(r"([^:]+)(?::(\d+))?")
+
+
+class Routing(NamedTuple):
+    """An answer to: which queue next?
+
+    `a,b` is strict: b is looked at when a is empty. `a:3,b:1` is weighted. Nothing said is every queue, equally.
+    """
+
+    weights: Mapping[str, int]
+    strict: bool = False
+    every: bool = False
+    """True when queues that turn up later are served too."""
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """What `-q` says; raises ConfigurationError when it cannot be read."""
+        if not text:
+            return cls({}, every=True)
+        parts = [_WEIGHTED.fullmatch(part.strip()) for part in text.split(",")]
+        if not all(parts):
+            raise ConfigurationError(f"queues {text!r} cannot be read: write mail,default or mail:3,default:1")
+        said = [(part[1], part[2]) for part in parts if part]
+        weights = {valid_name("queue", name): int(weight or 1) for name, weight in said}
+        if not all(weights.values()):
+            raise ConfigurationError(f"queues {text!r}: a weight is 1 or more")
+        return cls(weights, strict=len(weights) > 1 and not any(weight for _, weight in said))
+
+    def including(self, queues: Iterable[str]) -> Self:
+        """With these queues too, if every queue is served."""
+        if not self.every:
+            return self
+        return self._replace(weights={**dict.fromkeys(sorted(queues), 1), **self.weights})
+
+    def order(self, chance: Callable[[], float] = random.random) -> list[str]:
+        """The queues in the order of one round: as given when strict, else a draw in which heavier ones come first."""
+        if self.strict or len(self.weights) == 1:
+            return list(self.weights)
+        return sorted(self.weights, key=lambda queue: chance() ** (1 / self.weights[queue]), reverse=True)

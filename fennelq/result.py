@@ -1,0 +1,157 @@
+"""Handles of jobs: what became of a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+import orjson
+
+from fennelq import clock
+from fennelq.broker.verbs import inspect, lifecycle
+from fennelq.errors import JobCancelled, JobExpired, ResultTimeout, TaskFailed
+from fennelq.model.codec import ANY_RESULT, ResultCodec
+from fennelq.model.job import JobInfo, Status, split_id
+from fennelq.model.outcome import failure_from_wire
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.waiting import Ended
+
+R = TypeVar("R")
+
+_OK = b'{"ok":'
+
+
+class AsyncResult(Generic[R]):
+    """The handle of a job. It can be made again anywhere from the job's id: `app.result(id)`."""
+
+    __slots__ = ("_app", "_queue_key", "_returns", "deduplicated", "id")
+
+    def __init__(
+        self, app: App, job_id: str, returns: ResultCodec[R] | None, *, deduplicated: bool = False
+    ) -> None:
+        self._app, self._returns = app, returns
+        self.id = job_id
+        self.deduplicated = deduplicated
+        """True when the call found the job of an earlier call with the same key or id."""
+
+    def __repr__(self) -> str:
+        return f"<AsyncResult {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncResult) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    async def get(self, timeout: float | None = None) -> R:
+        """What the task returned.
+
+        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is known of the
+        job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
+        """
+        waiting = self._app.client.waiting
+        if timeout is None:
+            return value_of(self._app, self.id, self._returns, await waiting.end_of(self.id))
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                ended = await waiting.end_of(self.id)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ResultTimeout(self.id, timeout) from None
+        return value_of(self._app, self.id, self._returns, ended)
+
+    async def status(self) -> Status:
+        """Where the job is in its life."""
+        queue, key = split_id(self.id)
+        client = self._app.client
+        return await client.ask(inspect.status(client.keys(queue), key))
+
+    async def info(self) -> JobInfo | None:
+        """Everything known about the job, or None when there is no record of it."""
+        return await self._app.client.info(self.id)
+
+    async def cancel(self) -> bool:
+        """True if the job will not run: it had not started, and now it never will."""
+        queue, key = split_id(self.id)
+        client = self._app.client
+        answers = await client.run(lifecycle.cancel(client.keys(queue), [key], self._app.lifetimes))
+        return answers[0] == 1
+
+
+def value_of(app: App, job_id: str, returns: ResultCodec[R] | None, ended: Ended) -> R:
+    """What an envelope says: the value, or the exception it stands for."""
+    envelope = ended.envelope
+    if returns is None:
+        task = app.tasks.get(ended.task or "")
+        returns = task.returns if task else ANY_RESULT
+    if not envelope:
+        return returns.decode(b"") if returns.is_none else returns.decode(b"null")
+    if envelope.startswith(_OK):
+        return returns.decode(envelope[len(_OK) : -1])
+    said: dict[str, Any] = orjson.loads(envelope)
+    if "ok" in said:
+        return returns.decode(orjson.dumps(said["ok"]))
+    if "cancelled" in said:
+        raise JobExpired(job_id) if said["cancelled"] == "expired" else JobCancelled(job_id, said["cancelled"])
+    failure, tries = failure_from_wire(orjson.dumps(said.get("dead")))
+    raise TaskFailed(job_id, failure.error_type, failure.message, failure.traceback, tries)
+
+
+@overload
+async def gather(*results: AsyncResult[R], timeout: float | None = None) -> list[R]: ...
+@overload
+async def gather(
+    *results: AsyncResult[R], timeout: float | None = None, return_exceptions: Literal[True]
+) -> list[R | BaseException]: ...
+async def gather(*results: AsyncResult[Any], timeout: float | None = None, return_exceptions: bool = False) -> Any:
+    """The values of all, in order; the first exception is raised, or all are returned in their places."""
+    gets = (result.get(timeout) for result in results)
+    return await asyncio.gather(*gets, return_exceptions=return_exceptions)
+
+
+async def wait(
+    results: Iterable[AsyncResult[R]],
+    *,
+    timeout: float | None = None,
+    return_when: Literal["first", "all"] = "all",
+) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
+    """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
+    tasks = {asyncio.ensure_future(result.get()): result for result in results}
+    when = asyncio.FIRST_COMPLETED if return_when == "first" else asyncio.ALL_COMPLETED
+    try:
+        done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=when) if tasks else (set(), set())
+        for task in done:
+            task.exception()
+        return {tasks[task] for task in done}, {tasks[task] for task in pending}
+    finally:
+        await _abandon(tasks)
+
+
+async def as_completed(
+    results: Iterable[AsyncResult[R]], *, timeout: float | None = None
+) -> AsyncIterator[AsyncResult[R]]:
+    """Each result as its job ends (well or not); raises TimeoutError when `timeout` seconds pass before all have."""
+    tasks = {asyncio.ensure_future(result.get()): result for result in results}
+    pending = set(tasks)
+    deadline = None if timeout is None else clock.monotonic() + timeout
+    try:
+        while pending:
+            left = None if deadline is None else max(0.0, deadline - clock.monotonic())
+            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise TimeoutError(f"{len(pending)} of {len(tasks)} jobs have not ended after {timeout:g} s")
+            for task in done:
+                task.exception()
+                yield tasks[task]
+    finally:
+        await _abandon(tasks)
+
+
+async def _abandon(tasks: Iterable[asyncio.Task[Any] | asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

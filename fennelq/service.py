@@ -1,0 +1,62 @@
+"""Background duties: a Service has a tick(), which is called every so often."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import Protocol
+
+from fennelq import clock, log
+
+_logger = log.get("fennelq.service")
+_QUIET_FOR = 60.0
+
+
+class Service(Protocol):
+    """A duty of an executor."""
+
+    name: str
+
+    async def tick(self) -> float:
+        """Do the duty once; answers the seconds until the next time."""
+        ...
+
+
+async def tend(service: Service, *, retry_after: float = 1.0, woken: asyncio.Event | None = None) -> None:
+    """Tick for ever, sooner when `woken` is set. An error costs one tick, never the loop."""
+    complaints = Complaints(service.name)
+    while True:
+        try:
+            pause = await service.tick()
+        except Exception as error:
+            complaints.about(error)
+            pause = retry_after
+        # A little jitter keeps the executors of a fleet from ticking in step.
+        await _sleep(pause * random.uniform(0.9, 1.0), woken)
+
+
+async def _sleep(seconds: float, woken: asyncio.Event | None) -> None:
+    if woken is None:
+        await asyncio.sleep(seconds)
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await woken.wait()
+    woken.clear()
+
+
+class Complaints:
+    """Says that something is wrong, once a minute, however often it goes wrong."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._last: dict[str, float] = {}
+
+    def about(self, error: BaseException, **facts: object) -> None:
+        """Log it, unless the like was logged within the last minute."""
+        kind = type(error).__name__
+        now = clock.monotonic()
+        if self._last.get(kind, -_QUIET_FOR) + _QUIET_FOR <= now:
+            self._last[kind] = now
+            _logger.warning("trouble", what=self._what, error=f"{kind}: {error}"[:500], **facts)

@@ -1,0 +1,150 @@
+"""Settings: one model, from `[tool.fennelq]`, `FENNELQ_…`, the keyword arguments of `App` and the command line.
+
+All durations are in seconds. Each field says its meaning, its unit and what zero does; the reference page is made from it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from fennelq.errors import ConfigurationError, suggestion
+from fennelq.model.options import valid_name
+
+LogFormat = Literal["auto", "console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+PREFIX = "FENNELQ_"
+_OTHER_VARIABLES = {"FENNELQ_APP", "FENNELQ_CRASH", "FENNELQ_LEDGER"}
+"""Variables with our prefix that are not settings."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=False)
+
+    redis_url: str | None = Field(
+        None,
+        description="Where Redis is: redis://, rediss://, unix:// or embedded://. None uses embedded://, a private server.",
+    )
+    namespace: str | None = Field(None, description="First part of every key. None uses the app's name.")
+    default_queue: str = Field("default", description="Queue of tasks that name none.")
+    default_retries: int = Field(3, ge=0, description="Runs after the first, for tasks that do not say. 0 never retries.")
+    result_ttl: float = Field(3600, ge=0, description="Seconds a result is kept. 0 keeps none; waiting callers still get it.")
+    failure_ttl: float = Field(86400, ge=0, description="Seconds the result of a failed job is kept. 0 keeps none.")
+    record_ttl: float = Field(
+        86400, ge=0, description="Seconds the record of a finished job is kept, never less than its result or tombstone_ttl."
+    )
+    tombstone_ttl: float = Field(
+        600, ge=0, description="Seconds a finished job's record is kept at least, so that a late retry of delay() finds it."
+    )
+    enqueue_timeout: float = Field(10, gt=0, description="Seconds delay() tries to reach Redis before BrokerUnavailable.")
+    dlq_max_age: float = Field(30 * 86400, gt=0, description="Seconds a dead job is kept in the dead-letter queue.")
+    dlq_max_len: int = Field(100_000, ge=0, description="Dead jobs kept per queue; the oldest go first. 0 keeps none.")
+    processes: int | None = Field(None, ge=1, description="Executor processes of a worker. None uses the number of CPUs.")
+    concurrency: int = Field(32, ge=1, le=10_000, description="Jobs an executor runs at the same time.")
+    lease: float = Field(15, ge=1, description="Seconds an executor may be silent before its jobs are taken from it.")
+    heartbeat_interval: float | None = Field(None, gt=0, description="Seconds between two signs of life. None is lease/4.")
+    maintenance_interval: float | None = Field(
+        None, gt=0, description="Seconds between two rounds of housekeeping. None is lease/4."
+    )
+    schedule_interval: float = Field(1, gt=0, description="Seconds the promoter sleeps at most between two looks.")
+    grace_period: float = Field(25, ge=0, description="Seconds running jobs are given when a worker stops. 0 gives none.")
+    max_deliveries: int = Field(4, ge=1, description="Deliveries that may end in a crash before a job is dead.")
+    stall_timeout: float = Field(60, gt=0, description="Seconds an executor's loop may be blocked before it is replaced.")
+    max_payload_bytes: int = Field(1 << 20, ge=1, description="Largest encoded call or result, in bytes.")
+    log_format: LogFormat = Field("auto", description="auto is console on a terminal and json elsewhere.")
+    log_level: LogLevel = Field("info", description="Least severe level that is logged.")
+
+    @field_validator("namespace", "default_queue")
+    @classmethod
+    def _is_name(cls, name: str | None) -> str | None:
+        return None if name is None else valid_name("name", name)
+
+    @classmethod
+    def load(cls, root: Path | None, **given: Any) -> Self:
+        """Settings from every source, the later over the earlier; raises ConfigurationError, which names what is wrong."""
+        _refuse_unknown(f"the environment ({PREFIX}…)", _from_environment(), cls)
+        _refuse_unknown("App(…)", given, cls)
+        table = _from_pyproject(root)
+        _refuse_unknown("[tool.fennelq] in pyproject.toml", table, cls)
+        try:
+            return _Loaded.over(cls, table)(**given)
+        except ValidationError as error:
+            raise ConfigurationError(_sentence(error)) from None
+
+    @property
+    def record_ms(self) -> int:
+        """How long a finished job's record lives at least."""
+        return max(1, round(max(self.record_ttl, self.tombstone_ttl) * 1000))
+
+    @property
+    def beat(self) -> float:
+        """Seconds between two signs of life."""
+        return self.heartbeat_interval or self.lease / 4
+
+    @property
+    def maintenance(self) -> float:
+        """Seconds between two rounds of housekeeping."""
+        return self.maintenance_interval or self.lease / 4
+
+
+class _Loaded:
+    """Puts the pyproject table below the environment, which pydantic-settings puts below the arguments."""
+
+    @staticmethod
+    def over(base: type[Any], table: dict[str, Any]) -> type[Any]:
+        class Source(PydanticBaseSettingsSource):
+            def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+                return table.get(field_name), field_name, False
+
+            def __call__(self) -> dict[str, Any]:
+                return table
+
+        class Loaded(base):
+            @classmethod
+            def settings_customise_sources(
+                cls, settings_cls: Any, init_settings: Any, env_settings: Any, **_: Any
+            ) -> tuple[Any, ...]:
+                return init_settings, env_settings, Source(settings_cls)
+
+        Loaded.__name__ = Loaded.__qualname__ = base.__name__
+        return Loaded
+
+
+def _from_pyproject(root: Path | None) -> dict[str, Any]:
+    path = root / "pyproject.toml" if root else None
+    if path is None or not path.is_file():
+        return {}
+    try:
+        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    table = dict(cast("dict[str, Any]", tool.get("fennelq", {})))
+    table.pop("app", None)
+    return table
+
+
+def _from_environment() -> dict[str, str]:
+    return {
+        name[len(PREFIX) :].lower(): value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIX) and name not in _OTHER_VARIABLES
+    }
+
+
+def _refuse_unknown(where: str, said: dict[str, Any], model: type[BaseSettings]) -> None:
+    for name in said:
+        if name not in model.model_fields:
+            raise ConfigurationError(f"{where}: unknown setting {name!r}{suggestion(name, model.model_fields)}")
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"

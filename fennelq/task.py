@@ -1,0 +1,200 @@
+"""Tasks: functions that can be sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
+
+from fennelq.errors import ConfigurationError, PayloadTooLarge
+from fennelq.model.codec import CallCodec, ResultCodec
+from fennelq.model.job import Job, new_key
+from fennelq.model.options import UNSET, OptionArgs, Options, epoch_ms, milliseconds, valid_name
+from fennelq.model.plan import Plan
+from fennelq.result import AsyncResult
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.sync import BlockingTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PER_JOB = ("delay", "at", "key", "job_id")
+
+
+class Task(Generic[P, R]):
+    """A function with a name, a queue and options. `delay()` sends a call of it, a plain call just calls it.
+
+    It never changes: `options()` returns another task, equally typed.
+    """
+
+    function: Callable[P, Any]
+
+    def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
+        self.app, self.name, self.function = app, name, function
+        self.declared = declared
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.calls = CallCodec(name, function)
+        self.returns: ResultCodec[R] = ResultCodec.of(name, function)
+        self._refuse_thread_timeout(declared)
+        self.plan = Plan.of(
+            declared,
+            retries=app.settings.default_retries,
+            result_ttl=app.settings.result_ttl,
+            failure_ttl=app.settings.failure_ttl,
+        )
+        self._bind(Options())
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} on {self._queue}>"
+
+    @property
+    def queue(self) -> str:
+        """Where its jobs wait."""
+        return self._queue
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Describe a call without sending it. Raises InvalidArguments when it does not fit."""
+        encoded = self.calls.encode(args, kwargs)
+        if len(encoded) > self._most_bytes:
+            raise PayloadTooLarge(f"the arguments of {self.name}", len(encoded), self._most_bytes)
+        if self._plain:
+            return Job(self._queue, new_key(), self.name, encoded, self.returns)
+        return self._described(encoded)
+
+    async def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[R]:
+        """Send a call. When this returns, the job is in Redis and will not be lost."""
+        return await self.app.client.send(self.job(*args, **kwargs))
+
+    async def map(self, *columns: Iterable[Any]) -> list[AsyncResult[R]]:
+        """Send one call for each element, like the built-in `map`: `await resize.map(["a.png", "b.png"])`."""
+        job: Callable[..., Job[R]] = self.job
+        return await self.app.client.send_all([job(*args) for args in zip(*columns, strict=True)])
+
+    def options(self, **options: Unpack[OptionArgs]) -> Self:
+        """The same task with other options for the calls made through it."""
+        said = self._said.with_(options)
+        self._refuse_thread_timeout(said)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._bind(said)
+        return other
+
+    @property
+    def sync(self) -> BlockingTask[P, R]:
+        """The same task for code without an event loop: `welcome.sync.delay(42).get(timeout=30)`."""
+        from fennelq.sync import BlockingTask
+
+        return BlockingTask(self)
+
+    def _bind(self, said: Options) -> None:
+        """Work out once what every call through this task has in common."""
+        merged = self.declared.with_(_said(said))
+        self._said, self._merged = said, merged
+        self._queue = self.app.settings.default_queue if merged.queue is UNSET else merged.queue
+        self._wire = said.to_wire()
+        self._most_bytes = self.app.settings.max_payload_bytes
+        plain = dataclasses.replace(
+            merged, queue=UNSET, retries=UNSET, retry=UNSET, timeout=UNSET, result_ttl=UNSET, failure_ttl=UNSET
+        )
+        self._plain = not self._wire and dataclasses.replace(plain, headers=UNSET) == Options()
+
+    def _described(self, encoded: bytes) -> Job[R]:
+        merged = self._merged
+        given = merged.job_id is not UNSET
+        return Job(
+            queue=self._queue,
+            key=merged.job_id if merged.job_id is not UNSET else new_key(),
+            task=self.name,
+            args=encoded,
+            returns=self.returns,
+            priority="normal" if merged.priority is UNSET else merged.priority,
+            options=self._wire,
+            delay_ms=milliseconds(merged.delay),
+            at_ms=0 if merged.at is UNSET else epoch_ms(merged.at),
+            expires_ms=milliseconds(merged.expires),
+            idempotency="" if merged.key is UNSET else f"{self.name}:{merged.key}",
+            window_ms=milliseconds(merged.ttl),
+            nonce=new_key() if given else "",
+            max_deliveries=0 if merged.max_deliveries is UNSET else merged.max_deliveries,
+        )
+
+    def _refuse_thread_timeout(self, options: Options) -> None:
+        if not self.is_async and options.timeout is not UNSET and options.timeout is not None:
+            raise ConfigurationError(
+                f"{self.name} is a plain function and runs in a thread, which cannot be stopped: "
+                "timeout= is for async def tasks"
+            )
+
+
+class AsyncTask(Task[P, R]):
+    """An `async def` task."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """A plain call; no queue is involved."""
+        call: Callable[P, Coroutine[Any, Any, R]] = self.function
+        return call(*args, **kwargs)
+
+
+class ThreadTask(Task[P, R]):
+    """A `def` task: the worker runs it in a thread."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call; no queue is involved."""
+        call: Callable[P, R] = self.function
+        return call(*args, **kwargs)
+
+
+AnyTask = Task[Any, Any]
+
+
+def check_declared(name: str, function: Callable[..., Any], options: OptionArgs) -> None:
+    """Raises ConfigurationError for what cannot be a task, or an option that only makes sense for one call."""
+    for option in _PER_JOB:
+        if option in options:
+            raise ConfigurationError(f"{option}= belongs to a call: use {function.__name__}.options({option}=…).delay()")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigurationError(f"{name} is a generator: a task returns its result")
+    module, _, function_name = name.partition(":")
+    if len(name) > 256 or not module or not function_name or any(c.isspace() for c in name):
+        raise ConfigurationError(f"task name {name[:80]!r} is not valid: it reads module:function, at most 256 characters")
+
+
+def task_name(function: Callable[..., Any]) -> str:
+    """`module:function`; a function of `__main__` is named after its file, so that a worker importing it agrees."""
+    module = function.__module__
+    if module == "__main__":
+        module = _main_module()
+    return f"{module}:{function.__qualname__}"
+
+
+def _main_module() -> str:
+    import sys
+    from pathlib import Path
+
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:
+        name: str = spec.name
+        return name.removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"
+
+
+def described_without_code(app: App, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Job[Any]:
+    """A job for a task whose code is elsewhere: its arguments must be JSON values."""
+
+    def call(*args: Any, **kwargs: Any) -> Any: ...
+
+    valid_name("queue", app.settings.default_queue if options.queue is UNSET else options.queue)
+    return Task[Any, Any](app, task, call, Options()).options(**_said(options)).job(*args, **kwargs)
+
+
+def _said(options: Options) -> Any:
+    return {f.name: v for f in dataclasses.fields(options) if (v := getattr(options, f.name)) is not UNSET}
+
+

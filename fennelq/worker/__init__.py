@@ -1,0 +1,1 @@
+"""Runs jobs. One process is one Executor; a Supervisor keeps a number of them alive."""

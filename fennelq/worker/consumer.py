@@ -1,0 +1,187 @@
+"""The reader of an executor: takes jobs when there are free slots, blocks when there is nothing to take.
+
+One reader for all queues and lanes. It never reads more than can start at once, so a job never waits in a busy executor
+while another one is idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
+from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.verb import Word, text
+from fennelq.broker.verbs import lifecycle, presence
+from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Woken
+from fennelq.model.job import Delivery
+from fennelq.model.routing import Routing
+from fennelq.service import Complaints
+from fennelq.worker.slots import Slots
+
+
+class Consumer:
+    """Reads for one executor."""
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        name: str,
+        broker: Broker,
+        lanes: Sequence[str],
+        lifetimes: Lifetimes,
+        slots: Slots,
+        start: Callable[[Delivery], None],
+        due: Callable[[float], None],
+        block_ms: int,
+    ) -> None:
+        self._app, self._name, self._broker = app, name, broker
+        self._lanes, self._lifetimes, self._block_ms = lanes, lifetimes, block_ms
+        self._slots, self._start, self._due = slots, start, due
+        self._doorbell = broker.doorbell()
+        self._routing = Routing({})
+        self._opened: set[str] = set()
+        self._stopping = False
+        self._blocking = False
+        self._complaints = Complaints("reading")
+        self.drained = asyncio.Event()
+        """Set while everything that was ready has been taken."""
+        self.connected = False
+
+    @property
+    def queues(self) -> list[QueueKeys]:
+        """The queues it serves."""
+        return [queue_keys(self._app, queue) for queue in self._routing.weights]
+
+    async def serve(self, routing: Routing) -> None:
+        """Serve these queues from now on."""
+        if routing != self._routing:
+            self._routing = routing
+            await self._doorbell_rings()
+
+    async def run(self) -> None:
+        """Read until `stop`. Trouble with Redis is waited out: jobs that run go on, reading resumes by itself."""
+        while not self._stopping:
+            try:
+                await self._turn()
+                self.connected = True
+            except Exception as error:
+                self.connected = False
+                await self._trouble(error)
+
+    async def stop(self, reading: asyncio.Task[None]) -> None:
+        """Stop reading. A blocked read is woken, never cancelled: what it was about to deliver would be stranded."""
+        self._stopping = True
+        while not reading.done():
+            self._slots.notify()
+            await self._doorbell_rings()
+            await asyncio.wait([reading], timeout=0.05)
+
+    async def _turn(self) -> None:
+        if self._slots.free <= 0:
+            await self._slots.changed()
+        elif await self._fetch_round():
+            self.drained.set()
+            await self._block()
+
+    async def _fetch_round(self) -> bool:
+        """Fill the free slots from the queues in order; True when all of them were found empty."""
+        drained = True
+        for queue in self._routing.order():
+            if self._slots.free <= 0:
+                return False
+            drained = (await self._fetch(queue_keys(self._app, queue))).drained and drained
+        return drained and not self._stopping
+
+    async def _fetch(self, keys: QueueKeys, woken: Sequence[Woken] = ()) -> Catch:
+        if keys.queue not in self._opened:
+            await self._open(keys)
+        verb = lifecycle.fetch(
+            keys,
+            consumer=self._name,
+            free=self._slots.free,
+            lanes=self._lanes,
+            lifetimes=self._lifetimes,
+            woken=woken,
+        )
+        catch = await self._broker.run(verb)
+        if catch.deliveries:
+            self.drained.clear()
+            await self._take(keys, catch.deliveries)
+        if catch.due_ms >= 0:
+            self._due(catch.due_ms / 1000)
+        if catch.groups_missing:
+            self._opened.discard(keys.queue)
+        return catch
+
+    async def _take(self, keys: QueueKeys, deliveries: list[Delivery]) -> None:
+        if self._stopping:
+            await self._broker.run(lifecycle.release(keys, [(d.lane, d.entry) for d in deliveries]))
+            return
+        for delivery in deliveries:
+            self._start(delivery)
+
+    async def _open(self, keys: QueueKeys) -> None:
+        await self._broker.run(presence.open_queue(keys))
+        self._opened.add(keys.queue)
+
+    async def _block(self) -> None:
+        """Wait until something arrives in any lane; one entry is enough to wake, the fetch that follows takes the rest."""
+        streams = [keys[lane] for keys in self.queues for lane in self._lanes]
+        words: list[Word] = ["XREADGROUP", "GROUP", GROUP, self._name, "COUNT", 1, "BLOCK", self._block_ms]
+        if self._stopping or not streams:
+            return
+        self._blocking = True
+        try:
+            reply = await self._doorbell.wait([*words, "STREAMS", *streams, *(">" for _ in streams)], self._block_ms)
+        finally:
+            self._blocking = False
+        if reply:
+            await self._woken(reply)
+
+    async def _woken(self, reply: Any) -> None:
+        """What the block came back with is ours already: claim it, and hand back what there is no slot for."""
+        entries = _by_queue(reply, self.queues)
+        for keys, found in entries:
+            room = 0 if self._stopping else self._slots.free
+            if found[:room]:
+                await self._fetch(keys, found[:room])
+            if found[room:]:
+                await self._broker.run(lifecycle.release(keys, [(w.lane, w.entry) for w in found[room:]]))
+
+    async def _doorbell_rings(self) -> None:
+        if self._blocking:
+            try:
+                await self._doorbell.wake()
+            except Exception as error:
+                self._complaints.about(error)
+
+    async def _trouble(self, error: Exception) -> None:
+        trouble = classify(error)
+        if trouble is Trouble.GROUP:
+            self._opened.clear()
+            return
+        self._complaints.about(error, running=self._slots.taken)
+        await asyncio.sleep(random.uniform(0.1, 1.0))
+
+
+def _by_queue(reply: Any, queues: Sequence[QueueKeys]) -> list[tuple[QueueKeys, list[Woken]]]:
+    out: list[tuple[QueueKeys, list[Woken]]] = []
+    for name, entries in reply:
+        stream = text(name)
+        keys = next(keys for keys in queues if stream.startswith(keys.prefix))
+        lane = stream.removeprefix(keys.prefix)
+        found = [Woken(lane, text(entry), *_job_of(fields)) for entry, fields in entries]
+        out.append((keys, found))
+    return out
+
+
+def _job_of(fields: Any) -> tuple[str, str]:
+    """Job and delivery number of an entry; what was not written by an arrow is no job, and the fetch drops it."""
+    if isinstance(fields, list) and len(fields) == 4 and fields[0] == b"i":  # pyright: ignore[reportUnknownArgumentType]
+        return text(fields[1]), text(fields[3])
+    return "", "1"

@@ -1,0 +1,257 @@
+"""Which App is meant: `-A`, FENNELQ_APP, pyproject.toml, or the one that lies in the current folder.
+
+Importing an app runs its code: nothing is imported before its name was checked, and nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from fennelq.app import App
+from fennelq.errors import ConfigurationError, suggestion
+
+VARIABLE: Final = "FENNELQ_APP"
+USUAL_FILES: Final = ("app.py", "tasks.py", "main.py")
+
+_PATH = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?")
+_WAYS = f'say which one with -A module:attribute, {VARIABLE}, or app = "module:attribute" in [tool.fennelq]'
+
+
+class FoundApp(NamedTuple):
+    """An app, and what a further process needs to load it as well: `load_app(found.path, found.folder)`."""
+
+    app: App
+    path: str
+    """`module:attribute`."""
+    how: str
+    """What named it, for people."""
+    folder: Path
+    """Where its modules are looked for first."""
+
+
+class _Named(NamedTuple):
+    path: str
+    how: str
+    folder: Path
+
+
+def find_app(explicit: str | None = None, folder: Path | None = None) -> FoundApp:
+    """The app that is meant here; raises ConfigurationError when there is none: it lists what was looked at.
+
+    `folder` (default: the current one) is where the search starts and where modules are looked for first.
+    """
+    here = (folder or Path.cwd()).resolve()
+    if not here.is_dir():
+        raise ConfigurationError(f"{here} is not a folder: --app-dir names the one your modules are in")
+    said = _said(explicit, here)
+    if said is None:
+        return _only_app_in(here)
+    app, path = _load(said.path, said.folder, said.how)
+    return FoundApp(app, path, said.how, said.folder)
+
+
+def load_app(path: str, folder: Path | None = None) -> App:
+    """The app at `module:attribute`, or the only one in `module`; raises ConfigurationError if it is none."""
+    return _load(path, folder or Path.cwd(), "asked for")[0]
+
+
+# What was said
+
+
+def _said(explicit: str | None, here: Path) -> _Named | None:
+    if explicit is not None:
+        return _Named(explicit, "-A", here)
+    if variable := os.environ.get(VARIABLE):
+        return _Named(variable, VARIABLE, here)
+    pyproject = _nearest_pyproject(here)
+    path = _app_of(pyproject) if pyproject else None
+    return _Named(path, str(pyproject), pyproject.parent) if pyproject and path is not None else None
+
+
+def _nearest_pyproject(here: Path) -> Path | None:
+    files = (folder / "pyproject.toml" for folder in (here, *here.parents))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _app_of(pyproject: Path) -> str | None:
+    try:
+        said: Any = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+        path: object = said.get("tool", {}).get("fennelq", {}).get("app")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, AttributeError) as error:
+        raise ConfigurationError(f"{pyproject} cannot be read: {error}") from None
+    if path is not None and not isinstance(path, str):
+        raise ConfigurationError(f'{pyproject}: app is a text below [tool.fennelq], like "shop.tasks:app"')
+    return path
+
+
+# From a path to an app
+
+
+def _load(path: str, folder: Path, how: str) -> tuple[App, str]:
+    module_name, attribute = _parts(path, how)
+    module = _imported(module_name, folder)
+    if not attribute:
+        attribute = _only_attribute(module)
+    app = getattr(module, attribute, None)
+    if app is None:
+        raise ConfigurationError(f"{module_name} has no {attribute!r}{suggestion(attribute, _apps(module))}")
+    if not isinstance(app, App):
+        raise ConfigurationError(
+            f"{module_name}:{attribute} is a {type(app).__name__}, not a fennelq App"
+            f"{suggestion(attribute, _apps(module))}"
+        )
+    return app, f"{module_name}:{attribute}"
+
+
+def _parts(path: str, how: str) -> tuple[str, str]:
+    hint = _as_module(path)
+    if hint or not _PATH.fullmatch(path):
+        also = f"; did you mean {hint}?" if hint else ""
+        raise ConfigurationError(
+            f"{path[:100]!r} ({how}) names no app: write module:attribute, like shop.tasks:app{also}"
+        )
+    module, _, attribute = path.partition(":")
+    return module, attribute
+
+
+def _as_module(path: str) -> str:
+    """What somebody meant who typed `shop/tasks.py` or `shop/tasks.py:app`."""
+    file, colon, attribute = path.partition(":")
+    meant = file.removeprefix("./").removesuffix(".py").replace("/", ".") + colon + attribute
+    return meant if file.endswith(".py") and _PATH.fullmatch(meant) else ""
+
+
+def _only_attribute(module: ModuleType) -> str:
+    apps = _apps(module)
+    if len(set(map(id, apps.values()))) != 1:
+        found = f"holds several: {', '.join(apps)}" if apps else "holds none"
+        raise ConfigurationError(
+            f"{module.__name__} should hold one fennelq App, but {found}; write module:attribute"
+        )
+    return next(iter(apps))
+
+
+def _apps(module: ModuleType) -> dict[str, App]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, App)}
+
+
+# Importing
+
+
+def _imported(name: str, folder: Path) -> ModuleType:
+    _look_first_in(folder)
+    try:
+        return importlib.import_module(name)
+    except ConfigurationError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(_import_problem(name, folder, error)) from error
+
+
+def _look_first_in(folder: Path) -> None:
+    """A command that was installed does not look in the current folder by itself, as `python -m` does."""
+    entry = str(folder)
+    if sys.path[:1] != [entry]:
+        sys.path.insert(0, entry)
+        importlib.invalidate_caches()
+
+
+def _import_problem(name: str, folder: Path, error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{name} cannot be imported: {error.filename}, line {error.lineno}: {error.msg}"
+    place = _line_at_fault(error)
+    if not place and isinstance(error, ModuleNotFoundError):
+        return f"{error}, neither in {folder} nor among the installed ones; --app-dir names another folder"
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{name} cannot be imported: {place + ': ' if place else ''}{what}"
+
+
+def _line_at_fault(error: BaseException) -> str:
+    """The innermost line of the user's own code, or of anybody's if none is."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
+    own = [f for f in frames if "site-packages" not in Path(f.filename).parts]
+    chosen = (own or frames)[-1:]
+    return f"{chosen[0].filename}, line {chosen[0].lineno}" if chosen else ""
+
+
+def _is_plumbing(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen ")
+
+
+# Nothing was said: the usual files
+
+
+def _only_app_in(here: Path) -> FoundApp:
+    looked: list[str] = [*_not_said(here)]
+    found: dict[str, App] = {}
+    for file in map(here.joinpath, USUAL_FILES):
+        if problem := _why_not_import(file, found):
+            looked.append(f"{file.name}: {problem}")
+            continue
+        module = _imported(file.stem, here)
+        apps = _apps(module)
+        looked.append(f"{file.name}: {', '.join(apps) or 'holds no App'}")
+        found.update({f"{file.stem}:{name}": app for name, app in apps.items()})
+    return _single(found, looked, here)
+
+
+def _single(found: dict[str, App], looked: list[str], here: Path) -> FoundApp:
+    distinct = {id(app): path for path, app in found.items()}
+    if len(distinct) > 1:
+        raise ConfigurationError(f"there are several apps in {here}: {', '.join(distinct.values())}; {_WAYS}")
+    if not distinct:
+        raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If there is one, {_WAYS}")
+    # Of several names the one in the file imported last: tasks.py imports app.py and adds tasks to its app.
+    path = next(iter(distinct.values()))
+    return FoundApp(found[path], path, f"{path.partition(':')[0]}.py in {here}", here)
+
+
+def _not_said(here: Path) -> Iterator[str]:
+    yield "-A (not given)"
+    yield f"{VARIABLE} (not set)"
+    pyproject = _nearest_pyproject(here)
+    yield f"{pyproject} (says no app)" if pyproject else "pyproject.toml (none here or above)"
+
+
+def _why_not_import(file: Path, found: dict[str, App]) -> str:
+    """Why a file is left alone: somebody's app.py or main.py is not run just because it lies here."""
+    if not file.is_file():
+        return "not there" if file.parent.is_dir() else "no such folder"
+    imports = _imports(file)
+    if not _may_hold_app(imports, file.parent):
+        return "imports neither fennelq nor a neighbour"
+    if file.name == "main.py" and "fennelq.App" not in imports and any(app.tasks for app in found.values()):
+        return "not needed"
+    return ""
+
+
+def _may_hold_app(imports: set[str], folder: Path) -> bool:
+    return any(
+        root == "fennelq" or (folder / f"{root}.py").is_file() or (folder / root).is_dir()
+        for root in (name.partition(".")[0] for name in imports)
+    )
+
+
+def _imports(file: Path) -> set[str]:
+    """Dotted names a file imports; a file that cannot be parsed is left to the import, which says why."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return {"fennelq"}
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names

@@ -1,0 +1,58 @@
+"""Calls a task's function: on the loop, with a timeout when one is set, or in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+class TaskTimeout(TimeoutError):
+    """The task ran longer than its `timeout`."""
+
+
+class Invoker:
+    """Runs functions for one executor."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def on_loop(self, function: Callable[..., Any], args: Any, kwargs: Any, timeout: float | None) -> Any:
+        """Await it here; raises TaskTimeout when it takes too long."""
+        if timeout is None:
+            return await function(*args, **kwargs)
+        # call_later and cancel cost a third of asyncio.timeout, and every job with a timeout pays for them.
+        task = asyncio.current_task()
+        assert task is not None
+        expired = _Expiry(task)
+        timer = task.get_loop().call_later(timeout, expired)
+        try:
+            return await function(*args, **kwargs)
+        except asyncio.CancelledError:
+            if expired.happened and task.uncancel() == 0:
+                raise TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s") from None
+            raise
+        finally:
+            timer.cancel()
+
+    async def in_thread(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call it in a thread, with the context of this job. A thread cannot be stopped: the caller waits for it."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
+        context = contextvars.copy_context()
+        call = asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(function, *args, **kwargs))
+        return await call
+
+
+class _Expiry:
+    __slots__ = ("happened", "task")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task, self.happened = task, False
+
+    def __call__(self) -> None:
+        self.happened = True
+        self.task.cancel()

@@ -1,0 +1,40 @@
+"""Moves due jobs to their lanes, and sleeps until the next is due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from fennelq import clock
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import QueueKeys
+from fennelq.broker.verbs import lifecycle
+
+_SLICE = 100
+
+
+class Promoter:
+    """Promotes for all queues of an executor, in one round trip."""
+
+    name = "promoter"
+
+    def __init__(self, broker: Broker, queues: Callable[[], Sequence[QueueKeys]], interval: float) -> None:
+        self._broker, self._queues, self._interval = broker, queues, interval
+        self._next = 0.0
+        self.woken = asyncio.Event()
+        """Set when something is due before the next tick."""
+
+    def expect(self, seconds: float) -> None:
+        """Something is due in so many seconds: be there."""
+        due = clock.monotonic() + seconds
+        if due < self._next:
+            self._next = due
+            asyncio.get_running_loop().call_later(seconds, self.woken.set)
+
+    async def tick(self) -> float:
+        """Promote one slice of each queue; answers when to come again."""
+        answers = await self._broker.run_all([lifecycle.promote(keys, _SLICE) for keys in self._queues()])
+        waits = [due / 1000 for _, due in answers if due >= 0]
+        pause = min([self._interval, *waits])
+        self._next = clock.monotonic() + pause
+        return pause
