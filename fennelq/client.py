@@ -58,7 +58,7 @@ class Client:
             except FennelqError as error:
                 failures[place] = error
         if failures:
-            raise _joined(jobs, handles, failures)
+            raise joined(jobs, handles, failures)
         return [handle for handle in handles if handle is not None]
 
     async def run(self, verb: Verb[A]) -> A:
@@ -155,7 +155,7 @@ class Client:
             self._noted[queue] = now
 
 
-def _joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
+def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
     """One error for a bulk call: the only job's own, or a BrokerUnavailable with every unsent job, or the whole account."""
     if len(jobs) == 1:
         return failures[0]

@@ -207,7 +207,7 @@ def _meet(data: Path, deadline: float) -> Path:
 
 
 def _start_guardian(data: Path, lock: int, deadline: float) -> None:
-    """Hand `lock` to a new guardian and wait for its word; without a word it was killed, and is tried again."""
+    """Hand `lock` to a new guardian and wait for its word; one killed before it is no error: try again."""
     try:
         command = [_interpreter(), "-I", "-S", __file__, str(data), str(_require_binary()), str(lock)]
         guardian = subprocess.Popen(

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.connection import Address
@@ -42,6 +42,10 @@ class BlockingBroker:
         with self._link() as link:
             return command.read(link.call(command.words, timeout))
 
+    def subscription(self, channel: str) -> Subscription:
+        """A connection of its own that listens to a channel."""
+        return Subscription(BlockingLink(self.address), channel)
+
     def close(self) -> None:
         """End every idle connection."""
         with self._lock:
@@ -67,3 +71,34 @@ class BlockingBroker:
     def _give_back(self, link: BlockingLink) -> None:
         with self._lock:
             self._idle.append(link)
+
+
+class Subscription:
+    """Listens to one channel. Opening it again after trouble is harmless, but what was said meanwhile is lost."""
+
+    def __init__(self, link: BlockingLink, channel: str) -> None:
+        self._link, self._channel = link, channel
+        self._subscribed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.close()
+
+    def open(self) -> None:
+        """Listen, if it does not already."""
+        if not self._subscribed:
+            self._link.call(["SUBSCRIBE", self._channel], ANSWER_TIMEOUT)
+            self._subscribed = True
+
+    def message(self, timeout: float) -> bytes | None:
+        """The next message, or None when none comes in time or the connection is lost."""
+        try:
+            reply = self._link.read(max(timeout, 0.001))
+        except TimeoutError:
+            return None
+        except OSError:
+            self._subscribed = False
+            return None
+        return reply[2] if reply[0] == b"message" else None

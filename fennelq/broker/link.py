@@ -193,6 +193,10 @@ class BlockingLink:
             raise reply
         return reply
 
+    def read(self, timeout: float) -> Any:
+        """The next message of a subscription; after a TimeoutError the connection is as good as before."""
+        return self._next(self._connected(), timeout)
+
     def close(self) -> None:
         """End the connection."""
         if self._socket is not None:
@@ -220,17 +224,25 @@ class BlockingLink:
         return address.tls.wrap_socket(sock, server_hostname=address.host) if address.tls else sock
 
     def _exchange(self, words: Sequence[Word], timeout: float) -> Any:
-        sock = self._socket
-        if sock is None:
-            raise LinkDown("not connected")
+        sock = self._connected()
         sock.settimeout(timeout)
         sock.sendall(hiredis.pack_command(tuple(words)))
+        return self._next(sock, timeout)
+
+    def _next(self, sock: socket.socket, timeout: float) -> Any:
+        sock.settimeout(timeout)
         while (reply := self._gets()) is _NOT_YET:
             data = sock.recv(_READ_SIZE)
             if not data:
+                self.close()
                 raise LinkDown("the server closed the connection")
             self._feed(data)
         return reply
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            raise LinkDown("not connected")
+        return self._socket
 
 
 def _parser() -> tuple[Callable[[bytes], Any], Callable[[], Any]]:

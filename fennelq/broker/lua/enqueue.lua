@@ -63,13 +63,13 @@ local function create(job, lane, due, task, args, extra)
   end
   if due ~= '' then
     redis.call('ZADD', sched, due_at(due), job)
-    redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', now}, lane, args, more)))
+    redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, lane, args, more)))
   else
-    local place = lane .. '/' .. redis.call('XADD', prefix .. lane, '*', 'i', job, 'n', 1)
+    local place = lane .. '/' .. redis.call('XADD', prefix .. lane, '*', 'i', job, 'n', '1')
     if more or lane ~= 's' then
-      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 'p', place, 'c', now}, lane, args, more)))
+      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 'p', place, 'c', stamp}, lane, args, more)))
     else
-      redis.call('HSET', record, 't', task, 'a', args, 'p', place, 'c', now)
+      redis.call('HSET', record, 't', task, 'a', args, 'p', place, 'c', stamp)
     end
   end
   return 1

@@ -38,7 +38,7 @@ end
 
 local function start(lane, entry, job, deliveries, record, f)
   local fence = (tonumber(f.f) or 0) + 1
-  redis.call('HSET', record, 's', 'X', 'w', consumer, 'b', now, 'f', fence)
+  redis.call('HSET', record, 's', 'X', 'w', consumer, 'b', stamp, 'f', fence)
   local n = #jobs
   jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = lane, entry, job, f.t, f.a
   jobs[n + 6], jobs[n + 7], jobs[n + 8], jobs[n + 9], jobs[n + 10] = f.o or '', f.n or 0, deliveries, fence, f.c or 0

@@ -10,7 +10,7 @@ end
 
 -- The record stays at least as long as its result, and long enough for a late retry of delay() to find it.
 local function keep_for(ttl)
-  return math.max(tonumber(record_ttl), ttl)
+  return tonumber(ttl) > tonumber(record_ttl) and ttl or record_ttl
 end
 
 local function wake(record, job, watchers, envelope)
@@ -19,7 +19,7 @@ local function wake(record, job, watchers, envelope)
 end
 
 local function publish_result(record, job, envelope, ttl, watchers)
-  if ttl > 0 and envelope ~= '' then
+  if ttl ~= '0' and envelope ~= '' then
     local result = result_of(job)
     redis.call('RPUSH', result, envelope)
     redis.call('PEXPIRE', result, ttl)
@@ -40,18 +40,16 @@ local settle = {}
 
 -- Success. The arguments have served; `p` goes on naming the token that settled the job.
 function settle.S(record, job, _, kind, envelope, _, ttl)
-  ttl = tonumber(ttl)
   local known = redis.call('HMGET', record, 'W', 'k')
-  redis.call('HSET', record, 's', kind, 'z', now, 'a', '')
+  redis.call('HSET', record, 's', kind, 'z', stamp, 'a', '')
   publish_result(record, job, envelope, ttl, known[1])
   end_of_record(record, job, known[2], keep_for(ttl))
 end
 settle.N = settle.S
 
 function settle.K(record, job, place, _, envelope, _, ttl, why)
-  ttl = tonumber(ttl)
   local known = redis.call('HMGET', record, 'W', 'k')
-  redis.call('HSET', record, 's', 'K', 'z', now, 'y', why, 'p', place)
+  redis.call('HSET', record, 's', 'K', 'z', stamp, 'y', why, 'p', place)
   publish_result(record, job, envelope, ttl, known[1])
   end_of_record(record, job, known[2], keep_for(ttl))
 end
@@ -61,8 +59,8 @@ function settle.D(record, job, place, _, envelope, failure, ttl, why)
   local known = redis.call('HMGET', record, 'W', 't')
   local told = cjson.decode(failure)
   local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', told.type, 'm', string.sub(told.message, 1, 200), 'y', why)
-  redis.call('HSET', record, 's', 'D', 'z', now, 'x', failure, 'y', why, 'n', told.tries, 'p', 'dlq/' .. entry, 'T', place)
-  publish_result(record, job, envelope, tonumber(ttl), known[1])
+  redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', why, 'n', told.tries, 'p', 'dlq/' .. entry, 'T', place)
+  publish_result(record, job, envelope, ttl, known[1])
 end
 
 function settle.R(record, job, place, _, wait, failure)
@@ -86,9 +84,9 @@ local function bury(record, job, place, problem)
   redis.call('ZREM', retry, job)
   redis.call('ZREM', sched, job)
   local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', 'Broken', 'm', string.sub(text, 1, 200), 'y', 'broken')
-  redis.call('HSET', record, 's', 'D', 'z', now, 'x', failure, 'y', 'broken', 'p', 'dlq/' .. entry, 'T', place)
+  redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', 'broken', 'p', 'dlq/' .. entry, 'T', place)
   redis.call('DEL', result_of(job))
-  publish_result(record, job, '{"dead":' .. failure .. '}', tonumber(failure_ttl), known[1])
+  publish_result(record, job, '{"dead":' .. failure .. '}', failure_ttl, known[1])
 end
 
 -- Settles one job in its own pcall, so that one that fails takes no other with it.

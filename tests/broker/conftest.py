@@ -1,0 +1,25 @@
+"""What the tests of the broker may ask for: a queue on the workbench."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker.desk import Desk
+from tests.kit.server import Server
+
+
+@pytest.fixture
+def bare(server: Server) -> Iterator[Desk]:
+    """The queue `mail` of a server that has never seen it."""
+    desk = Desk(server)
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def desk(bare: Desk) -> Desk:
+    """The queue `mail`, opened."""
+    bare.open()
+    return bare

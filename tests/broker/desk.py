@@ -1,0 +1,235 @@
+"""A queue on the workbench: verbs are said to it, and its keys are looked at from behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queue_keys
+from fennelq.broker.verb import Verb
+from fennelq.broker.verbs import admin, lifecycle, presence
+from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Settled, Woken
+from fennelq.model.codec import ANY_RESULT
+from fennelq.model.job import AnyJob, Delivery, Job, JobFailure
+from fennelq.model.outcome import Outcome, died, succeeded
+from tests.kit.server import Server
+
+A = TypeVar("A")
+
+APP, QUEUE = "shop", "mail"
+LIFETIMES = Lifetimes(record_ms=600_000, failure_ms=3_600_000)
+RESULT_MS = 60_000
+FAILURE = JobFailure("ValueError", "no such user", "Traceback …")
+READ = tuple(LANES.values())
+DONE = succeeded(b"42", RESULT_MS)
+DEAD = died(FAILURE, 3, LIFETIMES.failure_ms)
+
+
+def a_job(key: str = "1", **told: Any) -> AnyJob:
+    """A call of `welcome`, with whatever is told of it."""
+    fields: dict[str, Any] = {"task": "app:welcome", "args": b"[42]"} | told
+    return Job(queue=QUEUE, key=key, returns=ANY_RESULT, **fields)
+
+
+def some_jobs(number: int, **told: Any) -> list[AnyJob]:
+    """Jobs 1, 2, 3 …"""
+    return [a_job(str(key), **told) for key in range(1, number + 1)]
+
+
+class Desk:
+    """The queue `mail` of the app `shop`: verbs by their names, keys by what they hold, everything as text."""
+
+    def __init__(self, server: Server) -> None:
+        self.redis = server.client()
+        self.broker = BlockingBroker(address_of(server.url))
+        self.keys: QueueKeys = queue_keys(APP, QUEUE)
+
+    def close(self) -> None:
+        self.broker.close()
+        self.redis.close()
+
+    # What is said
+
+    def say(self, verb: Verb[A]) -> A:
+        return self.broker.run(verb)
+
+    def open(self) -> int:
+        return self.say(presence.open_queue(self.keys))
+
+    def enqueue(self, *jobs: AnyJob) -> list[Any]:
+        return self.say(lifecycle.enqueue(self.keys, jobs))
+
+    def fetch(
+        self,
+        consumer: str = "anna",
+        *,
+        free: int = 100,
+        lanes: Sequence[str] = READ,
+        lifetimes: Lifetimes = LIFETIMES,
+        woken: Sequence[Woken] = (),
+    ) -> Catch:
+        verb = lifecycle.fetch(
+            self.keys, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, woken=woken
+        )
+        return self.say(verb)
+
+    def take(self, consumer: str = "anna", free: int = 100) -> list[Delivery]:
+        return self.fetch(consumer, free=free).deliveries
+
+    def finish(
+        self, deliveries: Iterable[Delivery], outcome: Outcome = DONE, *, lifetimes: Lifetimes = LIFETIMES
+    ) -> list[int]:
+        return self.settle(*(Settled(delivery, outcome) for delivery in deliveries), lifetimes=lifetimes)
+
+    def settle(self, *settled: Settled, lifetimes: Lifetimes = LIFETIMES) -> list[int]:
+        return self.say(lifecycle.finish(self.keys, settled, lifetimes))
+
+    def release(self, deliveries: Iterable[Delivery]) -> int:
+        return self.say(lifecycle.release(self.keys, [(d.lane, d.entry) for d in deliveries]))
+
+    def promote(self, limit: int = 100) -> tuple[int, int]:
+        return self.say(lifecycle.promote(self.keys, limit))
+
+    def cancel(self, *keys: str, why: str = "cancelled") -> list[int]:
+        return self.say(lifecycle.cancel(self.keys, keys, LIFETIMES, why))
+
+    def watch(self, channel: str, *keys: str) -> list[tuple[str, str | None, bytes | None]]:
+        return self.say(lifecycle.watch(self.keys, channel, keys))
+
+    def replay(self, *entries: str) -> list[int]:
+        return self.say(admin.replay(self.keys, entries))
+
+    def forget(self, *entries: str) -> int:
+        return self.say(admin.forget(self.keys, entries))
+
+    def purge(self, limit: int = 100) -> int:
+        return self.say(admin.purge(self.keys, LIFETIMES, limit))
+
+    def gc(
+        self, *, max_age_ms: int = 10**12, max_len: int = 10**6, idle_ms: int = 10**12, limit: int = 100
+    ) -> tuple[int, int]:
+        return self.say(
+            admin.gc(self.keys, max_age_ms=max_age_ms, max_len=max_len, idle_ms=idle_ms, limit=limit)
+        )
+
+    # Shortcuts to a state
+
+    def executing(self, *jobs: AnyJob) -> list[Delivery]:
+        """These jobs (or one), sent and taken by anna."""
+        self.enqueue(*(jobs or [a_job()]))
+        return self.take()
+
+    def dead(self, *jobs: AnyJob, outcome: Outcome = DEAD) -> list[str]:
+        """The DLQ entries of these jobs (or one), which have died."""
+        before = len(self.entries("dlq"))
+        self.finish(self.executing(*jobs), outcome)
+        return [entry for entry, _ in self.entries("dlq")][before:]
+
+    def block(self, consumer: str = "anna", lanes: Sequence[str] = READ) -> list[Woken]:
+        """What a blocking read of an executor comes back with: one entry, delivered and not yet fetched."""
+        streams = {self.keys[lane]: ">" for lane in lanes}
+        reply = cast("Any", self.redis.xreadgroup(GROUP, consumer, cast("Any", streams), count=1))
+        return [
+            Woken(shown(stream).removeprefix(self.keys.prefix), shown(entry), *job_of(fields))
+            for stream, entries in reply
+            for entry, fields in entries
+        ]
+
+    # What is there
+
+    def record(self, key: str = "1") -> dict[str, str]:
+        return self._hash(self.keys.record(key))
+
+    def stats(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self._hash(self.keys["stats"]).items()}
+
+    def entries(self, stream: str) -> list[tuple[str, dict[str, str]]]:
+        reply = cast("Any", self.redis.xrange(self.keys[stream]))
+        return [(shown(entry), {shown(k): shown(v) for k, v in fields.items()}) for entry, fields in reply]
+
+    def waiting(self, lane: str = "s") -> list[str]:
+        """The jobs in a lane, delivered or not, in order."""
+        return [fields["i"] for _, fields in self.entries(lane)]
+
+    def everywhere(self) -> list[str]:
+        """The jobs of every place there is."""
+        streams = [job for stream in (*READ, QUARANTINE, "dlq") for job in self.waiting(stream)]
+        return streams + [job for name in ("sched", "retry") for job in self.due(name)]
+
+    def due(self, name: str = "sched") -> dict[str, int]:
+        """Job → due time, of a sorted set."""
+        reply = cast("Any", self.redis.zrange(self.keys[name], 0, -1, withscores=True))
+        return {shown(job): int(score) for job, score in reply}
+
+    def pending(self, lane: str = "s") -> dict[str, str]:
+        """Entry → consumer, of what was delivered and not settled."""
+        reply = cast("Any", self.redis.xpending_range(self.keys[lane], GROUP, "-", "+", 1000))
+        return {shown(entry["message_id"]): shown(entry["consumer"]) for entry in reply}
+
+    def consumers(self, lane: str = "s") -> set[str]:
+        reply = cast("Any", self.redis.xinfo_consumers(self.keys[lane], GROUP))
+        return {shown(consumer["name"]) for consumer in reply}
+
+    def result(self, key: str = "1") -> list[str]:
+        return [shown(item) for item in cast("Any", self.redis.lrange(self.keys.result(key), 0, -1))]
+
+    def holder(self, name: str) -> str | None:
+        """The job that an idempotency key names."""
+        value = cast("Any", self.redis.get(self.idem(name)))
+        return None if value is None else shown(value)
+
+    def idem(self, name: str) -> str:
+        return f"{self.keys.prefix}idem:{name}"
+
+    def ttl(self, name: str) -> int:
+        """Milliseconds a key has left; -1 is for ever, -2 is no such key."""
+        return int(cast("Any", self.redis.pttl(name)))
+
+    def record_ttl(self, key: str = "1") -> int:
+        return self.ttl(self.keys.record(key))
+
+    def result_ttl(self, key: str = "1") -> int:
+        return self.ttl(self.keys.result(key))
+
+    def now(self) -> int:
+        """The server's clock, in milliseconds."""
+        seconds, micros = cast("Any", self.redis.time())
+        return int(seconds * 1000 + micros // 1000)
+
+    def everything(self) -> dict[str, bytes]:
+        """Every key with all that is in it: equal before and after means that nothing was written."""
+        names = cast("list[bytes]", self.redis.keys("*"))
+        return {shown(name): cast("bytes", self.redis.dump(name)) for name in names}
+
+    def _hash(self, name: str) -> dict[str, str]:
+        reply = cast("dict[bytes, bytes]", self.redis.hgetall(name))
+        return {shown(field): shown(value) for field, value in reply.items()}
+
+
+def shown(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
+def job_of(fields: dict[bytes, bytes]) -> tuple[str, str]:
+    return shown(fields.get(b"i", b"")), shown(fields.get(b"n", b"1"))
+
+
+def about(milliseconds: int) -> Any:
+    """Equal to a TTL of so many milliseconds that was set a moment ago."""
+    return _About(milliseconds)
+
+
+class _About:
+    def __init__(self, milliseconds: int) -> None:
+        self._milliseconds = milliseconds
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and self._milliseconds - 10_000 < other <= self._milliseconds
+
+    def __hash__(self) -> int:
+        return hash(self._milliseconds)
+
+    def __repr__(self) -> str:
+        return f"about {self._milliseconds} ms"
