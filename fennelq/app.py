@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.verbs.lifecycle import Lifetimes
-from fennelq.client import Client
+from fennelq.client import Client, NotedQueues
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
 from fennelq.model.options import OptionArgs, Options, valid_name
@@ -52,6 +52,7 @@ class App:
         self.root = _project_root(sys._getframe(1).f_globals.get("__file__"))
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name
+        self.noted = NotedQueues()
         self._tasks: dict[str, AnyTask] = {}
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
         self._lock = threading.Lock()

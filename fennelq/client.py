@@ -41,7 +41,6 @@ class Client:
         self.broker = Broker(app.address)
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
         self._outgoing: Batcher[AnyJob, Answer] = Batcher(self._send, _SENT_AT_ONCE)
-        self._noted: dict[str, float] = {}
 
     async def send(self, job: Job[R]) -> AsyncResult[R]:
         """Send one job, together with whatever else is sent in this turn of the loop."""
@@ -148,11 +147,25 @@ class Client:
         return [answer for job in jobs for answer in await self._say(keys, [job])]
 
     async def _note(self, queue: str) -> None:
-        """Workers that serve every queue find it in the app's list; said again now and then, lest a flush hides it."""
-        now = clock.monotonic()
-        if self._noted.get(queue, -_NOTED_FOR) + _NOTED_FOR <= now:
+        if self.app.noted.is_due(queue):
             await self.broker.ask(presence.note_queues(self.app.namespace, [queue]))
-            self._noted[queue] = now
+            self.app.noted.done(queue)
+
+
+class NotedQueues:
+    """When each queue was last put on the app's list, where workers that serve every queue find it. It is said again
+    now and then, lest a flush of Redis hides a queue for good."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, float] = {}
+
+    def is_due(self, queue: str) -> bool:
+        """Whether it is time to say it (again)."""
+        return self._noted.get(queue, -_NOTED_FOR) + _NOTED_FOR <= clock.monotonic()
+
+    def done(self, queue: str) -> None:
+        """It has been said."""
+        self._noted[queue] = clock.monotonic()
 
 
 def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:

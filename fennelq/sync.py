@@ -116,7 +116,9 @@ def _send(
     failures: dict[int, Exception],
 ) -> None:
     try:
-        _ask(app, presence.note_queues(app.namespace, [keys.queue]))
+        if app.noted.is_due(keys.queue):
+            _ask(app, presence.note_queues(app.namespace, [keys.queue]))
+            app.noted.done(keys.queue)
         answers: list[Answer] = _run(app, lifecycle.enqueue(keys, [jobs[i] for i in page]))
     except BrokerUnavailable as error:
         failures.update({i: BrokerUnavailable(error.reason, [jobs[i]]) for i in page})

@@ -213,6 +213,17 @@ def test_who_arrives_while_the_last_user_leaves_gets_a_live_server(user: Callabl
         leaving, arriving = arriving, leaving
 
 
+def test_nobody_joins_a_server_that_is_being_stopped(user: Callable[[], User], project: Path) -> None:
+    leaving, arriving = user(), user()
+    stopping = pid_of(leaving.start())
+    os.kill(stopping, signal.SIGSTOP)  # so that its end takes as long as this test likes
+    leaving.kill()
+    eventually(lambda: not is_free(project / ".fennelq" / embedded.USERS_LOCK))
+    arriving.say("start")
+    os.kill(stopping, signal.SIGCONT)
+    assert pid_of(connect(Path(arriving.hear()))) != stopping
+
+
 def test_the_server_stays_while_one_user_is_left(user: Callable[[], User]) -> None:
     first, second = user(), user()
     before = pid_of(first.start())
@@ -371,6 +382,22 @@ def test_a_server_without_a_guardian_is_replaced(project: Path) -> None:
     with embedded.start(project) as server:
         assert orphan.wait(10) == 0
         assert pid_of(connect(server.socket)) != orphan.pid
+
+
+def test_no_server_opens_data_that_another_still_has_open(user: Callable[[], User], project: Path) -> None:
+    first, second = user(), user()
+    client = first.start()
+    client.set("kept", "yes")
+    hanging, guardian = pid_of(client), guardian_of(project)
+    os.kill(hanging, signal.SIGSTOP)
+    os.kill(guardian, signal.SIGKILL)
+    eventually(lambda: not is_running(guardian))
+    assert not is_free(project / ".fennelq" / embedded.SERVER_LOCK)
+    second.say("start")
+    os.kill(hanging, signal.SIGCONT)
+    client = connect(Path(second.hear()))
+    assert client.get("kept") == "yes"
+    assert pid_of(client) != hanging
 
 
 def test_what_a_crashed_machine_left_does_not_matter(project: Path) -> None:

@@ -1,0 +1,433 @@
+"""fetch: the only way to take jobs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from fennelq.broker.verbs.lifecycle import Lifetimes, Woken
+from tests.broker.desk import DEAD, LIFETIMES, QUEUE, Desk, a_job, about, some_jobs
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+
+pytestmark = [pytest.mark.both_servers, pytest.mark.audit(unfinished=True)]
+
+DAY = 86_400_000
+KB = 1024
+
+
+def test_a_fetched_job_is_executing_and_owned(desk: Desk) -> None:
+    desk.enqueue(a_job("7", options=b'{"r":1}'))
+    before = desk.now()
+    (delivery,) = desk.take("anna")
+    record = desk.record("7")
+    assert desk.pending() == {delivery.entry: "anna"}
+    assert record["s"] == "X"
+    assert record["w"] == "anna"
+    assert record["p"] == f"s/{delivery.entry}"
+    assert before <= int(record["b"]) <= desk.now()
+
+
+def test_a_delivery_says_everything_that_is_needed_to_run_the_job(desk: Desk) -> None:
+    desk.enqueue(a_job("7", options=b'{"r":1}'))
+    (delivery,) = desk.take()
+    entry, _ = desk.entries("s")[0]
+    assert (delivery.queue, delivery.lane, delivery.entry, delivery.key) == (QUEUE, "s", entry, "7")
+    assert (delivery.task, delivery.args, delivery.options) == ("app:welcome", b"[42]", b'{"r":1}')
+    assert (delivery.tries, delivery.deliveries, delivery.fence) == (0, 1, 1)
+    assert delivery.enqueued_ms == int(desk.record("7")["c"])
+
+
+def test_a_job_is_delivered_once(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(20))
+    takes = [desk.take(name, free=7) for name in ("anna", "berta", "clara", "dora")]
+    keys = [delivery.key for take in takes for delivery in take]
+    assert [len(take) for take in takes] == [7, 7, 6, 0]
+    assert keys == [str(key) for key in range(1, 21)]
+
+
+def test_no_more_is_taken_than_there_are_free_slots(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(30))
+    assert len(desk.take(free=20)) == 20
+    assert len(desk.pending()) == 20
+    assert desk.take(free=0) == []
+
+
+def test_priorities_are_read_from_high_to_low(desk: Desk) -> None:
+    for priority in ("low", "normal", "high", "low", "normal", "high"):
+        desk.enqueue(a_job(f"{priority}-{len(desk.everywhere())}", priority=priority))
+    order = [delivery.key for delivery in desk.take()]
+    assert order == ["high-2", "high-5", "normal-1", "normal-4", "low-0", "low-3"]
+
+
+def test_a_full_lane_keeps_the_lower_ones_waiting(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(3, priority="high"), a_job("normal"))
+    catch = desk.fetch(free=3)
+    assert [delivery.lane for delivery in catch.deliveries] == ["s:high"] * 3
+    assert not catch.drained
+    assert desk.pending("s") == {}
+
+
+def test_lanes_that_are_not_asked_for_are_left_alone(desk: Desk) -> None:
+    desk.enqueue(a_job("1"), a_job("2", priority="low"))
+    assert [delivery.key for delivery in desk.fetch(lanes=["s:high", "s:low"]).deliveries] == ["2"]
+
+
+def test_it_tells_whether_something_is_left(desk: Desk) -> None:
+    assert desk.fetch().drained
+    desk.enqueue(*some_jobs(3))
+    assert not desk.fetch(free=2).drained
+    assert desk.fetch(free=2).drained
+
+
+def test_big_jobs_are_taken_by_bytes_and_not_by_slots(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(40, args=b"x" * (100 * KB)))
+    catch = desk.fetch()
+    assert 10 <= len(catch.deliveries) <= 12
+    assert not catch.drained
+    taken = len(catch.deliveries)
+    while not catch.drained:
+        catch = desk.fetch()
+        taken += len(catch.deliveries)
+    assert taken == 40
+
+
+def test_the_biggest_jobs_overshoot_by_one_small_page(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(20, args=b"x" * (512 * KB)))
+    assert len(desk.take()) == 8
+
+
+def test_small_jobs_are_not_held_up_by_the_byte_limit(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(100))
+    assert len(desk.take(free=100)) == 100
+
+
+def test_the_fence_grows_with_every_start(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    fences = list[int]()
+    for _ in range(4):
+        deliveries = desk.take()
+        fences += [delivery.fence for delivery in deliveries]
+        desk.release(deliveries)
+    assert fences == [1, 2, 3, 4]
+    assert all(later > earlier for earlier, later in pairwise(fences))
+
+
+def test_it_tells_when_the_next_job_is_due(desk: Desk) -> None:
+    assert desk.fetch().due_ms == -1
+    desk.enqueue(a_job("far", delay_ms=2 * DAY))
+    assert desk.fetch().due_ms == about(2 * DAY)
+    desk.redis.zadd(desk.keys["retry"], {"near": desk.now() + DAY})
+    assert desk.fetch().due_ms == about(DAY)
+    desk.redis.zadd(desk.keys["sched"], {"overdue": 1})
+    assert desk.fetch().due_ms == 0
+    desk.redis.zrem(desk.keys["retry"], "near")
+    desk.redis.zrem(desk.keys["sched"], "overdue")
+
+
+def test_a_set_of_a_wrong_type_does_not_stop_reading(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redis.set(desk.keys["sched"], "what?")
+    assert [delivery.key for delivery in desk.take()] == ["1"]
+    desk.redis.delete(desk.keys["sched"])
+
+
+# Groups
+
+
+def test_a_missing_group_is_an_answer_and_not_an_error(bare: Desk) -> None:
+    bare.enqueue(a_job())
+    catch = bare.fetch()
+    assert catch.groups_missing
+    assert catch.deliveries == []
+    bare.open()
+    catch = bare.fetch()
+    assert not catch.groups_missing
+    assert [delivery.key for delivery in catch.deliveries] == ["1"]
+
+
+def test_one_missing_lane_does_not_keep_the_others_from_being_read(desk: Desk) -> None:
+    desk.redis.delete(desk.keys["s:high"])
+    desk.enqueue(a_job("1"), a_job("2", priority="low"))
+    catch = desk.fetch()
+    assert catch.groups_missing
+    assert [delivery.key for delivery in catch.deliveries] == ["1", "2"]
+    desk.open()
+
+
+def test_a_job_whose_group_was_destroyed_under_it_starts_again_and_is_finished_once(desk: Desk) -> None:
+    """Its entry comes again with the new group. It is the job's place, so it must not be dropped."""
+    (first,) = desk.executing()
+    desk.redis.xgroup_destroy(desk.keys["s"], "fq")
+    desk.open()
+    (second,) = desk.take("berta")
+    assert second.token == first.token
+    assert second.fence == 2
+    assert desk.finish([second]) == [1]
+    assert desk.finish([first]) == [2]
+
+
+# What a blocking read woke up with
+
+
+def test_a_woken_entry_is_claimed_and_started(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(2))
+    woken = desk.block()
+    assert desk.record("1").get("s", "Q") == "Q"
+    assert [delivery.key for delivery in desk.fetch(woken=woken).deliveries] == ["1", "2"]
+    assert desk.record("1")["s"] == "X"
+
+
+def test_a_woken_entry_brings_its_delivery_number(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    entry, _ = desk.entries("s")[0]
+    desk.block()
+    (delivery,) = desk.fetch(woken=[Woken("s", entry, "1", "3")]).deliveries
+    assert delivery.deliveries == 3
+
+
+def test_a_woken_entry_that_was_cancelled_is_lost(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    woken = desk.block()
+    assert desk.cancel("1") == [1]
+    assert desk.fetch(woken=woken).deliveries == []
+    assert desk.record()["s"] == "K"
+    assert desk.pending() == {}
+    assert "dropped" not in desk.stats()
+
+
+def test_a_woken_entry_that_was_handed_back_is_lost_and_its_successor_is_not(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    woken = desk.block()
+    desk.say(__import__("fennelq.broker.verbs.lifecycle", fromlist=["release"]).release(desk.keys, [woken[0][:2]]))
+    (delivery,) = desk.fetch("berta", woken=woken).deliveries
+    assert delivery.entry != woken[0].entry
+    assert desk.record()["w"] == "berta"
+
+
+def test_a_woken_entry_that_was_finished_is_lost(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    woken = desk.block()
+    desk.finish(desk.fetch(woken=woken).deliveries)
+    assert desk.fetch(woken=woken).deliveries == []
+    assert desk.record()["s"] == "S"
+
+
+def test_a_fetch_that_is_repeated_after_a_lost_reply_starts_its_woken_job_again(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    woken = desk.block()
+    (lost,) = desk.fetch(woken=woken).deliveries
+    (again,) = desk.fetch(woken=woken).deliveries
+    assert again.token == lost.token
+    assert again.fence == lost.fence + 1
+    assert desk.record()["s"] == "X"
+
+
+def test_a_woken_entry_of_a_vanished_lane_is_lost(desk: Desk) -> None:
+    desk.enqueue(a_job("1"), a_job("2", priority="low"))
+    woken = desk.block(lanes=["s"])
+    desk.redis.delete(desk.keys["s"], desk.keys.record("1"))
+    assert [delivery.key for delivery in desk.fetch(woken=woken).deliveries] == ["2"]
+    desk.open()
+
+
+def test_a_woken_entry_that_names_no_job_is_dropped(desk: Desk) -> None:
+    desk.redis.xadd(desk.keys["s"], {"what": "this"})
+    woken = desk.block()
+    assert [entry.key for entry in woken] == [""]
+    assert desk.fetch(woken=woken).deliveries == []
+    assert desk.entries("s") == []
+    assert desk.stats() == {"dropped": 1}
+
+
+# What may not run
+
+
+def expire(desk: Desk, key: str = "1") -> None:
+    eventually(lambda: desk.now() > int(desk.record(key)["E"]))
+
+
+def test_an_expired_job_is_cancelled_and_its_waiters_find_out(desk: Desk) -> None:
+    desk.enqueue(a_job(expires_ms=1))
+    expire(desk)
+    assert desk.take() == []
+    record = desk.record()
+    assert (record["s"], record["y"]) == ("K", "expired")
+    assert desk.result() == ['{"cancelled":"expired"}']
+    assert desk.result_ttl() == about(LIFETIMES.failure_ms)
+    assert desk.record_ttl() == about(LIFETIMES.failure_ms)
+    assert desk.everywhere() == []
+    assert desk.pending() == {}
+    assert desk.stats() == {"K": 1}
+
+
+def test_a_job_that_expires_later_runs(desk: Desk) -> None:
+    desk.enqueue(a_job(expires_ms=DAY))
+    assert len(desk.take()) == 1
+
+
+def test_an_expired_job_takes_no_slot(desk: Desk) -> None:
+    desk.enqueue(a_job("old", expires_ms=1), a_job("new"))
+    expire(desk, "old")
+    assert [delivery.key for delivery in desk.take(free=1)] == ["new"]
+
+
+def test_a_thousand_expired_jobs_do_not_hold_the_server_in_one_call(desk: Desk) -> None:
+    for page in range(15):
+        desk.enqueue(*(a_job(f"{page}-{key}", expires_ms=1) for key in range(100)))
+    desk.enqueue(a_job("fresh"))
+    expire(desk, "14-99")
+    catch = desk.fetch(free=10)
+    assert not catch.drained
+    assert 100 <= 1501 - len(desk.entries("s")) <= 1100
+    while not catch.drained:
+        assert not catch.deliveries
+        catch = desk.fetch(free=10)
+    assert [delivery.key for delivery in catch.deliveries] == ["fresh"]
+    assert desk.stats()["K"] == 1500
+
+
+@pytest.mark.parametrize("missing", ["t", "a"])
+def test_a_record_without_a_task_or_arguments_is_dead_as_broken(desk: Desk, missing: str) -> None:
+    desk.enqueue(*some_jobs(2))
+    desk.redis.hdel(desk.keys.record("1"), missing)
+    assert [delivery.key for delivery in desk.take()] == ["2"]
+    ((entry, dead),) = desk.entries("dlq")
+    record = desk.record("1")
+    assert (dead["i"], dead["e"], dead["y"]) == ("1", "Broken", "broken")
+    assert (record["s"], record["p"], record["y"]) == ("D", f"dlq/{entry}", "broken")
+    assert "no task or no arguments" in desk.result("1")[0]
+    assert desk.waiting() == ["2"]
+    assert desk.stats() == {"D": 1}
+
+
+def test_a_record_of_another_wire_version_is_dead_as_broken(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(2))
+    desk.redis.hset(desk.keys.record("1"), "v", "2")
+    desk.redis.hset(desk.keys.record("2"), "v", "1")
+    assert [delivery.key for delivery in desk.take()] == ["2"]
+    assert "wire version 2" in desk.entries("dlq")[0][1]["m"]
+
+
+@pytest.mark.parametrize("field", ["E", "n", "f", "c", "b", "v"])
+def test_a_record_with_garbage_in_it_never_strands_the_others(desk: Desk, field: str) -> None:
+    desk.enqueue(*some_jobs(3))
+    desk.redis.hset(desk.keys.record("2"), field, b"\xffgarbage")
+    deliveries = desk.take()
+    assert {delivery.key for delivery in deliveries} >= {"1", "3"}
+    desk.finish(deliveries)
+    assert desk.everywhere() in ([], ["2"])
+    assert desk.pending() == {}
+
+
+# Entries that nobody should meet
+
+
+def test_an_entry_without_the_fields_of_an_arrow_is_dropped_and_counted(desk: Desk) -> None:
+    desk.enqueue(a_job("1"))
+    desk.redis.xadd(desk.keys["s"], {"what": "this"})
+    desk.redis.xadd(desk.keys["s"], {"i": "1"})
+    desk.redis.xadd(desk.keys["s"], {"n": "1", "i": "1"})
+    desk.redis.xadd(desk.keys["s"], {"i": "1", "x": "1"})
+    desk.enqueue(a_job("2"))
+    assert [delivery.key for delivery in desk.take()] == ["1", "2"]
+    assert desk.waiting() == ["1", "2"]
+    assert desk.stats() == {"dropped": 4}
+
+
+def test_an_entry_whose_record_is_gone_is_dropped_and_counted(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(3))
+    desk.redis.delete(desk.keys.record("2"))
+    assert [delivery.key for delivery in desk.take()] == ["1", "3"]
+    assert desk.waiting() == ["1", "3"]
+    assert len(desk.pending()) == 2
+    assert desk.stats() == {"dropped": 1}
+
+
+@pytest.mark.audit(lost={"mail:2"})
+def test_an_entry_whose_record_is_no_record_is_dropped_and_counted(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(3))
+    desk.redis.delete(desk.keys.record("2"))
+    desk.redis.set(desk.keys.record("2"), "what?")
+    assert [delivery.key for delivery in desk.take()] == ["1", "3"]
+    assert len(desk.pending()) == 2
+    assert desk.stats() == {"dropped": 1}
+
+
+def test_an_entry_of_a_job_that_is_elsewhere_is_dropped_and_the_job_is_not(desk: Desk) -> None:
+    desk.enqueue(a_job("1", delay_ms=DAY))
+    desk.redis.xadd(desk.keys["s"], {"i": "1", "n": "1"})
+    assert desk.take() == []
+    assert desk.everywhere() == ["1"]
+    assert desk.record()["s"] == "L"
+    assert desk.stats() == {"dropped": 1}
+
+
+def test_of_two_entries_for_one_job_only_the_recorded_one_counts(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redis.xadd(desk.keys["s"], {"i": "1", "n": "1"})
+    desk.redis.xadd(desk.keys["s:high"], {"i": "1", "n": "1"})
+    (delivery,) = desk.take()
+    assert desk.record()["p"] == f"s/{delivery.entry}"
+    assert desk.waiting("s") == ["1"]
+    assert desk.waiting("s:high") == []
+    assert desk.stats() == {"dropped": 2}
+
+
+def test_the_same_entry_id_in_another_lane_is_another_entry(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    entry, _ = desk.entries("s")[0]
+    desk.redis.xadd(desk.keys["s:high"], {"i": "1", "n": "1"}, id=entry)
+    (delivery,) = desk.take()
+    assert (delivery.lane, delivery.entry) == ("s", entry)
+    assert desk.stats() == {"dropped": 1}
+
+
+@pytest.mark.parametrize("status", ["S", "D", "K", "L", "R"])
+@pytest.mark.audit(lost={"mail:1"})
+def test_an_entry_of_a_job_that_has_ended_or_waits_is_dropped(desk: Desk, status: str) -> None:
+    desk.enqueue(a_job())
+    desk.redis.hset(desk.keys.record("1"), "s", status)
+    assert desk.take() == []
+    assert desk.record()["s"] == status
+    assert desk.stats() == {"dropped": 1}
+
+
+def test_a_thousand_ghosts_before_a_job_are_dropped(desk: Desk) -> None:
+    for page in range(12):
+        desk.enqueue(*(a_job(f"{page}-{key}") for key in range(100)))
+        desk.redis.delete(*(desk.keys.record(f"{page}-{key}") for key in range(100)))
+    desk.enqueue(a_job("last"))
+    catches = [desk.fetch(free=5)]
+    while not catches[-1].drained:
+        catches.append(desk.fetch(free=5))
+    assert [delivery.key for catch in catches for delivery in catch.deliveries] == ["last"]
+    assert desk.stats() == {"dropped": 1200}
+
+
+# Bad days
+
+
+def test_over_maxmemory_jobs_are_still_taken_and_the_expired_are_closed(desk: Desk, server: Server) -> None:
+    desk.enqueue(a_job("old", expires_ms=1), a_job("woken", priority="high"), a_job("new"))
+    expire(desk, "old")
+    woken = desk.block(lanes=["s:high"])
+    with server.configured(maxmemory="1"):
+        assert [delivery.key for delivery in desk.fetch(woken=woken).deliveries] == ["woken", "new"]
+    assert desk.record("old")["s"] == "K"
+
+
+def test_no_lifetime_for_failures_means_no_result_is_kept(desk: Desk) -> None:
+    desk.enqueue(a_job(expires_ms=1))
+    expire(desk)
+    desk.fetch(lifetimes=Lifetimes(600_000, 0))
+    assert desk.result() == []
+    assert desk.record_ttl() == about(600_000)
+
+
+def test_dead_and_replayed_jobs_keep_counting_their_starts(desk: Desk) -> None:
+    (entry,) = desk.dead(outcome=DEAD)
+    desk.replay(entry)
+    (delivery,) = desk.take()
+    assert (delivery.fence, delivery.tries, delivery.deliveries) == (2, 0, 1)
