@@ -80,7 +80,9 @@ def _require(names: Sequence[str], known: Mapping[str, Row | Contestant]) -> Non
 
 def _print(plan: Plan, measured: Measured, judged: Sequence[report.Judged], written: Path) -> None:
     loops = ", ".join(f"{name} on {loop}" for name, loop in measured.loops.items())
-    print(f"\n{measured.server}; clients on {plan.loop}; workers: {loops}; median (lowest..highest)\n")
+    print(
+        f"\n{measured.server}; clients on {plan.loop}; workers: {loops or 'none'}; median (lowest..highest)\n"
+    )
     print(report.table_of(judged))
     if any(contestant.is_peer for contestant in plan.contestants):
         print("\n" + report.peers_table_of(plan, measured))

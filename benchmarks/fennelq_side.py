@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Literal
 
 from benchmarks import jobs
-from fennelq import AsyncResult
+from fennelq import AsyncResult, Task
 
 Lane = Literal["high", "normal", "low"]
 
-_TASKS: dict[str, Any] = {"noop": jobs.noop, "nap": jobs.nap, "swallow": jobs.swallow, "stamp": jobs.stamp}
+_TASKS: Mapping[str, Task[..., Any]] = {
+    "noop": jobs.noop,
+    "nap": jobs.nap,
+    "swallow": jobs.swallow,
+    "stamp": jobs.stamp,
+}
 
 
 class FennelqClient:
     def send(self, task: str, argument: object) -> Awaitable[AsyncResult[Any]]:
-        return cast("Awaitable[AsyncResult[Any]]", _TASKS[task].delay(argument))
+        return _TASKS[task].delay(argument)
 
     async def send_many(
         self, task: str, arguments: Sequence[object], lane: Lane

@@ -1,15 +1,15 @@
 """fennelq: asyncio-native jobs on Redis Streams.
 
-    app        App: settings, tasks, the way to Redis
-    task       what @app.task makes of a function
-    client     sends jobs; result, waiting: what became of them
-    dlq        the dead, and how to bring them back
-    sync       all of it without an event loop
-    model/     what a job is: pure values and decisions
-    broker/    the only package that speaks Redis: verbs, scripts, links
-    worker/    runs jobs
-    cli/       the command line
-    embedded   a private server when none is configured
+app        App: settings, tasks, the way to Redis
+task       what @app.task makes of a function
+client     sends jobs; result, waiting: what became of them
+dlq        the dead, and how to bring them back
+sync       all of it without an event loop
+model/     what a job is: pure values and decisions
+broker/    the only package that speaks Redis: verbs, scripts, links
+worker/    runs jobs
+cli/       the command line
+embedded   a private server when none is configured
 """
 
 from __future__ import annotations

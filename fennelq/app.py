@@ -43,8 +43,8 @@ class _Decorator(Protocol):
 class App:
     """A set of tasks and the Redis they are sent through.
 
-    Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments, the later
-    over the earlier. Nothing is connected before the first call.
+    Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments, the
+    later over the earlier. Nothing is connected before the first call.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -100,13 +100,23 @@ class App:
         return await self.client.send_all(list(jobs))
 
     async def send(
-        self, task: str, /, *args: Any, _kwargs: Mapping[str, Any] | None = None, **options: Unpack[OptionArgs]
+        self,
+        task: str,
+        /,
+        *args: Any,
+        _kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[OptionArgs],
     ) -> AsyncResult[Any]:
-        """Send a call of a task whose code is not here, by name; keyword arguments of the task go into `_kwargs`."""
+        """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`."""
         return await self.client.send(self.describe(task, *args, _kwargs=_kwargs, **options))
 
     def describe(
-        self, task: str, /, *args: Any, _kwargs: Mapping[str, Any] | None = None, **options: Unpack[OptionArgs]
+        self,
+        task: str,
+        /,
+        *args: Any,
+        _kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[OptionArgs],
     ) -> Job[Any]:
         """What `send` would send."""
         known = self._tasks.get(task)

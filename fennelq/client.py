@@ -47,7 +47,7 @@ class Client:
         return self._handle(job, await self._outgoing.submit(job))
 
     async def send_all(self, jobs: Sequence[Job[R]]) -> list[AsyncResult[R]]:
-        """Send many; raises EnqueueFailed, which tells them apart, when some are refused and the others were sent."""
+        """Send many; when some are refused the others are sent, and EnqueueFailed tells them apart."""
         answers = await asyncio.gather(*map(self._outgoing.submit, jobs), return_exceptions=True)
         handles: list[AsyncResult[R] | None] = [None] * len(jobs)
         failures: dict[int, Exception] = {}
@@ -126,7 +126,7 @@ class Client:
         raise AssertionError("unreachable")
 
     async def _say(self, keys: QueueKeys, jobs: list[AnyJob]) -> Sequence[Answer | BaseException]:
-        """Say it until it is answered or the time is up. Saying it twice is harmless: a job is created once."""
+        """Say it until it is answered or time is up. Saying it twice is harmless: a job is created once."""
         try:
             return await self._patiently(lambda: self._say_once(keys, jobs))
         except BrokerUnavailable as error:
@@ -153,8 +153,8 @@ class Client:
 
 
 class NotedQueues:
-    """When each queue was last put on the app's list, where workers that serve every queue find it. It is said again
-    now and then, lest a flush of Redis hides a queue for good."""
+    """When each queue was last put on the app's list, where workers that serve every queue find it. It is said
+    again now and then, lest a flush of Redis hides a queue for good."""
 
     def __init__(self) -> None:
         self._noted: dict[str, float] = {}
@@ -169,7 +169,7 @@ class NotedQueues:
 
 
 def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
-    """One error for a bulk call: the only job's own, or a BrokerUnavailable with every unsent job, or the whole account."""
+    """One error for a bulk call: the only job's own, a BrokerUnavailable with every unsent job, or the account."""
     if len(jobs) == 1:
         return failures[0]
     if all(isinstance(error, BrokerUnavailable) for error in failures.values()):

@@ -71,4 +71,6 @@ def current_job() -> JobContext:
     try:
         return current.get()
     except LookupError:
-        raise LookupError("no job is running here: current_job() works inside a task run by a worker") from None
+        raise LookupError(
+            "no job is running here: current_job() works inside a task run by a worker"
+        ) from None

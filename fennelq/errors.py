@@ -83,8 +83,8 @@ class BrokerUnavailable(FennelqError):
 
 
 class EnqueueFailed(FennelqError):
-    """Some jobs of a bulk call were refused. `failures` maps the index of each to its error; `handles` has the
-    handle of every other job at its index (None at the refused ones): those were sent."""
+    """Some jobs of a bulk call were refused. `failures` maps the index of each to its error; `handles` has
+    the handle of every other job at its index (None at the refused ones): those were sent."""
 
     def __init__(self, failures: Mapping[int, Exception], handles: Sequence[Any]) -> None:
         self.failures, self.handles = dict(failures), list(handles)
@@ -100,7 +100,9 @@ class ResultTimeout(FennelqError, TimeoutError):
 
     def __init__(self, job_id: str, timeout: float) -> None:
         self.job_id, self.timeout = job_id, timeout
-        super().__init__(f"job {job_id} has not ended after {timeout:g} s; it goes on: ask again, or cancel it")
+        super().__init__(
+            f"job {job_id} has not ended after {timeout:g} s; it goes on: ask again, or cancel it"
+        )
 
 
 class JobError(FennelqError):
@@ -112,7 +114,9 @@ class JobError(FennelqError):
 class TaskFailed(JobError):
     """The task raised and no retry was left, or it could not be run at all."""
 
-    def __init__(self, job_id: str, error_type: str, message: str, traceback: str = "", tries: int = 0) -> None:
+    def __init__(
+        self, job_id: str, error_type: str, message: str, traceback: str = "", tries: int = 0
+    ) -> None:
         self.job_id, self.error_type, self.message = job_id, error_type, message
         self.traceback, self.tries = traceback, tries
         super().__init__(f"job {job_id} failed after {tries} tries: {error_type}: {message}")

@@ -49,8 +49,8 @@ class AsyncResult(Generic[R]):
     async def get(self, timeout: float | None = None) -> R:
         """What the task returned.
 
-        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is known of the
-        job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
+        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is known
+        of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
         """
         waiting = self._app.client.waiting
         if timeout is None:
@@ -96,7 +96,9 @@ def value_of(app: App, job_id: str, returns: ResultCodec[R] | None, ended: Ended
     if "ok" in said:
         return returns.decode(orjson.dumps(said["ok"]))
     if "cancelled" in said:
-        raise JobExpired(job_id) if said["cancelled"] == "expired" else JobCancelled(job_id, said["cancelled"])
+        raise (
+            JobExpired(job_id) if said["cancelled"] == "expired" else JobCancelled(job_id, said["cancelled"])
+        )
     failure, tries = failure_from_wire(orjson.dumps(said.get("dead")))
     raise TaskFailed(job_id, failure.error_type, failure.message, failure.traceback, tries)
 
@@ -107,7 +109,9 @@ async def gather(*results: AsyncResult[R], timeout: float | None = None) -> list
 async def gather(
     *results: AsyncResult[R], timeout: float | None = None, return_exceptions: Literal[True]
 ) -> list[R | BaseException]: ...
-async def gather(*results: AsyncResult[Any], timeout: float | None = None, return_exceptions: bool = False) -> Any:
+async def gather(
+    *results: AsyncResult[Any], timeout: float | None = None, return_exceptions: bool = False
+) -> Any:
     """The values of all, in order; the first exception is raised, or all are returned in their places."""
     gets = (result.get(timeout) for result in results)
     return await asyncio.gather(*gets, return_exceptions=return_exceptions)
@@ -123,7 +127,9 @@ async def wait(
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     when = asyncio.FIRST_COMPLETED if return_when == "first" else asyncio.ALL_COMPLETED
     try:
-        done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=when) if tasks else (set(), set())
+        done, pending = (
+            await asyncio.wait(tasks, timeout=timeout, return_when=when) if tasks else (set(), set())
+        )
         for task in done:
             task.exception()
         return {tasks[task] for task in done}, {tasks[task] for task in pending}
@@ -134,7 +140,7 @@ async def wait(
 async def as_completed(
     results: Iterable[AsyncResult[R]], *, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
-    """Each result as its job ends (well or not); raises TimeoutError when `timeout` seconds pass before all have."""
+    """Each result as its job ends (well or not); raises TimeoutError when not all have within `timeout` seconds."""
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     pending = set(tasks)
     deadline = None if timeout is None else clock.monotonic() + timeout

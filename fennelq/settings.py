@@ -1,6 +1,7 @@
-"""Settings: one model, from `[tool.fennelq]`, `FENNELQ_…`, the keyword arguments of `App` and the command line.
+"""Settings: one model, from `[tool.fennelq]`, `FENNELQ_…`, keyword arguments of `App` and the command line.
 
-All durations are in seconds. Each field says its meaning, its unit and what zero does; the reference page is made from it.
+All durations are in seconds. Each field says its meaning, its unit and what zero does; the reference page is made
+from it.
 """
 
 from __future__ import annotations
@@ -31,33 +32,64 @@ class Settings(BaseSettings):
 
     redis_url: str | None = Field(
         None,
-        description="Where Redis is: redis://, rediss://, unix:// or embedded://. None uses embedded://, a private server.",
+        description="Where Redis is: redis://, rediss://, unix:// or embedded://. "
+        "None uses embedded://, a private server.",
     )
     namespace: str | None = Field(None, description="First part of every key. None uses the app's name.")
     default_queue: str = Field("default", description="Queue of tasks that name none.")
-    default_retries: int = Field(3, ge=0, description="Runs after the first, for tasks that do not say. 0 never retries.")
-    result_ttl: float = Field(3600, ge=0, description="Seconds a result is kept. 0 keeps none; waiting callers still get it.")
-    failure_ttl: float = Field(86400, ge=0, description="Seconds the result of a failed job is kept. 0 keeps none.")
+    default_retries: int = Field(
+        3, ge=0, description="Runs after the first, for tasks that do not say. 0 never retries."
+    )
+    result_ttl: float = Field(
+        3600, ge=0, description="Seconds a result is kept. 0 keeps none; waiting callers still get it."
+    )
+    failure_ttl: float = Field(
+        86400, ge=0, description="Seconds the result of a failed job is kept. 0 keeps none."
+    )
     record_ttl: float = Field(
-        86400, ge=0, description="Seconds the record of a finished job is kept, never less than its result or tombstone_ttl."
+        86400,
+        ge=0,
+        description="Seconds a finished job's record is kept, never less than its result or tombstone_ttl.",
     )
     tombstone_ttl: float = Field(
-        600, ge=0, description="Seconds a finished job's record is kept at least, so that a late retry of delay() finds it."
+        600,
+        ge=0,
+        description="Seconds a finished job's record is kept at least: a late retry of delay() finds it.",
     )
-    enqueue_timeout: float = Field(10, gt=0, description="Seconds delay() tries to reach Redis before BrokerUnavailable.")
-    dlq_max_age: float = Field(30 * 86400, gt=0, description="Seconds a dead job is kept in the dead-letter queue.")
-    dlq_max_len: int = Field(100_000, ge=0, description="Dead jobs kept per queue; the oldest go first. 0 keeps none.")
-    processes: int | None = Field(None, ge=1, description="Executor processes of a worker. None uses the number of CPUs.")
+    enqueue_timeout: float = Field(
+        10, gt=0, description="Seconds delay() tries to reach Redis before BrokerUnavailable."
+    )
+    dlq_max_age: float = Field(
+        30 * 86400, gt=0, description="Seconds a dead job is kept in the dead-letter queue."
+    )
+    dlq_max_len: int = Field(
+        100_000, ge=0, description="Dead jobs kept per queue; the oldest go first. 0 keeps none."
+    )
+    processes: int | None = Field(
+        None, ge=1, description="Executor processes of a worker. None uses the number of CPUs."
+    )
     concurrency: int = Field(32, ge=1, le=10_000, description="Jobs an executor runs at the same time.")
-    lease: float = Field(15, ge=1, description="Seconds an executor may be silent before its jobs are taken from it.")
-    heartbeat_interval: float | None = Field(None, gt=0, description="Seconds between two signs of life. None is lease/4.")
+    lease: float = Field(
+        15, ge=1, description="Seconds an executor may be silent before its jobs are taken from it."
+    )
+    heartbeat_interval: float | None = Field(
+        None, gt=0, description="Seconds between two signs of life. None is lease/4."
+    )
     maintenance_interval: float | None = Field(
         None, gt=0, description="Seconds between two rounds of housekeeping. None is lease/4."
     )
-    schedule_interval: float = Field(1, gt=0, description="Seconds the promoter sleeps at most between two looks.")
-    grace_period: float = Field(25, ge=0, description="Seconds running jobs are given when a worker stops. 0 gives none.")
-    max_deliveries: int = Field(4, ge=1, description="Deliveries that may end in a crash before a job is dead.")
-    stall_timeout: float = Field(60, gt=0, description="Seconds an executor's loop may be blocked before it is replaced.")
+    schedule_interval: float = Field(
+        1, gt=0, description="Seconds the promoter sleeps at most between two looks."
+    )
+    grace_period: float = Field(
+        25, ge=0, description="Seconds running jobs are given when a worker stops. 0 gives none."
+    )
+    max_deliveries: int = Field(
+        4, ge=1, description="Deliveries that may end in a crash before a job is dead."
+    )
+    stall_timeout: float = Field(
+        60, gt=0, description="Seconds an executor's loop may be blocked before it is replaced."
+    )
     max_payload_bytes: int = Field(1 << 20, ge=1, description="Largest encoded call or result, in bytes.")
     log_format: LogFormat = Field("auto", description="auto is console on a terminal and json elsewhere.")
     log_level: LogLevel = Field("info", description="Least severe level that is logged.")
@@ -69,7 +101,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, root: Path | None, **given: Any) -> Self:
-        """Settings from every source, the later over the earlier; raises ConfigurationError, which names what is wrong."""
+        """Settings from every source, the later over the earlier; a ConfigurationError names what is wrong."""
         _refuse_unknown(f"the environment ({PREFIX}…)", _from_environment(), cls)
         _refuse_unknown("App(…)", given, cls)
         table = _from_pyproject(root)
@@ -142,7 +174,9 @@ def _from_environment() -> dict[str, str]:
 def _refuse_unknown(where: str, said: dict[str, Any], model: type[BaseSettings]) -> None:
     for name in said:
         if name not in model.model_fields:
-            raise ConfigurationError(f"{where}: unknown setting {name!r}{suggestion(name, model.model_fields)}")
+            raise ConfigurationError(
+                f"{where}: unknown setting {name!r}{suggestion(name, model.model_fields)}"
+            )
 
 
 def _sentence(error: ValidationError) -> str:

@@ -1,6 +1,6 @@
 """The same tasks for code without an event loop: scripts, Django views, threads, forked processes.
 
-Verbs are values, so this is only another way to say them: no event loop in a hidden thread, nothing that a fork breaks.
+Verbs are values, so this is only another way to say them: no event loop in a hidden thread, nothing a fork breaks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class BlockingResult(Generic[R]):
 
     __slots__ = ("_app", "_returns", "deduplicated", "id")
 
-    def __init__(self, app: App, job_id: str, returns: ResultCodec[R] | None, *, deduplicated: bool = False) -> None:
+    def __init__(
+        self, app: App, job_id: str, returns: ResultCodec[R] | None, *, deduplicated: bool = False
+    ) -> None:
         self._app, self._returns = app, returns
         self.id = job_id
         self.deduplicated = deduplicated
@@ -143,7 +145,7 @@ def _handle(app: App, job: Job[R], answer: Answer) -> BlockingResult[R]:
 
 
 def _end_of(app: App, job_id: str, timeout: float | None) -> Ended:
-    """Subscribe, then look: an end that comes in between is a message. Looking again makes up for a lost one."""
+    """Subscribe, then look: an end in between is a message. Looking again makes up for a lost one."""
     keys, key = _place(app, job_id)
     channel = channel_name(app.namespace, os.urandom(9).hex())
     deadline = None if timeout is None else clock.monotonic() + timeout
@@ -162,7 +164,9 @@ def _look(
     left = RECHECK if deadline is None else min(RECHECK, max(0.0, deadline - clock.monotonic()))
     patience = app.settings.enqueue_timeout if deadline is None else left
     _patiently(patience, subscription.open)
-    code, task, envelope = _patiently(patience, lambda: app.blocking.run(lifecycle.watch(keys, channel, [key])))[0]
+    code, task, envelope = _patiently(
+        patience, lambda: app.blocking.run(lifecycle.watch(keys, channel, [key]))
+    )[0]
     if code == "end":
         return Ended(task, envelope or b"")
     if code == "gone":

@@ -99,7 +99,13 @@ class Task(Generic[P, R]):
         self._wire = said.to_wire()
         self._most_bytes = self.app.settings.max_payload_bytes
         plain = dataclasses.replace(
-            merged, queue=UNSET, retries=UNSET, retry=UNSET, timeout=UNSET, result_ttl=UNSET, failure_ttl=UNSET
+            merged,
+            queue=UNSET,
+            retries=UNSET,
+            retry=UNSET,
+            timeout=UNSET,
+            result_ttl=UNSET,
+            failure_ttl=UNSET,
         )
         self._plain = not self._wire and dataclasses.replace(plain, headers=UNSET) == Options()
 
@@ -153,19 +159,23 @@ AnyTask = Task[Any, Any]
 
 
 def check_declared(name: str, function: Callable[..., Any], options: OptionArgs) -> None:
-    """Raises ConfigurationError for what cannot be a task, or an option that only makes sense for one call."""
+    """Raises ConfigurationError for what cannot be a task, and for options that only one call can have."""
     for option in _PER_JOB:
         if option in options:
-            raise ConfigurationError(f"{option}= belongs to a call: use {function.__name__}.options({option}=…).delay()")
+            raise ConfigurationError(
+                f"{option}= belongs to a call: use {function.__name__}.options({option}=…).delay()"
+            )
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise ConfigurationError(f"{name} is a generator: a task returns its result")
     module, _, function_name = name.partition(":")
     if len(name) > 256 or not module or not function_name or any(c.isspace() for c in name):
-        raise ConfigurationError(f"task name {name[:80]!r} is not valid: it reads module:function, at most 256 characters")
+        raise ConfigurationError(
+            f"task name {name[:80]!r} is not valid: it reads module:function, at most 256 characters"
+        )
 
 
 def task_name(function: Callable[..., Any]) -> str:
-    """`module:function`; a function of `__main__` is named after its file, so that a worker importing it agrees."""
+    """`module:function`; one of `__main__` is named after its file, so that a worker importing it agrees."""
     module = function.__module__
     if module == "__main__":
         module = _main_module()
@@ -185,7 +195,9 @@ def _main_module() -> str:
     return Path(file).stem if file else "__main__"
 
 
-def described_without_code(app: App, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Job[Any]:
+def described_without_code(
+    app: App, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+) -> Job[Any]:
     """A job for a task whose code is elsewhere: its arguments must be JSON values."""
 
     def call(*args: Any, **kwargs: Any) -> Any: ...
@@ -196,5 +208,3 @@ def described_without_code(app: App, task: str, args: tuple[Any, ...], kwargs: d
 
 def _said(options: Options) -> Any:
     return {f.name: v for f in dataclasses.fields(options) if (v := getattr(options, f.name)) is not UNSET}
-
-

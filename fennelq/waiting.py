@@ -1,8 +1,8 @@
 """Waiting for the end of jobs: one subscription per process, whatever the number of waiters.
 
-A waiter first asks `watch`, which answers the end or registers this process's channel with the job, in one step. The
-script that settles the job then publishes the result on the channel. A message can be lost (a reconnect, a failover);
-asking again is harmless and makes up for it: after every reconnect, and every few seconds anyway.
+A waiter first asks `watch`, which answers the end or registers this process's channel with the job, in one step.
+The script that settles the job then publishes the result on the channel. A message can be lost (a reconnect, a
+failover); asking again is harmless and makes up for it: after every reconnect, and every few seconds anyway.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Waiting:
         for place, job_id in enumerate(ids):
             queue, key = split_id(job_id)
             by_queue[queue].append((place, key))
-        answers: list[tuple[str, str | None, bytes | None] | BaseException] = [("gone", None, None)] * len(ids)
+        answers: list[tuple[str, str | None, bytes | None] | BaseException] = [("gone", None, None)] * len(
+            ids
+        )
         for queue, places in by_queue.items():
             for page in pages(places, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
                 said = lifecycle.watch(queue_keys(self._app, queue), self._channel, [key for _, key in page])
@@ -93,6 +95,8 @@ class Waiting:
 
     def _answered(self, job_id: str, code: str, task: str | None, envelope: bytes | None) -> None:
         if code == "wait":
+            if job_id not in self._waiters:
+                return
             self._tasks[job_id] = task
             if self._rechecking is None:
                 self._rechecking = asyncio.create_task(self._recheck())

@@ -18,7 +18,8 @@ A = TypeVar("A")
 
 
 class BlockingBroker:
-    """Runs verbs from any thread. After a fork the child opens connections of its own: it must not talk on its parent's."""
+    """Runs verbs from any thread. After a fork the child opens connections of its own: its parent's are not to be
+    talked on."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -74,7 +75,7 @@ class BlockingBroker:
 
 
 class Subscription:
-    """Listens to one channel. Opening it again after trouble is harmless, but what was said meanwhile is lost."""
+    """Listens to one channel. Opening it again after trouble is harmless; what was said meanwhile is lost."""
 
     def __init__(self, link: BlockingLink, channel: str) -> None:
         self._link, self._channel = link, channel

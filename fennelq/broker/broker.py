@@ -17,8 +17,8 @@ ANSWER_TIMEOUT = 5.0
 
 
 class Broker:
-    """Runs verbs, on one pipelined connection. Errors of the server and of the connection reach the caller: whoever asked
-    knows whether asking again is harmless."""
+    """Runs verbs, on one pipelined connection. Errors of the server and of the connection reach the caller:
+    whoever asked knows whether asking again is harmless."""
 
     def __init__(self, address: Address, *, timeout: float = ANSWER_TIMEOUT) -> None:
         self.address, self._timeout = address, timeout
@@ -83,6 +83,6 @@ class Doorbell:
         return await self._link.call(words, block_ms / 1000 + ANSWER_TIMEOUT)
 
     async def wake(self) -> None:
-        """Make a waiting `wait` return now, with nothing. Cancelling it instead would strand what it was about to get."""
+        """Make a waiting `wait` return now, with nothing. Cancelling it would strand what it was about to get."""
         if self._id is not None and self._link.connected:
             await self._broker.ask(Command(["CLIENT", "UNBLOCK", self._id], int))

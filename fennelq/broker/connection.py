@@ -39,7 +39,7 @@ def masked(url: str) -> str:
 
 
 def address_of(url: str) -> Address:
-    """The address of a URL; raises ConfigurationError, never showing the password, when it is not understood."""
+    """The address of a URL; raises ConfigurationError, without the password, when it is not understood."""
     shown = masked(url)
     if urlsplit(url).scheme not in SCHEMES:
         raise ConfigurationError(

@@ -31,14 +31,25 @@ class KeyKind(NamedTuple):
 
 
 KEY_KINDS: Final = (
-    KeyKind("j:<key>", "hash", "the job's record", "enqueue", "TTL from finish or cancel; gc or purge when dead", False),
-    KeyKind("s, s:high, s:low", "stream", "ready jobs, one stream per priority", "open, enqueue", "never", True),
+    KeyKind(
+        "j:<key>",
+        "hash",
+        "the job's record",
+        "enqueue",
+        "TTL from finish or cancel; gc or purge when dead",
+        False,
+    ),
+    KeyKind(
+        "s, s:high, s:low", "stream", "ready jobs, one stream per priority", "open, enqueue", "never", True
+    ),
     KeyKind("iso", "stream", "quarantine lane", "open", "never", True),
     KeyKind("sched", "zset", "due time → job", "enqueue", "empty when idle", True),
     KeyKind("retry", "zset", "due time → failed job", "finish", "empty when idle", True),
     KeyKind("dlq", "stream", "dead jobs", "finish", "entries by replay, gc, purge", True),
     KeyKind("r:<key>", "list", "one element, the result", "finish", "TTL", False),
-    KeyKind("idem:<task>:<key>", "string", "idempotency key → job", "enqueue", "TTL, or with the record", False),
+    KeyKind(
+        "idem:<task>:<key>", "string", "idempotency key → job", "enqueue", "TTL, or with the record", False
+    ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
 )
 

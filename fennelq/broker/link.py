@@ -1,7 +1,7 @@
 """One connection to one server: `Link` on an event loop, `BlockingLink` without one.
 
-They do what they are told once: no silent retries, because one lost reply must not become two jobs. They speak through
-hiredis on a bare transport, which takes half the time of redis-py's asyncio connection (docs/adr/0002).
+They do what they are told once: no silent retries, because one lost reply must not become two jobs. They speak
+through hiredis on a bare transport, which takes half the time of redis-py's asyncio connection (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class LinkDown(ConnectionError):
 class Link:
     """A connection on an event loop. Calls are pipelined: any number may be under way, answers come in order.
 
-    Cancelling a call abandons its answer and nothing else. A call that is not answered in time ends the connection,
-    and with it every call under way: late answers must not be taken for those of other questions.
+    Cancelling a call abandons its answer and nothing else. A call that is not answered in time ends the
+    connection, and with it every call under way: late answers must not be taken for those of other questions.
     """
 
     def __init__(self, address: Address) -> None:
@@ -70,7 +70,7 @@ class Link:
         return self._wire
 
     async def listen(self, words: Sequence[Word], hear: Hear) -> None:
-        """Make this a connection that only listens: every message, and at last the LinkDown, goes to `hear`."""
+        """Make this a connection that only listens: every message, at last the LinkDown, goes to `hear`."""
         wire = await self.connect()
         wire.hear = hear
         wire.write(words)
@@ -169,7 +169,9 @@ async def _open(wire: _Wire, address: Address) -> None:
         await loop.create_unix_connection(lambda: wire, address.path)
     else:
         name = address.host if address.tls else None
-        await loop.create_connection(lambda: wire, address.host, address.port, ssl=address.tls, server_hostname=name)
+        await loop.create_connection(
+            lambda: wire, address.host, address.port, ssl=address.tls, server_hostname=name
+        )
 
 
 class BlockingLink:

@@ -39,7 +39,7 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str, variant: str = "") -> Script:
-    """The script of an arrow. `variant` is text put before everything else (the test kit's clock, for one)."""
+    """The script of an arrow. `variant` is text put before everything else, such as the test kit's clock."""
     body = _read(f"{name}.lua")
     directives: dict[str, tuple[str, ...]] = {
         kind: tuple(word.strip() for word in words.split(",")) for kind, words in _DIRECTIVE.findall(body)

@@ -43,4 +43,6 @@ def as_is(reply: Any) -> Any:
 
 def text(value: Any) -> str:
     """A reply's bytes as text; what is not UTF-8 is shown escaped rather than refused."""
-    return cast("bytes", value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return (
+        cast("bytes", value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    )

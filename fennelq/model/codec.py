@@ -1,8 +1,8 @@
 """Arguments and results, encoded by annotation.
 
-A call travels as JSON: `[[positional…],{"keyword":…}]`. The *shape* of a call (how many positional arguments, which
-keywords) is compiled once into one pydantic adapter, which then checks and writes it at `delay()` and reads it in
-the worker, in one step each.
+A call travels as JSON: `[[positional…],{"keyword":…}]`. The *shape* of a call (how many positional arguments,
+which keywords) is compiled once into one pydantic adapter, which then checks and writes it at `delay()` and reads
+it in the worker, in one step each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ R = TypeVar("R")
 
 NO_ARGUMENTS = b"[[],{}]"
 
-_JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", extra="forbid")
+_JSON = ConfigDict(
+    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", extra="forbid"
+)
 _SHAPES_KEPT = 256
 
 
@@ -66,8 +68,8 @@ class CallCodec:
             return (), {}
         adapter = self._adapters.get(self._likely)
         if adapter is not None:
-            # Most tasks are always called alike: try the shape of the last call before looking for this one's.
-            # A shape fits only exactly, so success is proof.
+            # Most tasks are always called alike: try the shape of the last call before looking for this
+            # one's. A shape fits only exactly, so success is proof.
             try:
                 return adapter.validate_json(raw)
             except ValidationError:
@@ -121,10 +123,14 @@ class CallCodec:
         where = first["loc"]
         parameter = None
         if len(where) >= 2:
-            parameter = self._name_at(where[1]) if isinstance(where[1], int) and where[0] == 0 else str(where[1])
+            parameter = (
+                self._name_at(where[1]) if isinstance(where[1], int) and where[0] == 0 else str(where[1])
+            )
         inside = "".join(f"[{part!r}]" for part in where[2:])
         got = type(first["input"]).__name__
-        return InvalidArguments(self._task, f"{inside + ': ' if inside else ''}{first['msg']}, got {got}", parameter)
+        return InvalidArguments(
+            self._task, f"{inside + ': ' if inside else ''}{first['msg']}, got {got}", parameter
+        )
 
 
 class ResultCodec(Generic[R]):
@@ -148,7 +154,7 @@ class ResultCodec(Generic[R]):
         return self._cached
 
     def encode(self, value: R) -> bytes:
-        """The value as JSON; raises ValueError when it is not what the annotation says, or cannot be written."""
+        """The value as JSON; raises ValueError when it is not what the annotation says or cannot be written."""
         if value is None and self.is_none:
             return b""
         try:

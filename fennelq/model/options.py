@@ -166,7 +166,9 @@ def _check_numbers(options: Options) -> None:
     if options.timeout is not UNSET and options.timeout is not None and seconds(options.timeout) == 0:
         raise ConfigurationError("timeout must be more than 0; None is no timeout")
     if options.at is not UNSET and options.at.tzinfo is None:
-        raise ConfigurationError("at must know its time zone, for example datetime.now(UTC) + timedelta(hours=1)")
+        raise ConfigurationError(
+            "at must know its time zone, for example datetime.now(UTC) + timedelta(hours=1)"
+        )
     if options.at is not UNSET and options.delay is not UNSET:
         raise ConfigurationError("delay and at exclude each other: say one")
     for name, least in (("retries", 0), ("max_deliveries", 1)):

@@ -30,7 +30,9 @@ class Snooze(Exception):
 
     def __init__(self, delay: float | timedelta | None = None, *, until: datetime | None = None) -> None:
         if (delay is None) == (until is None):
-            raise TypeError("Snooze takes either a delay in seconds or until=, a datetime that knows its time zone")
+            raise TypeError(
+                "Snooze takes either a delay in seconds or until=, a datetime that knows its time zone"
+            )
         if until is not None and until.tzinfo is None:
             raise ValueError("until must know its time zone")
         self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
@@ -124,7 +126,9 @@ def failure_from_wire(raw: bytes) -> tuple[JobFailure, int]:
     """A failure that was written, and the tries it took; unreadable text becomes a failure that says so."""
     try:
         said: dict[str, Any] = orjson.loads(raw)
-        failure = JobFailure(said["type"], said["message"], said.get("traceback", ""), said.get("reason", "failed"))
+        failure = JobFailure(
+            said["type"], said["message"], said.get("traceback", ""), said.get("reason", "failed")
+        )
         return failure, int(said.get("tries", 0))
     except (ValueError, KeyError, TypeError, AttributeError):
         return JobFailure("Unreadable", raw[:200].decode("utf-8", "replace"), reason="broken"), 0

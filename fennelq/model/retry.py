@@ -19,8 +19,8 @@ _LONGEST = 30 * 86400.0
 class RetryPolicy:
     """How often a failed job runs again, after how long, and for which exceptions.
 
-    Built by `exponential`, `linear`, `fixed`, `explicit` or `calling`. `retries` is the number of runs after the
-    first. `on` limits retrying to these exceptions, `give_up_on` excludes some; both go by `isinstance`.
+    Built by `exponential`, `linear`, `fixed`, `explicit` or `calling`. `retries` is the number of runs after
+    the first. `on` limits retrying to these exceptions, `give_up_on` excludes some; both go by `isinstance`.
     """
 
     retries: int = 3
@@ -39,13 +39,21 @@ class RetryPolicy:
 
     @classmethod
     def exponential(
-        cls, retries: int = 3, *, base: float = 1.0, factor: float = 2.0, cap: float = 600.0, jitter: bool = True
+        cls,
+        retries: int = 3,
+        *,
+        base: float = 1.0,
+        factor: float = 2.0,
+        cap: float = 600.0,
+        jitter: bool = True,
     ) -> RetryPolicy:
-        """`base`, `base·factor`, `base·factor²` … seconds, at most `cap`; with full jitter: anything from 0 to that."""
+        """`base`, `base·factor`, `base·factor²` … seconds, at most `cap`; with full jitter, 0 to that."""
         return cls(retries, "exponential", (base, factor, cap), jitter)
 
     @classmethod
-    def linear(cls, retries: int = 3, *, step: float = 10.0, cap: float = 600.0, jitter: bool = False) -> RetryPolicy:
+    def linear(
+        cls, retries: int = 3, *, step: float = 10.0, cap: float = 600.0, jitter: bool = False
+    ) -> RetryPolicy:
         """`step`, `2·step`, `3·step` … seconds, at most `cap`."""
         return cls(retries, "linear", (step, cap), jitter)
 
@@ -61,7 +69,7 @@ class RetryPolicy:
 
     @classmethod
     def calling(cls, curve: Curve, retries: int = 3, *, jitter: bool = False) -> RetryPolicy:
-        """`curve(n)` seconds after the n-th failed try. It must be declared on the task: a function cannot be sent."""
+        """`curve(n)` seconds after the n-th failed try. For @app.task only: a function cannot be sent."""
         return cls(retries, "calling", (), jitter, curve)
 
     def only_on(self, *errors: type[BaseException]) -> RetryPolicy:

@@ -16,7 +16,7 @@ _WEIGHTED = re.compile(r"([^:]+)(?::(\d+))?")
 class Routing(NamedTuple):
     """An answer to: which queue next?
 
-    `a,b` is strict: b is looked at when a is empty. `a:3,b:1` is weighted. Nothing said is every queue, equally.
+    `a,b` is strict: b is looked at when a is empty. `a:3,b:1` is weighted. Nothing is every queue, equally.
     """
 
     weights: Mapping[str, int]
@@ -31,7 +31,9 @@ class Routing(NamedTuple):
             return cls({}, every=True)
         parts = [_WEIGHTED.fullmatch(part.strip()) for part in text.split(",")]
         if not all(parts):
-            raise ConfigurationError(f"queues {text!r} cannot be read: write mail,default or mail:3,default:1")
+            raise ConfigurationError(
+                f"queues {text!r} cannot be read: write mail,default or mail:3,default:1"
+            )
         said = [(part[1], part[2]) for part in parts if part]
         weights = {valid_name("queue", name): int(weight or 1) for name, weight in said}
         if not all(weights.values()):
@@ -45,7 +47,7 @@ class Routing(NamedTuple):
         return self._replace(weights={**dict.fromkeys(sorted(queues), 1), **self.weights})
 
     def order(self, chance: Callable[[], float] = random.random) -> list[str]:
-        """The queues in the order of one round: as given when strict, else a draw in which heavier ones come first."""
+        """The queues in the order of one round: as given when strict, else a draw that favours heavier ones."""
         if self.strict or len(self.weights) == 1:
             return list(self.weights)
         return sorted(self.weights, key=lambda queue: chance() ** (1 / self.weights[queue]), reverse=True)

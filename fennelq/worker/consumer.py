@@ -1,7 +1,7 @@
 """The reader of an executor: takes jobs when there are free slots, blocks when there is nothing to take.
 
-One reader for all queues and lanes. It never reads more than can start at once, so a job never waits in a busy executor
-while another one is idle.
+One reader for all queues and lanes. It never reads more than can start at once, so a job never waits in a busy
+executor while another one is idle.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Consumer:
             await self._doorbell_rings()
 
     async def run(self) -> None:
-        """Read until `stop`. Trouble with Redis is waited out: jobs that run go on, reading resumes by itself."""
+        """Read until `stop`. Trouble with Redis is waited out: running jobs go on, reading resumes by itself."""
         while not self._stopping:
             try:
                 await self._turn()
@@ -74,7 +74,7 @@ class Consumer:
                 await self._trouble(error)
 
     async def stop(self, reading: asyncio.Task[None]) -> None:
-        """Stop reading. A blocked read is woken, never cancelled: what it was about to deliver would be stranded."""
+        """Stop reading. A blocked read is woken, never cancelled: that would strand what it is about to deliver."""
         self._stopping = True
         while not reading.done():
             self._slots.notify()
@@ -103,7 +103,7 @@ class Consumer:
         verb = lifecycle.fetch(
             keys,
             consumer=self._name,
-            free=self._slots.free,
+            free=min(self._slots.free, lifecycle.MOST_JOBS),
             lanes=self._lanes,
             lifetimes=self._lifetimes,
             woken=woken,
@@ -130,21 +130,23 @@ class Consumer:
         self._opened.add(keys.queue)
 
     async def _block(self) -> None:
-        """Wait until something arrives in any lane; one entry is enough to wake, the fetch that follows takes the rest."""
+        """Wait until something arrives in any lane. One entry is enough: the fetch that follows takes the rest."""
         streams = [keys[lane] for keys in self.queues for lane in self._lanes]
         words: list[Word] = ["XREADGROUP", "GROUP", GROUP, self._name, "COUNT", 1, "BLOCK", self._block_ms]
         if self._stopping or not streams:
             return
         self._blocking = True
         try:
-            reply = await self._doorbell.wait([*words, "STREAMS", *streams, *(">" for _ in streams)], self._block_ms)
+            reply = await self._doorbell.wait(
+                [*words, "STREAMS", *streams, *(">" for _ in streams)], self._block_ms
+            )
         finally:
             self._blocking = False
         if reply:
             await self._woken(reply)
 
     async def _woken(self, reply: Any) -> None:
-        """What the block came back with is ours already: claim it, and hand back what there is no slot for."""
+        """What the block came back with is ours already: claim it, hand back what there is no slot for."""
         entries = _by_queue(reply, self.queues)
         for keys, found in entries:
             room = 0 if self._stopping else self._slots.free
@@ -181,7 +183,7 @@ def _by_queue(reply: Any, queues: Sequence[QueueKeys]) -> list[tuple[QueueKeys, 
 
 
 def _job_of(fields: Any) -> tuple[str, str]:
-    """Job and delivery number of an entry; what was not written by an arrow is no job, and the fetch drops it."""
+    """Job and delivery number of an entry; what no arrow has written is no job, and the fetch drops it."""
     if isinstance(fields, list) and len(fields) == 4 and fields[0] == b"i":  # pyright: ignore[reportUnknownArgumentType]
         return text(fields[1]), text(fields[3])
     return "", "1"

@@ -110,7 +110,7 @@ class Executor:
                 raise error
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop: take no more jobs, let those that run finish within the grace period. `now` skips the wait."""
+        """Take no more jobs, let those that run finish within the grace period. `now` skips the wait."""
         self._stop.set()
         if now:
             self._hurry.set()
@@ -210,7 +210,7 @@ class Executor:
         for task in self._running():
             task.cancel()
         if rest := self._running():
-            # A handler may swallow its cancellation, and a thread cannot be stopped: neither may hold up the exit.
+            # A handler may swallow its cancellation, a thread cannot be stopped: neither may hold up the exit.
             await asyncio.wait(rest, timeout=1.0)
         await self._settler.drain()
         await self._hand_back()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import orjson
@@ -35,8 +36,10 @@ class Heartbeat:
     async def tick(self) -> float:
         """One sign of life."""
         facts = {**self._facts(), "beat_ms": clock.wall_ms(), "interval": self._interval}
-        known = await self._broker.ask(presence.known_queues(self._app))
-        await self._broker.ask(presence.note_executor(self._app, self._executor, orjson.dumps(facts)))
+        known, _ = await asyncio.gather(
+            self._broker.ask(presence.known_queues(self._app)),
+            self._broker.ask(presence.note_executor(self._app, self._executor, orjson.dumps(facts))),
+        )
         if missing := self._queues() - known:
             await self._broker.ask(presence.note_queues(self._app, sorted(missing)))
         await self._discovered(known)

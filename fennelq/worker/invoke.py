@@ -20,7 +20,9 @@ class Invoker:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
-    async def on_loop(self, function: Callable[..., Any], args: Any, kwargs: Any, timeout: float | None) -> Any:
+    async def on_loop(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, timeout: float | None
+    ) -> Any:
         """Await it here; raises TaskTimeout when it takes too long."""
         if timeout is None:
             return await function(*args, **kwargs)
@@ -30,20 +32,27 @@ class Invoker:
         expired = _Expiry(task)
         timer = task.get_loop().call_later(timeout, expired)
         try:
-            return await function(*args, **kwargs)
+            value = await function(*args, **kwargs)
         except asyncio.CancelledError:
-            if expired.happened and task.uncancel() == 0:
-                raise TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s") from None
-            raise
+            if not expired.happened or task.uncancel() > 0:
+                raise
+        else:
+            if not expired.happened:
+                return value
+            # The handler swallowed its cancellation; it was late all the same.
+            task.uncancel()
         finally:
             timer.cancel()
+        raise TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 
     async def in_thread(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call it in a thread, with the context of this job. A thread cannot be stopped: the caller waits for it."""
+        """Call it in a thread, with the job's context. A thread cannot be stopped: the caller waits for it."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
         context = contextvars.copy_context()
-        call = asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(function, *args, **kwargs))
+        call = asyncio.get_running_loop().run_in_executor(
+            self._pool, lambda: context.run(function, *args, **kwargs)
+        )
         return await call
 
 

@@ -14,7 +14,7 @@ _CONSUMER_IDLE_MS = 3_600_000
 
 
 class Janitor:
-    """Housekeeping for all queues of an executor. Every executor does it; a page each time, so nobody notices."""
+    """Housekeeping for all queues of an executor. Every executor does it, a page each time: nobody notices."""
 
     name = "janitor"
 

@@ -1,4 +1,4 @@
-"""What an executor process does from its first line to its last: `python -m fennelq.worker.process ORDERS`."""
+"""An executor process from its first line to its last: `python -m fennelq.worker.process ORDERS`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fennelq.context import JobContext, current
-from fennelq.errors import InvalidArguments, PayloadTooLarge, UnknownTask
+from fennelq.errors import PayloadTooLarge, UnknownTask
 from fennelq.model import outcome
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of
@@ -28,7 +28,9 @@ class Bound(NamedTuple):
 class Runner:
     """Runs deliveries of one app."""
 
-    def __init__(self, tasks: Mapping[str, AnyTask], invoker: Invoker, *, failure_ttl_ms: int, most_bytes: int) -> None:
+    def __init__(
+        self, tasks: Mapping[str, AnyTask], invoker: Invoker, *, failure_ttl_ms: int, most_bytes: int
+    ) -> None:
         self._tasks, self._invoker = tasks, invoker
         self._failure_ttl_ms, self._most_bytes = failure_ttl_ms, most_bytes
 
@@ -38,7 +40,7 @@ class Runner:
             bound = self._bind(self._find(delivery), delivery)
         except UnknownTask as error:
             return self._dead_unrun(delivery, error, "unknown_task")
-        except (InvalidArguments, ValueError) as error:
+        except Exception as error:
             return self._dead_unrun(delivery, error, "bad_payload")
         try:
             value = await self._perform(bound, delivery)

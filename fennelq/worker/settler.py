@@ -35,7 +35,9 @@ class Answer(IntEnum):
 class Settler:
     """Settles the jobs of one executor. It waits out every trouble: an outcome is worth keeping."""
 
-    def __init__(self, app: str, broker: Broker, lifetimes: Lifetimes, settled: Callable[[Settled, Answer], None]) -> None:
+    def __init__(
+        self, app: str, broker: Broker, lifetimes: Lifetimes, settled: Callable[[Settled, Answer], None]
+    ) -> None:
         self._app, self._broker, self._lifetimes = app, broker, lifetimes
         self._tell = settled
         self._outcomes: Batcher[Settled, Answer] = Batcher(self._flush, 1000)

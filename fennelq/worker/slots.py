@@ -32,8 +32,8 @@ class Slots:
             self._waiter.set_result(None)
 
     async def changed(self) -> None:
-        """Waits until a slot is given back, or somebody notifies. By the time this returns, all handlers that ended in
-        the same turn of the loop have given theirs back: one read then fills them all."""
+        """Waits until a slot is given back, or somebody notifies. By the time this returns, all handlers that
+        ended in the same turn of the loop have given theirs back: one read then fills them all."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

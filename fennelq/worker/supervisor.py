@@ -71,7 +71,7 @@ def serve(
         grace=settings.grace_period if grace is None else grace,
     )
     count = processes or settings.processes or os.cpu_count() or 1
-    # Starting the embedded server, or failing to understand the URL, happens here: once, and before any child.
+    # The embedded server is started, or the URL is not understood, here: once, and before any child.
     _say_hello(found.app, orders, count)
     return asyncio.run(Supervisor(orders, count).run())
 
@@ -112,7 +112,7 @@ class Supervisor:
             child.send_signal(signal.SIGTERM)
 
     async def _keep_alive(self, lifeline: int) -> int:
-        """One executor after another, until told to stop; one that crashes is replaced after a growing pause."""
+        """One executor after another until told to stop; one that crashes is replaced after a growing pause."""
         pause = _FIRST_PAUSE
         while True:
             born = clock.monotonic()
@@ -149,7 +149,9 @@ class Supervisor:
         told = asyncio.ensure_future(self._told.wait())
         await asyncio.wait([waiting, told], return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
-        await asyncio.wait([waiting], timeout=self._orders.grace + _EXIT_MARGIN if not waiting.done() else None)
+        await asyncio.wait(
+            [waiting], timeout=self._orders.grace + _EXIT_MARGIN if not waiting.done() else None
+        )
         if not waiting.done():
             _logger.error("executor_killed", pid=child.pid, why="it did not stop within its grace period")
             child.kill()

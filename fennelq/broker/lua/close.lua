@@ -1,6 +1,6 @@
 -- close: an executor says good-bye: its consumers go, if nothing is pending on them.
 --
--- Answers how many were removed.
+-- Answers in how many lanes none of that name is left.
 --
 --@keys s, s:high, s:low, iso
 --@args prefix, consumer

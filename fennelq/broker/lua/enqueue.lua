@@ -21,7 +21,7 @@ end
 
 -- The job that holds the key; nil when the holder is gone: then the key is there to be taken.
 local function holder_of(name)
-  local job = redis.call('GET', idem_of(name))
+  local job = named_by(name)
   return job and redis.call('EXISTS', record_of(job)) == 1 and job or nil
 end
 

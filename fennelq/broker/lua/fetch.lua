@@ -2,7 +2,7 @@
 --
 -- First what a blocking read woke up with: the entry id never changes its owner, so an XCLAIM to oneself that answers
 -- nothing means that somebody cancelled or recovered it meanwhile. Then the lanes, high to low, until the free slots or
--- the bytes are full. Nothing may raise after the first XREADGROUP, or what was read is stranded in this consumer: every
+-- the bytes are full, or ENTRIES were met: a backlog of expired jobs must not hold the server. Nothing may raise after the first XREADGROUP, or what was read is stranded in this consumer: every
 -- read and every load is a pcall, and NOGROUP is an answer.
 --
 -- What may not run is settled here. An entry whose record is gone, of a wrong type, or says it is elsewhere is dropped
@@ -17,9 +17,10 @@
 --@flags allow-oom
 
 local BYTES = 1048576
+local ENTRIES = 1000
 local VERSION = 1
 
-local jobs, taken, bytes = {}, 0, 0
+local jobs, taken, bytes, met = {}, 0, 0, 0
 
 local function drop(lane, entry)
   redis.call('XACK', prefix .. lane, GROUP, entry)
@@ -41,22 +42,26 @@ local function start(lane, entry, job, deliveries, record, f)
   redis.call('HSET', record, 's', 'X', 'w', consumer, 'b', stamp, 'f', fence)
   local n = #jobs
   jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = lane, entry, job, f.t, f.a
-  jobs[n + 6], jobs[n + 7], jobs[n + 8], jobs[n + 9], jobs[n + 10] = f.o or '', f.n or 0, deliveries, fence, f.c or 0
+  jobs[n + 6], jobs[n + 7], jobs[n + 8], jobs[n + 9], jobs[n + 10] = f.o or '', tonumber(f.n) or 0, deliveries, fence, tonumber(f.c) or 0
   taken = taken + 1
   bytes = bytes + #f.a + 200
 end
 
+-- X at this very place means that a reply was lost, or the group was made anew under the job: it starts again. Whoever
+-- has it already holds the same token, so it still ends once.
 local function admit(lane, entry, job, deliveries)
   local record = job and record_of(job)
   local f = record and load(record)
-  if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q') then
+  local expires = f and tonumber(f.E)
+  met = met + 1
+  if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
     drop(lane, entry)
     count('dropped')
   elseif not f.t or not f.a then
     close_broken(lane, entry, job, 'the record has no task or no arguments')
   elseif f.v and tonumber(f.v) ~= VERSION then
     close_broken(lane, entry, job, 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION)
-  elseif f.E and tonumber(f.E) <= now then
+  elseif expires and expires <= now then
     close(lane, entry, job, 'K', '{"cancelled":"expired"}', '', 'expired')
   else
     start(lane, entry, job, deliveries, record, f)
@@ -82,7 +87,7 @@ local missing = {}
 
 -- Reads one lane until it is empty or something is full; true when it is empty.
 local function read(lane)
-  while taken < tonumber(free) and bytes < BYTES do
+  while taken < tonumber(free) and bytes < BYTES and met < ENTRIES do
     local asked = page(free - taken)
     local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', prefix .. lane, '>')
     if not reply then return true end

@@ -29,7 +29,7 @@ local answers = {}
 for i = first, #ARGV, stride do
   local lane, entry, job = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local place = lane .. '/' .. entry
-  if redis.call('XACK', prefix .. lane, GROUP, entry) == 1 then
+  if redis.pcall('XACK', prefix .. lane, GROUP, entry) == 1 then
     remove(lane, entry)
     settle_job(job, place, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7])
     answers[#answers + 1] = 1

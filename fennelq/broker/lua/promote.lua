@@ -1,17 +1,17 @@
 -- promote: moves due jobs from the sorted sets to their lanes.
 --
 -- The new place is written before the old one is removed: a script that dies half-way leaves a job twice visible, never
--- nowhere, and the record says which of the two counts. At most `limit` per set and call, so that a million jobs due at
+-- nowhere, and the record says which of the two counts: a member whose job is elsewhere is dropped. At most `limit` per set and call, so that a million jobs due at
 -- once do not stop the server.
 --
 -- Answers {promoted, ms to the next due time or -1}.
 --
---@keys sched, retry, s, s:high, s:low
+--@keys stats, sched, retry, s, s:high, s:low
 --@args prefix, limit
 --@include now, keys, fields, place
 --@flags allow-oom
 
-local promoted, wait = 0, -1
+local promoted, dropped, wait = 0, 0, -1
 
 local function move(set, name)
   for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now, 'LIMIT', 0, limit)) do
@@ -20,6 +20,8 @@ local function move(set, name)
     if f and f.p == name then
       ready(record, job, f.m or 's', 1)
       promoted = promoted + 1
+    else
+      dropped = dropped + 1
     end
     redis.call('ZREM', set, job)
   end
@@ -32,4 +34,5 @@ end
 
 move(sched, 'sched')
 move(retry, 'retry')
+if dropped > 0 then redis.call('HINCRBY', stats, 'dropped', dropped) end
 return {promoted, wait}

@@ -7,7 +7,7 @@
 --@include now, keys, fields, place, settle
 --@flags allow-oom
 
-local purged = 0
+local purged, met = 0, 0
 local envelope = '{"cancelled":"purged"}'
 
 local function close(job, place)
@@ -28,6 +28,7 @@ local function purge_lane(lane)
   for _, entry in ipairs(redis.call('XRANGE', stream, last_delivered(stream), '+', 'COUNT', limit)) do
     local job = entry[2][2]
     local f = job and load(record_of(job))
+    met = met + 1
     redis.call('XDEL', stream, entry[1])
     if f and f.p == lane .. '/' .. entry[1] then close(job, f.p) end
   end
@@ -36,13 +37,18 @@ end
 local function purge_set(set, name)
   for _, job in ipairs(redis.call('ZRANGE', set, 0, limit - 1)) do
     local f = load(record_of(job))
+    met = met + 1
     redis.call('ZREM', set, job)
     if f and f.p == name then close(job, name) end
   end
 end
 
-for _, lane in ipairs({'s:high', 's', 's:low'}) do purge_lane(lane) end
-purge_set(sched, 'sched')
-purge_set(retry, 'retry')
+-- A page of entries that belong to no job is not the end.
+repeat
+  met = 0
+  for _, lane in ipairs({'s:high', 's', 's:low'}) do purge_lane(lane) end
+  purge_set(sched, 'sched')
+  purge_set(retry, 'retry')
+until purged > 0 or met == 0
 write_counts()
 return purged

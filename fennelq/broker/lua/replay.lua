@@ -13,7 +13,7 @@
 local function take_key_again(job, idem)
   local kind, name = string.match(idem or '', '^([=~])(.+)$')
   if kind ~= '=' then return true end
-  local holder = redis.call('GET', idem_of(name))
+  local holder = named_by(name)
   if holder and holder ~= job and redis.call('EXISTS', record_of(holder)) == 1 then return false end
   redis.call('SET', idem_of(name), job)
   return true

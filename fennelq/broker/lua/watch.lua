@@ -25,7 +25,7 @@ local function watch(job)
   local known = redis.pcall('HMGET', record, 't', 's', 'W', 'x', 'y')
   local task, status = known[1], known[2]
   local envelope = redis.pcall('LINDEX', result_of(job), 0)
-  if type(envelope) == 'string' then return {'end', task, envelope} end
+  if type(envelope) == 'string' then return {'end', task or false, envelope} end
   if known.err or not task then return {'gone', false, false} end
   if status == 'N' then return {'end', task, ''} end
   if status == 'D' and known[4] then return {'end', task, '{"dead":' .. known[4] .. '}'} end

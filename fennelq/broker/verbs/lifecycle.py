@@ -78,7 +78,7 @@ def fetch(
 
 
 def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) -> Verb[list[int]]:
-    """Write down how these runs ended: per job 1 settled, 2 settled before by this token, 0 no longer ours."""
+    """Write down how these runs ended: per job 1 settled, 2 settled before by this token, 0 not ours."""
     arrow = script("finish")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes]
     for delivery, outcome in settled:
@@ -98,13 +98,17 @@ def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:
     return Verb(arrow, arrow.of(keys), [keys.prefix, limit], tuple)
 
 
-def cancel(keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled") -> Verb[list[int]]:
+def cancel(
+    keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled"
+) -> Verb[list[int]]:
     """End jobs that have not started: per job 1 cancelled, 0 too late, -1 unknown."""
     arrow = script("cancel")
     return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, why, *jobs], as_is)
 
 
-def watch(keys: QueueKeys, channel: str, jobs: Sequence[str]) -> Verb[list[tuple[str, str | None, bytes | None]]]:
+def watch(
+    keys: QueueKeys, channel: str, jobs: Sequence[str]
+) -> Verb[list[tuple[str, str | None, bytes | None]]]:
     """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job."""
     arrow = script("watch")
     return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)

@@ -17,7 +17,7 @@ def open_queue(keys: QueueKeys) -> Verb[int]:
 
 
 def close_consumer(keys: QueueKeys, consumer: str) -> Verb[int]:
-    """Remove an executor's consumers where nothing is pending on them."""
+    """Remove an executor's consumers where nothing is pending on them: in how many lanes none is left."""
     arrow = script("close")
     return Verb(arrow, arrow.of(keys), [keys.prefix, consumer], int)
 

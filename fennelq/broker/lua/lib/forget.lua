@@ -7,7 +7,7 @@ local function forget(entry)
   local known = redis.pcall('HMGET', record_of(job), 'p', 'k')
   if known.err or known[1] ~= 'dlq/' .. entry then return 1 end
   local kind, name = string.match(known[2] or '', '^([=~])(.+)$')
-  if kind and redis.call('GET', idem_of(name)) == job then redis.call('DEL', idem_of(name)) end
+  if kind and named_by(name) == job then redis.call('DEL', idem_of(name)) end
   redis.call('DEL', record_of(job), result_of(job))
   return 1
 end

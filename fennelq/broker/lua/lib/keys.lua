@@ -3,4 +3,11 @@ local GROUP = 'fq'
 local function record_of(job) return prefix .. 'j:' .. job end
 local function result_of(job) return prefix .. 'r:' .. job end
 local function idem_of(name) return prefix .. 'idem:' .. name end
+
+-- The job an idempotency key names; false when it names none.
+local function named_by(name)
+  local job = redis.pcall('GET', idem_of(name))
+  return type(job) == 'string' and job
+end
+
 local function split(place) return string.match(place or '', '^([^/]+)/(.+)$') end

@@ -13,8 +13,9 @@ local function keep_for(ttl)
   return tonumber(ttl) > tonumber(record_ttl) and ttl or record_ttl
 end
 
+-- Not to be told costs a waiter a few seconds, so nothing that goes wrong here may fail the settling.
 local function wake(record, job, watchers, envelope)
-  for channel in string.gmatch(watchers, '%S+') do redis.call('PUBLISH', channel, queue .. ':' .. job .. '\n' .. envelope) end
+  for channel in string.gmatch(watchers, '%S+') do redis.pcall('PUBLISH', channel, queue .. ':' .. job .. '\n' .. envelope) end
   redis.call('HDEL', record, 'W')
 end
 
@@ -31,8 +32,8 @@ end
 local function end_of_record(record, job, idem, ttl)
   redis.call('PEXPIRE', record, ttl)
   if idem and string.sub(idem, 1, 1) == '=' then
-    local holder = idem_of(string.sub(idem, 2))
-    if redis.call('GET', holder) == job then redis.call('PEXPIRE', holder, ttl) end
+    local name = string.sub(idem, 2)
+    if named_by(name) == job then redis.call('PEXPIRE', idem_of(name), ttl) end
   end
 end
 
@@ -59,7 +60,7 @@ function settle.D(record, job, place, _, envelope, failure, ttl, why)
   local known = redis.call('HMGET', record, 'W', 't')
   local told = cjson.decode(failure)
   local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', told.type, 'm', string.sub(told.message, 1, 200), 'y', why)
-  redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', why, 'n', told.tries, 'p', 'dlq/' .. entry, 'T', place)
+  redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', why, 'n', tonumber(told.tries) or 0, 'p', 'dlq/' .. entry, 'T', place)
   publish_result(record, job, envelope, ttl, known[1])
 end
 
@@ -75,16 +76,19 @@ function settle.Z(record, job, place, _, due)
 end
 
 -- What cannot be settled as asked (a record of a wrong type, an outcome that cannot be read) is dead as `broken`:
--- its entry is already acknowledged, so an error here would lose it.
+-- its entry is already acknowledged, so an error here would lose it. Whatever the failed settling had written is undone.
 local function bury(record, job, place, problem)
   local text = type(problem) == 'table' and problem.err or tostring(problem)
   local failure = cjson.encode({type = 'Broken', message = string.sub(text, 1, 500), traceback = '', reason = 'broken', tries = 0})
   if redis.call('TYPE', record).ok ~= 'hash' then redis.call('DEL', record, result_of(job)) end
-  local known = redis.call('HMGET', record, 'W', 't')
-  redis.call('ZREM', retry, job)
-  redis.call('ZREM', sched, job)
+  local known = redis.call('HMGET', record, 'W', 't', 'p')
+  local home, half = split(known[3])
+  if home == 'dlq' then redis.call('XDEL', dlq, half) end
+  redis.pcall('ZREM', retry, job)
+  redis.pcall('ZREM', sched, job)
   local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', 'Broken', 'm', string.sub(text, 1, 200), 'y', 'broken')
   redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', 'broken', 'p', 'dlq/' .. entry, 'T', place)
+  redis.call('PERSIST', record)
   redis.call('DEL', result_of(job))
   publish_result(record, job, '{"dead":' .. failure .. '}', failure_ttl, known[1])
 end

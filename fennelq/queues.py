@@ -1,0 +1,170 @@
+"""The queues of an app: what waits in them, and how to empty one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from fennelq.broker.verbs import admin, census, inspect, presence
+from fennelq.broker.verbs.census import Reading
+from fennelq.model.job import JobInfo
+from fennelq.model.options import valid_name
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.broker.keys import QueueKeys
+    from fennelq.client import Client
+
+_PURGED_AT_ONCE = 100
+
+Progress = Callable[[int], None]
+"""Told how many are done, now and then."""
+Place = Literal["waiting", "scheduled", "retry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """How much is where in a queue, at one moment."""
+
+    name: str
+    waiting: int
+    """Ready to run and not yet taken by an executor."""
+    running: int
+    """Taken by an executor and not yet ended."""
+    scheduled: int
+    """Sent with a delay or for a moment, or snoozed."""
+    retry: int
+    """Failed, and waiting for the next try."""
+    dead: int
+    lanes: Mapping[str, int]
+    """What waits, by the lane it waits in."""
+    ended: Mapping[str, int]
+    """How often jobs have ended so far: succeeded, died, were cancelled, retried, replayed …"""
+
+
+class _Lane(NamedTuple):
+    name: str
+    length: int
+    reading: Reading
+
+    @property
+    def waiting(self) -> int:
+        return max(0, self.length - self.reading.pending)
+
+
+_COUNTERS = {
+    "S": "succeeded",
+    "N": "succeeded",
+    "D": "died",
+    "K": "cancelled",
+    "R": "retried",
+    "Z": "snoozed",
+}
+_LANE_NAMES = {"s:high": "high", "s": "normal", "s:low": "low", "iso": "quarantine"}
+
+
+class Queues:
+    """The queues of an app: those of its tasks, and every one that is known in Redis."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def names(self) -> list[str]:
+        """Their names, sorted."""
+        return sorted(await queues_of(self._app))
+
+    async def info(self, queue: str) -> QueueInfo:
+        """How much is where in one queue."""
+        client = self._app.client
+        keys = client.keys(valid_name("queue", queue))
+        lanes, stats = await asyncio.gather(_lanes(client, keys), client.ask(inspect.stats(keys)))
+        scheduled, retry, dead = await asyncio.gather(
+            *(client.ask(inspect.length(keys, name)) for name in ("sched", "retry", "dlq"))
+        )
+        return QueueInfo(
+            name=queue,
+            waiting=sum(lane.waiting for lane in lanes),
+            running=sum(lane.reading.pending for lane in lanes),
+            scheduled=scheduled,
+            retry=retry,
+            dead=dead,
+            lanes={_LANE_NAMES[lane.name]: lane.waiting for lane in lanes if lane.length},
+            ended=_named(stats),
+        )
+
+    async def list(self) -> list[QueueInfo]:
+        """How much is where in every queue, by name."""
+        return await asyncio.gather(*map(self.info, await self.names()))
+
+    async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
+        """The jobs that come next, first the one that comes first; nothing is taken."""
+        client = self._app.client
+        keys = client.keys(valid_name("queue", queue))
+        if place == "waiting":
+            found = await _waiting(client, keys, limit)
+        else:
+            due = census.due(keys, "sched" if place == "scheduled" else "retry", limit)
+            found = [job.key for job in await client.ask(due)]
+        jobs = await asyncio.gather(*(client.info(f"{queue}:{key}") for key in found))
+        return [job for job in jobs if job is not None]
+
+    async def purge(self, queue: str, progress: Progress | None = None) -> int:
+        """Cancel what waits, is scheduled or waits for its next try; answers how many.
+
+        Jobs that run go on. It ends when as many as waited in the beginning are cancelled, even if more are sent.
+        """
+        client = self._app.client
+        keys = client.keys(valid_name("queue", queue))
+        before = await self.info(queue)
+        purged, most = 0, before.waiting + before.scheduled + before.retry
+        while purged < most:
+            page = await client.run(admin.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
+            if not page:
+                break
+            purged += page
+            if progress:
+                progress(purged)
+        return purged
+
+
+Jobs = list[JobInfo]
+
+
+async def queues_of(app: App) -> set[str]:
+    """The queues of the app's tasks, its default one, and every one it has ever used."""
+    known = await app.client.ask(presence.known_queues(app.namespace))
+    return {app.settings.default_queue, *(task.queue for task in app.tasks.values()), *known}
+
+
+async def _lanes(client: Client, keys: QueueKeys) -> list[_Lane]:
+    """Every lane. One that is empty need not exist, and is not asked further."""
+    names = inspect.lanes()
+    lengths = await asyncio.gather(*(client.ask(inspect.length(keys, lane)) for lane in names))
+    readings = await asyncio.gather(
+        *(_reading(client, keys, *lane) for lane in zip(names, lengths, strict=True))
+    )
+    return [_Lane(*lane) for lane in zip(names, lengths, readings, strict=True)]
+
+
+async def _reading(client: Client, keys: QueueKeys, lane: str, length: int) -> Reading:
+    return await client.ask(census.reading(keys, lane)) if length else Reading("0-0", 0)
+
+
+async def _waiting(client: Client, keys: QueueKeys, limit: int) -> list[str]:
+    """The keys of the next jobs, lane by lane in the order in which they are read."""
+    found: list[str] = []
+    for lane in await _lanes(client, keys):
+        if lane.waiting and len(found) < limit:
+            page = inspect.waiting(keys, lane.name, lane.reading.last, limit - len(found))
+            found += [entry.key for entry in await client.ask(page)]
+    return found
+
+
+def _named(stats: Mapping[str, int]) -> dict[str, int]:
+    named: dict[str, int] = {}
+    for letter, count in stats.items():
+        name = _COUNTERS.get(letter, letter)
+        named[name] = named.get(name, 0) + count
+    return named
