@@ -20,6 +20,8 @@ class Crew:
     concurrency: int = 32
     queues: Sequence[str] = ()
     """Empty: the worker's own choice."""
+    lanes: Sequence[str] = ()
+    """Empty: all."""
 
 
 ONE_PROCESS = Crew()
@@ -51,8 +53,9 @@ class Contestant:
 
 def _fennelq_command(crew: Crew, url: str, loop: LoopName) -> list[str]:
     queues = ["-q", ",".join(crew.queues)] if crew.queues else []
+    lanes = ["--priority", ",".join(crew.lanes)] if crew.lanes else []
     size = ["-p", str(crew.processes), "-c", str(crew.concurrency)]
-    return ["-m", "fennelq", "worker", "-A", "benchmarks.jobs:app", *size, *queues]
+    return ["-m", "fennelq", "worker", "-A", "benchmarks.jobs:app", *size, *queues, *lanes]
 
 
 def _fennelq_environment(url: str, loop: LoopName) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +19,28 @@ def stay_on_two_cores() -> None:
     """The bars are for two cores shared by server, workers and client; children inherit the choice."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+
+
+class Neighbours:
+    """How much of the machine processes that are not ours took since this was made: what a noisy sample is due to."""
+
+    def __init__(self) -> None:
+        self._began, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    def share(self) -> float:
+        """Of all cores, 0 to 1. Our own processes count from the moment they have ended."""
+        theirs = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
+        return max(0.0, theirs / (time.monotonic() - self._began) / (os.cpu_count() or 1))
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return times.user + times.system
+
+
+def _own_seconds() -> float:
+    both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
 def description() -> dict[str, str | int | float]:

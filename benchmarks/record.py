@@ -34,6 +34,7 @@ def _document(
         "sizes": {row.name: vars(row) for row in plan.rows},
         "lines": [_line(line) for line in judged],
         "failures": {" ".join(place): reason for place, reason in measured.failures.items()},
+        "neighbours": {" ".join(place): shares for place, shares in measured.neighbours.items()},
         "samples": {
             " ".join(place): [_sample(one) for one in taken] for place, taken in measured.samples.items()
         },

@@ -10,6 +10,7 @@ from benchmarks.arena import Arena, SampleFailed
 from benchmarks.contestant import FENNELQ, FLOOR, Contestant
 from benchmarks.figures import Sample, Series
 from benchmarks.loops import LoopName
+from benchmarks.machine import Neighbours
 from benchmarks.rows import Row
 from benchmarks.server import Engine
 
@@ -31,7 +32,13 @@ class Measured:
     failures: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     loops: dict[str, str] = field(default_factory=dict[str, str])
     """The loop the worker of each contestant was seen to run its jobs on."""
+    neighbours: dict[tuple[str, str], list[float]] = field(default_factory=dict[tuple[str, str], list[float]])
+    """The share of the machine that other programs took during each sample."""
     server: str = ""
+
+    @property
+    def most_disturbed(self) -> float:
+        return max((share for shares in self.neighbours.values() for share in shares), default=0.0)
 
     def series(self, row: str, contestant: str, figure: str) -> Series | None:
         values = [
@@ -69,15 +76,23 @@ def _take(plan: Plan, row: Row, contestant: Contestant, measured: Measured) -> N
     place = (row.name, contestant.name)
     if place in measured.failures:
         return
+    neighbours = Neighbours()
     try:
         with Arena(contestant, plan.engine, plan.loop) as arena:
-            measured.samples.setdefault(place, []).append(row.measure(arena))
-            measured.server = arena.server.version
-            if arena.tally.processes:
-                measured.loops[contestant.name] = "uvloop" if arena.tally.on_uvloop else "asyncio"
+            sample = row.measure(arena)
+            _note_what_was_seen(arena, measured)
     except SampleFailed as failure:
         measured.failures[place] = str(failure)
         _say(f"{row.name}: {contestant.name} failed: {failure}")
+    else:
+        measured.samples.setdefault(place, []).append(sample)
+        measured.neighbours.setdefault(place, []).append(neighbours.share())
+
+
+def _note_what_was_seen(arena: Arena, measured: Measured) -> None:
+    measured.server = arena.server.version
+    if arena.tally.processes:
+        measured.loops[arena.contestant.name] = "uvloop" if arena.tally.on_uvloop else "asyncio"
 
 
 def _say(line: str) -> None:

@@ -7,10 +7,10 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from fennelq.broker.blocking import BlockingBroker
@@ -34,8 +34,11 @@ R = TypeVar("R")
 class _Decorator(Protocol):
     """What `@app.task(…)` is: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
 
+    # A coroutine function is a function too: the overloads overlap, and the first that fits is meant.
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
 
@@ -43,13 +46,13 @@ class _Decorator(Protocol):
 class App:
     """A set of tasks and the Redis they are sent through.
 
-    Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments, the
-    later over the earlier. Nothing is connected before the first call.
+    Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments,
+    the later over the earlier. Nothing is connected before the first call.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.name = valid_name("app name", name)
-        self.root = _project_root(sys._getframe(1).f_globals.get("__file__"))
+        self.root = _project_root(sys._getframe(1).f_globals.get("__file__"))  # pyright: ignore[reportPrivateUsage]
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name
         self.noted = NotedQueues()
@@ -64,16 +67,18 @@ class App:
     # Tasks
 
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
     def task(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
     @overload
-    def task(self, *, name: str | None = None, **options: Unpack[OptionArgs]) -> _Decorator: ...
+    def task(self, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> _Decorator: ...
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> Any:
         """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`."""
         if function is not None:
             return self._register(function, None, {})
-        return lambda function: self._register(function, name, options)
+        return partial(self._register, name=name, options=options)
 
     @property
     def tasks(self) -> Mapping[str, AnyTask]:
@@ -86,8 +91,8 @@ class App:
         known = self._tasks.get(name)
         if known is not None and not _same_code(known.function, function):
             raise ConfigurationError(f"task {name!r} is declared twice: give one of them another name=")
-        kind = AsyncTask if inspect.iscoroutinefunction(function) else ThreadTask
-        task = self._tasks[name] = kind[Any, Any](self, name, function, Options().with_(options))
+        kind = AsyncTask[Any, Any] if inspect.iscoroutinefunction(function) else ThreadTask[Any, Any]
+        task = self._tasks[name] = kind(self, name, function, Options().with_(options))
         return task
 
     # Sending
@@ -210,7 +215,7 @@ def _embedded(url: str | None, root: Path) -> str:
             "(embedded:// asks for a private server explicitly)"
         )
     folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
-    return cast("str", embedded.start(folder).url)
+    return embedded.start(folder).url
 
 
 def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Turns jobs into one verb: one and many are the same path, coalesced with whatever is sent at the same time."""
+"""Turns jobs into one verb: one and many are the same path, coalesced with what is sent at the same time."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ class Client:
 
 
 class NotedQueues:
-    """When each queue was last put on the app's list, where workers that serve every queue find it. It is said
-    again now and then, lest a flush of Redis hides a queue for good."""
+    """When each queue was last put on the app's list, where workers that serve every queue find it. It is
+    said again now and then, lest a flush of Redis hides a queue for good."""
 
     def __init__(self) -> None:
         self._noted: dict[str, float] = {}
@@ -169,7 +169,7 @@ class NotedQueues:
 
 
 def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
-    """One error for a bulk call: the only job's own, a BrokerUnavailable with every unsent job, or the account."""
+    """One error for a bulk call: the only job's, a BrokerUnavailable with all unsent jobs, or an account."""
     if len(jobs) == 1:
         return failures[0]
     if all(isinstance(error, BrokerUnavailable) for error in failures.values()):

@@ -113,7 +113,7 @@ class Queues:
     async def purge(self, queue: str, progress: Progress | None = None) -> int:
         """Cancel what waits, is scheduled or waits for its next try; answers how many.
 
-        Jobs that run go on. It ends when as many as waited in the beginning are cancelled, even if more are sent.
+        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
         """
         client = self._app.client
         keys = client.keys(valid_name("queue", queue))

@@ -49,14 +49,15 @@ class AsyncResult(Generic[R]):
     async def get(self, timeout: float | None = None) -> R:
         """What the task returned.
 
-        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is known
-        of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
+        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is
+        known of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
         """
         waiting = self._app.client.waiting
         if timeout is None:
             return value_of(self._app, self.id, self._returns, await waiting.end_of(self.id))
+        limit = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout) as limit:
+            async with limit:
                 ended = await waiting.end_of(self.id)
         except TimeoutError:
             if not limit.expired():
@@ -125,11 +126,11 @@ async def wait(
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
     """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
+    if not tasks:
+        return set(), set()
     when = asyncio.FIRST_COMPLETED if return_when == "first" else asyncio.ALL_COMPLETED
     try:
-        done, pending = (
-            await asyncio.wait(tasks, timeout=timeout, return_when=when) if tasks else (set(), set())
-        )
+        done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=when)
         for task in done:
             task.exception()
         return {tasks[task] for task in done}, {tasks[task] for task in pending}
@@ -140,7 +141,7 @@ async def wait(
 async def as_completed(
     results: Iterable[AsyncResult[R]], *, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
-    """Each result as its job ends (well or not); raises TimeoutError when not all have within `timeout` seconds."""
+    """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     pending = set(tasks)
     deadline = None if timeout is None else clock.monotonic() + timeout

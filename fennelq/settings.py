@@ -1,7 +1,7 @@
 """Settings: one model, from `[tool.fennelq]`, `FENNELQ_…`, keyword arguments of `App` and the command line.
 
-All durations are in seconds. Each field says its meaning, its unit and what zero does; the reference page is made
-from it.
+All durations are in seconds. Each field says its meaning, its unit and what zero does; the reference page is
+made from it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from fennelq.errors import ConfigurationError, suggestion
 from fennelq.model.options import valid_name
@@ -101,13 +101,13 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, root: Path | None, **given: Any) -> Self:
-        """Settings from every source, the later over the earlier; a ConfigurationError names what is wrong."""
+        """Settings from every source, the later over the earlier; ConfigurationError names what is wrong."""
         _refuse_unknown(f"the environment ({PREFIX}…)", _from_environment(), cls)
         _refuse_unknown("App(…)", given, cls)
         table = _from_pyproject(root)
         _refuse_unknown("[tool.fennelq] in pyproject.toml", table, cls)
         try:
-            return _Loaded.over(cls, table)(**given)
+            return cls(**{**table, **EnvSettingsSource(cls)(), **given})
         except ValidationError as error:
             raise ConfigurationError(_sentence(error)) from None
 
@@ -125,29 +125,6 @@ class Settings(BaseSettings):
     def maintenance(self) -> float:
         """Seconds between two rounds of housekeeping."""
         return self.maintenance_interval or self.lease / 4
-
-
-class _Loaded:
-    """Puts the pyproject table below the environment, which pydantic-settings puts below the arguments."""
-
-    @staticmethod
-    def over(base: type[Any], table: dict[str, Any]) -> type[Any]:
-        class Source(PydanticBaseSettingsSource):
-            def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-                return table.get(field_name), field_name, False
-
-            def __call__(self) -> dict[str, Any]:
-                return table
-
-        class Loaded(base):
-            @classmethod
-            def settings_customise_sources(
-                cls, settings_cls: Any, init_settings: Any, env_settings: Any, **_: Any
-            ) -> tuple[Any, ...]:
-                return init_settings, env_settings, Source(settings_cls)
-
-        Loaded.__name__ = Loaded.__qualname__ = base.__name__
-        return Loaded
 
 
 def _from_pyproject(root: Path | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The same tasks for code without an event loop: scripts, Django views, threads, forked processes.
 
-Verbs are values, so this is only another way to say them: no event loop in a hidden thread, nothing a fork breaks.
+Verbs are values, so this is only another way to say them: no event loop in a hidden thread, nothing a fork
+breaks.
 """
 
 from __future__ import annotations

@@ -200,7 +200,8 @@ def described_without_code(
 ) -> Job[Any]:
     """A job for a task whose code is elsewhere: its arguments must be JSON values."""
 
-    def call(*args: Any, **kwargs: Any) -> Any: ...
+    # Whether it is `async def` over there is not known here, so it may have a timeout.
+    async def call(*args: Any, **kwargs: Any) -> Any: ...
 
     valid_name("queue", app.settings.default_queue if options.queue is UNSET else options.queue)
     return Task[Any, Any](app, task, call, Options()).options(**_said(options)).job(*args, **kwargs)

@@ -1,8 +1,9 @@
 """Waiting for the end of jobs: one subscription per process, whatever the number of waiters.
 
-A waiter first asks `watch`, which answers the end or registers this process's channel with the job, in one step.
-The script that settles the job then publishes the result on the channel. A message can be lost (a reconnect, a
-failover); asking again is harmless and makes up for it: after every reconnect, and every few seconds anyway.
+A waiter first asks `watch`, which answers the end or registers this process's channel with the job, in one
+step. The script that settles the job then publishes the result on the channel. A message can be lost (a
+reconnect, a failover); asking again is harmless and makes up for it: after every reconnect, and every few
+seconds anyway.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Waiting:
         self._channel = channel_name(app, os.urandom(9).hex())
         self._waiters: defaultdict[str, set[asyncio.Future[Ended]]] = defaultdict(set)
         self._tasks: dict[str, str | None] = {}
+        self._overtaking: dict[str, bytes] = {}
+        """Ends that were published before the answer to `watch` came, which alone knows the task."""
         self._watches: Batcher[str, tuple[str, str | None, bytes | None]] = Batcher(self._watch, 1000)
         self._link: Link | None = None
         self._subscribing: asyncio.Task[None] | None = None
@@ -89,12 +92,15 @@ class Waiting:
         for queue, places in by_queue.items():
             for page in pages(places, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
                 said = lifecycle.watch(queue_keys(self._app, queue), self._channel, [key for _, key in page])
-                for (place, _), answer in zip(page, await self._broker.run(said), strict=True):
+                ends = await self._broker.run(said)
+                for (place, _), answer in zip(page, ends, strict=True):
                     answers[place] = answer
         return answers
 
     def _answered(self, job_id: str, code: str, task: str | None, envelope: bytes | None) -> None:
-        if code == "wait":
+        if (published := self._overtaking.pop(job_id, None)) is not None:
+            self._tell(job_id, Ended(task, published))
+        elif code == "wait":
             if job_id not in self._waiters:
                 return
             self._tasks[job_id] = task
@@ -119,6 +125,7 @@ class Waiting:
         if not waiters:
             del self._waiters[job_id]
             self._tasks.pop(job_id, None)
+            self._overtaking.pop(job_id, None)
 
     async def _recheck(self) -> None:
         try:
@@ -184,4 +191,7 @@ class Waiting:
     def _message(self, text: bytes) -> None:
         job_id, _, envelope = text.partition(b"\n")
         name = job_id.decode()
-        self._tell(name, Ended(self._tasks.get(name), envelope))
+        if name in self._tasks:
+            self._tell(name, Ended(self._tasks[name], envelope))
+        elif name in self._waiters:
+            self._overtaking[name] = envelope

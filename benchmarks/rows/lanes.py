@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.arena import Arena, Drained
+from benchmarks.contestant import Crew
 from benchmarks.figures import AtMost, Line, Sample
 from benchmarks.rows.row import Row
 
 
 @dataclass(frozen=True)
 class Lanes(Row):
-    """The same number of jobs in one lane and spread over three, one after the other."""
+    """A worker of one lane and its jobs, then a worker of three with as many jobs spread over them."""
 
     name = "lanes"
     lines = (
@@ -32,5 +33,5 @@ class Lanes(Row):
 
     def _drain(self, arena: Arena, lanes: tuple[str, ...]) -> Drained:
         arena.fill(self.jobs, lanes=lanes)
-        with arena.worker() as worker:
+        with arena.worker(Crew(lanes=lanes)) as worker:
             return arena.drain(worker, self.jobs)

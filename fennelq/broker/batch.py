@@ -18,7 +18,8 @@ Flush = Callable[[list[T]], Awaitable[Sequence[A | BaseException]]]
 class Batcher(Generic[T, A]):
     """Collects items and flushes them together, one batch at a time, in order.
 
-    The flush is a task of its own: cancelling a caller cancels neither the batch nor its own item once it is sent.
+    The flush is a task of its own: cancelling a caller cancels neither the batch nor its own item once it is
+    sent.
     """
 
     def __init__(self, flush: Flush[T, A], most: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Self, TypeVar
 
@@ -18,8 +18,8 @@ A = TypeVar("A")
 
 
 class BlockingBroker:
-    """Runs verbs from any thread. After a fork the child opens connections of its own: its parent's are not to be
-    talked on."""
+    """Runs verbs from any thread. After a fork the child opens connections of its own: its parent's are
+    not to be talked on."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -55,7 +55,7 @@ class BlockingBroker:
             self._idle.clear()
 
     @contextmanager
-    def _link(self) -> Iterator[BlockingLink]:
+    def _link(self) -> Generator[BlockingLink]:
         link = self._taken()
         try:
             yield link

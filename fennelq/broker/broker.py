@@ -83,6 +83,6 @@ class Doorbell:
         return await self._link.call(words, block_ms / 1000 + ANSWER_TIMEOUT)
 
     async def wake(self) -> None:
-        """Make a waiting `wait` return now, with nothing. Cancelling it would strand what it was about to get."""
+        """Make a waiting `wait` return now, with nothing. Cancelling it would strand what it is to get."""
         if self._id is not None and self._link.connected:
             await self._broker.ask(Command(["CLIENT", "UNBLOCK", self._id], int))

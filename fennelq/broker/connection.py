@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from redis.connection import parse_url
+from redis import connection as redis_connection
 
 from fennelq.broker.verb import Word
 from fennelq.errors import ConfigurationError
@@ -46,7 +46,7 @@ def address_of(url: str) -> Address:
             f"redis_url {shown!r} is not understood: use redis://, rediss://, unix:// or embedded://"
         )
     try:
-        said: dict[str, Any] = dict(parse_url(url))
+        said: dict[str, Any] = cast("Any", redis_connection).parse_url(url)  # it is not annotated
         return Address(
             shown,
             str(said.get("host", "localhost")),

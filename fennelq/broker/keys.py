@@ -50,7 +50,17 @@ KEY_KINDS: Final = (
     KeyKind(
         "idem:<task>:<key>", "string", "idempotency key → job", "enqueue", "TTL, or with the record", False
     ),
+    KeyKind(
+        "hist:<key>",
+        "list",
+        "lines of a job's unusual life",
+        "release, recover, finish, replay",
+        "with the record",
+        False,
+    ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
+    KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
+    KeyKind("swept", "string", "this interval's sweep is done", "recover", "TTL", False),
 )
 
 FIELDS: Final = {
@@ -75,6 +85,8 @@ FIELDS: Final = {
     "u": "nonce of the call, with a client-given id",
     "h": "digest of the arguments, with a client-given id",
     "R": "replays",
+    "H": "set when the job has a history",
+    "l": "times the job was stranded",
     "W": "channels of the processes that wait for the end",
     "v": "wire version, when it is not 1",
 }
@@ -89,7 +101,10 @@ class QueueKeys:
     def __init__(self, app: str, queue: str) -> None:
         self.app, self.queue = app, queue
         self.prefix = f"fq:{{{app}/{queue}}}:"
-        self._named = {name: self.prefix + name for name in (*STREAMS, "sched", "retry", "dlq", "stats")}
+        self._named = {
+            name: self.prefix + name
+            for name in (*STREAMS, "sched", "retry", "dlq", "stats", "sweep", "swept")
+        }
 
     def __getitem__(self, name: str) -> str:
         """A permanent key by its name."""
@@ -98,6 +113,10 @@ class QueueKeys:
     def record(self, key: str) -> str:
         """The job's record."""
         return f"{self.prefix}j:{key}"
+
+    def history(self, key: str) -> str:
+        """The lines of the job's unusual life."""
+        return f"{self.prefix}hist:{key}"
 
     def result(self, key: str) -> str:
         """The job's result list."""

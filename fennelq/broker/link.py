@@ -1,7 +1,8 @@
 """One connection to one server: `Link` on an event loop, `BlockingLink` without one.
 
-They do what they are told once: no silent retries, because one lost reply must not become two jobs. They speak
-through hiredis on a bare transport, which takes half the time of redis-py's asyncio connection (docs/adr/0002).
+They do what they are told once: no silent retries, because one lost reply must not become two jobs. They
+speak through hiredis on a bare transport, which takes half the time of redis-py's asyncio connection
+(docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from fennelq.broker.verb import Word
 CONNECT_TIMEOUT = 5.0
 _READ_SIZE = 1 << 16
 _NOT_YET = object()
+
+# hiredis declares that it packs a tuple of one word, and says nothing of what comes out.
+_packed: Callable[[tuple[Word, ...]], bytes] = cast("Any", hiredis).pack_command
 
 Hear = Callable[[Any], None]
 
@@ -66,8 +70,9 @@ class Link:
         if self._connecting is None:
             self._connecting = asyncio.create_task(_connected(self.address))
             self._connecting.add_done_callback(self._connect_ended)
-        self._wire = await asyncio.shield(self._connecting)
-        return self._wire
+        wire = await asyncio.shield(self._connecting)
+        self._wire = wire
+        return wire
 
     async def listen(self, words: Sequence[Word], hear: Hear) -> None:
         """Make this a connection that only listens: every message, at last the LinkDown, goes to `hear`."""
@@ -128,7 +133,7 @@ class _Wire(asyncio.Protocol):
     def write(self, words: Sequence[Word]) -> None:
         if self._transport is None:
             raise LinkDown("not connected")
-        self._transport.write(hiredis.pack_command(tuple(words)))
+        self._transport.write(_packed(tuple(words)))
 
     def give_up(self, answer: asyncio.Future[Any], timeout: float) -> None:
         if not answer.done():
@@ -228,7 +233,7 @@ class BlockingLink:
     def _exchange(self, words: Sequence[Word], timeout: float) -> Any:
         sock = self._connected()
         sock.settimeout(timeout)
-        sock.sendall(hiredis.pack_command(tuple(words)))
+        sock.sendall(_packed(tuple(words)))
         return self._next(sock, timeout)
 
     def _next(self, sock: socket.socket, timeout: float) -> Any:

@@ -1,4 +1,4 @@
-"""What an error of the server or of a connection means, and what to do about it: one table, used by all that retries."""
+"""What an error of the server or a connection means and asks for: one table for all that retries."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fennelq.broker.scripts import Script
 
@@ -43,6 +43,4 @@ def as_is(reply: Any) -> Any:
 
 def text(value: Any) -> str:
     """A reply's bytes as text; what is not UTF-8 is shown escaped rather than refused."""
-    return (
-        cast("bytes", value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-    )
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,8 +1,8 @@
 """Arguments and results, encoded by annotation.
 
 A call travels as JSON: `[[positional…],{"keyword":…}]`. The *shape* of a call (how many positional arguments,
-which keywords) is compiled once into one pydantic adapter, which then checks and writes it at `delay()` and reads
-it in the worker, in one step each.
+which keywords) is compiled once into one pydantic adapter, which then checks and writes it at `delay()` and
+reads it in the worker, in one step each.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ResultCodec(Generic[R]):
         return self._cached
 
     def encode(self, value: R) -> bytes:
-        """The value as JSON; raises ValueError when it is not what the annotation says or cannot be written."""
+        """The value as JSON; raises ValueError when it is not as annotated, or cannot be written."""
         if value is None and self.is_none:
             return b""
         try:

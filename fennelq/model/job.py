@@ -1,6 +1,7 @@
 """The values a job is made of: what is sent, what is delivered, what is known about it.
 
-The three that live on the hot path are named tuples: immutable like frozen dataclasses, five times cheaper to make.
+The three that live on the hot path are named tuples: immutable like frozen dataclasses, five times cheaper to
+make.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Options:
     expires: Seconds | Unset = UNSET
     retries: int | Unset = UNSET
     retry: RetryPolicy | Unset = UNSET
-    timeout: Seconds | None | Unset = UNSET
+    timeout: Seconds | Unset | None = UNSET
     key: str | Unset = UNSET
     ttl: Seconds | Unset = UNSET
     job_id: str | Unset = UNSET

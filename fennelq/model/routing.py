@@ -47,7 +47,7 @@ class Routing(NamedTuple):
         return self._replace(weights={**dict.fromkeys(sorted(queues), 1), **self.weights})
 
     def order(self, chance: Callable[[], float] = random.random) -> list[str]:
-        """The queues in the order of one round: as given when strict, else a draw that favours heavier ones."""
+        """The queues in the order of one round: as given when strict, else drawn by weight."""
         if self.strict or len(self.weights) == 1:
             return list(self.weights)
         return sorted(self.weights, key=lambda queue: chance() ** (1 / self.weights[queue]), reverse=True)

@@ -1,14 +1,14 @@
 """The reader of an executor: takes jobs when there are free slots, blocks when there is nothing to take.
 
-One reader for all queues and lanes. It never reads more than can start at once, so a job never waits in a busy
-executor while another one is idle.
+One reader for all queues and lanes. It never reads more than can start at once, so a job never waits in a
+busy executor while another one is idle.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fennelq.broker.broker import Broker
@@ -20,6 +20,7 @@ from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Woken
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
 from fennelq.service import Complaints
+from fennelq.worker.heartbeat import Token
 from fennelq.worker.slots import Slots
 
 
@@ -36,15 +37,18 @@ class Consumer:
         lifetimes: Lifetimes,
         slots: Slots,
         start: Callable[[Delivery], None],
+        holds: Callable[[Token], bool],
         due: Callable[[float], None],
         block_ms: int,
     ) -> None:
         self._app, self._name, self._broker = app, name, broker
         self._lanes, self._lifetimes, self._block_ms = lanes, lifetimes, block_ms
-        self._slots, self._start, self._due = slots, start, due
+        self._slots, self._start, self._holds, self._due = slots, start, holds, due
         self._doorbell = broker.doorbell()
         self._routing = Routing({})
         self._opened: set[str] = set()
+        self._suspects: set[Token] = set()
+        self._ringing: asyncio.Task[None] | None = None
         self._stopping = False
         self._blocking = False
         self._complaints = Complaints("reading")
@@ -64,7 +68,7 @@ class Consumer:
             await self._doorbell_rings()
 
     async def run(self) -> None:
-        """Read until `stop`. Trouble with Redis is waited out: running jobs go on, reading resumes by itself."""
+        """Read until `stop`. Trouble with Redis is waited out: jobs run on, reading resumes by itself."""
         while not self._stopping:
             try:
                 await self._turn()
@@ -73,8 +77,17 @@ class Consumer:
                 self.connected = False
                 await self._trouble(error)
 
+    def suspect(self, stranded: Iterable[Token]) -> None:
+        """These entries are ours in Redis, but nobody here knows them. They are handed back between two reads, when no
+        reply can bring them any more; doing it at once would take jobs from a reply that is under way, for ever."""
+        self._suspects.update(stranded)
+        if self._suspects:
+            self._slots.notify()
+            if self._blocking:
+                self._ringing = asyncio.create_task(self._doorbell_rings())
+
     async def stop(self, reading: asyncio.Task[None]) -> None:
-        """Stop reading. A blocked read is woken, never cancelled: that would strand what it is about to deliver."""
+        """Stop reading. A blocked read is woken, never cancelled: that would strand what it delivers."""
         self._stopping = True
         while not reading.done():
             self._slots.notify()
@@ -82,6 +95,8 @@ class Consumer:
             await asyncio.wait([reading], timeout=0.05)
 
     async def _turn(self) -> None:
+        if self._suspects:
+            await self._hand_back_stranded()
         if self._slots.free <= 0:
             await self._slots.changed()
         elif await self._fetch_round():
@@ -125,12 +140,19 @@ class Consumer:
         for delivery in deliveries:
             self._start(delivery)
 
+    async def _hand_back_stranded(self) -> None:
+        suspects, self._suspects = self._suspects, set()
+        for keys in self.queues:
+            entries = [t[1:] for t in suspects if t[0] == keys.queue and not self._holds(t)]
+            if entries:
+                await self._broker.run(lifecycle.release(keys, entries, "stranded"))
+
     async def _open(self, keys: QueueKeys) -> None:
         await self._broker.run(presence.open_queue(keys))
         self._opened.add(keys.queue)
 
     async def _block(self) -> None:
-        """Wait until something arrives in any lane. One entry is enough: the fetch that follows takes the rest."""
+        """Wait until something arrives in any lane. One entry is enough: the next fetch takes the rest."""
         streams = [keys[lane] for keys in self.queues for lane in self._lanes]
         words: list[Word] = ["XREADGROUP", "GROUP", GROUP, self._name, "COUNT", 1, "BLOCK", self._block_ms]
         if self._stopping or not streams:

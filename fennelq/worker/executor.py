@@ -1,33 +1,41 @@
-"""One process that runs jobs: a consumer, a runner, a settler and the services, composed."""
+"""One process that runs jobs: a consumer, a workbench and the duties, composed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from fennelq import clock, log
 from fennelq.app import App
+from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
-from fennelq.broker.keys import LANES
+from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.verbs import lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Settled
-from fennelq.model import outcome as outcomes
-from fennelq.model.job import Delivery
-from fennelq.model.outcome import Outcome
 from fennelq.model.routing import Routing
 from fennelq.service import Service, tend
+from fennelq.worker import signs
 from fennelq.worker.consumer import Consumer
-from fennelq.worker.heartbeat import Heartbeat
+from fennelq.worker.heartbeat import Findings, Heartbeat
 from fennelq.worker.invoke import Invoker
 from fennelq.worker.janitor import Janitor
+from fennelq.worker.presence import Presence
 from fennelq.worker.promoter import Promoter
+from fennelq.worker.recovery import Recovery
 from fennelq.worker.runner import Runner
-from fennelq.worker.settler import Answer, Settler
+from fennelq.worker.settler import Settler
 from fennelq.worker.slots import Slots
+from fennelq.worker.watchdog import Watchdog
+from fennelq.worker.workbench import Workbench
 
 _logger = log.get("fennelq.worker")
+
+
+def executor_name() -> str:
+    """A name that no other executor has or will have."""
+    return f"{socket.gethostname()[:40]}.{os.getpid()}.{os.urandom(3).hex()}"
 
 
 class Executor:
@@ -37,68 +45,35 @@ class Executor:
         self,
         app: App,
         *,
+        name: str | None = None,
         concurrency: int | None = None,
         routing: Routing | None = None,
-        priorities: tuple[str, ...] = tuple(LANES),
+        lanes: Sequence[str] = tuple(LANES.values()),
         burst: bool = False,
         grace: float | None = None,
+        tell: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        settings = app.settings
-        self.app, self.name = app, f"{socket.gethostname()[:40]}.{os.getpid()}.{os.urandom(3).hex()}"
-        self._routing = routing or Routing.parse(None)
-        self._burst = burst
-        self._grace = settings.grace_period if grace is None else grace
-        self._held: dict[tuple[str, str, str], asyncio.Task[None]] = {}
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        """`tell` says signs to the supervisor: see `worker.signs`."""
+        self.app, self.name = app, name or executor_name()
+        self._routing, self._burst, self._tell = routing or Routing.parse(None), burst, tell
+        self._grace = app.settings.grace_period if grace is None else grace
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._started = clock.monotonic()
-        self._done = 0
-        self._log_ends = log.wanted("info")
-        self.slots = Slots(concurrency or settings.concurrency)
+        self.slots = Slots(concurrency or app.settings.concurrency)
         self.broker = Broker(app.address)
-        self._settler = Settler(app.namespace, self.broker, app.lifetimes, self._settled)
-        self._runner = Runner(
-            app.tasks,
-            Invoker(self.slots.count),
-            failure_ttl_ms=app.lifetimes.failure_ms,
-            most_bytes=settings.max_payload_bytes,
-        )
-        self._promoter = Promoter(self.broker, lambda: self.consumer.queues, settings.schedule_interval)
-        self.consumer = Consumer(
-            app=app.namespace,
-            name=self.name,
-            broker=self.broker,
-            lanes=[LANES[priority] for priority in LANES if priority in priorities],
-            lifetimes=app.lifetimes,
-            slots=self.slots,
-            start=self._start,
-            due=self._promoter.expect,
-            block_ms=max(100, min(5000, round(settings.lease * 250))),
-        )
-
-    @property
-    def services(self) -> list[Service]:
-        """The background duties."""
-        settings = self.app.settings
-        heartbeat = Heartbeat(
-            app=self.app.namespace,
-            executor=self.name,
-            broker=self.broker,
-            interval=settings.beat,
-            facts=self._facts,
-            queues=self._own_queues,
-            discovered=self._discovered,
-        )
-        return [heartbeat, self._promoter, Janitor(self.broker, lambda: self.consumer.queues, settings)]
+        self.workbench = self._workbench()
+        self._promoter = Promoter(self.broker, self._queues, app.settings.schedule_interval)
+        self.consumer = self._consumer(lanes)
+        self.heartbeat = self._heartbeat()
+        self.watchdog = self._watchdog()
 
     async def run(self) -> None:
         """Run jobs until `stop` is called, or in a burst until nothing is left to run."""
         await self.consumer.serve(self._routing.including(self._own_queues()))
+        self.heartbeat.start()
+        self.watchdog.start()
         reading = asyncio.create_task(self.consumer.run(), name="consumer")
-        duties = [
-            asyncio.create_task(tend(service, woken=getattr(service, "woken", None)), name=service.name)
-            for service in self.services
-        ]
+        duties = [asyncio.create_task(tend(service), name=service.name) for service in self._services()]
         ending = asyncio.create_task(self._until_told(), name="ending")
         try:
             # A loop that dies by a bug must take the process down loudly, not leave it half alive.
@@ -115,48 +90,97 @@ class Executor:
         if now:
             self._hurry.set()
 
-    # Running
+    # What it is made of
 
-    def _start(self, delivery: Delivery) -> None:
-        self.slots.take()
-        self._held[delivery.token] = asyncio.create_task(self._run(delivery))
+    def _workbench(self) -> Workbench:
+        app = self.app
+        runner = Runner(
+            app.tasks,
+            Invoker(self.slots.count),
+            failure_ttl_ms=app.lifetimes.failure_ms,
+            most_bytes=app.settings.max_payload_bytes,
+        )
+        settler = Settler(app.namespace, self.broker, app.lifetimes)
+        bench = Workbench(self.slots, runner, settler)
+        settler.tell = bench.settle_answered
+        return bench
 
-    async def _run(self, delivery: Delivery) -> None:
-        began = clock.monotonic()
-        try:
-            outcome = await self._runner.run(delivery)
-        except asyncio.CancelledError:
-            self.slots.give_back()
-            return
-        self.slots.give_back()
-        self._report(delivery, outcome, clock.monotonic() - began)
-        self._settler.settle(delivery, outcome)
-
-    def _settled(self, settled: Settled, answer: Answer) -> None:
-        self._held.pop(settled.delivery.token, None)
-        self._done += 1
-        if answer is Answer.LOST:
-            delivery = settled.delivery
-            _logger.warning("lease_lost", job_id=delivery.id, task=delivery.task, queue=delivery.queue)
-
-    def _report(self, delivery: Delivery, outcome: Outcome, seconds: float) -> None:
-        """One line about the end of a run. Nothing is worked out for a line that is not written."""
-        kind = outcome.kind
-        if kind in (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE) and not self._log_ends:
-            return
-        say: Any = _logger.error if kind == outcomes.DEAD else _logger.info
-        facts = {"reason": outcome.reason} if outcome.reason else {}
-        say(
-            _WORDS[kind],
-            job_id=delivery.id,
-            task=delivery.task[:200],
-            queue=delivery.queue,
-            tries=delivery.tries + 1,
-            seconds=round(seconds, 4),
-            **facts,
+    def _consumer(self, lanes: Sequence[str]) -> Consumer:
+        return Consumer(
+            app=self.app.namespace,
+            name=self.name,
+            broker=self.broker,
+            lanes=lanes,
+            lifetimes=self.app.lifetimes,
+            slots=self.slots,
+            start=self.workbench.start,
+            holds=self.workbench.holds,
+            due=self._promoter.expect,
+            block_ms=max(100, min(5000, round(self.app.settings.lease * 250))),
         )
 
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            broker=BlockingBroker(self.app.address),
+            executor=self.name,
+            lease=self.app.settings.lease,
+            interval=self.app.settings.beat,
+            queues=self._queues,
+            held=self.workbench.tokens,
+            report=self._found,
+        )
+
+    def _watchdog(self) -> Watchdog:
+        return Watchdog(
+            stall_timeout=self.app.settings.stall_timeout,
+            running=self.workbench.job_of,
+            alive=partial(self._tell, signs.ALIVE),
+            stalled=self._stalled,
+        )
+
+    def _services(self) -> list[Service]:
+        app, settings = self.app, self.app.settings
+        here = Presence(
+            app=app.namespace,
+            executor=self.name,
+            broker=self.broker,
+            interval=settings.beat,
+            facts=self._facts,
+            queues=self._own_queues,
+            discovered=self._discovered,
+        )
+        recovery = Recovery(
+            self.broker,
+            self._queues,
+            settings=settings,
+            lifetimes=app.lifetimes,
+            steady=lambda: self.heartbeat.steady,
+            deaths=lambda: here.deaths,
+        )
+        return [here, self._promoter, recovery, Janitor(self.broker, self._queues, settings)]
+
+    # What the threads report
+
+    def _found(self, found: Findings) -> None:
+        """Called by the heartbeat's thread."""
+        if found.quarantined:
+            self._tell(signs.QUARANTINE)
+        if found.lost or found.stranded:
+            self.watchdog.loop.call_soon_threadsafe(self._act_on, found)
+
+    def _act_on(self, found: Findings) -> None:
+        self.workbench.lose(found.lost)
+        self.consumer.suspect(found.stranded)
+
+    def _stalled(self) -> None:
+        """The loop is given up: let the leases run out, and ask for a successor."""
+        self.heartbeat.end()
+        self._tell(signs.STALLED)
+
     # Queues
+
+    def _queues(self) -> list[QueueKeys]:
+        return self.consumer.queues
 
     def _own_queues(self) -> set[str]:
         return {task.queue for task in self.app.tasks.values()} | {self.app.settings.default_queue}
@@ -170,7 +194,7 @@ class Executor:
             "pid": os.getpid(),
             "concurrency": self.slots.count,
             "running": self.slots.taken,
-            "done": self._done,
+            "done": self.workbench.done,
             "queues": [keys.queue for keys in self.consumer.queues],
             "uptime": round(clock.monotonic() - self._started, 1),
         }
@@ -184,16 +208,15 @@ class Executor:
         told = asyncio.create_task(self._stop.wait())
         while not told.done():
             await self.consumer.drained.wait()
-            if not self._held:
+            if not self.workbench.tokens():
                 break
-            await asyncio.wait([told, *self._held.values()], return_when=asyncio.FIRST_COMPLETED)
-            await self._settler.drain()
+            await asyncio.wait([told, *self.workbench.tasks()], return_when=asyncio.FIRST_COMPLETED)
+            await self.workbench.settled()
         told.cancel()
 
     async def _wind_down(self, reading: asyncio.Task[None], duties: list[asyncio.Task[None]]) -> None:
         await self.consumer.stop(reading)
         await self._finish_running()
-        await self._settler.drain()
         for duty in duties:
             duty.cancel()
         await asyncio.gather(*duties, return_exceptions=True)
@@ -203,29 +226,28 @@ class Executor:
         """Wait for what runs, at most the grace period; then cancel the rest and hand it back untouched."""
         hurry = asyncio.create_task(self._hurry.wait())
         deadline = clock.monotonic() + self._grace
-        while (running := self._running()) and not hurry.done() and clock.monotonic() < deadline:
+        while (running := self.workbench.tasks()) and not hurry.done() and clock.monotonic() < deadline:
             left = deadline - clock.monotonic()
             await asyncio.wait([hurry, *running], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
-        for task in self._running():
+        for task in (rest := self.workbench.tasks()):
             task.cancel()
-        if rest := self._running():
-            # A handler may swallow its cancellation, a thread cannot be stopped: neither may hold up the exit.
+        if rest:
+            # A handler may swallow its cancellation, and a thread cannot be stopped: neither may hold up the exit.
             await asyncio.wait(rest, timeout=1.0)
-        await self._settler.drain()
+        await self.workbench.settled()
         await self._hand_back()
-
-    def _running(self) -> list[asyncio.Task[None]]:
-        return [task for task in self._held.values() if not task.done()]
 
     async def _hand_back(self) -> None:
         for keys in self.consumer.queues:
-            entries = [(lane, entry) for queue, lane, entry in self._held if queue == keys.queue]
+            entries = [(lane, entry) for queue, lane, entry in self.workbench.tokens() if queue == keys.queue]
             if entries:
                 released = await self.broker.run(lifecycle.release(keys, entries))
                 _logger.info("handed_back", queue=keys.queue, jobs=released)
 
     async def _leave(self) -> None:
+        self.heartbeat.end()
+        self.watchdog.end()
         try:
             for keys in self.consumer.queues:
                 await self.broker.run(presence.close_consumer(keys, self.name))
@@ -234,13 +256,3 @@ class Executor:
             _logger.warning("left_without_farewell", error=str(error))
         await self.broker.close()
         await self.app.close()
-
-
-_WORDS = {
-    outcomes.SUCCESS: "job_succeeded",
-    outcomes.SUCCESS_WITHOUT_VALUE: "job_succeeded",
-    outcomes.RETRY: "job_retries",
-    outcomes.SNOOZE: "job_snoozes",
-    outcomes.DEAD: "job_died",
-    outcomes.CANCELLED: "job_cancelled",
-}

@@ -1,46 +1,97 @@
-"""Signs of life: tells people about this executor, and keeps the list of queues."""
+"""Renews the leases of an executor's jobs, from a thread of its own: a handler that blocks the loop keeps its lease.
+
+The thread has its own connection. It only reports what it finds; the loop decides what to do about it.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
-import orjson
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from fennelq import clock
-from fennelq.broker.broker import Broker
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verbs import presence
+from fennelq.service import Complaints
 
-Facts = Callable[[], dict[str, object]]
+Token = tuple[str, str, str]
+
+
+class Findings(NamedTuple):
+    """What one round of beats found out."""
+
+    lost: list[Token]
+    stranded: list[Token]
+    quarantined: int
 
 
 class Heartbeat:
-    """Writes what people want to know of an executor; looks for queues that have turned up."""
-
-    name = "heartbeat"
+    """The beating thread."""
 
     def __init__(
         self,
         *,
-        app: str,
+        broker: BlockingBroker,
         executor: str,
-        broker: Broker,
+        lease: float,
         interval: float,
-        facts: Facts,
-        queues: Callable[[], set[str]],
-        discovered: Callable[[set[str]], Awaitable[None]],
+        queues: Callable[[], Sequence[QueueKeys]],
+        held: Callable[[], Iterable[Token]],
+        report: Callable[[Findings], None],
     ) -> None:
-        self._app, self._executor, self._broker, self._interval = app, executor, broker, interval
-        self._facts, self._queues, self._discovered = facts, queues, discovered
+        self._broker, self._executor, self._lease, self._interval = broker, executor, lease, interval
+        self._queues, self._held, self._report = queues, held, report
+        self._ended = threading.Event()
+        self._complaints = Complaints("renewing leases")
+        self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
+        self._since = self._last = -1.0
 
-    async def tick(self) -> float:
-        """One sign of life."""
-        facts = {**self._facts(), "beat_ms": clock.wall_ms(), "interval": self._interval}
-        known, _ = await asyncio.gather(
-            self._broker.ask(presence.known_queues(self._app)),
-            self._broker.ask(presence.note_executor(self._app, self._executor, orjson.dumps(facts))),
-        )
-        if missing := self._queues() - known:
-            await self._broker.ask(presence.note_queues(self._app, sorted(missing)))
-        await self._discovered(known)
-        return self._interval
+    @property
+    def steady(self) -> bool:
+        """True after one whole lease of beats that were answered, the last of them not long ago. Whoever is not steady
+        does not judge others: it may itself have been paused or cut off, and so may Redis have been."""
+        now = clock.monotonic()
+        return self._since >= 0 and now - self._since >= self._lease and now - self._last < self._lease / 2
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Beat no more."""
+        self._ended.set()
+
+    def beat(self) -> Findings:
+        """Renew everything held, queue by queue."""
+        held: dict[str, list[tuple[str, str]]] = {}
+        for queue, lane, entry in self._held():
+            held.setdefault(queue, []).append((lane, entry))
+        found = Findings([], [], 0)
+        for keys in self._queues():
+            verb = presence.beat(keys, self._executor, round(self._lease * 500), held.get(keys.queue, ()))
+            answer = self._broker.run(verb, timeout=max(1.0, self._lease / 4))
+            found.lost.extend((keys.queue, *pair) for pair in answer.lost)
+            found.stranded.extend((keys.queue, *pair) for pair in answer.stranded)
+            found = found._replace(quarantined=found.quarantined + answer.quarantined)
+        return found
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._ended.wait(pause):
+            try:
+                found = self.beat()
+            except Exception as error:
+                self._since = -1.0
+                self._complaints.about(error)
+                pause = min(0.5, self._interval)
+                continue
+            self._beaten()
+            self._report(found)
+            pause = self._interval
+
+    def _beaten(self) -> None:
+        now = clock.monotonic()
+        if self._since < 0 or now - self._last > self._lease / 2:
+            self._since = now
+        self._last = now

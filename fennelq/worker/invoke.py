@@ -46,7 +46,7 @@ class Invoker:
         raise TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 
     async def in_thread(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call it in a thread, with the job's context. A thread cannot be stopped: the caller waits for it."""
+        """Call it in a thread, with the job's context. A thread cannot be stopped: the caller waits."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
         context = contextvars.copy_context()

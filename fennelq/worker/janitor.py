@@ -10,11 +10,13 @@ from fennelq.broker.verbs import admin
 from fennelq.settings import Settings
 
 _PAGE = 100
+_ROUNDS = 8
+"""Nothing here is urgent: it is done once in so many rounds of maintenance."""
 _CONSUMER_IDLE_MS = 3_600_000
 
 
 class Janitor:
-    """Housekeeping for all queues of an executor. Every executor does it, a page each time: nobody notices."""
+    """Housekeeping for all queues of an executor. Each one does it, a page at a time: nobody notices."""
 
     name = "janitor"
 
@@ -37,4 +39,4 @@ class Janitor:
             ]
         )
         full = any(removed >= _PAGE for removed, _ in answers)
-        return 0.05 if full else max(settings.maintenance, 1.0)
+        return 0.05 if full else max(settings.maintenance * _ROUNDS, 1.0)

@@ -1,4 +1,4 @@
-"""An executor process from its first line to its last: `python -m fennelq.worker.process ORDERS`."""
+"""What an executor process does from its first line to its last: `python -m fennelq.worker.process ORDERS`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from fennelq import log
@@ -15,9 +17,10 @@ from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
 from fennelq.worker.discovery import load_app
 from fennelq.worker.executor import Executor
-from fennelq.worker.supervisor import ConfigurationExit, Orders
+from fennelq.worker.orders import CANNOT_RUN, Orders
 
 _logger = log.get("fennelq.worker")
+_LAST_WORDS = 2.0
 
 
 def main(text: str) -> int:
@@ -30,18 +33,20 @@ def main(text: str) -> int:
         _on_the_fastest_loop(_run(app, orders))
     except ConfigurationError as error:
         _logger.critical("cannot_run", why=str(error))
-        return ConfigurationExit
+        return CANNOT_RUN
     return 0
 
 
 async def _run(app: App, orders: Orders) -> None:
     executor = Executor(
         app,
+        name=orders.name or None,
         concurrency=orders.concurrency,
         routing=Routing.parse(orders.queues),
-        priorities=orders.priorities,
+        lanes=orders.lanes,
         burst=orders.burst,
         grace=orders.grace,
+        tell=_teller(orders.signs),
     )
     loop = asyncio.get_running_loop()
     told = 0
@@ -54,15 +59,29 @@ async def _run(app: App, orders: Orders) -> None:
     loop.add_signal_handler(signal.SIGTERM, on_signal)
     loop.add_signal_handler(signal.SIGINT, on_signal)
     if orders.lifeline >= 0:
-        loop.add_reader(orders.lifeline, lambda: _orphaned(loop, orders.lifeline, executor))
+        hold = threading.Thread(target=_hold_on, args=(loop, orders.lifeline, executor), daemon=True)
+        hold.start()
     await executor.run()
 
 
-def _orphaned(loop: asyncio.AbstractEventLoop, lifeline: int, executor: Executor) -> None:
-    """The supervisor is gone: hand everything back at once rather than run on where nobody can stop it."""
-    loop.remove_reader(lifeline)
+def _teller(pipe: int) -> Any:
+    def tell(sign: bytes) -> None:
+        # A supervisor that is gone hears nothing; the lifeline says so.
+        with suppress(OSError):
+            os.write(pipe, sign)
+
+    return tell if pipe >= 0 else lambda _: None
+
+
+def _hold_on(loop: asyncio.AbstractEventLoop, lifeline: int, executor: Executor) -> None:
+    """Returns when the supervisor is gone, however it died. Nobody could stop this process any more: hand everything back
+    and end, even if the loop is stuck. It is a thread because the loop may be."""
+    os.read(lifeline, 1)
     _logger.error("supervisor_gone")
-    executor.stop(now=True)
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(lambda: executor.stop(now=True))
+    threading.Event().wait(_LAST_WORDS)
+    os._exit(1)
 
 
 def _on_the_fastest_loop(main: Coroutine[Any, Any, None]) -> None:

@@ -35,17 +35,16 @@ class Answer(IntEnum):
 class Settler:
     """Settles the jobs of one executor. It waits out every trouble: an outcome is worth keeping."""
 
-    def __init__(
-        self, app: str, broker: Broker, lifetimes: Lifetimes, settled: Callable[[Settled, Answer], None]
-    ) -> None:
+    def __init__(self, app: str, broker: Broker, lifetimes: Lifetimes) -> None:
         self._app, self._broker, self._lifetimes = app, broker, lifetimes
-        self._tell = settled
+        self.tell: Callable[[Settled, Answer], None] = lambda _, __: None
+        """Is told the answer to each outcome."""
         self._outcomes: Batcher[Settled, Answer] = Batcher(self._flush, 1000)
         self._complaints = Complaints("settling")
 
-    def settle(self, delivery: Delivery, outcome: Outcome) -> asyncio.Future[Answer]:
+    def settle(self, delivery: Delivery, outcome: Outcome) -> None:
         """Write this outcome down, soon."""
-        return self._outcomes.submit(Settled(delivery, outcome))
+        _ = self._outcomes.submit(Settled(delivery, outcome))
 
     async def drain(self) -> None:
         """Returns when everything has been written down."""
@@ -62,7 +61,7 @@ class Settler:
                 items = [batch[i] for i in page]
                 for i, item, answer in zip(page, items, await self._say(keys, items), strict=True):
                     answers[i] = answer
-                    self._tell(item, answer)
+                    self.tell(item, answer)
         return answers
 
     async def _say(self, keys: QueueKeys, items: Sequence[Settled]) -> list[Answer]:

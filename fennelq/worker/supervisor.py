@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import orjson
 
 from fennelq import clock, log
 from fennelq.broker.keys import LANES
+from fennelq.broker.verbs import presence
 from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
+from fennelq.worker.child import Child
+from fennelq.worker.orders import CANNOT_RUN, Orders
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -24,29 +28,8 @@ _logger = log.get("fennelq.supervisor")
 _FIRST_PAUSE, _LONGEST_PAUSE, _HEALTHY_AFTER = 0.5, 30.0, 60.0
 _EXIT_MARGIN = 10.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What a supervisor tells its executors."""
-
-    app: str
-    concurrency: int
-    queues: str | None = None
-    priorities: tuple[str, ...] = tuple(LANES)
-    burst: bool = False
-    grace: float = 25.0
-    lifeline: int = -1
-    """A pipe that the supervisor holds open: its end is the supervisor's end, however it died."""
-
-    def to_text(self) -> str:
-        """The orders as one argument of a command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Orders:
-        """The orders that were given."""
-        said = json.loads(text)
-        return cls(**{**said, "priorities": tuple(said["priorities"])})
+Note = Callable[[str, str], None]
+"""Tells the fleet how an executor ended."""
 
 
 def serve(
@@ -61,29 +44,30 @@ def serve(
 ) -> int:
     """Run a worker until it is told to stop; answers the exit code."""
     settings = found.app.settings
-    Routing.parse(queues)
     orders = Orders(
         app=found.path,
         concurrency=concurrency or settings.concurrency,
         queues=queues,
-        priorities=_priorities(priorities),
+        lanes=_lanes(priorities),
         burst=burst,
         grace=settings.grace_period if grace is None else grace,
     )
     count = processes or settings.processes or os.cpu_count() or 1
-    # The embedded server is started, or the URL is not understood, here: once, and before any child.
+    # Starting the embedded server, or failing to understand the URL, happens here: once, and before any child.
     _say_hello(found.app, orders, count)
-    return asyncio.run(Supervisor(orders, count).run())
+    supervisor = Supervisor(orders, count, silence=settings.stall_timeout, note=_note_of(found.app))
+    return asyncio.run(supervisor.run())
 
 
 class Supervisor:
-    """The parent of the executors. It runs no job and never talks to Redis, so nothing can stall it."""
+    """The parent of the executors. It runs no job, so nothing can stall it."""
 
-    def __init__(self, orders: Orders, count: int) -> None:
-        self._orders, self._count = orders, count
-        self._children: set[asyncio.subprocess.Process] = set()
+    def __init__(self, orders: Orders, count: int, *, silence: float, note: Note) -> None:
+        self._orders, self._count, self._silence, self._note = orders, count, silence, note
+        self._children: set[Child] = set()
         self._signals = 0
         self._told = asyncio.Event()
+        self._quarantine: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Until a signal, or in a burst until every executor is done; answers the exit code."""
@@ -91,8 +75,11 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         reading, writing = os.pipe()
+        self._orders = replace(self._orders, lifeline=reading)
         try:
-            codes = await asyncio.gather(*(self._keep_alive(reading) for _ in range(self._count)))
+            codes = await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))
+            if self._quarantine is not None:
+                await self._quarantine
         finally:
             os.close(reading)
             os.close(writing)
@@ -105,74 +92,76 @@ class Supervisor:
         self._told.set()
         _logger.info("stopping" if self._signals == 1 else "stopping_now", executors=len(self._children))
         for child in self._children:
-            self._pass_on(child)
+            child.stop()
+        if self._signals == 1:
+            asyncio.get_running_loop().call_later(self._orders.grace + _EXIT_MARGIN, self._kill_the_rest)
 
-    def _pass_on(self, child: asyncio.subprocess.Process) -> None:
-        if child.returncode is None:
-            child.send_signal(signal.SIGTERM)
+    def _kill_the_rest(self) -> None:
+        for child in self._children:
+            child.kill("it did not stop within its grace period")
 
-    async def _keep_alive(self, lifeline: int) -> int:
-        """One executor after another until told to stop; one that crashes is replaced after a growing pause."""
+    async def _keep_alive(self) -> int:
+        """One executor after another until told to stop; a crashed one is replaced after a growing pause."""
         pause = _FIRST_PAUSE
         while True:
             born = clock.monotonic()
-            code = await self._run_child(lifeline)
-            if self._told.is_set() or (self._orders.burst and code == 0) or code == ConfigurationExit:
-                return 0 if self._told.is_set() else code
+            code = await self._run(self._orders)
+            if self._told.is_set():
+                return 0
+            if code == CANNOT_RUN or (self._orders.burst and code == 0):
+                return code
             if clock.monotonic() - born > _HEALTHY_AFTER:
                 pause = _FIRST_PAUSE
-            _logger.error("executor_crashed", exit=_how(code), restart_in=pause)
-            try:
-                await asyncio.wait_for(self._told.wait(), pause)
-                return 0
-            except TimeoutError:
-                pause = min(pause * 2, _LONGEST_PAUSE)
+            await self._pause(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _run_child(self, lifeline: int) -> int:
-        orders = Orders(**{**asdict(self._orders), "lifeline": lifeline})
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "fennelq.worker.process", orders.to_text()),
-            pass_fds=(lifeline,),
-            # A Ctrl-C in the terminal reaches the whole group; executors are told by their supervisor, once.
-            start_new_session=True,
-        )
+    async def _run(self, orders: Orders) -> int:
+        child = Child(orders, silence=self._silence, quarantine=self._open_quarantine)
         self._children.add(child)
         try:
-            for _ in range(self._signals):
-                self._pass_on(child)
-            return await self._exit_of(child)
+            code = await child.run()
         finally:
             self._children.discard(child)
+        if code not in (0, CANNOT_RUN):
+            _logger.error("executor_crashed", executor=child.name, fate=child.fate)
+            await asyncio.to_thread(self._note, child.name, child.fate)
+        return code
 
-    async def _exit_of(self, child: asyncio.subprocess.Process) -> int:
-        waiting = asyncio.ensure_future(child.wait())
-        told = asyncio.ensure_future(self._told.wait())
-        await asyncio.wait([waiting, told], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
-        await asyncio.wait(
-            [waiting], timeout=self._orders.grace + _EXIT_MARGIN if not waiting.done() else None
-        )
-        if not waiting.done():
-            _logger.error("executor_killed", pid=child.pid, why="it did not stop within its grace period")
-            child.kill()
-        return await waiting
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._told.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _open_quarantine(self) -> None:
+        """Jobs wait that may have killed their executors: run them where they can only kill themselves. A death there is
+        expected: it delays nothing and is not held against anybody."""
+        if self._quarantine is None or self._quarantine.done():
+            if not self._told.is_set():
+                self._quarantine = asyncio.create_task(self._run_quarantine())
+
+    async def _run_quarantine(self) -> None:
+        await self._run(self._orders.for_quarantine())
 
 
-ConfigurationExit = 78
-"""Exit code of an executor that cannot run with these settings: starting it again would not help."""
+def _note_of(app: App) -> Note:
+    def note(executor: str, fate: str) -> None:
+        facts = orjson.dumps({"died": fate, "beat_ms": clock.wall_ms()})
+        try:
+            app.blocking.ask(presence.note_executor(app.namespace, executor, facts))
+        except Exception as error:
+            _logger.warning("death_not_noted", executor=executor, error=str(error))
+
+    return note
 
 
-def _how(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"code {code}"
-
-
-def _priorities(text: str | None) -> tuple[str, ...]:
-    if not text:
-        return tuple(LANES)
-    said = tuple(part.strip() for part in text.split(","))
-    if unknown := set(said) - set(LANES):
+def _lanes(priorities: str | None) -> tuple[str, ...]:
+    if not priorities:
+        return tuple(LANES.values())
+    said = {part.strip() for part in priorities.split(",")}
+    if unknown := said - set(LANES):
         raise ConfigurationError(f"priority {min(unknown)!r} is not one of high, normal, low")
-    return said
+    return tuple(lane for priority, lane in LANES.items() if priority in said)
 
 
 def _say_hello(app: App, orders: Orders, count: int) -> None:

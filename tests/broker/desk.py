@@ -86,8 +86,8 @@ class Desk:
     def settle(self, *settled: Settled, lifetimes: Lifetimes = LIFETIMES) -> list[int]:
         return self.say(lifecycle.finish(self.keys, settled, lifetimes))
 
-    def release(self, deliveries: Iterable[Delivery]) -> int:
-        return self.say(lifecycle.release(self.keys, [(d.lane, d.entry) for d in deliveries]))
+    def release(self, held: Iterable[Delivery | Woken]) -> int:
+        return self.say(lifecycle.release(self.keys, [(one.lane, one.entry) for one in held]))
 
     def promote(self, limit: int = 100) -> tuple[int, int]:
         return self.say(lifecycle.promote(self.keys, limit))
@@ -126,6 +126,14 @@ class Desk:
         before = len(self.entries("dlq"))
         self.finish(self.executing(*jobs), outcome)
         return [entry for entry, _ in self.entries("dlq")][before:]
+
+    def redelivered(self, key: str, deliveries: int, lane: str = "s") -> None:
+        """Queue the job anew, as its so many-th delivery: what recovery does for a job of a dead executor."""
+        old_lane, _, old = self.record(key)["p"].partition("/")
+        entry = shown(cast("bytes", self.redis.xadd(self.keys[lane], {"i": key, "n": deliveries})))
+        self.redis.hset(self.keys.record(key), mapping={"s": "Q", "p": f"{lane}/{entry}"})
+        self.redis.xack(self.keys[old_lane], GROUP, old)
+        self.redis.xdel(self.keys[old_lane], old)
 
     def block(self, consumer: str = "anna", lanes: Sequence[str] = READ) -> list[Woken]:
         """What a blocking read of an executor comes back with: one entry, delivered and not yet fetched."""

@@ -103,6 +103,14 @@ def test_small_jobs_are_not_held_up_by_the_byte_limit(desk: Desk) -> None:
     assert len(desk.take(free=100)) == 100
 
 
+@pytest.mark.parametrize("lane", ["s", "iso"])
+def test_a_job_that_is_queued_again_comes_with_its_delivery_number(desk: Desk, lane: str) -> None:
+    desk.executing()
+    desk.redelivered("1", 3, lane)
+    (delivery,) = desk.fetch("berta", lanes=[lane]).deliveries
+    assert (delivery.lane, delivery.deliveries, delivery.fence) == (lane, 3, 2)
+
+
 def test_the_fence_grows_with_every_start(desk: Desk) -> None:
     desk.enqueue(a_job())
     fences = list[int]()
@@ -200,7 +208,7 @@ def test_a_woken_entry_that_was_cancelled_is_lost(desk: Desk) -> None:
 def test_a_woken_entry_that_was_handed_back_is_lost_and_its_successor_is_not(desk: Desk) -> None:
     desk.enqueue(a_job())
     woken = desk.block()
-    desk.say(__import__("fennelq.broker.verbs.lifecycle", fromlist=["release"]).release(desk.keys, [woken[0][:2]]))
+    assert desk.release(woken) == 1
     (delivery,) = desk.fetch("berta", woken=woken).deliveries
     assert delivery.entry != woken[0].entry
     assert desk.record()["w"] == "berta"

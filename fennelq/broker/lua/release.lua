@@ -1,14 +1,32 @@
 -- release: hands jobs back untouched: neither a try nor a delivery is spent, because nothing was wrong with the job.
 --
--- As in finish, XACK is the gate, so whoever lost the job meanwhile changes nothing.
+-- As in finish, XACK is the gate, so whoever lost the job meanwhile changes nothing. A job that is stranded again and
+-- again (its reply lost each time) is suspicious after all: from the tenth time on it costs a delivery.
 --
 -- Answers how many were handed back.
 --
 --@keys stats, s, s:high, s:low, iso
---@args prefix
+--@args prefix, why
 --@each lane, entry
---@include now, keys, fields, place
+--@include now, keys, fields, place, history
 --@flags allow-oom
+
+local STRANDINGS = 10
+
+local function deliveries_after(record, deliveries)
+  if why ~= 'stranded' then return deliveries end
+  local times = redis.call('HINCRBY', record, 'l', 1)
+  return times < STRANDINGS and deliveries or deliveries + 1
+end
+
+local function put_back(lane, entry, fields)
+  local job, record = fields[2], fields[2] and record_of(fields[2])
+  local f = record and load(record)
+  if not f or f.p ~= lane .. '/' .. entry then return 0 end
+  remember(record, job, why, f.w)
+  ready(record, job, lane, deliveries_after(record, tonumber(fields[4]) or 1))
+  return 1
+end
 
 local released = 0
 for i = first, #ARGV, stride do
@@ -17,12 +35,7 @@ for i = first, #ARGV, stride do
   local found = redis.call('XRANGE', stream, entry, entry)[1]
   if redis.call('XACK', stream, GROUP, entry) == 1 then
     redis.call('XDEL', stream, entry)
-    local job, deliveries = found and found[2][2], found and found[2][4]
-    local f = job and load(record_of(job))
-    if f and f.p == lane .. '/' .. entry then
-      ready(record_of(job), job, lane, deliveries)
-      released = released + 1
-    end
+    if found then released = released + put_back(lane, entry, found[2]) end
   end
 end
 if released > 0 then redis.call('HINCRBY', stats, 'released', released) end

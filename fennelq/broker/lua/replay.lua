@@ -7,7 +7,7 @@
 --@keys stats, dlq, s, s:high, s:low
 --@args prefix
 --@each entry
---@include now, keys, fields, place
+--@include now, keys, fields, place, history
 
 -- Takes the job's key again; false when another job holds it.
 local function take_key_again(job, idem)
@@ -33,6 +33,7 @@ local function replay(entry)
   redis.call('HDEL', record, 'z', 'y', 'T', 'E')
   redis.call('HSET', record, 'n', 0)
   redis.call('HINCRBY', record, 'R', 1)
+  remember(record, job, 'replayed')
   ready(record, job, f.m or 's', 1)
   return 1
 end

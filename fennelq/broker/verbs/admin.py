@@ -11,7 +11,7 @@ from fennelq.broker.verbs.lifecycle import Lifetimes
 
 
 def replay(keys: QueueKeys, entries: Sequence[str]) -> Verb[list[int]]:
-    """Put dead jobs back: per DLQ entry 1 replayed, 0 no longer there, -1 another job has the idempotency key."""
+    """Put dead jobs back: per DLQ entry 1 replayed, 0 no longer there, -1 its idempotency key is taken."""
     arrow = script("replay")
     return Verb(arrow, arrow.of(keys), [keys.prefix, *entries], as_is)
 

@@ -48,7 +48,11 @@ def due(keys: QueueKeys, place: str, limit: int) -> Command[list[Due]]:
 
 def now() -> Command[int]:
     """The server's clock, in milliseconds since the epoch."""
-    return Command(["TIME"], lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
+
+    def read(reply: Any) -> int:
+        return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+    return Command(["TIME"], read)
 
 
 def server() -> Command[dict[str, str]]:

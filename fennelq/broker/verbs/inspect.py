@@ -58,7 +58,11 @@ class Waiting(NamedTuple):
 
 def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
     """Everything the record says, or None."""
-    return Command(["HGETALL", keys.record(key)], lambda reply: _job_info(keys.queue, key, reply))
+
+    def read(reply: Any) -> JobInfo | None:
+        return _job_info(keys.queue, key, reply)
+
+    return Command(["HGETALL", keys.record(key)], read)
 
 
 def status(keys: QueueKeys, key: str) -> Command[Status]:
@@ -75,7 +79,11 @@ def status(keys: QueueKeys, key: str) -> Command[Status]:
 
 def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
     """When a scheduled job is due, in server milliseconds."""
-    return Command(["ZSCORE", keys[place], key], lambda reply: None if reply is None else int(float(reply)))
+
+    def read(reply: Any) -> int | None:
+        return None if reply is None else int(float(reply))
+
+    return Command(["ZSCORE", keys[place], key], read)
 
 
 def length(keys: QueueKeys, name: str) -> Command[int]:
@@ -85,7 +93,11 @@ def length(keys: QueueKeys, name: str) -> Command[int]:
 
 def pending(keys: QueueKeys, lane: str) -> Command[int]:
     """Delivered and not yet settled, in one lane; 0 when nobody has ever served it."""
-    return Command(["XPENDING", keys[lane], GROUP], lambda reply: int(reply[0]))
+
+    def read(reply: Any) -> int:
+        return int(reply[0])
+
+    return Command(["XPENDING", keys[lane], GROUP], read)
 
 
 def stats(keys: QueueKeys) -> Command[dict[str, int]]:

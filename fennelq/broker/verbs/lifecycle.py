@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -74,7 +74,11 @@ def fetch(
     args: list[Word] = [keys.prefix, keys.queue, consumer, free, " ".join(lanes), *lifetimes]
     for entry in woken:
         args += entry
-    return Verb(arrow, arrow.of(keys), args, lambda reply: _catch(keys.queue, reply))
+
+    def read(reply: Any) -> Catch:
+        return _catch(keys.queue, reply)
+
+    return Verb(arrow, arrow.of(keys), args, read)
 
 
 def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) -> Verb[list[int]]:
@@ -86,10 +90,45 @@ def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) ->
     return Verb(arrow, arrow.of(keys), args, as_is)
 
 
-def release(keys: QueueKeys, entries: Sequence[tuple[str, str]]) -> Verb[int]:
+def release(
+    keys: QueueKeys, entries: Sequence[tuple[str, str]], why: Literal["stopped", "stranded"] = "stopped"
+) -> Verb[int]:
     """Hand (lane, entry) pairs back untouched; answers how many."""
     arrow = script("release")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, *(word for pair in entries for word in pair)], int)
+    return Verb(arrow, arrow.of(keys), [keys.prefix, why, *(word for pair in entries for word in pair)], int)
+
+
+class Sweep(NamedTuple):
+    """What a page of recovery came to."""
+
+    swept: bool
+    """False when another executor has done this interval's sweep."""
+    more: bool
+    requeued: int
+    dead: int
+    vanished: int
+
+
+def recover(
+    keys: QueueKeys,
+    lifetimes: Lifetimes,
+    *,
+    lease_ms: int,
+    interval_ms: int,
+    max_deliveries: int,
+    limit: int = MOST_JOBS,
+    more: bool = False,
+    deaths: Mapping[str, str] | None = None,
+) -> Verb[Sweep]:
+    """Take jobs from executors that have been silent for a lease. `deaths` says what is known of their ends."""
+    arrow = script("recover")
+    args: list[Word] = [keys.prefix, keys.queue, *lifetimes, lease_ms, interval_ms, max_deliveries, limit]
+    args += [int(more), orjson.dumps(deaths or {})]
+
+    def read(reply: Any) -> Sweep:
+        return Sweep(reply[0] == 1, reply[1] == 1, *reply[2:])
+
+    return Verb(arrow, arrow.of(keys), args, read)
 
 
 def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:

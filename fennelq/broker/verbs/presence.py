@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from fennelq.broker.keys import QueueKeys, executors_key, queues_key
 from fennelq.broker.scripts import script
-from fennelq.broker.verb import Command, Verb, text
+from fennelq.broker.verb import Command, Verb, Word, text
 
 
 def open_queue(keys: QueueKeys) -> Verb[int]:
     """Make every lane of a queue and its group; harmless when they are there."""
     arrow = script("open")
     return Verb(arrow, arrow.of(keys), [keys.prefix], int)
+
+
+class Beat(NamedTuple):
+    """What a sign of life found out. Entries are (lane, entry)."""
+
+    lost: list[tuple[str, str]]
+    """Held here, but no longer ours."""
+    stranded: list[tuple[str, str]]
+    """Ours in Redis, but unknown here: a reply was lost, or is still under way."""
+    quarantined: int
+    """Jobs that wait in the quarantine lane."""
+
+
+def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str, str]]) -> Verb[Beat]:
+    """Renew the lease of every entry held."""
+    arrow = script("beat")
+    args: list[Word] = [keys.prefix, consumer, grace_ms]
+    for lane, entry in held:
+        args += (lane, entry)
+
+    def read(reply: Any) -> Beat:
+        return Beat(_pairs(reply[0]), _pairs(reply[1]), reply[2])
+
+    return Verb(arrow, arrow.of(keys), args, read)
 
 
 def close_consumer(keys: QueueKeys, consumer: str) -> Verb[int]:
@@ -29,7 +53,11 @@ def note_queues(app: str, queues: Iterable[str]) -> Command[int]:
 
 def known_queues(app: str) -> Command[set[str]]:
     """Every queue this app has used."""
-    return Command(["SMEMBERS", queues_key(app)], lambda reply: {text(name) for name in reply})
+
+    def read(reply: Any) -> set[str]:
+        return {text(name) for name in reply}
+
+    return Command(["SMEMBERS", queues_key(app)], read)
 
 
 def note_executor(app: str, consumer: str, facts: bytes) -> Command[Any]:
@@ -49,3 +77,7 @@ def known_executors(app: str) -> Command[dict[str, bytes]]:
         return {text(reply[i]): reply[i + 1] for i in range(0, len(reply), 2)}
 
     return Command(["HGETALL", executors_key(app)], read)
+
+
+def _pairs(flat: Any) -> list[tuple[str, str]]:
+    return [(text(flat[i]), text(flat[i + 1])) for i in range(0, len(flat), 2)]

@@ -8,6 +8,6 @@ local function forget(entry)
   if known.err or known[1] ~= 'dlq/' .. entry then return 1 end
   local kind, name = string.match(known[2] or '', '^([=~])(.+)$')
   if kind and named_by(name) == job then redis.call('DEL', idem_of(name)) end
-  redis.call('DEL', record_of(job), result_of(job))
+  redis.call('DEL', record_of(job), result_of(job), history_of(job))
   return 1
 end

@@ -2,6 +2,7 @@
 local GROUP = 'fq'
 local function record_of(job) return prefix .. 'j:' .. job end
 local function result_of(job) return prefix .. 'r:' .. job end
+local function history_of(job) return prefix .. 'hist:' .. job end
 local function idem_of(name) return prefix .. 'idem:' .. name end
 
 -- The job an idempotency key names; false when it names none.

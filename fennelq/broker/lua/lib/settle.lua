@@ -29,8 +29,9 @@ local function publish_result(record, job, envelope, ttl, watchers)
 end
 
 -- An idempotency key without a window of its own is held exactly as long as the record lives.
-local function end_of_record(record, job, idem, ttl)
+local function end_of_record(record, job, idem, history, ttl)
   redis.call('PEXPIRE', record, ttl)
+  if history then redis.call('PEXPIRE', history_of(job), ttl) end
   if idem and string.sub(idem, 1, 1) == '=' then
     local name = string.sub(idem, 2)
     if named_by(name) == job then redis.call('PEXPIRE', idem_of(name), ttl) end
@@ -41,18 +42,18 @@ local settle = {}
 
 -- Success. The arguments have served; `p` goes on naming the token that settled the job.
 function settle.S(record, job, _, kind, envelope, _, ttl)
-  local known = redis.call('HMGET', record, 'W', 'k')
+  local known = redis.call('HMGET', record, 'W', 'k', 'H')
   redis.call('HSET', record, 's', kind, 'z', stamp, 'a', '')
   publish_result(record, job, envelope, ttl, known[1])
-  end_of_record(record, job, known[2], keep_for(ttl))
+  end_of_record(record, job, known[2], known[3], keep_for(ttl))
 end
 settle.N = settle.S
 
 function settle.K(record, job, place, _, envelope, _, ttl, why)
-  local known = redis.call('HMGET', record, 'W', 'k')
+  local known = redis.call('HMGET', record, 'W', 'k', 'H')
   redis.call('HSET', record, 's', 'K', 'z', stamp, 'y', why, 'p', place)
   publish_result(record, job, envelope, ttl, known[1])
-  end_of_record(record, job, known[2], keep_for(ttl))
+  end_of_record(record, job, known[2], known[3], keep_for(ttl))
 end
 
 -- A dead job's record lives exactly as long as its DLQ entry: no TTL here, `gc` and `purge` end both together.
@@ -64,7 +65,8 @@ function settle.D(record, job, place, _, envelope, failure, ttl, why)
   publish_result(record, job, envelope, ttl, known[1])
 end
 
-function settle.R(record, job, place, _, wait, failure)
+function settle.R(record, job, place, _, wait, failure, _, why)
+  remember(record, job, 'failed', redis.call('HGET', record, 'w'), why)
   redis.call('ZADD', retry, now + wait, job)
   redis.call('HINCRBY', record, 'n', 1)
   redis.call('HSET', record, 's', 'R', 'x', failure, 'p', 'retry', 'T', place)

@@ -1,0 +1,135 @@
+"""What happens in `make demo`: each scene sends jobs, waits for them and checks what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from examples.demo_board import Board
+from examples.demo_tasks import Order, app, charge_card, print_invoice, remind, send_mail, shrink
+from fennelq import AsyncResult, Status, TaskFailed, as_completed
+
+PATIENCE = 30.0
+"""A slow machine may take its time; nothing here needs more than a few seconds."""
+DELAY = 2.0
+
+
+class Unexpected(Exception):
+    """A promise that was not kept."""
+
+
+class Line(NamedTuple):
+    """One line of the account at the end."""
+
+    jobs: int
+    what: str
+    told: str
+
+
+async def mails(board: Board, _: Path) -> Line:
+    """Many calls, one round trip."""
+    addresses = [f"customer-{n}@shop.test" for n in range(40)]
+    results = await send_mail.map(addresses)
+    answers = await ends(board, results)
+    expect("every mail was sent", sorted(answers) == sorted(f"sent to {address}" for address in addresses))
+    return Line(len(results), "mails", "queued in one round trip, sent side by side")
+
+
+async def double_click(board: Board, _: Path) -> Line:
+    """A further call with the same key gets the first one's job."""
+    once = send_mail.options(key="welcome:ada")
+    first, second = await asyncio.gather(once.delay("ada@shop.test"), once.delay("ada@shop.test"))
+    expect("both calls got the same job", first == second)
+    expect("one of them was told so", first.deduplicated != second.deduplicated)
+    await ends(board, [first])
+    return Line(1, "double click", "two calls with one idempotency key made one job")
+
+
+async def pictures(board: Board, _: Path) -> Line:
+    """Plain functions."""
+    results = await shrink.map([f"picture-{n}.png" for n in range(8)], [800] * 8)
+    sizes = await ends(board, results)
+    expect("every picture was shrunk", all(0 < size < 800 * 256 for size in sizes))
+    return Line(len(results), "pictures", "shrunk in threads, while mails went out")
+
+
+async def payment(board: Board, _: Path) -> Line:
+    """Fails twice, then recovers."""
+    result = await charge_card.delay(Order(number=7, customer="Ada"))
+    [tries] = await ends(board, [result])
+    expect("the third try went through", tries == 3)
+    return Line(1, "payment", f"the bank hung up twice, try {tries} went through")
+
+
+async def reminder(board: Board, _: Path) -> Line:
+    """Runs later."""
+    result = await remind.options(delay=DELAY).delay(Order(number=8, customer="Grace"))
+    expect("it is scheduled", await result.status() is Status.SCHEDULED)
+    await ends(board, [result])
+    waited = await seconds_before_start(result)
+    expect("it did not run early", waited >= DELAY)
+    return Line(1, "reminder", f"asked for in {DELAY:.2f} s, started after {waited:.2f} s")
+
+
+async def invoice(board: Board, folder: Path) -> Line:
+    """Dies, is looked at, mended and replayed."""
+    template = folder / "invoice.txt"
+    result = await print_invoice.delay(Order(number=9, customer="Linus"), template)
+    failure = await failure_of(result)
+    board.say("dead", f"invoice, after {failure.tries} tries: {failure.error_type}")
+    letter = await app.dlq.get(result.id)
+    expect("its dead letter tells why", letter is not None and letter.error_type == failure.error_type)
+
+    template.write_text("Invoice {order.number} for {order.customer}", encoding="utf-8")
+    report = await app.dlq.replay(task=print_invoice)
+    board.say("replayed", f"{report.replayed} job from the dead-letter queue: the template is there now")
+    expect("one job was put back", report.replayed == 1 and await app.dlq.count() == 0)
+    expect("the very same job has printed it", await ends(board, [result]) == ["Invoice 9 for Linus"])
+    return Line(1, "invoice", f"died of {failure.error_type}, was mended, replayed and printed")
+
+
+Scene = Callable[[Board, Path], Awaitable[Line]]
+
+SCENES: Sequence[Scene] = (mails, double_click, pictures, payment, reminder, invoice)
+
+
+async def play(board: Board, folder: Path) -> list[Line | BaseException]:
+    """All scenes at once; an error ends only its own."""
+    board.say("enqueue", "mails, pictures, a payment, a reminder, an invoice")
+    scenes = (scene(board, folder) for scene in SCENES)
+    return await asyncio.gather(*scenes, return_exceptions=True)
+
+
+async def ends(board: Board, results: Sequence[AsyncResult[Any]]) -> list[Any]:
+    """What these jobs return, in the order in which they end."""
+    board.sent(len(results))
+    values: list[Any] = []
+    async for result in as_completed(results, timeout=PATIENCE):
+        values.append(await result.get(timeout=PATIENCE))
+        board.ended()
+    return values
+
+
+async def failure_of(result: AsyncResult[Any]) -> TaskFailed:
+    """How a job failed that cannot succeed."""
+    try:
+        await result.get(timeout=PATIENCE)
+    except TaskFailed as failure:
+        return failure
+    raise Unexpected("it should have died")
+
+
+async def seconds_before_start(result: AsyncResult[Any]) -> float:
+    """How long a job has waited, by the clock of the server that kept it."""
+    info = await result.info()
+    if info is None or info.started_at is None or info.enqueued_at is None:
+        raise Unexpected("its record tells when it started")
+    return (info.started_at - info.enqueued_at).total_seconds()
+
+
+def expect(promise: str, kept: bool) -> None:
+    """Fails with the promise that was not kept."""
+    if not kept:
+        raise Unexpected(f"not kept: {promise}")

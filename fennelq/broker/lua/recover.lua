@@ -1,0 +1,82 @@
+-- recover: takes jobs from executors that have been silent for longer than a lease.
+--
+-- Walks each lane with XAUTOCLAIM from a kept cursor, a page at a time, so that many fresh entries in front never hide
+-- the old ones behind. Each entry becomes a new one, with a new token, in the script that removes the old: whatever the
+-- silent executor still does with its job is refused. The new place is written before the old one is removed.
+--
+-- A delivery is spent. From the third on the job runs alone, in quarantine, lest it take bystanders with it; after
+-- `max_deliveries` it is dead. Entries that somebody deleted are gone from the pending list by the walk itself.
+--
+-- One sweep per queue and interval in the whole fleet: `swept` says it has been done. `more` goes on with a sweep.
+--
+-- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
+--
+--@keys stats, sched, retry, dlq, swept, sweep, s, s:high, s:low, iso
+--@args prefix, queue, record_ttl, failure_ttl, lease, interval, max_deliveries, limit, more, deaths
+--@include now, keys, fields, place, history, settle
+--@flags allow-oom
+
+local QUARANTINE_FROM = 3
+local LANES = {'s:high', 's', 's:low', 'iso'}
+
+if more == '0' and not redis.call('SET', swept, '1', 'NX', 'PX', interval) then return {0, 0, 0, 0, 0} end
+
+local death_of = cjson.decode(deaths)
+local requeued, dead, vanished, unfinished = 0, 0, 0, 0
+
+local function remove(lane, entry)
+  redis.call('XACK', prefix .. lane, GROUP, entry)
+  redis.call('XDEL', prefix .. lane, entry)
+end
+
+-- The job has killed, or lost, its executor too often.
+local function give_up(lane, entry, job, f, deliveries)
+  local death = death_of[f.w or ''] or 'nothing is known of the last death'
+  local failure = cjson.encode({
+    type = 'CrashLoop', traceback = '', reason = 'crash_loop', tries = tonumber(f.n) or 0,
+    message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
+  })
+  settle_job(job, lane .. '/' .. entry, 'D', '{"dead":' .. failure .. '}', failure, failure_ttl, 'crash_loop')
+  dead = dead + 1
+end
+
+local function requeue(lane, job, f, deliveries)
+  local to = deliveries + 1 >= QUARANTINE_FROM and 'iso' or (f.m or 's')
+  ready(record_of(job), job, to, deliveries + 1)
+  requeued = requeued + 1
+end
+
+local function recover(lane, entry, fields)
+  local job, deliveries = fields[2], tonumber(fields[4]) or 1
+  local record = job and record_of(job)
+  local f = record and load(record)
+  if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
+    vanished = vanished + 1
+  else
+    remember(record, job, 'recovered', f.w, death_of[f.w or ''])
+    if deliveries >= (tonumber(f.M) or tonumber(max_deliveries)) then
+      give_up(lane, entry, job, f, deliveries)
+    else
+      requeue(lane, job, f, deliveries)
+    end
+  end
+  remove(lane, entry)
+end
+
+local function walk(lane)
+  local cursor = redis.call('HGET', sweep, lane) or '0-0'
+  local page = redis.pcall('XAUTOCLAIM', prefix .. lane, GROUP, 'recovery', lease, cursor, 'COUNT', limit)
+  if page.err then return end
+  vanished = vanished + #(page[3] or {})
+  for _, entry in ipairs(page[2]) do
+    if entry[2] then recover(lane, entry[1], entry[2]) end
+  end
+  redis.call('HSET', sweep, lane, page[1])
+  if page[1] ~= '0-0' then unfinished = 1 end
+end
+
+for _, lane in ipairs(LANES) do walk(lane) end
+if requeued > 0 then count('recovered', requeued) end
+if vanished > 0 then count('vanished', vanished) end
+write_counts()
+return {1, unfinished, requeued, dead, vanished}

@@ -1,0 +1,173 @@
+"""`fennelq enqueue`: send a job from the shell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import orjson
+import typer
+
+from fennelq.cli import output
+from fennelq.cli.job import ended, print_result
+from fennelq.cli.options import AppDir, AppPath, Json, Timeout, duration, moment, queue_name
+from fennelq.cli.session import found, with_app
+from fennelq.errors import InvalidArguments, UnknownTask
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.model.job import AnyJob
+    from fennelq.model.options import OptionArgs
+    from fennelq.task import AnyTask
+
+
+def send(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="module:function, or function if only one is named so.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ARGUMENT…]", help="JSON values; what is no JSON is a text. Put -- before -5."
+        ),
+    ] = None,
+    app: AppPath = None,
+    app_dir: AppDir = None,
+    kwargs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kwargs", "-k", metavar="NAME=VALUE", help="Keyword argument, or a JSON object; repeatable."
+        ),
+    ] = None,
+    queue: Annotated[
+        Any, typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Where it waits.")
+    ] = None,
+    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low.")] = None,
+    delay: Annotated[
+        Any,
+        typer.Option("--delay", parser=duration, metavar="DURATION", help="Not before: 60, 90s, 30m, 2h."),
+    ] = None,
+    at: Annotated[
+        Any, typer.Option("--at", parser=moment, metavar="MOMENT", help="Not before: 2026-05-01T14:30.")
+    ] = None,
+    expires: Annotated[
+        Any,
+        typer.Option(
+            "--expires", parser=duration, metavar="DURATION", help="Cancel it if not begun by then."
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Idempotency key.")] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--job-id", help="The job's own key; its id is QUEUE:KEY.")
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Send it though the app has no such task.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Send a job, and print its id: fennelq enqueue shop.tasks:welcome 42 --delay 60"""
+    named = found(app, app_dir).app
+    said = {
+        "queue": queue,
+        "priority": priority,
+        "delay": delay,
+        "at": at,
+        "expires": expires,
+        "key": key,
+        "job_id": job_id,
+    }
+    options = cast("OptionArgs", {name: value for name, value in said.items() if value is not None})
+    job = _described(named, task, arguments or [], kwargs or [], options, anyway=anyway)
+    sent, end = with_app(named, lambda app: _send(app, job, timeout, wait=wait))
+    if not wait:
+        _say_sent(sent, as_json=as_json)
+        return
+    output.say(f"sent {sent['id']}")
+    print_result({**sent, **(end or {})}, as_json=as_json)
+
+
+async def _send(
+    app: App, job: AnyJob, timeout: float | None, *, wait: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    handle = (await app.enqueue([job]))[0]
+    sent = {"id": handle.id, "deduplicated": handle.deduplicated}
+    return sent, await ended(app, handle.id, timeout) if wait else None
+
+
+def _say_sent(sent: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        output.document(sent)
+        return
+    output.line(sent["id"])
+    if sent["deduplicated"]:
+        output.say("the job of an earlier call with the same key or id")
+
+
+# From texts to a call
+
+
+def _described(
+    app: App, name: str, arguments: list[str], kwargs: list[str], options: OptionArgs, *, anyway: bool
+) -> AnyJob:
+    task = _task(app, name)
+    if task is not None:
+        args, named = _call_of(task, arguments, kwargs)
+        return task.options(**options).job(*args, **named)
+    if not anyway:
+        raise UnknownTask(name, app.tasks)
+    return app.describe(name, *map(_value, arguments), _kwargs=_keywords(kwargs, _value), **options)
+
+
+def _task(app: App, name: str) -> AnyTask | None:
+    if name in app.tasks:
+        return app.tasks[name]
+    alike = [task for known, task in app.tasks.items() if known.rpartition(":")[2] == name]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _call_of(
+    task: AnyTask, arguments: list[str], kwargs: list[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call, checked and read by the task's annotations: as JSON values, else as the texts they were."""
+    try:
+        return _decoded(task, [_value(text) for text in arguments], _keywords(kwargs, _value))
+    except InvalidArguments as refusal:
+        # `greet 42` for a `name: str` is meant as a text, and a text is read as a number where one is wanted.
+        try:
+            return _decoded(task, arguments, _keywords(kwargs, str))
+        except InvalidArguments:
+            raise refusal from None
+
+
+def _decoded(
+    task: AnyTask, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return task.calls.decode(orjson.dumps([args, kwargs]))
+
+
+def _keywords(said: list[str], value: Any) -> dict[str, Any]:
+    keywords: dict[str, Any] = {}
+    for text in said:
+        if text.lstrip().startswith("{"):
+            keywords.update(_object(text))
+            continue
+        name, equals, worth = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise typer.BadParameter(f"--kwargs {text!r} reads neither name=value nor is it a JSON object")
+        keywords[name] = value(worth)
+    return keywords
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return cast("dict[str, Any]", orjson.loads(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"--kwargs {text!r} is no JSON object: {error}") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return text

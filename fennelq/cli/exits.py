@@ -1,0 +1,82 @@
+"""How a command ends: one sentence on stderr, and a code that scripts can rely on."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from fennelq.cli import output
+from fennelq.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    FennelqError,
+    InvalidArguments,
+    PayloadTooLarge,
+    ResultExpired,
+    ResultTimeout,
+    UnknownTask,
+)
+
+
+class Exit(IntEnum):
+    """What the exit code says."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    TIMED_OUT = 4
+    UNAVAILABLE = 69
+    CONFIGURATION = 78
+
+
+MEANINGS: Final = {
+    Exit.OK: "it worked",
+    Exit.FAILED: "it did not, or not for every job; the job failed or was cancelled; you said no",
+    Exit.USAGE: "the command line is wrong, or the arguments do not fit the task",
+    Exit.NOT_FOUND: "no such job or task",
+    Exit.TIMED_OUT: "the job has not ended within --timeout",
+    Exit.UNAVAILABLE: "Redis is not available",
+    Exit.CONFIGURATION: "the app or its settings are wrong",
+}
+"""For the help text and the reference page."""
+
+_CODES: Final = {
+    BrokerUnavailable: Exit.UNAVAILABLE,
+    ConfigurationError: Exit.CONFIGURATION,
+    UnknownTask: Exit.NOT_FOUND,
+    ResultExpired: Exit.NOT_FOUND,
+    ResultTimeout: Exit.TIMED_OUT,
+    InvalidArguments: Exit.USAGE,
+    PayloadTooLarge: Exit.USAGE,
+}
+
+
+class Problem(FennelqError):
+    """What a command itself has to complain of."""
+
+    def __init__(self, sentence: str, code: Exit) -> None:
+        self.code = code
+        super().__init__(sentence)
+
+
+class Commands(TyperGroup):
+    """The commands. What fennelq raises on purpose becomes a sentence and an exit code, never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except FennelqError as error:
+            output.say(f"fennelq: {error}")
+            raise typer.Exit(code_of(error)) from None
+
+
+def code_of(error: FennelqError) -> Exit:
+    """The exit code of an error."""
+    if isinstance(error, Problem):
+        return error.code
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), Exit.FAILED)

@@ -1,0 +1,115 @@
+"""`fennelq info`: which app, which Redis, how much is where, who works."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from fennelq import clock
+from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verbs import census, presence
+from fennelq.cli import output
+from fennelq.cli.options import AppDir, AppPath, Json
+from fennelq.cli.queue import COLUMNS, row
+from fennelq.cli.session import found, with_app
+from fennelq.errors import BrokerUnavailable
+from fennelq.queues import QueueInfo, Queues
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.worker.discovery import FoundApp
+
+
+def show(app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
+    """Which app, which Redis, how much is where, who works."""
+    named = found(app, app_dir)
+    said = {**_of_app(named), **with_app(named.app, _of_redis)}
+    if as_json:
+        output.document(said)
+        return
+    _print(said)
+
+
+def _of_app(named: FoundApp) -> dict[str, Any]:
+    app = named.app
+    return {
+        "app": app.name,
+        "path": named.path,
+        "found": named.how,
+        "namespace": app.namespace,
+        "tasks": sorted(app.tasks),
+        "redis": app.address.shown,
+    }
+
+
+async def _of_redis(app: App) -> dict[str, Any]:
+    server = await _server(app)
+    return {
+        "server": _version(server),
+        "memory": int(server["used_memory"]) if "used_memory" in server else None,
+        "memory_limit": int(server.get("maxmemory", 0)) or None,
+        "clients": int(server["connected_clients"]) if "connected_clients" in server else None,
+        "queues": await Queues(app).list(),
+        "executors": await _executors(app),
+    }
+
+
+async def _server(app: App) -> dict[str, str]:
+    """What the server says of itself: nothing, to a user who may not ask."""
+    try:
+        return await app.client.ask(census.server())
+    except BrokerUnavailable as error:
+        if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
+            return {}
+        raise
+
+
+def _version(server: dict[str, str]) -> str | None:
+    if "valkey_version" in server:
+        return f"valkey {server['valkey_version']}"
+    return f"redis {server['redis_version']}" if "redis_version" in server else None
+
+
+async def _executors(app: App) -> list[dict[str, Any]]:
+    known = await app.client.ask(presence.known_executors(app.namespace))
+    return [{"name": name, **_facts(raw)} for name, raw in sorted(known.items())]
+
+
+def _facts(raw: bytes) -> dict[str, Any]:
+    try:
+        facts: Any = orjson.loads(raw)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}
+
+
+def _print(said: dict[str, Any]) -> None:
+    queues: list[QueueInfo] = said.pop("queues")
+    executors: list[dict[str, Any]] = said.pop("executors")
+    output.facts(
+        {
+            **said,
+            "tasks": len(said["tasks"]),
+            "memory": _bytes(said["memory"]),
+            "memory_limit": _bytes(said["memory_limit"]),
+        }
+    )
+    print()
+    output.table(COLUMNS, [row(queue) for queue in queues])
+    print()
+    output.table(("executor", "seen", "facts"), [(one["name"], _seen(one), _other(one)) for one in executors])
+
+
+def _seen(executor: dict[str, Any]) -> datetime | None:
+    beat = executor.get("beat_ms")
+    return clock.from_ms(beat) if isinstance(beat, int) else None
+
+
+def _other(executor: dict[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in executor.items() if k not in ("name", "beat_ms", "interval"))
+
+
+def _bytes(size: int | None) -> str | None:
+    return None if size is None else f"{size / (1 << 20):,.1f} MiB"

@@ -1,0 +1,130 @@
+"""`fennelq job`: look at one job, wait for it, cancel it, run it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fennelq.cli import output
+from fennelq.cli.exits import Exit, Problem
+from fennelq.cli.options import AppDir, AppPath, JobId, JobIds, Json, Timeout
+from fennelq.cli.session import found, with_app
+from fennelq.errors import JobError, ResultExpired
+from fennelq.model.job import JobInfo, Status
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+commands = typer.Typer(no_args_is_help=True, help="One job: look at it, wait for it, cancel it, retry it.")
+
+
+@commands.command("show")
+def show(job: JobId, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
+    """Everything known about a job."""
+    info = with_app(found(app, app_dir).app, lambda app: _known(app, job))
+    if as_json:
+        output.document(output.of_job(info))
+        return
+    failure = info.error
+    told: dict[str, object] = {
+        **output.of_job(info),
+        "arguments": output.text_of(info.arguments),
+        "headers": output.record(info.headers) if info.headers else None,
+        "error": failure.error_type if failure else None,
+        "message": failure.message if failure else None,
+    }
+    output.facts(told)
+    if failure and failure.traceback:
+        print(f"\n{output.lines(failure.traceback)}")
+
+
+@commands.command("wait")
+def wait(
+    job: JobId, app: AppPath = None, app_dir: AppDir = None, timeout: Timeout = None, as_json: Json = False
+) -> None:
+    """Wait until a job has ended and print its result, as JSON. Exits with 1 when it ended without one."""
+    print_result(with_app(found(app, app_dir).app, lambda app: ended(app, job, timeout)), as_json=as_json)
+
+
+@commands.command("cancel")
+def cancel(jobs: JobIds, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
+    """Cancel jobs that have not started. Exits with 1 when one has."""
+    _each(with_app(found(app, app_dir).app, lambda app: _cancel(app, jobs)), as_json=as_json)
+
+
+@commands.command("retry")
+def retry(jobs: JobIds, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
+    """Run dead jobs again, with a fresh budget of retries: `dlq replay` for single jobs."""
+    _each(with_app(found(app, app_dir).app, lambda app: _retry(app, jobs)), as_json=as_json)
+
+
+async def ended(app: App, job: str, timeout: float | None) -> dict[str, Any]:
+    """How a job ended, in JSON values; raises ResultTimeout, or ResultExpired when nothing is known of it."""
+    try:
+        return {"id": job, "status": Status.SUCCESS, "result": await app.result(job).get(timeout)}
+    except ResultExpired:
+        raise
+    except JobError as error:
+        return {"id": job, "status": await app.result(job).status(), "error": str(error)}
+
+
+def print_result(said: dict[str, Any], *, as_json: bool) -> None:
+    """Print how a job ended; an end without a result exits with 1."""
+    if as_json:
+        output.document(said)
+    elif "error" not in said:
+        print(output.record(said["result"]))
+    else:
+        output.say(f"fennelq: {said['error']}")
+    if "error" in said:
+        raise typer.Exit(Exit.FAILED)
+
+
+async def _known(app: App, job: str) -> JobInfo:
+    info = await app.client.info(job)
+    if info is None:
+        raise Problem(f"there is no record of job {job}: it never was, or ended too long ago", Exit.NOT_FOUND)
+    return info
+
+
+Answer = tuple[str, Exit, str]
+
+
+async def _cancel(app: App, jobs: list[str]) -> list[Answer]:
+    return [await _cancel_one(app, job) for job in dict.fromkeys(jobs)]
+
+
+async def _cancel_one(app: App, job: str) -> Answer:
+    if await app.result(job).cancel():
+        return job, Exit.OK, "cancelled"
+    status = await app.result(job).status()
+    if status is Status.UNKNOWN:
+        return job, Exit.NOT_FOUND, "unknown"
+    return job, Exit.FAILED, f"too late: {status}"
+
+
+async def _retry(app: App, jobs: list[str]) -> list[Answer]:
+    return [await _retry_one(app, job) for job in dict.fromkeys(jobs)]
+
+
+async def _retry_one(app: App, job: str) -> Answer:
+    report = await app.dlq.replay(ids=[job])
+    if report.replayed:
+        return job, Exit.OK, "replayed"
+    if report.key_taken:
+        return job, Exit.FAILED, "its idempotency key is taken by another job"
+    if report.broken:
+        return job, Exit.FAILED, "its record cannot be read"
+    status = await app.result(job).status()
+    if status is Status.UNKNOWN:
+        return job, Exit.NOT_FOUND, "unknown"
+    return job, Exit.FAILED, f"not dead: {status}"
+
+
+def _each(answers: list[Answer], *, as_json: bool) -> None:
+    if as_json:
+        output.document([{"id": job, "done": code is Exit.OK, "answer": text} for job, code, text in answers])
+    else:
+        output.table(("id", "answer"), [(job, text) for job, _, text in answers])
+    raise typer.Exit(max(code for _, code, _ in answers))

@@ -1,0 +1,140 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from fennelq.dlq import Filters, Moment
+from fennelq.errors import ConfigurationError
+from fennelq.model.job import split_id
+from fennelq.model.options import valid_name
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_LONGEST = 100 * 366 * 86400
+
+
+def duration(text: str) -> float:
+    """Seconds: `60`, `90s`, `30m`, `1h30m`, `7d`."""
+    said = text.strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", said):
+        seconds = float(said)
+    elif said and not _PART.sub("", said):
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(said))
+    else:
+        raise typer.BadParameter(f"{text!r} is no duration: write seconds, or 90s, 30m, 1h30m, 7d")
+    if seconds > _LONGEST:
+        raise typer.BadParameter(f"{text!r} is too long")
+    return seconds
+
+
+def moment(text: str) -> datetime:
+    """A date or a time as ISO 8601 writes it; local when it names no zone."""
+    try:
+        said = datetime.fromisoformat(text.strip())
+        return said if said.tzinfo else said.astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(f"{text!r} is no moment: write 2026-05-01 or 2026-05-01T14:30") from None
+
+
+def ago(text: str) -> Moment:
+    """How long ago, or a moment."""
+    try:
+        return timedelta(seconds=duration(text))
+    except typer.BadParameter:
+        return _moment_or_duration(text)
+
+
+def _moment_or_duration(text: str) -> datetime:
+    try:
+        return moment(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(f"{text!r} is neither how long ago (30m, 2h, 7d) nor a date") from None
+
+
+def job_id(text: str) -> str:
+    """The id of a job."""
+    try:
+        queue, _ = split_id(text)
+        valid_name("queue", queue)
+    except (ValueError, ConfigurationError) as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def queue_name(text: str) -> str:
+    """The name of a queue."""
+    try:
+        return valid_name("queue", text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+AppPath = Annotated[
+    str | None,
+    typer.Option(
+        "-A",
+        "--app",
+        metavar="MODULE:APP",
+        help="The app. Default: FENNELQ_APP, app in [tool.fennelq], or the one in app.py, tasks.py or main.py.",
+    ),
+]
+AppDir = Annotated[
+    Path | None,
+    typer.Option("--app-dir", metavar="FOLDER", help="Where its modules are. Default: the current folder."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+Timeout = Annotated[
+    Any, typer.Option("--timeout", parser=duration, metavar="DURATION", help="Wait this long at most.")
+]
+JobId = Annotated[Any, typer.Argument(parser=job_id, metavar="ID", help="Id of the job.")]
+JobIds = Annotated[list[Any], typer.Argument(parser=job_id, metavar="ID…", help="Ids of jobs.")]
+QueueName = Annotated[Any, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of the queue.")]
+
+DeadIds = Annotated[
+    list[Any] | None, typer.Argument(parser=job_id, metavar="[ID…]", help="Only these jobs. Default: all.")
+]
+InQueue = Annotated[
+    list[Any] | None,
+    typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Only of this queue; repeatable."),
+]
+OfTask = Annotated[
+    str | None,
+    typer.Option("--task", metavar="TASK", help="Only of this task: module:function, or function."),
+]
+OfError = Annotated[
+    str | None,
+    typer.Option("--error", metavar="TYPE", help="Only with this error: shop.CardRefused, or ValueError."),
+]
+Since = Annotated[
+    Any,
+    typer.Option(
+        "--since", parser=ago, metavar="WHEN", help="Died since then: 30m, 2h, 7d (ago), or a date."
+    ),
+]
+Until = Annotated[
+    Any,
+    typer.Option(
+        "--until", parser=ago, metavar="WHEN", help="Died until then: 30m, 2h, 7d (ago), or a date."
+    ),
+]
+
+
+def filters(
+    ids: list[Any] | None,
+    queue: list[Any] | None,
+    task: str | None,
+    error: str | None,
+    since: Any,
+    until: Any,
+) -> Filters:
+    """What was said of which dead jobs are meant; empty when nothing."""
+    said = {"ids": ids, "queue": queue, "task": task, "error": error, "since": since, "until": until}
+    return cast("Filters", {name: value for name, value in said.items() if value is not None and value != []})

@@ -1,0 +1,80 @@
+"""`fennelq worker`: run jobs until told to stop."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, cast
+
+import typer
+
+from fennelq.cli.options import AppDir, AppPath, duration
+from fennelq.settings import LogFormat, LogLevel
+
+
+def run(
+    app: AppPath = None,
+    app_dir: AppDir = None,
+    processes: Annotated[
+        int | None, typer.Option("-p", "--processes", min=1, help="Executor processes. Default: one per CPU.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("-c", "--concurrency", min=1, help="Jobs at a time in each. Default: 32.")
+    ] = None,
+    queues: Annotated[
+        str | None,
+        typer.Option(
+            "-q",
+            "--queues",
+            metavar="QUEUES",
+            help="mail,default: in this order; mail:3,default:1: weighted. Default: every queue, equally.",
+        ),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option("--priority", metavar="LANES", help="Only these lanes: high,normal. Default: all."),
+    ] = None,
+    burst: Annotated[bool, typer.Option("--burst", help="Stop when nothing is left to do.")] = False,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            "--grace",
+            parser=duration,
+            metavar="DURATION",
+            help="How long running jobs may go on after SIGTERM. Default: 25 s.",
+        ),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error, critical."),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, console, json.")
+    ] = None,
+) -> None:
+    """Run jobs until SIGTERM or Ctrl-C; a second one stops at once."""
+    from fennelq import log
+    from fennelq.cli.session import found
+    from fennelq.worker.supervisor import serve
+
+    _say_to_children(FENNELQ_LOG_LEVEL=log_level, FENNELQ_LOG_FORMAT=log_format)
+    named = found(app, app_dir)
+    settings = named.app.settings
+    log.setup(
+        cast("LogFormat", log_format or settings.log_format),
+        cast("LogLevel", log_level or settings.log_level),
+    )
+    code = serve(
+        named,
+        processes=processes,
+        concurrency=concurrency,
+        queues=queues,
+        priorities=priority,
+        burst=burst,
+        grace=grace,
+    )
+    raise typer.Exit(code)
+
+
+def _say_to_children(**variables: str | None) -> None:
+    """Settings take a variable like this from the environment, which the executors inherit."""
+    os.environ.update({name: value for name, value in variables.items() if value is not None})

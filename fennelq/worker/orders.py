@@ -1,0 +1,42 @@
+"""What a supervisor tells its executors: one argument of a command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from fennelq.broker.keys import LANES, QUARANTINE
+
+CANNOT_RUN = 78
+"""Exit code of an executor that cannot run with these settings: starting it again would not help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """How an executor is to run."""
+
+    app: str
+    name: str = ""
+    concurrency: int = 32
+    queues: str | None = None
+    lanes: tuple[str, ...] = tuple(LANES.values())
+    burst: bool = False
+    grace: float = 25.0
+    lifeline: int = -1
+    """A pipe that the supervisor holds open: its end is the supervisor's end, however it died."""
+    signs: int = -1
+    """A pipe to the supervisor, for signs."""
+
+    def for_quarantine(self) -> Orders:
+        """The same, for suspects: one job at a time, from the quarantine lane, until it is empty."""
+        return replace(self, concurrency=1, lanes=(QUARANTINE,), burst=True)
+
+    def to_text(self) -> str:
+        """The orders as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Orders:
+        """The orders that were given."""
+        said = json.loads(text)
+        return cls(**{**said, "lanes": tuple(said["lanes"])})

@@ -1,0 +1,70 @@
+"""What people and colleagues want to know: which executors there are, how others ended, which queues exist.
+
+Nothing here decides who owns a job: that is the lease, and nothing but the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+
+from fennelq import clock
+from fennelq.broker.broker import Broker
+from fennelq.broker.verbs import presence
+
+Facts = Callable[[], dict[str, object]]
+
+_FORGOTTEN_AFTER_MS = 3_600_000
+
+
+class Presence:
+    """Tells of this executor, and listens to what others tell."""
+
+    name = "presence"
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        executor: str,
+        broker: Broker,
+        interval: float,
+        facts: Facts,
+        queues: Callable[[], set[str]],
+        discovered: Callable[[set[str]], Awaitable[None]],
+    ) -> None:
+        self._app, self._executor, self._broker, self._interval = app, executor, broker, interval
+        self._facts, self._queues, self._discovered = facts, queues, discovered
+        self.deaths: dict[str, str] = {}
+        """Executor → how its process ended, as its supervisor saw it."""
+
+    async def tick(self) -> float:
+        """Tell and listen, in one round trip."""
+        facts = {**self._facts(), "beat_ms": clock.wall_ms(), "interval": self._interval}
+        known, executors, _ = await asyncio.gather(
+            self._broker.ask(presence.known_queues(self._app)),
+            self._broker.ask(presence.known_executors(self._app)),
+            self._broker.ask(presence.note_executor(self._app, self._executor, orjson.dumps(facts))),
+        )
+        if missing := self._queues() - known:
+            await self._broker.ask(presence.note_queues(self._app, sorted(missing)))
+        await self._hear({name: _facts_of(raw) for name, raw in executors.items()})
+        await self._discovered(known)
+        return self._interval
+
+    async def _hear(self, executors: dict[str, dict[str, Any]]) -> None:
+        self.deaths = {name: str(facts["died"]) for name, facts in executors.items() if "died" in facts}
+        oldest = clock.wall_ms() - _FORGOTTEN_AFTER_MS
+        if forgotten := [name for name, facts in executors.items() if int(facts.get("beat_ms", 0)) < oldest]:
+            await self._broker.ask(presence.forget_executors(self._app, forgotten))
+
+
+def _facts_of(raw: bytes) -> dict[str, Any]:
+    try:
+        facts = orjson.loads(raw)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

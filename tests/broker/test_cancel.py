@@ -1,0 +1,192 @@
+"""cancel: ends jobs that have not started."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fennelq.model.outcome import retried, snoozed
+from tests.broker.desk import DEAD, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
+from tests.kit.server import Server
+
+pytestmark = pytest.mark.both_servers
+
+DAY = 86_400_000
+IN_HAND = pytest.mark.audit(unfinished=True)
+
+
+def cancelled(desk: Desk, key: str = "1") -> None:
+    record = desk.record(key)
+    assert (record["s"], record["y"]) == ("K", "cancelled")
+    assert desk.result(key) == ['{"cancelled":"cancelled"}']
+    assert desk.record_ttl(key) == about(LIFETIMES.failure_ms)
+    assert desk.result_ttl(key) == about(LIFETIMES.failure_ms)
+    assert desk.everywhere() == []
+
+
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+def test_a_queued_job_is_cancelled_and_its_entry_is_gone(desk: Desk, priority: str) -> None:
+    desk.enqueue(a_job(priority=priority))
+    assert desk.cancel("1") == [1]
+    cancelled(desk)
+    assert desk.stats() == {"K": 1}
+    assert desk.take() == []
+
+
+def test_a_scheduled_job_is_cancelled(desk: Desk) -> None:
+    desk.enqueue(a_job(delay_ms=DAY))
+    assert desk.cancel("1") == [1]
+    cancelled(desk)
+
+
+@pytest.mark.parametrize("outcome", [retried(86_400, FAILURE), snoozed(86_400)], ids="RZ")
+def test_a_job_that_waits_for_its_next_run_is_cancelled(desk: Desk, outcome: object) -> None:
+    desk.finish(desk.executing(), outcome)  # type: ignore[arg-type]
+    assert desk.cancel("1") == [1]
+    cancelled(desk)
+
+
+def test_a_job_that_was_handed_back_is_cancelled(desk: Desk) -> None:
+    desk.release(desk.executing())
+    assert desk.cancel("1") == [1]
+    cancelled(desk)
+
+
+def test_the_reason_is_told(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.cancel("1", why='the user said "no"')
+    assert desk.record()["y"] == 'the user said "no"'
+    assert desk.result() == ['{"cancelled":"the user said \\"no\\""}']
+
+
+def test_those_who_wait_are_told(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    with desk.redis.pubsub() as heard:
+        heard.subscribe("me")
+        heard.get_message(timeout=1)
+        desk.watch("me", "1")
+        desk.cancel("1")
+        message = heard.get_message(timeout=1)
+    assert message is not None
+    assert message["data"] == b'mail:1\n{"cancelled":"cancelled"}'
+
+
+def test_a_job_that_a_blocked_read_holds_already_is_taken_from_it(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    woken = desk.block()
+    assert desk.cancel("1") == [1]
+    assert desk.pending() == {}
+    assert desk.fetch(woken=woken).deliveries == []
+    assert desk.release(woken) == 0
+    cancelled(desk)
+
+
+@IN_HAND
+def test_for_a_running_job_it_is_too_late(desk: Desk) -> None:
+    desk.executing()
+    before = desk.everything()
+    assert desk.cancel("1") == [0]
+    assert desk.everything() == before
+
+
+@pytest.mark.parametrize("end", ["succeeded", "dead", "cancelled"])
+def test_for_a_job_that_has_ended_it_is_too_late(desk: Desk, end: str) -> None:
+    if end == "cancelled":
+        desk.enqueue(a_job())
+        desk.cancel("1")
+    elif end == "dead":
+        desk.dead(outcome=DEAD)
+    else:
+        desk.finish(desk.executing())
+    before = desk.everything()
+    assert desk.cancel("1") == [0]
+    assert desk.everything() == before
+
+
+def test_an_unknown_job_is_unknown(desk: Desk) -> None:
+    assert desk.cancel("nobody") == [-1]
+
+
+@pytest.mark.audit(lost={"mail:1"})
+def test_a_record_of_a_wrong_type_is_unknown(desk: Desk) -> None:
+    desk.redis.set(desk.keys.record("1"), "what?")
+    assert desk.cancel("1") == [-1]
+
+
+@IN_HAND
+def test_each_job_of_a_batch_has_its_own_answer(desk: Desk) -> None:
+    desk.executing(a_job("running"))
+    desk.enqueue(a_job("queued"), a_job("later", delay_ms=DAY))
+    assert desk.cancel("running", "queued", "nobody", "later", "queued") == [0, 1, -1, 1, 0]
+    assert desk.stats() == {"K": 2}
+
+
+@pytest.mark.parametrize("told", [{}, {"delay_ms": DAY}])
+@pytest.mark.audit(lost={"mail:1"})
+def test_a_job_whose_entry_vanished_is_not_cancelled_twice(desk: Desk, told: dict[str, int]) -> None:
+    desk.enqueue(a_job(**told))
+    desk.redis.delete(desk.keys["s"], desk.keys["sched"])
+    assert desk.cancel("1") == [0]
+    assert desk.result() == []
+    desk.open()
+
+
+@pytest.mark.audit(lost={"mail:1"})
+def test_a_retry_whose_member_vanished_is_not_cancelled(desk: Desk) -> None:
+    desk.finish(desk.executing(), retried(86_400, FAILURE))
+    desk.redis.delete(desk.keys["retry"])
+    assert desk.cancel("1") == [0]
+    assert desk.record()["s"] == "R"
+
+
+@pytest.mark.audit(lost={"mail:1"})
+def test_a_record_that_names_no_place_is_left_alone(desk: Desk) -> None:
+    desk.redis.hset(desk.keys.record("1"), "t", "app:welcome")
+    assert desk.cancel("1") == [0]
+
+
+def test_a_cancelled_job_keeps_its_idempotency_key_while_its_record_lives(desk: Desk) -> None:
+    desk.enqueue(a_job(idempotency="app:welcome:42"))
+    desk.cancel("1")
+    assert desk.ttl(desk.idem("app:welcome:42")) == about(LIFETIMES.failure_ms)
+    assert desk.enqueue(a_job("2", idempotency="app:welcome:42")) == [b"1"]
+
+
+def test_against_readers_each_job_is_either_cancelled_or_run(desk: Desk) -> None:
+    keys = [str(key) for key in range(300)]
+    for start in range(0, 300, 100):
+        desk.enqueue(*(a_job(key) for key in keys[start : start + 100]))
+
+    def read(name: str) -> list[str]:
+        ran = list[str]()
+        for _ in range(40):
+            deliveries = desk.take(name, free=random.randint(1, 8))
+            ran += [delivery.key for delivery in deliveries]
+            desk.finish(deliveries)
+        return ran
+
+    def cancel(seed: int) -> list[str]:
+        mine = random.Random(seed).sample(keys, 150)
+        return [key for key in mine if desk.cancel(key) == [1]]
+
+    with ThreadPoolExecutor(6) as pool:
+        runs = [pool.submit(read, name) for name in ("anna", "berta", "clara", "dora")]
+        cancels = [pool.submit(cancel, seed) for seed in (1, 2)]
+        ran = [key for run in runs for key in run.result()]
+        stopped = [key for job in cancels for key in job.result()]
+    rest = desk.take(free=300)
+    desk.finish(rest)
+    ran += [delivery.key for delivery in rest]
+    assert len(ran) == len(set(ran))
+    assert len(stopped) == len(set(stopped))
+    assert sorted(ran + stopped) == sorted(keys)
+    assert all(len(desk.result(key)) == 1 for key in keys)
+
+
+def test_over_maxmemory_jobs_are_cancelled(desk: Desk, server: Server) -> None:
+    desk.enqueue(*some_jobs(3))
+    with server.configured(maxmemory="1"):
+        assert desk.cancel("1", "2", "3") == [1, 1, 1]
+    assert desk.everywhere() == []

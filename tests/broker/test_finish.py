@@ -1,0 +1,507 @@
+"""finish: settles a batch of runs; only who still owns an entry may."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import orjson
+import pytest
+
+from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.model.job import Delivery
+from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, retried, snoozed, succeeded
+from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, RESULT_MS, Desk, a_job, about, some_jobs
+from tests.kit.server import Server
+
+pytestmark = [pytest.mark.both_servers, pytest.mark.audit(unfinished=True)]
+
+MINUTE = 60_000
+DAY = 86_400_000
+RETRY = retried(60, FAILURE)
+SNOOZE = snoozed(60)
+CANCELLED = cancelled("asked to", 30_000)
+NOTHING = succeeded(b"", RESULT_MS)
+ALL = pytest.mark.parametrize("outcome", [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED], ids="SNDRZK")
+
+
+# How it may end
+
+
+@ALL
+def test_a_settled_job_is_in_no_lane_any_more(desk: Desk, outcome: Outcome) -> None:
+    assert desk.finish(desk.executing(), outcome) == [1]
+    assert desk.entries("s") == []
+    assert desk.pending() == {}
+    assert desk.stats() == {outcome.kind: 1}
+
+
+def test_success_keeps_the_result_and_drops_the_arguments(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    before = desk.now()
+    assert desk.finish([delivery]) == [1]
+    record = desk.record()
+    assert desk.result() == ['{"ok":42}']
+    assert desk.result_ttl() == about(RESULT_MS)
+    assert (record["s"], record["a"], record["p"]) == ("S", "", f"s/{delivery.entry}")
+    assert before <= int(record["z"]) <= desk.now()
+
+
+def test_success_without_a_value_keeps_no_result(desk: Desk) -> None:
+    desk.finish(desk.executing(), NOTHING)
+    assert desk.record()["s"] == "N"
+    assert desk.redis.exists(desk.keys.result("1")) == 0
+    assert desk.record_ttl() == about(LIFETIMES.record_ms)
+
+
+def test_no_result_is_kept_when_its_lifetime_is_zero(desk: Desk) -> None:
+    desk.finish(desk.executing(), succeeded(b"42", 0))
+    assert desk.record()["s"] == "S"
+    assert desk.redis.exists(desk.keys.result("1")) == 0
+
+
+def test_a_record_outlives_a_late_retry_of_its_call_and_its_result(desk: Desk) -> None:
+    first, second = desk.executing(*some_jobs(2))
+    short, long = succeeded(b"1", 1_000), succeeded(b"1", DAY)
+    desk.settle(Settled(first, short), Settled(second, long))
+    assert desk.record_ttl("1") == about(LIFETIMES.record_ms)
+    assert desk.record_ttl("2") == about(DAY)
+    assert desk.result_ttl("2") == about(DAY)
+
+
+def test_a_dead_job_is_in_the_dlq_and_its_record_never_expires(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    before = desk.now()
+    desk.finish([delivery], DEAD)
+    ((entry, dead),) = desk.entries("dlq")
+    record = desk.record()
+    assert dead == {"i": "1", "t": "app:welcome", "e": "ValueError", "m": "no such user", "y": "failed"}
+    assert record["p"] == f"dlq/{entry}"
+    assert (record["s"], record["y"], record["n"], record["T"]) == ("D", "failed", "3", f"s/{delivery.entry}")
+    assert record["a"] == "[42]"
+    assert before <= int(record["z"]) <= desk.now()
+    assert orjson.loads(record["x"])["traceback"] == FAILURE.traceback
+    assert orjson.loads(desk.result()[0]) == {"dead": orjson.loads(record["x"])}
+    assert desk.record_ttl() == -1
+    assert desk.result_ttl() == about(LIFETIMES.failure_ms)
+
+
+def test_the_dlq_shows_only_the_beginning_of_a_long_message(desk: Desk) -> None:
+    long = FAILURE._replace(message="x" * 4000)
+    desk.finish(desk.executing(), died(long, 1, MINUTE))
+    assert desk.entries("dlq")[0][1]["m"] == "x" * 200
+    assert orjson.loads(desk.record()["x"])["message"] == "x" * 4000
+
+
+def test_a_failed_try_waits_for_its_retry(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    before = desk.now()
+    desk.finish([delivery], RETRY)
+    record = desk.record()
+    assert before + MINUTE <= desk.due("retry")["1"] <= desk.now() + MINUTE
+    assert (record["s"], record["p"], record["n"], record["T"]) == ("R", "retry", "1", f"s/{delivery.entry}")
+    assert orjson.loads(record["x"])["message"] == "no such user"
+    assert record["a"] == "[42]"
+    assert desk.record_ttl() == -1
+    assert desk.result() == []
+
+
+def test_every_failed_try_is_counted(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    tries = list[int]()
+    for _ in range(3):
+        (delivery,) = desk.take()
+        tries.append(delivery.tries)
+        desk.finish([delivery], retried(0, FAILURE))
+        assert desk.promote()[0] == 1
+    assert tries == [0, 1, 2]
+
+
+def test_a_snoozed_job_is_scheduled_and_no_try_is_counted(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    before = desk.now()
+    desk.finish([delivery], SNOOZE)
+    record = desk.record()
+    assert before + MINUTE <= desk.due("sched")["1"] <= desk.now() + MINUTE
+    assert (record["s"], record["p"], record["T"]) == ("L", "sched", f"s/{delivery.entry}")
+    assert "n" not in record
+
+
+def test_a_cancelled_job_says_why_to_those_who_wait(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    before = desk.now()
+    desk.finish([delivery], CANCELLED)
+    record = desk.record()
+    assert desk.result() == ['{"cancelled":"asked to"}']
+    assert desk.result_ttl() == about(30_000)
+    assert desk.record_ttl() == about(LIFETIMES.record_ms)
+    assert (record["s"], record["y"], record["p"]) == ("K", "asked to", f"s/{delivery.entry}")
+    assert before <= int(record["z"]) <= desk.now()
+
+
+def test_a_batch_settles_each_job_in_its_own_way(desk: Desk) -> None:
+    outcomes = [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED, DONE]
+    deliveries = desk.executing(*some_jobs(6), a_job("7", priority="low"))
+    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 7
+    assert [desk.record(d.key)["s"] for d in deliveries] == ["S", "N", "D", "R", "L", "K", "S"]
+    assert desk.stats() == {"S": 2, "N": 1, "D": 1, "R": 1, "Z": 1, "K": 1}
+    assert desk.entries("s") == desk.entries("s:low") == []
+
+
+# Whose it is
+
+
+def test_a_repeated_settle_is_done_by_you(desk: Desk) -> None:
+    deliveries = desk.executing()
+    desk.finish(deliveries)
+    before = desk.everything()
+    assert desk.finish(deliveries) == [2]
+    assert desk.everything() == before
+
+
+@ALL
+def test_every_settle_may_be_repeated(desk: Desk, outcome: Outcome) -> None:
+    deliveries = desk.executing()
+    desk.finish(deliveries, outcome)
+    before = desk.everything()
+    assert desk.finish(deliveries, outcome) == [2]
+    assert desk.everything() == before
+
+
+def test_a_settle_that_is_repeated_within_one_batch_counts_once(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    assert desk.finish([delivery, delivery]) == [1, 2]
+    assert desk.stats() == {"S": 1}
+
+
+@pytest.mark.parametrize("outcome", [retried(0, FAILURE), snoozed(0)], ids="RZ")
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_settle_is_still_known_when_the_job_has_gone_on(desk: Desk, outcome: Outcome, steps: int) -> None:
+    deliveries = desk.executing()
+    desk.finish(deliveries, outcome)
+    while steps > 1 and desk.promote()[0] == 0:
+        pass
+    if steps > 2:
+        desk.take("berta")
+    before = desk.everything()
+    assert desk.finish(deliveries, outcome) == [2]
+    assert desk.everything() == before
+
+
+def test_a_settle_is_still_known_when_the_next_run_has_ended(desk: Desk) -> None:
+    first = desk.executing()
+    desk.finish(first, retried(0, FAILURE))
+    desk.promote()
+    second = desk.take()
+    desk.finish(second)
+    assert desk.finish(first) == [2]
+    assert desk.finish(second) == [2]
+    assert desk.result() == ['{"ok":42}']
+
+
+@ALL
+def test_who_lost_the_job_changes_nothing(desk: Desk, outcome: Outcome) -> None:
+    zombie = desk.executing()
+    desk.release(zombie)
+    desk.take("berta")
+    before = desk.everything()
+    assert desk.finish(zombie, outcome) == [0]
+    assert desk.everything() == before
+
+
+@ALL
+def test_who_lost_a_job_that_has_not_started_again_changes_nothing(desk: Desk, outcome: Outcome) -> None:
+    zombie = desk.executing()
+    desk.release(zombie)
+    before = desk.everything()
+    assert desk.finish(zombie, outcome) == [0]
+    assert desk.everything() == before
+
+
+@ALL
+def test_who_lost_a_job_that_has_ended_changes_nothing(desk: Desk, outcome: Outcome) -> None:
+    zombie = desk.executing()
+    desk.release(zombie)
+    desk.finish(desk.take("berta"))
+    before = desk.everything()
+    assert desk.finish(zombie, outcome) == [0]
+    assert desk.everything() == before
+
+
+def test_who_lost_a_job_that_waits_for_a_retry_changes_nothing(desk: Desk) -> None:
+    zombie = desk.executing()
+    desk.release(zombie)
+    desk.finish(desk.take("berta"), RETRY)
+    before = desk.everything()
+    assert desk.finish(zombie) == [0]
+    assert desk.everything() == before
+
+
+@pytest.mark.audit(lost={"mail:1"})
+def test_an_owner_whose_record_is_of_a_wrong_type_by_now_has_lost_it(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    desk.redis.xack(desk.keys["s"], "fq", delivery.entry)
+    desk.redis.xdel(desk.keys["s"], delivery.entry)
+    desk.redis.set(desk.keys.record("1"), "what?")
+    assert desk.finish([delivery]) == [0]
+
+
+def test_an_owner_whose_record_is_gone_has_lost_it(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    desk.finish([delivery])
+    desk.redis.delete(desk.keys.record("1"), desk.keys.result("1"))
+    assert desk.finish([delivery]) == [0]
+
+
+def test_one_of_many_who_settle_at_once_is_the_owner(desk: Desk) -> None:
+    def settle(outcome: Outcome) -> int:
+        barrier.wait()
+        return desk.finish([delivery], outcome)[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        for key in range(25):
+            (delivery,) = desk.executing(a_job(str(key)))
+            barrier = threading.Barrier(4)
+            answers = list(pool.map(settle, [DONE, RETRY, DEAD, CANCELLED]))
+            assert sorted(answers) == [1, 2, 2, 2]
+    assert sum(desk.stats().values()) == 25
+
+
+# One never takes another with it
+
+
+def broken(desk: Desk, key: str) -> None:
+    """The job is in the DLQ, once, as broken, with a result that says so."""
+    entries = [(entry, fields) for entry, fields in desk.entries("dlq") if fields["i"] == key]
+    assert [(fields["e"], fields["y"]) for _, fields in entries] == [("Broken", "broken")]
+    record = desk.record(key)
+    assert (record["s"], record["y"], record["p"]) == ("D", "broken", f"dlq/{entries[0][0]}")
+    assert desk.record_ttl(key) == -1
+    told = orjson.loads(desk.result(key)[0])["dead"]
+    assert (told["type"], told["reason"]) == ("Broken", "broken")
+    assert told == orjson.loads(record["x"])
+    assert desk.result_ttl(key) == about(LIFETIMES.failure_ms)
+
+
+def in_the_middle(desk: Desk, outcome: Outcome = DONE, **told: object) -> list[Delivery]:
+    """Five jobs of which the third is about to be spoiled."""
+    return desk.executing(*some_jobs(2), a_job("3", **told), a_job("4"), a_job("5"))
+
+
+def all_but_the_third_succeeded(desk: Desk) -> None:
+    assert [desk.record(key)["s"] for key in "1245"] == ["S"] * 4
+    assert desk.stats() == {"S": 4, "D": 1, "broken": 1}
+    assert desk.entries("s") == []
+    assert desk.pending() == {}
+
+
+@ALL
+def test_a_record_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
+    desk: Desk, outcome: Outcome
+) -> None:
+    deliveries = in_the_middle(desk)
+    desk.redis.delete(desk.keys.record("3"))
+    desk.redis.set(desk.keys.record("3"), "what?")
+    outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
+    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 5
+    broken(desk, "3")
+    all_but_the_third_succeeded(desk)
+    assert desk.due("retry") == desk.due("sched") == {}
+
+
+@pytest.mark.parametrize("outcome", [DONE, DEAD, CANCELLED], ids="SDK")
+def test_a_result_key_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
+    desk: Desk, outcome: Outcome
+) -> None:
+    deliveries = in_the_middle(desk)
+    desk.redis.set(desk.keys.result("3"), "what?")
+    outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
+    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 5
+    broken(desk, "3")
+    all_but_the_third_succeeded(desk)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome("?"),
+        Outcome("S", b'{"ok":1}', ttl_ms=0)._replace(ttl_ms="soon"),  # type: ignore[arg-type]
+        Outcome("R", b"soon", failure_to_wire(FAILURE, 0)),
+        Outcome("Z", b"soon"),
+        Outcome("D", b"{}", b"not JSON"),
+        Outcome("D", b"{}", b"[]"),
+        Outcome("D", b"{}", b'{"message":"x","tries":1}'),
+        Outcome("D", b"{}", b'{"type":"x","tries":1}'),
+        Outcome("D", b"{}", b"null"),
+    ],
+    ids=str,
+)
+def test_an_outcome_that_cannot_be_read_is_dead_as_broken(desk: Desk, outcome: Outcome) -> None:
+    deliveries = in_the_middle(desk)
+    outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
+    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 5
+    broken(desk, "3")
+    all_but_the_third_succeeded(desk)
+    assert desk.due("retry") == desk.due("sched") == {}
+
+
+@pytest.mark.parametrize("tries", [b"null", b"{}", b'"x"'])
+def test_a_failure_with_an_unreadable_count_is_dead_once(desk: Desk, tries: bytes) -> None:
+    failure = b'{"type":"x","message":"y","tries":%b}' % tries
+    desk.finish(desk.executing(), Outcome("D", b"{}", failure, MINUTE, "failed"))
+    assert desk.waiting("dlq") == ["1"]
+    assert desk.record()["n"] == "0"
+
+
+def test_a_count_of_tries_that_is_no_number_is_dead_as_broken_and_not_retried(desk: Desk) -> None:
+    deliveries = in_the_middle(desk)
+    desk.redis.hset(desk.keys.record("3"), "n", "many")
+    outcomes = [RETRY if delivery.key == "3" else DONE for delivery in deliveries]
+    desk.settle(*map(Settled, deliveries, outcomes))
+    broken(desk, "3")
+    assert desk.due("retry") == {}
+
+
+def test_a_broken_job_tells_those_who_wait(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    with desk.redis.pubsub() as heard:
+        heard.subscribe("me")
+        heard.get_message(timeout=1)
+        desk.watch("me", "1")
+        desk.redis.set(desk.keys.result("1"), "what?")
+        desk.watch("me", "1")
+        desk.settle(Settled(delivery, DONE))
+        message = heard.get_message(timeout=1)
+    assert message is not None
+    assert b"broken" in message["data"]
+
+
+def test_nothing_is_kept_of_a_broken_job_when_failures_have_no_lifetime(desk: Desk) -> None:
+    desk.settle(Settled(desk.executing()[0], Outcome("?")), lifetimes=Lifetimes(600_000, 0))
+    assert desk.record()["s"] == "D"
+    assert desk.result() == []
+
+
+def test_a_broken_job_can_be_buried_although_a_set_is_of_a_wrong_type(desk: Desk) -> None:
+    desk.redis.set(desk.keys["retry"], "what?")
+    deliveries = desk.executing(*some_jobs(2))
+    assert desk.settle(Settled(deliveries[0], RETRY), Settled(deliveries[1], DONE)) == [1, 1]
+    broken(desk, "1")
+    assert desk.record("2")["s"] == "S"
+    desk.redis.delete(desk.keys["retry"])
+
+
+def test_an_idempotency_key_of_a_wrong_type_does_not_spoil_an_outcome(desk: Desk) -> None:
+    deliveries = desk.executing(a_job(idempotency="app:welcome:42"))
+    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.rpush(desk.idem("app:welcome:42"), "what?")
+    desk.finish(deliveries)
+    assert desk.record()["s"] == "S"
+    desk.redis.delete(desk.idem("app:welcome:42"))
+
+
+@pytest.mark.parametrize("entry", ["no-entry", "", "1-2-3"])
+def test_a_token_that_cannot_be_one_is_nobodys_and_the_others_settle(desk: Desk, entry: str) -> None:
+    deliveries = desk.executing(*some_jobs(3))
+    strange = deliveries[1]._replace(entry=entry)
+    assert desk.finish([deliveries[0], strange, deliveries[2]]) == [1, 0, 1]
+    assert desk.waiting() == ["2"]
+
+
+@pytest.mark.audit(lost={"mail:2"})
+def test_a_lane_that_vanished_does_not_keep_the_others_from_settling(desk: Desk) -> None:
+    deliveries = desk.executing(a_job("1"), a_job("2", priority="low"), a_job("3"))
+    desk.redis.delete(desk.keys["s:low"])
+    desk.redis.set(desk.keys["s:low"], "what?")
+    assert sorted(zip([d.key for d in deliveries], desk.finish(deliveries), strict=True)) == [
+        ("1", 1),
+        ("2", 0),
+        ("3", 1),
+    ]
+    desk.redis.delete(desk.keys["s:low"])
+
+
+def test_a_job_whose_record_vanished_leaves_a_tombstone(desk: Desk) -> None:
+    deliveries = desk.executing()
+    desk.redis.delete(desk.keys.record("1"))
+    assert desk.finish(deliveries) == [1]
+    assert desk.record()["s"] == "S"
+    assert desk.record_ttl() == about(LIFETIMES.record_ms)
+
+
+def test_an_entry_that_an_operator_deleted_can_still_be_settled(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    desk.redis.xdel(desk.keys["s"], delivery.entry)
+    assert desk.finish([delivery]) == [1]
+    assert desk.record()["s"] == "S"
+    assert desk.pending() == {}
+
+
+# What comes with it
+
+
+@pytest.mark.parametrize("outcome", [DONE, NOTHING, CANCELLED], ids="SNK")
+def test_an_idempotency_key_ends_with_the_record(desk: Desk, outcome: Outcome) -> None:
+    desk.finish(desk.executing(a_job(idempotency="app:welcome:42")), outcome)
+    assert desk.holder("app:welcome:42") == "1"
+    assert desk.ttl(desk.idem("app:welcome:42")) == about(LIFETIMES.record_ms)
+
+
+def test_an_idempotency_key_with_a_window_keeps_its_own_time(desk: Desk) -> None:
+    desk.finish(desk.executing(a_job(idempotency="app:welcome:42", window_ms=DAY)))
+    assert desk.ttl(desk.idem("app:welcome:42")) == about(DAY)
+
+
+def test_an_idempotency_key_that_another_job_has_by_now_is_left_alone(desk: Desk) -> None:
+    deliveries = desk.executing(a_job(idempotency="app:welcome:42"))
+    desk.redis.set(desk.idem("app:welcome:42"), "another")
+    desk.finish(deliveries)
+    assert desk.ttl(desk.idem("app:welcome:42")) == -1
+    desk.redis.delete(desk.idem("app:welcome:42"))
+
+
+@pytest.mark.parametrize("outcome", [DEAD, RETRY, SNOOZE], ids="DRZ")
+def test_a_job_that_may_go_on_keeps_its_idempotency_key_for_ever(desk: Desk, outcome: Outcome) -> None:
+    desk.finish(desk.executing(a_job(idempotency="app:welcome:42")), outcome)
+    assert desk.holder("app:welcome:42") == "1"
+    assert desk.ttl(desk.idem("app:welcome:42")) == -1
+
+
+@pytest.mark.parametrize("outcome", [DONE, NOTHING, DEAD, CANCELLED], ids="SNDK")
+def test_those_who_wait_are_told_once_with_the_envelope(desk: Desk, outcome: Outcome) -> None:
+    (delivery,) = desk.executing()
+    with desk.redis.pubsub() as heard:
+        heard.subscribe("me", "you")
+        for _ in range(2):
+            heard.get_message(timeout=1)
+        desk.watch("me", "1")
+        desk.watch("you", "1")
+        desk.finish([delivery], outcome)
+        told = [heard.get_message(timeout=1) for _ in range(2)]
+        assert heard.get_message(timeout=0.01) is None
+    assert {message["channel"] for message in told if message} == {b"me", b"you"}
+    assert {message["data"] for message in told if message} == {b"mail:1\n" + outcome.value}
+    assert "W" not in desk.record()
+
+
+@pytest.mark.parametrize("outcome", [RETRY, SNOOZE], ids="RZ")
+def test_those_who_wait_for_a_job_that_goes_on_go_on_waiting(desk: Desk, outcome: Outcome) -> None:
+    (delivery,) = desk.executing()
+    desk.watch("me", "1")
+    desk.finish([delivery], outcome)
+    assert desk.record()["W"] == "me"
+
+
+def test_over_maxmemory_every_outcome_is_written(desk: Desk, server: Server) -> None:
+    deliveries = desk.executing(*some_jobs(6))
+    outcomes = [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED]
+    with server.configured(maxmemory="1"):
+        assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 6
+    assert [desk.record(str(key))["s"] for key in range(1, 7)] == ["S", "N", "D", "R", "L", "K"]
+
+
+@pytest.mark.parametrize("hostile", [b'"]] return redis.call("FLUSHALL") --', b"\x00\xff", b"%s%d\n"])
+def test_values_are_data_whatever_they_say(desk: Desk, hostile: bytes) -> None:
+    deliveries = desk.executing()
+    desk.finish(deliveries, Outcome("S", hostile, ttl_ms=MINUTE))
+    assert desk.redis.lrange(desk.keys.result("1"), 0, -1) == [hostile]

@@ -1,0 +1,369 @@
+"""A random walk over the scripts: executors that lose replies, pause and come back as zombies, clients that repeat
+themselves, operators with sharp tools. After every step every job is in exactly one place, nothing that was
+delivered can be forgotten, and no outcome, once written, ever changes.
+
+Longer walks: `WALKS=5000 pytest tests/broker/test_walk.py`. A failure prints its steps, shortened, as a program.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Final, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from fennelq.broker.verbs import presence
+from fennelq.broker.verbs.lifecycle import Settled, Woken
+from fennelq.model.job import AnyJob, Delivery
+from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, succeeded
+from tests.broker.desk import APP, FAILURE, QUEUE, Desk, a_job
+from tests.kit.audit import audit
+from tests.kit.server import Server
+
+T = TypeVar("T")
+
+WALKS: Final = int(os.environ.get("WALKS", "60"))
+STEPS: Final = 60
+
+EXECUTORS = st.sampled_from(["anna", "berta", "clara", "dora"])
+ANY: Final = st.integers(0, 10_000)
+"""Which one of those there are."""
+RARELY: Final = st.sampled_from([False, False, False, True])
+KINDS = st.sampled_from("SSSNDDRRZK")
+HOUR = 3_600_000
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, object]:
+    """What a client says of a job; due times are long past or far away, so that no clock decides about a step."""
+    idempotency = draw(st.sampled_from(["", "", "", "app:welcome:a", "app:welcome:b"]))
+    return {
+        "priority": draw(st.sampled_from(["normal", "normal", "high", "low"])),
+        "at_ms": draw(st.sampled_from([0, 0, 0, 1, 1, 10**13])),
+        "expires_ms": draw(st.sampled_from([0, 0, 0, HOUR])),
+        "idempotency": idempotency,
+        "window_ms": draw(st.sampled_from([0, HOUR])) if idempotency else 0,
+        "nonce": draw(st.sampled_from(["", "mine"])),
+    }
+
+
+class Walk(RuleBasedStateMachine):
+    """What the walker knows: whom it sent, what it was handed, and how it was told that things ended."""
+
+    server: Server
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.flush()
+        self.desk = Desk(self.server)
+        self.desk.open()
+        self.jobs: dict[str, AnyJob] = {}
+        self.delivered: list[Delivery] = []
+        self.woken: list[Woken] = []
+        self.settled: set[tuple[str, str, str]] = set()
+        self.ended: dict[str, tuple[str, list[str]]] = {}
+        self.tries: Counter[str] = Counter()
+        self.fences: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.lost: set[str] = set()
+
+    # Clients
+
+    @initialize(told=st.lists(calls(), min_size=1, max_size=6))
+    def begin(self, told: list[dict[str, object]]) -> None:
+        for call in told:
+            self.enqueue(call)
+
+    @rule(told=calls())
+    def enqueue(self, told: dict[str, object]) -> None:
+        job = a_job(str(len(self.jobs) + len(self.lost) + 1000), **told)
+        (answer,) = self.desk.enqueue(job)
+        if answer == 1:
+            self.jobs[job.key] = job
+        else:
+            assert job.idempotency
+            assert answer.decode() in (*self.jobs, *self.lost)
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=ANY)
+    def enqueue_again(self, which: int) -> None:
+        job = pick(list(self.jobs.values()), which)
+        assert self.desk.enqueue(job) == [0]
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=ANY)
+    def enqueue_another_call_of_the_same_id(self, which: int) -> None:
+        job = pick(list(self.jobs.values()), which)
+        (answer,) = self.desk.enqueue(job._replace(nonce="theirs", args=b"[43]"))
+        assert answer == -1
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=ANY)
+    def cancel(self, which: int) -> None:
+        key = pick(list(self.jobs), which)
+        if self.desk.cancel(key) == [1]:
+            self.end(key, "K", '{"cancelled":"cancelled"}')
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=ANY, channel=st.sampled_from(["me", "you"]))
+    def watch(self, which: int, channel: str) -> None:
+        key = pick(list(self.jobs), which)
+        ((code, _, envelope),) = self.desk.watch(channel, key)
+        if key in self.ended:
+            letter, result = self.ended[key]
+            assert (code, envelope) == ("end", result[0].encode() if result else b"")
+            assert letter in "SNDK"
+
+    # Executors
+
+    @rule(who=EXECUTORS, free=st.integers(0, 6), reply_lost=RARELY, claim_again=RARELY)
+    def fetch(self, who: str, free: int, reply_lost: bool, claim_again: bool) -> None:
+        deliveries = self.desk.fetch(who, free=free, woken=self.woken).deliveries
+        if not claim_again:
+            self.woken = []
+        for delivery in deliveries:
+            assert delivery.key not in self.ended or delivery.key in self.lost
+            assert delivery.fence > self.fences[delivery.key] or delivery.key in self.lost
+            self.fences[delivery.key] = delivery.fence
+        if not reply_lost:
+            self.delivered += deliveries
+
+    @rule(who=EXECUTORS, reply_lost=RARELY)
+    def block(self, who: str, reply_lost: bool) -> None:
+        """A blocked read comes back. It is fetched later, by then perhaps no longer ours, or never."""
+        woken = self.desk.block(who)
+        if not reply_lost:
+            self.woken += woken[:1]
+
+    @precondition(lambda self: self.delivered)
+    @rule(batch=st.lists(st.tuples(ANY, KINDS), min_size=1, max_size=5))
+    def finish(self, batch: list[tuple[int, str]]) -> None:
+        """Of what was ever handed out: some of it is current, some a zombie's, some was settled before."""
+        self.settle([(pick(self.delivered[-12:], which), kind) for which, kind in batch])
+
+    @precondition(lambda self: self.delivered)
+    @rule(which=ANY, number=st.integers(1, 3))
+    def release(self, which: int, number: int) -> None:
+        first = which % len(self.delivered[-12:])
+        self.desk.release(self.delivered[-12:][first : first + number])
+
+    @rule(who=EXECUTORS)
+    def good_bye(self, who: str) -> None:
+        self.desk.say(presence.close_consumer(self.desk.keys, who))
+
+    # Services
+
+    @rule(limit=st.integers(1, 3))
+    def promote(self, limit: int) -> None:
+        self.desk.promote(limit)
+
+    @rule(lane=st.sampled_from(["s:high", "s", "s:low"]), number=st.integers(1, 4))
+    def sweep(self, lane: str, number: int) -> None:
+        """Somebody's lease ran out: the job goes to another one while its executor knows nothing of it.
+
+        The place of `recover`; and `beat`, which must not change anything here, belongs beside it.
+        """
+        self.hand_back(lane, number)
+
+    @rule(max_len=st.integers(0, 3), limit=st.integers(1, 3))
+    def gc(self, max_len: int, limit: int) -> None:
+        before = self.desk.waiting("dlq")
+        self.desk.gc(max_len=max_len, idle_ms=0, limit=limit)
+        for key in set(before) - set(self.desk.waiting("dlq")):
+            self.forget(key)
+
+    # Operators
+
+    @rule(which=st.lists(ANY, min_size=1, max_size=3))
+    def replay(self, which: list[int]) -> None:
+        dead = self.desk.entries("dlq")
+        chosen = [pick(dead, one) for one in which if dead]
+        answers = self.desk.replay(*(entry for entry, _ in chosen)) if chosen else []
+        for (_, fields), answer in zip(chosen, answers, strict=True):
+            if answer == 1:
+                self.ended.pop(fields["i"], None)
+                self.tries[fields["i"]] = 0
+
+    @rule(which=ANY)
+    def forget_one(self, which: int) -> None:
+        dead = self.desk.entries("dlq")
+        if dead:
+            entry, fields = pick(dead, which)
+            assert self.desk.forget(entry) == 1
+            self.forget(fields["i"])
+
+    @rule(limit=st.integers(1, 3))
+    def purge(self, limit: int) -> None:
+        before = self.cancelled_by_themselves()
+        purged = self.desk.purge(limit)
+        assert len(self.cancelled_by_themselves() - before) <= purged
+
+    @rule(which=ANY)
+    def time_passes_for_one_that_may_expire(self, which: int) -> None:
+        mortal = [key for key, job in self.jobs.items() if job.expires_ms and "E" in self.desk.record(key)]
+        if mortal:
+            self.desk.redis.hset(self.desk.keys.record(pick(mortal, which)), "E", 1)
+
+    @rule()
+    def the_server_forgets_the_scripts(self) -> None:
+        self.desk.redis.script_flush()
+
+    # Sabotage
+
+    @precondition(lambda self: len(self.jobs) > 2)
+    @rule(which=ANY)
+    def a_record_vanishes(self, which: int) -> None:
+        key = pick(list(self.jobs), which)
+        self.lose(key)
+        self.desk.redis.delete(self.desk.keys.record(key), self.desk.keys.result(key))
+
+    @rule(which=ANY, lane=st.sampled_from(["s:high", "s", "s:low"]))
+    def an_operator_deletes_a_pending_entry(self, which: int, lane: str) -> None:
+        pending = list(self.desk.pending(lane))
+        there = dict(self.desk.entries(lane))
+        known = [entry for entry in pending if entry in there and there[entry]["i"] not in self.lost]
+        if known:
+            entry = pick(known, which)
+            self.lose(there[entry]["i"])
+            self.desk.redis.xdel(self.desk.keys[lane], entry)
+
+    # What must hold
+
+    @invariant()
+    def every_job_is_in_exactly_one_place(self) -> None:
+        audit(self.desk.redis, APP, unfinished=True, lost=[f"{QUEUE}:{key}" for key in self.lost])
+
+    @invariant()
+    def no_job_is_lost_and_no_outcome_changes(self) -> None:
+        for key in self.jobs:
+            record = self.desk.record(key)
+            assert record, f"job {key} is lost"
+            if key in self.ended:
+                letter, result = self.ended[key]
+                assert record["s"] == letter
+                assert self.desk.result(key) == result
+            assert int(record.get("n", 0)) == self.tries[key] or record["s"] == "D"
+
+    def teardown(self) -> None:
+        try:
+            self.drain()
+        finally:
+            self.desk.close()
+
+    def drain(self) -> None:
+        """All executors are gone, one new one comes, and everything comes to its end."""
+        for key in self.desk.due("sched"):
+            self.desk.cancel(key)
+        for _ in range(20):
+            for lane in ("s:high", "s", "s:low"):
+                self.hand_back(lane, 1000)
+            self.desk.promote(1000)
+            self.settle([(delivery, "S") for delivery in self.desk.take("eve")])
+        audit(self.desk.redis, APP, lost=[f"{QUEUE}:{key}" for key in self.lost])
+        assert {self.desk.record(key)["s"] for key in self.jobs} <= set("SNDK")
+        assert set(self.desk.everywhere()) - self.lost == set(self.desk.waiting("dlq")) - self.lost
+        stats = self.desk.stats()
+        for kind, number in self.outcomes.items():
+            assert stats[kind] >= number
+
+    # The walker's own book-keeping
+
+    def settle(self, batch: list[tuple[Delivery, str]]) -> None:
+        if not batch:
+            return
+        owners = {delivery.token for delivery, _ in batch if self.owns(delivery)}
+        outcomes = [(delivery, an_outcome(kind, delivery)) for delivery, kind in batch]
+        answers = self.desk.settle(*(Settled(*each) for each in outcomes))
+        for (delivery, outcome), answer in zip(outcomes, answers, strict=True):
+            assert (answer == 1) == (delivery.token in owners and delivery.token not in self.settled)
+            assert answer != 2 or delivery.token in self.settled
+            if answer == 1:
+                self.write_down(delivery, outcome)
+
+    def owns(self, delivery: Delivery) -> bool:
+        return delivery.entry in self.desk.pending(delivery.lane)
+
+    def write_down(self, delivery: Delivery, outcome: Outcome) -> None:
+        self.settled.add(delivery.token)
+        self.outcomes[outcome.kind] += 1
+        if delivery.key in self.lost:
+            return
+        assert delivery.key not in self.ended
+        if outcome.kind == "R":
+            self.tries[delivery.key] += 1
+        elif outcome.kind != "Z":
+            self.end(delivery.key, outcome.kind, outcome.value.decode())
+
+    def end(self, key: str, kind: str, envelope: str) -> None:
+        assert key not in self.ended
+        self.ended[key] = (kind, [envelope] if kind != "N" else [])
+
+    def forget(self, key: str) -> None:
+        """It was dead and has gone for good."""
+        if key in self.jobs:
+            assert self.desk.record(key) == {}
+            assert self.desk.result(key) == []
+            self.lose(key)
+
+    def lose(self, key: str) -> None:
+        self.jobs.pop(key, None)
+        self.ended.pop(key, None)
+        self.lost.add(key)
+
+    def hand_back(self, lane: str, number: int) -> None:
+        pending = list(self.desk.pending(lane))[:number]
+        if pending:
+            self.desk.release(Woken(lane, entry, "", "") for entry in pending)
+
+    def cancelled_by_themselves(self) -> set[str]:
+        return {key for key in self.jobs if self.desk.record(key).get("y") == "purged"}
+
+
+def pick(things: list[T], which: int) -> T:
+    return things[which % len(things)]
+
+
+def an_outcome(kind: str, delivery: Delivery) -> Outcome:
+    """An outcome whose result nobody else would write."""
+    mine = delivery._replace(args=b"").token
+    failure = FAILURE._replace(message=repr(mine))
+    return {
+        "S": succeeded(f'"{mine}"'.encode(), HOUR),
+        "N": succeeded(b"", HOUR),
+        "D": died(failure, 1, HOUR),
+        "R": Outcome("R", b"0", failure_to_wire(failure, 0)),
+        "Z": Outcome("Z", b"@1"),
+        "K": cancelled(repr(mine), HOUR),
+    }[kind]
+
+
+@pytest.mark.both_servers
+def test_any_walk_keeps_every_job_in_one_place_and_every_outcome(server: Server) -> None:
+    class Here(Walk):
+        pass
+
+    Here.server = server
+    run_state_machine_as_test(
+        Here,
+        settings=settings(
+            max_examples=WALKS,
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            phases=(Phase.explicit, Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    server.flush()

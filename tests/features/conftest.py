@@ -1,0 +1,44 @@
+"""What a feature's test needs: an app with a Redis of its own. Its worker is `running(app)`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from fennelq import App
+
+MakeApp = Callable[..., App]
+
+
+@pytest.fixture
+async def make_app(redis_url: str) -> AsyncIterator[MakeApp]:
+    """`make_app(result_ttl=1)`: the app "shop" with these settings. It looks for due jobs fifty times a second."""
+    made: list[App] = []
+
+    def make(name: str = "shop", **settings: Any) -> App:
+        app = App(name, **{"redis_url": redis_url, "schedule_interval": 0.02, **settings})
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        await app.close()
+        app.blocking.close()
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> App:
+    """An app without tasks yet."""
+    return make_app()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """The workers of these tests run in this process: their log is shown only when a test fails."""
+    with capture_logs() as lines:
+        yield
+    for line in lines[-50:]:
+        print(line)

@@ -1,0 +1,41 @@
+"""Workers for tests: an executor on the loop of the test, or processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from fennelq import App
+from fennelq.broker.keys import LANES
+from fennelq.model.job import Priority
+from fennelq.model.routing import Routing
+from fennelq.worker.executor import Executor
+
+
+@asynccontextmanager
+async def running(
+    app: App,
+    *,
+    concurrency: int = 8,
+    queues: str | None = None,
+    priorities: Iterable[Priority] = ("high", "normal", "low"),
+    grace: float = 5.0,
+) -> AsyncIterator[Executor]:
+    """An executor of `app` on this loop, at work for the length of the block.
+
+    At the end it is stopped as a signal would stop it: what runs may finish. When the block fails, nothing is waited
+    for. An executor that ends by an error raises it here.
+    """
+    lanes = [LANES[priority] for priority in priorities]
+    routing = Routing.parse(queues)
+    executor = Executor(app, concurrency=concurrency, routing=routing, lanes=lanes, grace=grace)
+    life = asyncio.create_task(executor.run(), name="executor")
+    try:
+        yield executor
+    except BaseException:
+        executor.stop(now=True)
+        raise
+    finally:
+        executor.stop()
+        await life
