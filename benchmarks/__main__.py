@@ -79,10 +79,7 @@ def _require(names: Sequence[str], known: Mapping[str, Row | Contestant]) -> Non
 
 
 def _print(plan: Plan, measured: Measured, judged: Sequence[report.Judged], written: Path) -> None:
-    loops = ", ".join(f"{name} on {loop}" for name, loop in measured.loops.items())
-    print(
-        f"\n{measured.server}; clients on {plan.loop}; workers: {loops or 'none'}; median (lowest..highest)\n"
-    )
+    print(f"\n{_circumstances(plan, measured)}\n")
     print(report.table_of(judged))
     if any(contestant.is_peer for contestant in plan.contestants):
         print("\n" + report.peers_table_of(plan, measured))
@@ -90,6 +87,14 @@ def _print(plan: Plan, measured: Measured, judged: Sequence[report.Judged], writ
         print(f"\n{row}: {name} was not measured: {reason.splitlines()[-1]}")
     missed = report.failed(judged)
     print(f"\n{_sum(judged, missed)}\nrecord: {written}")
+
+
+def _circumstances(plan: Plan, measured: Measured) -> str:
+    loops = ", ".join(f"{name} on {loop}" for name, loop in measured.loops.items())
+    return (
+        f"{measured.server}; clients on {plan.loop}; workers: {loops or 'none'}; median (lowest..highest)\n"
+        f"other programs took up to {measured.most_disturbed:.0%} of the machine during a sample"
+    )
 
 
 def _sum(judged: Sequence[report.Judged], missed: Sequence[report.Judged]) -> str:

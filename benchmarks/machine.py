@@ -22,7 +22,7 @@ def stay_on_two_cores() -> None:
 
 
 class Neighbours:
-    """How much of the machine processes that are not ours took since this was made: what a noisy sample is due to."""
+    """How much of the machine other programs took since this was made: what a noisy sample is due to."""
 
     def __init__(self) -> None:
         self._began, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()

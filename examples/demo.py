@@ -1,7 +1,7 @@
 """`make demo`: a private server, a worker and a shop's worth of jobs, looked at from the outside.
 
-It lives in a temporary directory, so the second run is like the first and nothing is left behind. Exits 0 when all went
-as promised, 1 when something did not, 130 when it was interrupted.
+It lives in a temporary directory, so the second run is like the first and nothing is left behind. Exits 0
+when all went as promised, 1 when something did not, 130 when it was interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,14 +51,14 @@ def forget_settings_of_the_shell() -> None:
 
 
 @contextmanager
-def temporary_directory() -> Iterator[Path]:
+def temporary_directory() -> Generator[Path]:
     with tempfile.TemporaryDirectory(prefix="fennelq-demo-") as name:
         yield Path(name)
 
 
 @contextmanager
-def private_server(folder: Path) -> Iterator[str]:
-    """The URL of an embedded server. It stops when its last user is gone: wait for that, the directory goes next."""
+def private_server(folder: Path) -> Generator[str]:
+    """The URL of an embedded server. It stops when its last user is gone: wait, the directory goes next."""
     server = embedded.start(folder)
     try:
         yield server.url
@@ -93,13 +93,17 @@ def end_like_an_interrupt_on_sigterm() -> None:
 
 
 @asynccontextmanager
-async def worker(board: Board, folder: Path) -> AsyncIterator[asyncio.Task[int]]:
+async def worker(board: Board, folder: Path) -> AsyncGenerator[asyncio.Task[int]]:
     """A worker like one in a second terminal, stopped in the end; yields the task that ends when it does."""
-    # It is told the directory, not the socket, and meets the server there: as every process of a project does.
+    # It is told the directory, not the socket, and meets the server there, like all processes of a project.
     environment = {**os.environ, "FENNELQ_REDIS_URL": f"embedded://{folder}", "FENNELQ_LOG_FORMAT": "console"}
     with log_of(folder).open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "fennelq", *COMMAND), cwd=REPOSITORY, env=environment, stdout=log, stderr=log
+            *(sys.executable, "-m", "fennelq", *COMMAND),
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=log,
+            stderr=log,
         )
     board.say("worker", f"fennelq {' '.join(COMMAND)}")
     gone = asyncio.create_task(process.wait())

@@ -24,7 +24,10 @@ class Service(Protocol):
 
 
 async def tend(service: Service, *, retry_after: float = 1.0) -> None:
-    """Tick for ever, sooner when the service has an event `woken` and it is set. An error costs one tick, never the loop."""
+    """Tick for ever, sooner when the service has an event `woken` and it is set.
+
+    An error costs one tick, never the loop.
+    """
     complaints = Complaints(service.name)
     woken: asyncio.Event | None = getattr(service, "woken", None)
     while True:

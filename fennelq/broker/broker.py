@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from fennelq import crash
 from fennelq.broker.connection import Address
 from fennelq.broker.link import Hear, Link
 from fennelq.broker.trouble import Trouble, classify
@@ -27,12 +28,16 @@ class Broker:
 
     async def run(self, verb: Verb[A]) -> A:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
+        if crash.at is not None:
+            crash.at(f"before:{verb.script.name}")
         try:
-            reply = await self._link.call(verb.by_sha(), self._timeout)
+            reply = await self._link.call(verb.by_sha(), self._timeout, verb.script.name)
         except Exception as error:
             if classify(error) is not Trouble.SCRIPT:
                 raise
             reply = await self._link.call(verb.by_source(), self._timeout)
+        if crash.at is not None:
+            crash.at(f"answered:{verb.script.name}")
         return verb.read(reply)
 
     async def ask(self, command: Command[A]) -> A:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import hiredis
 
+from fennelq import crash
 from fennelq.broker.connection import Address
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Word
@@ -50,12 +51,14 @@ class Link:
         """Whether a call can be sent at once."""
         return self._wire is not None and self._wire.open
 
-    async def call(self, words: Sequence[Word], timeout: float) -> Any:
-        """Say it and return the answer; an error of the server is raised."""
+    async def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
+        """Say it and return the answer; an error of the server is raised. `what` names it for crash points."""
         wire = self._wire
         if wire is None or not wire.open:
             wire = await self.connect()
         answer = wire.ask(words)
+        if crash.at is not None:
+            crash.at(f"sent:{what}")
         late = answer.get_loop().call_later(timeout, wire.give_up, answer, timeout)
         try:
             reply = await answer

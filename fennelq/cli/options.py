@@ -33,6 +33,14 @@ def duration(text: str) -> float:
     return seconds
 
 
+def size(text: str) -> int:
+    """Bytes: `300M`, `1.5G`, `512K`, or a plain number."""
+    said = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
+    if said is None or float(said[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is no size: write 300M or 1G")
+    return round(float(said[1]) * 1024 ** " KMG".index(said[2].upper() or " "))
+
+
 def moment(text: str) -> datetime:
     """A date or a time as ISO 8601 writes it; local when it names no zone."""
     try:

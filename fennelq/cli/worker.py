@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from fennelq.cli.options import AppDir, AppPath, duration
+from fennelq.cli.options import AppDir, AppPath, duration, size
 from fennelq.settings import LogFormat, LogLevel
 
 
@@ -43,6 +43,33 @@ def run(
             help="How long running jobs may go on after SIGTERM. Default: 25 s.",
         ),
     ] = None,
+    max_jobs: Annotated[
+        int | None,
+        typer.Option("--max-jobs", min=1, help="Replace an executor after so many jobs. Default: never."),
+    ] = None,
+    max_rss: Annotated[
+        int | None,
+        typer.Option(
+            "--max-rss",
+            parser=size,
+            metavar="SIZE",
+            help="Replace an executor that takes more memory: 300M, 1G. Default: never.",
+        ),
+    ] = None,
+    health_port: Annotated[
+        str | None,
+        typer.Option(
+            "--health-port",
+            metavar="[HOST:]PORT",
+            help="Answer probes at /live and /ready.",
+        ),
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart executors when a source file changes: for development.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start even if Redis may evict jobs, or is too old.")
+    ] = False,
     log_level: Annotated[
         str | None,
         typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error, critical."),
@@ -71,6 +98,11 @@ def run(
         priorities=priority,
         burst=burst,
         grace=grace,
+        max_jobs=max_jobs,
+        max_rss=max_rss,
+        health=health_port,
+        reload=reload,
+        force=force,
     )
     raise typer.Exit(code)
 

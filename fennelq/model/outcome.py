@@ -12,6 +12,7 @@ from fennelq.model.job import JobFailure
 
 _TRACEBACK_BYTES = 8192
 _MESSAGE_BYTES = 4096
+_MARK = len("…".encode())
 
 
 class Retry(Exception):
@@ -143,9 +144,9 @@ def _message(error: BaseException) -> str:
 
 def _cut(text: str, size: int) -> str:
     raw = text.encode("utf-8", "replace")
-    return raw.decode() if len(raw) <= size else raw[:size].decode("utf-8", "ignore") + "…"
+    return raw.decode() if len(raw) <= size else raw[: size - _MARK].decode("utf-8", "ignore") + "…"
 
 
 def _tail(text: str, size: int) -> str:
     raw = text.encode("utf-8", "replace")
-    return raw.decode() if len(raw) <= size else "…" + raw[-size:].decode("utf-8", "ignore")
+    return raw.decode() if len(raw) <= size else "…" + raw[_MARK - size :].decode("utf-8", "ignore")

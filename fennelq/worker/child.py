@@ -17,6 +17,7 @@ from fennelq.worker.orders import Orders
 _logger = log.get("fennelq.supervisor")
 _STARTING = 30.0
 _LOOK_EVERY = 1.0
+_LIVELY = 5.0
 
 
 class Child:
@@ -27,6 +28,8 @@ class Child:
         self._orders, self._silence, self._quarantine = orders, silence, quarantine
         self._process: asyncio.subprocess.Process | None = None
         self._heard = clock.monotonic() + _STARTING
+        self.ready = False
+        """Whether it last said that Redis answers and jobs are read."""
         self.fate = ""
         """How it ended, in words; empty while it lives."""
 
@@ -52,6 +55,11 @@ class Child:
             os.close(reading)
         self.fate = self.fate or how(code)
         return code
+
+    @property
+    def alive(self) -> bool:
+        """Whether its loop has moved lately; a process that is starting is given time."""
+        return clock.monotonic() - self._heard < _LIVELY
 
     def stop(self) -> None:
         """Ask it to stop; asked again, it hurries."""
@@ -79,6 +87,8 @@ class Child:
             asyncio.get_running_loop().remove_reader(pipe)
             return
         self._heard = clock.monotonic()
+        if signs.READY in said or signs.NOT_READY in said:
+            self.ready = said.rfind(signs.READY) > said.rfind(signs.NOT_READY)
         if signs.STALLED in said:
             self.kill("its loop is stalled")
         if signs.QUARANTINE in said:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from fennelq import crash
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
@@ -150,6 +151,8 @@ class Consumer:
     async def _open(self, keys: QueueKeys) -> None:
         await self._broker.run(presence.open_queue(keys))
         self._opened.add(keys.queue)
+        if crash.at is not None:
+            crash.at("opened")
 
     async def _block(self) -> None:
         """Wait until something arrives in any lane. One entry is enough: the next fetch takes the rest."""

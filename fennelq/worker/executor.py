@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from fennelq import clock, log
 from fennelq.app import App
@@ -24,6 +23,7 @@ from fennelq.worker.janitor import Janitor
 from fennelq.worker.presence import Presence
 from fennelq.worker.promoter import Promoter
 from fennelq.worker.recovery import Recovery
+from fennelq.worker.recycler import Recycler
 from fennelq.worker.runner import Runner
 from fennelq.worker.settler import Settler
 from fennelq.worker.slots import Slots
@@ -51,11 +51,14 @@ class Executor:
         lanes: Sequence[str] = tuple(LANES.values()),
         burst: bool = False,
         grace: float | None = None,
+        max_jobs: int | None = None,
+        max_rss: int | None = None,
         tell: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         """`tell` says signs to the supervisor: see `worker.signs`."""
         self.app, self.name = app, name or executor_name()
         self._routing, self._burst, self._tell = routing or Routing.parse(None), burst, tell
+        self._max_jobs, self._max_rss = max_jobs, max_rss
         self._grace = app.settings.grace_period if grace is None else grace
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._started = clock.monotonic()
@@ -134,7 +137,7 @@ class Executor:
         return Watchdog(
             stall_timeout=self.app.settings.stall_timeout,
             running=self.workbench.job_of,
-            alive=partial(self._tell, signs.ALIVE),
+            alive=self._say_alive,
             stalled=self._stalled,
         )
 
@@ -157,7 +160,13 @@ class Executor:
             steady=lambda: self.heartbeat.steady,
             deaths=lambda: here.deaths,
         )
-        return [here, self._promoter, recovery, Janitor(self.broker, self._queues, settings)]
+        recycler = Recycler(
+            max_jobs=self._max_jobs,
+            max_rss=self._max_rss,
+            done=lambda: self.workbench.done,
+            stop=self.stop,
+        )
+        return [here, self._promoter, recovery, recycler, Janitor(self.broker, self._queues, settings)]
 
     # What the threads report
 
@@ -171,6 +180,10 @@ class Executor:
     def _act_on(self, found: Findings) -> None:
         self.workbench.lose(found.lost)
         self.consumer.suspect(found.stranded)
+
+    def _say_alive(self) -> None:
+        ready = self.consumer.connected and self.heartbeat.answered
+        self._tell(signs.ALIVE + (signs.READY if ready else signs.NOT_READY))
 
     def _stalled(self) -> None:
         """The loop is given up: let the leases run out, and ask for a successor."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from fennelq import clock
+from fennelq import clock, crash
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verbs import presence
@@ -54,6 +54,11 @@ class Heartbeat:
         now = clock.monotonic()
         return self._since >= 0 and now - self._since >= self._lease and now - self._last < self._lease / 2
 
+    @property
+    def answered(self) -> bool:
+        """Whether the last beat was answered, not long ago."""
+        return self._since >= 0 and clock.monotonic() - self._last < self._lease / 2 + self._interval
+
     def start(self) -> None:
         """Begin to beat."""
         self._thread.start()
@@ -78,6 +83,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         pause = 0.0
+        if crash.at is not None:
+            crash.at("first_beat")
         while not self._ended.wait(pause):
             try:
                 found = self.beat()

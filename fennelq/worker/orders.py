@@ -22,6 +22,10 @@ class Orders:
     lanes: tuple[str, ...] = tuple(LANES.values())
     burst: bool = False
     grace: float = 25.0
+    max_jobs: int | None = None
+    """Jobs after which the executor makes room for a fresh one."""
+    max_rss: int | None = None
+    """Bytes of memory beyond which it does."""
     lifeline: int = -1
     """A pipe that the supervisor holds open: its end is the supervisor's end, however it died."""
     signs: int = -1

@@ -46,6 +46,8 @@ async def _run(app: App, orders: Orders) -> None:
         lanes=orders.lanes,
         burst=orders.burst,
         grace=orders.grace,
+        max_jobs=orders.max_jobs,
+        max_rss=orders.max_rss,
         tell=_teller(orders.signs),
     )
     loop = asyncio.get_running_loop()
@@ -74,8 +76,8 @@ def _teller(pipe: int) -> Any:
 
 
 def _hold_on(loop: asyncio.AbstractEventLoop, lifeline: int, executor: Executor) -> None:
-    """Returns when the supervisor is gone, however it died. Nobody could stop this process any more: hand everything back
-    and end, even if the loop is stuck. It is a thread because the loop may be."""
+    """Blocks until the supervisor is gone, however it died. Nobody could stop this process any more: hand everything
+    back and end, even if the loop is stuck, which is why this is a thread."""
     os.read(lifeline, 1)
     _logger.error("supervisor_gone")
     with suppress(RuntimeError):

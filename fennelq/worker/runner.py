@@ -75,7 +75,8 @@ class Runner:
             encoded = bound.task.returns.encode(value)
             if len(encoded) > self._most_bytes:
                 raise PayloadTooLarge(f"the result of {delivery.task}", len(encoded), self._most_bytes)
-        except (ValueError, PayloadTooLarge) as error:
+        except Exception as error:
+            # Encoding runs the user's code as well.
             failure = failure_of(error, "bad_result")
             return outcome.died(failure, delivery.tries + 1, bound.plan.failure_ttl_ms)
         return outcome.succeeded(encoded, bound.plan.result_ttl_ms)
@@ -83,19 +84,19 @@ class Runner:
     def _judge(self, plan: Plan, delivery: Delivery, error: BaseException) -> Outcome:
         """What a failed try comes to."""
         tries = delivery.tries + 1
-        if isinstance(error, Snooze):
-            return outcome.snoozed(error.seconds())
-        if isinstance(error, Reject):
-            return outcome.died(failure_of(error, "rejected"), tries, plan.failure_ttl_ms)
-        failure = failure_of(error, "timeout" if isinstance(error, TaskTimeout) else "failed")
         try:
+            if isinstance(error, Snooze):
+                return outcome.snoozed(error.seconds())
+            if isinstance(error, Reject):
+                return outcome.died(failure_of(error, "rejected"), tries, plan.failure_ttl_ms)
+            failure = failure_of(error, "timeout" if isinstance(error, TaskTimeout) else "failed")
             wait = self._wait(plan, tries, error)
+            if wait is None:
+                return outcome.died(failure, tries, plan.failure_ttl_ms)
+            return outcome.retried(wait, failure)
         except Exception as broken:
-            failure = failure_of(broken, "bad_retry_policy")
-            return outcome.died(failure, tries, plan.failure_ttl_ms)
-        if wait is None:
-            return outcome.died(failure, tries, plan.failure_ttl_ms)
-        return outcome.retried(wait, failure)
+            # A curve is the user's code, and the seconds it answers may be infinite or no number.
+            return outcome.died(failure_of(broken, "bad_retry_policy"), tries, plan.failure_ttl_ms)
 
     def _wait(self, plan: Plan, tries: int, error: BaseException) -> float | None:
         """Seconds until the next try, or None when there is none."""
@@ -106,7 +107,7 @@ class Runner:
         return plan.retry.wait(tries) if plan.retry.allows(tries, error) else None
 
     def _dead_unrun(self, delivery: Delivery, error: Exception, reason: str) -> Outcome:
-        failure = JobFailure(type(error).__name__, str(error)[:4000], "", reason)
+        failure = JobFailure(type(error).__name__, failure_of(error).message, "", reason)
         return outcome.died(failure, delivery.tries, self._failure_ttl_ms)
 
 

@@ -6,6 +6,10 @@ from typing import Final
 
 ALIVE: Final = b"."
 """The loop moves."""
+READY: Final = b"+"
+"""Redis answers, and jobs are read."""
+NOT_READY: Final = b"-"
+"""Redis does not answer."""
 STALLED: Final = b"!"
 """The loop has been blocked for too long: replace me."""
 QUARANTINE: Final = b"q"

@@ -16,8 +16,11 @@ from fennelq.broker.keys import LANES
 from fennelq.broker.verbs import presence
 from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
+from fennelq.worker import preflight
 from fennelq.worker.child import Child
+from fennelq.worker.health import Health
 from fennelq.worker.orders import CANNOT_RUN, Orders
+from fennelq.worker.reload import SourceWatch
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -41,6 +44,11 @@ def serve(
     priorities: str | None = None,
     burst: bool = False,
     grace: float | None = None,
+    max_jobs: int | None = None,
+    max_rss: int | None = None,
+    health: str | None = None,
+    reload: bool = False,
+    force: bool = False,
 ) -> int:
     """Run a worker until it is told to stop; answers the exit code."""
     settings = found.app.settings
@@ -51,22 +59,44 @@ def serve(
         lanes=_lanes(priorities),
         burst=burst,
         grace=settings.grace_period if grace is None else grace,
+        max_jobs=max_jobs,
+        max_rss=max_rss,
     )
     count = processes or settings.processes or os.cpu_count() or 1
-    # Starting the embedded server, or failing to understand the URL, happens here: once, and before any child.
+    # Starting the embedded server, or finding that Redis cannot be worked with, happens here: once, before any child.
     _say_hello(found.app, orders, count)
-    supervisor = Supervisor(orders, count, silence=settings.stall_timeout, note=_note_of(found.app))
+    preflight.check(found.app, force=force)
+    supervisor = Supervisor(
+        orders,
+        count,
+        silence=settings.stall_timeout,
+        note=_note_of(found.app),
+        health=health,
+        sources=SourceWatch(found.app.root) if reload else None,
+    )
     return asyncio.run(supervisor.run())
 
 
 class Supervisor:
     """The parent of the executors. It runs no job, so nothing can stall it."""
 
-    def __init__(self, orders: Orders, count: int, *, silence: float, note: Note) -> None:
+    def __init__(
+        self,
+        orders: Orders,
+        count: int,
+        *,
+        silence: float,
+        note: Note,
+        health: str | None = None,
+        sources: SourceWatch | None = None,
+    ) -> None:
         self._orders, self._count, self._silence, self._note = orders, count, silence, note
+        self._health = Health(health, live=self._live, ready=self._ready) if health else None
+        self._sources = sources
         self._children: set[Child] = set()
         self._signals = 0
         self._told = asyncio.Event()
+        self._reloaded = asyncio.Event()
         self._quarantine: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
@@ -76,15 +106,33 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal)
         reading, writing = os.pipe()
         self._orders = replace(self._orders, lifeline=reading)
+        reloading = asyncio.create_task(self._reload())
         try:
+            if self._health is not None:
+                await self._health.start()
             codes = await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))
             if self._quarantine is not None:
                 await self._quarantine
         finally:
+            reloading.cancel()
+            if self._health is not None:
+                self._health.close()
             os.close(reading)
             os.close(writing)
         _logger.info("worker_stopped")
         return max(codes, default=0)
+
+    # Probes
+
+    def _live(self) -> bool:
+        return all(child.alive for child in self._children)
+
+    def _ready(self) -> bool:
+        return (
+            bool(self._children) and not self._told.is_set() and all(child.ready for child in self._children)
+        )
+
+    # Signals and changes
 
     def _on_signal(self) -> None:
         """The first asks the executors to finish what they run, the second to hand it back now."""
@@ -100,6 +148,17 @@ class Supervisor:
         for child in self._children:
             child.kill("it did not stop within its grace period")
 
+    async def _reload(self) -> None:
+        """Executors stop in order when a source file changes, and their successors import it."""
+        while self._sources is not None:
+            files = await self._sources.changed()
+            _logger.info("reloading", changed=sorted(path.name for path in files)[:5])
+            self._reloaded.set()
+            for child in self._children:
+                child.stop()
+
+    # Executors
+
     async def _keep_alive(self) -> int:
         """One executor after another until told to stop; a crashed one is replaced after a growing pause."""
         pause = _FIRST_PAUSE
@@ -108,12 +167,25 @@ class Supervisor:
             code = await self._run(self._orders)
             if self._told.is_set():
                 return 0
-            if code == CANNOT_RUN or (self._orders.burst and code == 0):
+            if code == 0 and not self._orders.burst:
+                continue
+            if code == CANNOT_RUN and self._sources is not None:
+                await self._until_changed()
+                continue
+            if code in (0, CANNOT_RUN):
                 return code
             if clock.monotonic() - born > _HEALTHY_AFTER:
                 pause = _FIRST_PAUSE
             await self._pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _until_changed(self) -> None:
+        """The code cannot be run: wait until somebody has mended it."""
+        self._reloaded.clear()
+        told, changed = asyncio.create_task(self._told.wait()), asyncio.create_task(self._reloaded.wait())
+        await asyncio.wait([told, changed], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        changed.cancel()
 
     async def _run(self, orders: Orders) -> int:
         child = Child(orders, silence=self._silence, quarantine=self._open_quarantine)
@@ -134,11 +206,10 @@ class Supervisor:
             return
 
     def _open_quarantine(self) -> None:
-        """Jobs wait that may have killed their executors: run them where they can only kill themselves. A death there is
-        expected: it delays nothing and is not held against anybody."""
-        if self._quarantine is None or self._quarantine.done():
-            if not self._told.is_set():
-                self._quarantine = asyncio.create_task(self._run_quarantine())
+        """Jobs wait that may have killed their executors: run them where they can only kill themselves. A death
+        there is expected: it delays nothing and is not held against anybody."""
+        if (self._quarantine is None or self._quarantine.done()) and not self._told.is_set():
+            self._quarantine = asyncio.create_task(self._run_quarantine())
 
     async def _run_quarantine(self) -> None:
         await self._run(self._orders.for_quarantine())

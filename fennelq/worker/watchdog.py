@@ -70,11 +70,12 @@ class Watchdog:
         if lag > self._stall_timeout:
             self._give_up(lag)
             return False
-        self._alive()
-        if lag > _WORTH_SAYING and not self._said:
+        if lag < _WORTH_SAYING:
+            self._alive()
+        elif not self._said:
             self._said = True
             self._say(lag)
-        elif lag < TICK * 2:
+        if lag < TICK * 2:
             self._said = False
         return True
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from fennelq import clock, log
+from fennelq import clock, crash, log
 from fennelq.broker.verbs.lifecycle import Settled
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
@@ -81,11 +81,15 @@ class Workbench:
 
     async def _run(self, work: _Work) -> None:
         began = clock.monotonic()
+        if crash.at is not None:
+            crash.at("before_handler")
         try:
             outcome = await self._runner.run(work.delivery)
         except asyncio.CancelledError:
             self._slots.give_back()
             return
+        if crash.at is not None:
+            crash.at("after_handler")
         self._slots.give_back()
         if work.delivery.token not in self._held:
             return

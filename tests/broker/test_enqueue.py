@@ -226,7 +226,7 @@ def test_over_maxmemory_nothing_is_created_and_the_caller_is_told(desk: Desk, se
 @pytest.mark.parametrize(
     "hostile",
     [
-        b'"]] return redis.call(\'FLUSHALL\') --',
+        b"\"]] return redis.call('FLUSHALL') --",
         b"\"'; redis.call('FLUSHALL') --\n\r\n$5\r\n",
         b"\x00\xff\xfe]]==]",
         b"",

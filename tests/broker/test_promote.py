@@ -16,7 +16,6 @@ pytestmark = pytest.mark.both_servers
 DAY = 86_400_000
 
 
-
 def test_a_due_job_goes_to_its_lane_as_a_new_entry(desk: Desk) -> None:
     desk.enqueue(a_job(at_ms=1))
     assert desk.promote() == (1, -1)

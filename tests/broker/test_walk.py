@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from itertools import count
 from typing import Final, TypeVar
 
 import pytest
@@ -33,7 +34,7 @@ from tests.kit.server import Server
 
 T = TypeVar("T")
 
-WALKS: Final = int(os.environ.get("WALKS", "60"))
+WALKS: Final = int(os.environ.get("WALKS", "150"))
 STEPS: Final = 60
 
 EXECUTORS = st.sampled_from(["anna", "berta", "clara", "dora"])
@@ -77,6 +78,8 @@ class Walk(RuleBasedStateMachine):
         self.fences: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.lost: set[str] = set()
+        """Robbed of a record or an entry: nothing is asked of them any more."""
+        self.numbers = count(1)
 
     # Clients
 
@@ -87,7 +90,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(told=calls())
     def enqueue(self, told: dict[str, object]) -> None:
-        job = a_job(str(len(self.jobs) + len(self.lost) + 1000), **told)
+        job = a_job(str(next(self.numbers)), **told)
         (answer,) = self.desk.enqueue(job)
         if answer == 1:
             self.jobs[job.key] = job
@@ -132,8 +135,9 @@ class Walk(RuleBasedStateMachine):
         deliveries = self.desk.fetch(who, free=free, woken=self.woken).deliveries
         if not claim_again:
             self.woken = []
+        self.notice_the_end("expired")
         for delivery in deliveries:
-            assert delivery.key not in self.ended or delivery.key in self.lost
+            assert delivery.key not in self.ended
             assert delivery.fence > self.fences[delivery.key] or delivery.key in self.lost
             self.fences[delivery.key] = delivery.fence
         if not reply_lost:
@@ -205,9 +209,8 @@ class Walk(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def purge(self, limit: int) -> None:
-        before = self.cancelled_by_themselves()
         purged = self.desk.purge(limit)
-        assert len(self.cancelled_by_themselves() - before) <= purged
+        assert self.notice_the_end("purged") <= purged
 
     @rule(which=ANY)
     def time_passes_for_one_that_may_expire(self, which: int) -> None:
@@ -253,6 +256,8 @@ class Walk(RuleBasedStateMachine):
                 letter, result = self.ended[key]
                 assert record["s"] == letter
                 assert self.desk.result(key) == result
+            else:
+                assert record.get("s", "Q") in "QXLR", f"nobody ended job {key}"
             assert int(record.get("n", 0)) == self.tries[key] or record["s"] == "D"
 
     def teardown(self) -> None:
@@ -264,12 +269,15 @@ class Walk(RuleBasedStateMachine):
     def drain(self) -> None:
         """All executors are gone, one new one comes, and everything comes to its end."""
         for key in self.desk.due("sched"):
-            self.desk.cancel(key)
+            self.desk.cancel(key, why="drained")
+        self.notice_the_end("drained")
         for _ in range(20):
             for lane in ("s:high", "s", "s:low"):
                 self.hand_back(lane, 1000)
             self.desk.promote(1000)
-            self.settle([(delivery, "S") for delivery in self.desk.take("eve")])
+            deliveries = self.desk.take("eve")
+            self.notice_the_end("expired")
+            self.settle([(delivery, "S") for delivery in deliveries])
         audit(self.desk.redis, APP, lost=[f"{QUEUE}:{key}" for key in self.lost])
         assert {self.desk.record(key)["s"] for key in self.jobs} <= set("SNDK")
         assert set(self.desk.everywhere()) - self.lost == set(self.desk.waiting("dlq")) - self.lost
@@ -314,9 +322,10 @@ class Walk(RuleBasedStateMachine):
         if key in self.jobs:
             assert self.desk.record(key) == {}
             assert self.desk.result(key) == []
-            self.lose(key)
+            del self.jobs[key], self.ended[key]
 
     def lose(self, key: str) -> None:
+        """It was robbed of something it cannot do without."""
         self.jobs.pop(key, None)
         self.ended.pop(key, None)
         self.lost.add(key)
@@ -326,8 +335,12 @@ class Walk(RuleBasedStateMachine):
         if pending:
             self.desk.release(Woken(lane, entry, "", "") for entry in pending)
 
-    def cancelled_by_themselves(self) -> set[str]:
-        return {key for key in self.jobs if self.desk.record(key).get("y") == "purged"}
+    def notice_the_end(self, why: str) -> int:
+        """Write down which jobs have been cancelled for that reason since; answers how many."""
+        since = [key for key in self.jobs if key not in self.ended and self.desk.record(key).get("y") == why]
+        for key in since:
+            self.end(key, "K", f'{{"cancelled":"{why}"}}')
+        return len(since)
 
 
 def pick(things: list[T], which: int) -> T:
@@ -350,12 +363,8 @@ def an_outcome(kind: str, delivery: Delivery) -> Outcome:
 
 @pytest.mark.both_servers
 def test_any_walk_keeps_every_job_in_one_place_and_every_outcome(server: Server) -> None:
-    class Here(Walk):
-        pass
-
-    Here.server = server
     run_state_machine_as_test(
-        Here,
+        type("Walk", (Walk,), {"server": server}),
         settings=settings(
             max_examples=WALKS,
             stateful_step_count=STEPS,

@@ -1,0 +1,358 @@
+"""Writes the pages and tables made from the code (`make docs`); --check only says what is out of date.
+
+Everything here reads the source, never a rendered type, so every version of Python writes the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+DOCS: Final = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+import fennelq  # noqa: E402
+from docs import source  # noqa: E402
+from fennelq import errors  # noqa: E402
+from fennelq.broker import keys  # noqa: E402
+from fennelq.model.options import OptionArgs  # noqa: E402
+from fennelq.settings import PREFIX, Settings  # noqa: E402
+
+WRITTEN: Final = "<!-- written by docs/generate.py: change the code, then run `make docs` -->"
+
+Rows = Iterable[Sequence[str]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write what is out of date, or say so; answers the exit code."""
+    stale = [path for path, text in wanted() if not path.is_file() or path.read_text("utf-8") != text]
+    shown = ", ".join(str(path.relative_to(DOCS.parent)) for path in stale)
+    if "--check" in arguments:
+        if stale:
+            print(f"out of date: {shown}; run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in wanted():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    print(f"written: {shown}" if stale else "nothing has changed")
+    return 0
+
+
+def wanted() -> Iterator[tuple[Path, str]]:
+    """Every page with something generated in it, as it should be."""
+    for name, page in PAGES.items():
+        yield DOCS / name, f"{WRITTEN}\n\n{page().strip()}\n"
+    for name, tables in TABLES.items():
+        text = (DOCS / name).read_text("utf-8")
+        for mark, table in tables.items():
+            text = between_marks(text, mark, table())
+        yield DOCS / name, text
+
+
+def between_marks(text: str, mark: str, table: str) -> str:
+    """The page with what stands between `<!-- mark -->` and `<!-- /mark -->` replaced."""
+    pattern = re.compile(rf"(<!-- {mark} -->\n).*?(\n?<!-- /{mark} -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise LookupError(f"there is no <!-- {mark} --> … <!-- /{mark} --> to write to")
+    return pattern.sub(lambda found: f"{found[1]}{table.strip()}\n<!-- /{mark} -->", text)
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def settings_page() -> str:
+    """Every setting, with its default and meaning."""
+    rows = [
+        (
+            f"`{name}`",
+            f"`{written_type(field.annotation)}`",
+            default_of(field.default),
+            field.description or "",
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+    return f"""# Settings
+
+Each can be said in four places, the later over the earlier: `[tool.fennelq]` in `pyproject.toml`, a
+variable `{PREFIX}<NAME>`, a keyword argument of `App(…)`, a flag of the command line. All durations are in
+seconds. A name that does not exist is an error which suggests the right one.
+
+```toml
+[tool.fennelq]
+app = "shop.tasks:app"            # not a setting of the app: where the command line finds it
+redis_url = "redis://localhost:6379/0"
+result_ttl = 600
+```
+
+{table_of(("setting", "type", "default", "meaning"), rows)}
+"""
+
+
+def written_type(annotation: Any) -> str:
+    """A type as one would write it: `str or None`, `"auto" or "json"`."""
+    if annotation is type(None):
+        return "None"
+    if isinstance(annotation, type):
+        return annotation.__name__
+    return " or ".join(
+        f'"{part}"' if isinstance(part, str) else written_type(part) for part in annotation.__args__
+    )
+
+
+def default_of(value: object) -> str:
+    """A default, with thousands in groups."""
+    return f"`{value:,}`" if isinstance(value, int | float) else f'`"{value}"`' if value else f"`{value}`"
+
+
+# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def every_key() -> Iterator[keys.KeyKind]:
+    """The kinds of keys of a queue, then those of an app."""
+    yield from keys.KEY_KINDS
+    queues, executors = keys.queues_key("<app>"), keys.executors_key("<app>")
+    yield keys.KeyKind(queues, "set", "the queues that have been used", "`delay()`, executors", "never", True)
+    yield keys.KeyKind(executors, "hash", "facts about executors, for people", "executors", "executors", True)
+
+
+def keys_page() -> str:
+    """Every key, and every field of a record."""
+    prefix = keys.queue_keys("<app>", "<queue>").prefix
+    return f"""# Keys in Redis
+
+All keys of a queue begin with `{prefix}` and so share one hash tag: everything that is said about
+a job is one script on one slot. How they relate is told in [Redis data](../concepts/redis-data.md), who ends
+them in [lifetimes](../concepts/lifetimes.md).
+
+{lifetimes_table()}
+
+## Fields of a record
+
+One letter each, because every job pays for them.
+
+{table_of(("field", "holds"), [(f"`{name}`", holds) for name, holds in keys.FIELDS.items()])}
+
+## Not a key
+
+`{keys.channel_name("<app>", "<process>")}` is the pub/sub channel on which one process is told of the jobs
+that it waits for.
+"""
+
+
+def lifetimes_table() -> str:
+    """Every key: who creates it, who ends it."""
+    heads = ("key", "type", "holds", "created by", "ended by")
+    return table_of(
+        heads, [(patterns(k.pattern), k.type, k.holds, k.created_by, k.ended_by) for k in every_key()]
+    )
+
+
+def permanent_keys() -> str:
+    """The keys that may be there without a TTL though no job needs them."""
+    return ", ".join(patterns(kind.pattern) for kind in every_key() if kind.permanent) + "."
+
+
+def patterns(text: str) -> str:
+    """`a, b` as two pieces of code."""
+    return ", ".join(f"`{part}`" for part in text.split(", "))
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def errors_page() -> str:
+    """The tree and what each error carries."""
+    tree = "\n".join(line[4:] for line in (errors.__doc__ or "").splitlines() if line.startswith("    "))
+    kinds = [
+        kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__
+    ]
+    kinds.sort(key=lambda kind: inspect.getsourcelines(kind)[1])
+    return "\n\n".join(
+        [
+            "# Errors",
+            "All derive from `FennelqError`, carry facts as attributes, and say what to do.",
+            f"```text\n{tree.strip()}\n```",
+            *map(error_section, kinds),
+        ]
+    )
+
+
+def error_section(kind: type[Any]) -> str:
+    """One error: what it says and what it carries."""
+    facts = sorted(source.assigned_in(source.class_of(kind).body))
+    carries = f"\n\nCarries {', '.join(f'`{name}`' for name in facts)}." if facts else ""
+    return f"## {kind.__name__}\n\n{inspect.getdoc(kind)}{carries}"
+
+
+# ── API ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MET_ON_THE_WAY: Final = {
+    "fennelq.dlq": ("DeadLetters", "DeadLetter", "Filters", "ReplayReport", "Group"),
+    "fennelq.sync": ("BlockingTask", "BlockingResult"),
+}
+"""What nobody needs to import, because an attribute or a call brings it."""
+
+BUILT_BY_HAND: Final = {"App", "Retry", "Snooze", "Reject"}
+"""Classes one makes objects of; the others come out of a call."""
+
+INSIDE: Final = {
+    "App": {"address", "blocking", "client", "lifetimes"},
+    "Job": {"size"},
+    "RetryPolicy": {"allows", "wait", "to_wire", "from_wire"},
+    "Snooze": {"seconds"},
+    "Task": {"function"},
+}
+"""What other rooms of fennelq use, and nobody else should."""
+
+
+def api_page() -> str:
+    """What `fennelq` exports, and what one meets on the way."""
+    public = [thing for name in fennelq.__all__ if not is_error(thing := getattr(fennelq, name))]
+    met = [getattr(import_module(module), name) for module, names in MET_ON_THE_WAY.items() for name in names]
+    return "\n\n".join(
+        [
+            "# API",
+            "Everything here is imported from `fennelq`. [Errors](errors.md) and [settings](settings.md) "
+            "have pages of their own.",
+            *map(api_section, public),
+            "## Task options",
+            "What `@app.task(…)` and `task.options(…)` take, the later over the earlier. `delay`, `at`, "
+            "`key` and `job_id` belong to a call: the decorator refuses them. A duration is a number of "
+            "seconds or a `timedelta`.",
+            table_of(
+                ("option", "type", "meaning"),
+                [
+                    (f"`{n}`", f"`{k}`", text)
+                    for n, k, text in source.fields_of(source.class_of(OptionArgs).body)
+                ],
+            ),
+            "# Met on the way",
+            "These come out of an attribute or a call: `app.dlq`, `task.sync`.",
+            *map(api_section, met),
+        ]
+    )
+
+
+def is_error(thing: object) -> bool:
+    """Whether it stands on the page of errors."""
+    return isinstance(thing, type) and issubclass(thing, errors.FennelqError)
+
+
+def api_section(thing: Any) -> str:
+    """A class with its public parts, or a function."""
+    parts = class_parts(thing) if isinstance(thing, type) else function_parts(thing)
+    return "\n\n".join(part for part in [f"## {thing.__name__}", *parts] if part)
+
+
+def function_parts(thing: Any) -> Iterator[str]:
+    """How it is called, and what it promises."""
+    node = source.definition_of(thing)
+    assert isinstance(node, source.FunctionNode)
+    yield method_part(node)
+
+
+def class_parts(kind: type[Any]) -> Iterator[str]:
+    """What a class promises, how one is made, its attributes, its methods."""
+    body = source.class_of(kind).body
+    functions = source.functions_of(body)
+    if kind.__name__ in BUILT_BY_HAND:
+        yield f"**`{source.called(functions['__init__'], kind.__name__)}`**"
+    yield inspect.getdoc(kind) or ""
+    if kind is Settings:
+        return
+    hidden = INSIDE.get(kind.__name__, set[str]())
+    shown = [field for field in source.fields_of(body) if field[0] not in hidden]
+    yield "\n".join(f"* `{name}: {type_}`{f': {text}' if text else ''}" for name, type_, text in shown)
+    yield ", ".join(f"`{name}`" for name in source.members_of(body))
+    for name, node in functions.items():
+        if not name.startswith("_") and name not in hidden and ast.get_docstring(node):
+            yield method_part(node)
+
+
+def method_part(node: source.FunctionNode) -> str:
+    """How it is called, and what it promises."""
+    return f"**`{source.called(node)}`**\n\n{ast.get_docstring(node) or ''}"
+
+
+# ── command line ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options."""
+    from typer.main import get_command
+
+    from fennelq.cli import program
+    from fennelq.cli.exits import MEANINGS
+
+    parts = [
+        "# Command line",
+        "`fennelq …` and `python -m fennelq …` are the same. Tables and colours are for terminals; a pipe "
+        "gets plain lines, separated by tabs and without a heading, and `--json` gives JSON.",
+        *commands_of("fennelq", get_command(program)),
+        "## Exit codes",
+        table_of(("code", "meaning"), [(str(code.value), meaning) for code, meaning in MEANINGS.items()]),
+    ]
+    return "\n\n".join(parts)
+
+
+def commands_of(name: str, command: Any) -> Iterator[str]:
+    """A command, or those of a group."""
+    inner: Mapping[str, Any] = getattr(command, "commands", {})
+    if not inner:
+        yield command_section(name, command)
+    elif name != "fennelq":
+        yield f"## {name}\n\n{command.help}"
+    for word, child in inner.items():
+        yield from commands_of(f"{name} {word}", child)
+
+
+def command_section(name: str, command: Any) -> str:
+    """One command."""
+    level = "#" * name.count(" ") + "#"
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    usage = " ".join([name, *(metavar(p) for p in arguments), "[options]"])
+    rows = [(f"`{metavar(p)}`", p.help or "") for p in arguments]
+    rows += [(option_words(p), p.help or "") for p in command.params if p not in arguments]
+    return f"{level} {name}\n\n```text\n{usage}\n```\n\n{command.help}\n\n{table_of(('', ''), rows)}"
+
+
+def option_words(option: Any) -> str:
+    """`-p`, `--processes N`."""
+    names = sorted(option.opts, key=len)
+    worth = "" if option.is_flag else f" {metavar(option)}"
+    return ", ".join([*(f"`{name}`" for name in names[:-1]), f"`{names[-1]}{worth}`"])
+
+
+def metavar(parameter: Any) -> str:
+    """What stands for the value."""
+    return str(parameter.metavar or parameter.name.upper())
+
+
+# ── Markdown and source ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_of(heads: Sequence[str], rows: Rows) -> str:
+    """A Markdown table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "reference/settings.md": settings_page,
+    "reference/keys.md": keys_page,
+    "reference/errors.md": errors_page,
+    "reference/api.md": api_page,
+    "reference/cli.md": cli_page,
+}
+TABLES: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "concepts/lifetimes.md": {"keys": lifetimes_table, "permanent": permanent_keys},
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,103 @@
+"""Reads definitions out of the source: how something is called, and what it says of itself."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def definition_of(thing: Any) -> ast.stmt:
+    """A class or function, parsed; of an overloaded function the last definition, which has the text."""
+    module = ast.parse(inspect.getsource(inspect.getmodule(thing) or thing))
+    return [node for node in module.body if getattr(node, "name", "") == thing.__name__][-1]
+
+
+def class_of(thing: type[Any]) -> ast.ClassDef:
+    """A class, parsed."""
+    node = definition_of(thing)
+    assert isinstance(node, ast.ClassDef)
+    return node
+
+
+def functions_of(body: Sequence[ast.stmt]) -> dict[str, FunctionNode]:
+    """The functions of a class by name, in order."""
+    return {node.name: node for node in body if isinstance(node, FunctionNode)}
+
+
+def fields_of(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str, str]]:
+    """Name, type and text of each attribute that a class declares."""
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, ast.unparse(node.annotation), text_of(following)
+
+
+def members_of(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Names that a class assigns without declaring them, like the members of an enum."""
+    targets = (node.targets[0] for node in body if isinstance(node, ast.Assign))
+    yield from (name.id for name in targets if isinstance(name, ast.Name) and not name.id.startswith("_"))
+
+
+def assigned_in(body: Sequence[ast.stmt]) -> set[str]:
+    """Names of the attributes that something in it sets."""
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return {
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def text_of(node: ast.stmt | None) -> str:
+    """The text that stands alone in a line, as below an attribute."""
+    if (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ):
+        return " ".join(node.value.value.split())
+    return ""
+
+
+def is_property(node: FunctionNode) -> bool:
+    """Whether it is read like an attribute."""
+    return any(isinstance(mark, ast.Name) and mark.id.endswith("property") for mark in node.decorator_list)
+
+
+def called(node: FunctionNode, name: str = "") -> str:
+    """How it is called, as one writes it."""
+    returned = ast.unparse(node.returns) if node.returns else "Any"
+    if is_property(node):
+        return f"{node.name}: {returned}"
+    awaited = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+    call = f"{awaited}{name or node.name}({', '.join(_parameters(node.args))})"
+    return call if name else f"{call} -> {returned}"
+
+
+def _parameters(args: ast.arguments) -> Iterator[str]:
+    """The parameters, without self."""
+    yield from _positional(args)
+    if args.vararg:
+        yield f"*{_parameter(args.vararg, None)}"
+    elif args.kwonlyargs:
+        yield "*"
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        yield _parameter(arg, default)
+    if args.kwarg:
+        yield f"**{_parameter(args.kwarg, None)}"
+
+
+def _positional(args: ast.arguments) -> Iterator[str]:
+    every = [*args.posonlyargs, *args.args]
+    defaults = [None] * (len(every) - len(args.defaults)) + list(args.defaults)
+    for place, (arg, default) in enumerate(zip(every, defaults, strict=True), 1):
+        if arg.arg not in ("self", "cls"):
+            yield _parameter(arg, default)
+        if place == len(args.posonlyargs):
+            yield "/"
+
+
+def _parameter(arg: ast.arg, default: ast.expr | None) -> str:
+    kind = f": {ast.unparse(arg.annotation)}" if arg.annotation else ""
+    return f"{arg.arg}{kind}{f' = {ast.unparse(default)}' if default else ''}"

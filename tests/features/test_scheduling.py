@@ -1,0 +1,196 @@
+"""Jobs that wait for their time: `delay`, `at`, `expires`."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fennelq import App, JobExpired, Status, current_job
+from tests.features.conftest import MakeApp
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+
+
+async def test_a_delayed_job_waits_and_then_runs(app: App) -> None:
+    @app.task
+    async def now() -> float:
+        return (datetime.now(UTC) - current_job().enqueued_at).total_seconds()
+
+    async with running(app):
+        result = await now.options(delay=0.3).delay()
+        assert await result.status() is Status.SCHEDULED
+        assert await result.get(timeout=5) >= 0.3
+
+
+async def test_a_job_runs_at_a_given_moment_and_not_before(app: App) -> None:
+    @app.task
+    async def now() -> datetime:
+        return datetime.now(UTC)
+
+    moment = datetime.now(UTC) + timedelta(seconds=0.3)
+    async with running(app):
+        # Redis counts in milliseconds.
+        assert await app.call(now.options(at=moment).job(), timeout=5) >= moment - timedelta(milliseconds=1)
+
+
+async def test_a_scheduled_job_knows_when_it_is_due(app: App) -> None:
+    @app.task
+    async def later() -> None: ...
+
+    moment = datetime.now(UTC) + timedelta(days=400)
+    by_date = await later.options(at=moment).delay()
+    by_delay = await later.options(delay=timedelta(days=2)).delay()
+    for result, due in ((by_date, moment), (by_delay, datetime.now(UTC) + timedelta(days=2))):
+        info = await result.info()
+        assert info is not None
+        assert info.status is Status.SCHEDULED
+        assert info.due_at is not None
+        assert abs(info.due_at - due) < timedelta(seconds=5)
+        assert await result.cancel()
+
+
+async def test_a_moment_that_has_passed_is_now(app: App) -> None:
+    @app.task
+    async def late() -> str:
+        return "done"
+
+    async with running(app):
+        job = late.options(at=datetime.now(UTC) - timedelta(days=1)).job()
+        assert await app.call(job, timeout=5) == "done"
+
+
+async def test_scheduled_jobs_run_in_the_order_they_are_due_whatever_the_order_they_were_sent_in(
+    app: App,
+) -> None:
+    order: list[int] = []
+
+    @app.task
+    async def note(n: int) -> None:
+        order.append(n)
+
+    start = datetime.now(UTC) + timedelta(seconds=0.2)
+    jobs = [note.options(at=start + timedelta(milliseconds=20 * n)).job(n) for n in (3, 1, 4, 0, 2)]
+    results = await app.enqueue(jobs)
+    async with running(app, concurrency=1):
+        await asyncio.gather(*(result.get(timeout=5) for result in results))
+    assert order == [0, 1, 2, 3, 4]
+
+
+async def test_many_jobs_that_are_due_at_once_all_run(app: App) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    moment = datetime.now(UTC) + timedelta(seconds=0.1)
+    results = await app.enqueue([double.options(at=moment).job(n) for n in range(350)])
+    async with running(app):
+        values = await asyncio.gather(*(result.get(timeout=10) for result in results))
+    assert values == [2 * n for n in range(350)]
+
+
+async def test_a_scheduled_job_keeps_its_priority(app: App) -> None:
+    order: list[str] = []
+
+    @app.task
+    async def note(name: str) -> None:
+        order.append(name)
+
+    soon = note.options(delay=0.05)
+    jobs = [soon.options(priority="low").job("low"), soon.job("normal"), soon.options(priority="high").job("high")]
+    results = await app.enqueue(jobs)
+    blocker = asyncio.Event()
+
+    @app.task(priority="high")
+    async def block() -> None:
+        await blocker.wait()
+
+    async with running(app, concurrency=1):
+        await block.delay()
+        for result in results:
+            await aeventually(lambda r=result: is_sent(app, r.id))
+        blocker.set()
+        await asyncio.gather(*(result.get(timeout=5) for result in results))
+    assert order == ["high", "normal", "low"]
+
+
+# Expiry
+
+
+async def test_a_job_that_expired_before_it_could_start_never_runs(app: App) -> None:
+    runs: list[int] = []
+
+    @app.task
+    async def greet(n: int) -> None:
+        runs.append(n)
+
+    expired = await greet.options(expires=0.01).delay(1)
+    fresh = await greet.options(expires=100).delay(2)
+    await asyncio.sleep(0.02)  # the passing of time is what this is about
+    async with running(app):
+        with pytest.raises(JobExpired) as raised:
+            await expired.get(timeout=5)
+        await fresh.get(timeout=5)
+        info = await expired.info()
+    assert raised.value.job_id == expired.id
+    assert runs == [2]
+    assert info is not None
+    assert (info.status, info.reason, info.tries) == (Status.CANCELLED, "expired", 0)
+
+
+async def test_a_job_that_expires_before_it_is_due_never_runs(app: App) -> None:
+    runs: list[int] = []
+
+    @app.task
+    async def greet(n: int) -> None:
+        runs.append(n)
+
+    async with running(app):
+        result = await greet.options(delay=0.2, expires=0.1).delay(1)
+        with pytest.raises(JobExpired):
+            await result.get(timeout=5)
+    assert runs == []
+
+
+async def test_a_waiter_is_told_when_its_job_expires(app: App) -> None:
+    @app.task
+    async def greet() -> None: ...
+
+    result = await greet.options(expires=0.01).delay()
+    waiting = asyncio.create_task(result.get(timeout=10))
+    await asyncio.sleep(0.02)  # the passing of time is what this is about
+    async with running(app):
+        with pytest.raises(JobExpired):
+            await waiting
+
+
+async def test_a_job_that_has_started_does_not_expire(app: App) -> None:
+    @app.task
+    async def slow() -> str:
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async with running(app):
+        assert await app.call(slow.options(expires=0.05).job(), timeout=5) == "done"
+
+
+async def test_a_backlog_of_expired_jobs_does_not_keep_the_fresh_ones_waiting(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.task
+    async def greet(n: int) -> int:
+        return n
+
+    stale = await app.enqueue([greet.options(expires=0.001).job(n) for n in range(3000)])
+    fresh = await greet.delay(7)
+    await asyncio.sleep(0.01)  # the passing of time is what this is about
+    async with running(app):
+        assert await fresh.get(timeout=5) == 7
+        for result in (stale[0], stale[-1]):
+            with pytest.raises(JobExpired):
+                await result.get(timeout=5)
+
+
+async def is_sent(app: App, job_id: str) -> bool:
+    return await app.result(job_id).status() is Status.SENT
