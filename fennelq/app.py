@@ -160,7 +160,11 @@ class App:
     @property
     def lifetimes(self) -> Lifetimes:
         """What scripts must know of the settings."""
-        return Lifetimes(self.settings.record_ms, max(1, round(self.settings.failure_ttl * 1000)))
+        return Lifetimes(
+            self.settings.record_ms,
+            max(1, round(self.settings.failure_ttl * 1000)),
+            round(self.settings.unknown_task_patience * 1000),
+        )
 
     @property
     def client(self) -> Client:

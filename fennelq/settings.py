@@ -87,6 +87,11 @@ class Settings(BaseSettings):
     max_deliveries: int = Field(
         4, ge=1, description="Deliveries that may end in a crash before a job is dead."
     )
+    unknown_task_patience: float = Field(
+        3600,
+        ge=0,
+        description="Seconds a job whose task no worker knows waits for one that does. 0 makes it dead at once.",
+    )
     stall_timeout: float = Field(
         60, gt=0, description="Seconds an executor's loop may be blocked before it is replaced."
     )

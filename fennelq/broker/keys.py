@@ -86,6 +86,7 @@ FIELDS: Final = {
     "h": "digest of the arguments, with a client-given id",
     "R": "replays",
     "H": "set when the job has a history",
+    "U": "first met by a worker that does not know its task, server ms",
     "l": "times the job was stranded",
     "W": "channels of the processes that wait for the end",
     "v": "wire version, when it is not 1",

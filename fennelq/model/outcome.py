@@ -71,6 +71,7 @@ RETRY = "R"
 SNOOZE = "Z"
 DEAD = "D"
 CANCELLED = "K"
+UNKNOWN_TASK = "U"
 
 
 def succeeded(encoded: bytes, ttl_ms: int) -> Outcome:
@@ -94,6 +95,11 @@ def died(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
     """No more runs: the job goes to the dead-letter queue."""
     error = failure_to_wire(failure, tries)
     return Outcome(DEAD, b'{"dead":%b}' % error, error, ttl_ms, failure.reason)
+
+
+def not_known(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
+    """No task of this name here: the job waits for a worker that knows it, and is dead when none turns up."""
+    return died(failure, tries, ttl_ms)._replace(kind=UNKNOWN_TASK)
 
 
 def cancelled(reason: str, ttl_ms: int) -> Outcome:

@@ -73,7 +73,6 @@ class Consumer:
         while not self._stopping:
             try:
                 await self._turn()
-                self.connected = True
             except Exception as error:
                 self.connected = False
                 await self._trouble(error)
@@ -100,7 +99,10 @@ class Consumer:
             await self._hand_back_stranded()
         if self._slots.free <= 0:
             await self._slots.changed()
-        elif await self._fetch_round():
+            return
+        drained = await self._fetch_round()
+        self.connected = True
+        if drained:
             self.drained.set()
             await self._block()
 

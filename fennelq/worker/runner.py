@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fennelq.context import JobContext, current
@@ -14,6 +14,9 @@ from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of
 from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
 from fennelq.worker.invoke import Invoker, TaskTimeout
+
+
+Verdict = Callable[[JobFailure, int, int], Outcome]
 
 
 class Bound(NamedTuple):
@@ -39,9 +42,9 @@ class Runner:
         try:
             bound = self._bind(self._find(delivery), delivery)
         except UnknownTask as error:
-            return self._dead_unrun(delivery, error, "unknown_task")
+            return self._unrun(delivery, error, "unknown_task", outcome.not_known)
         except Exception as error:
-            return self._dead_unrun(delivery, error, "bad_payload")
+            return self._unrun(delivery, error, "bad_payload", outcome.died)
         try:
             value = await self._perform(bound, delivery)
         except asyncio.CancelledError as error:
@@ -106,9 +109,9 @@ class Runner:
             return plan.retry.wait(tries) if error.delay is None else max(0.0, error.delay)
         return plan.retry.wait(tries) if plan.retry.allows(tries, error) else None
 
-    def _dead_unrun(self, delivery: Delivery, error: Exception, reason: str) -> Outcome:
-        failure = JobFailure(type(error).__name__, failure_of(error).message, "", reason)
-        return outcome.died(failure, delivery.tries, self._failure_ttl_ms)
+    def _unrun(self, delivery: Delivery, error: Exception, reason: str, comes_to: Verdict) -> Outcome:
+        failure = JobFailure(type(error).__name__, str(error)[:4000], "", reason)
+        return comes_to(failure, delivery.tries, self._failure_ttl_ms)
 
 
 def _cancelled_from_outside() -> bool:

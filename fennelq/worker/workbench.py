@@ -142,5 +142,6 @@ _WORDS = {
     outcomes.RETRY: "job_retries",
     outcomes.SNOOZE: "job_snoozes",
     outcomes.DEAD: "job_died",
+    outcomes.UNKNOWN_TASK: "task_unknown",
     outcomes.CANCELLED: "job_cancelled",
 }

@@ -206,10 +206,6 @@ def half_a_letter() -> str:
     return "\ud83c"
 
 
-def broken_validator() -> Odd:
-    return Odd.model_construct(n=1)
-
-
 def broken_serializer() -> Silent:
     return Silent(n=1)
 

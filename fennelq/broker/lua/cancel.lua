@@ -6,7 +6,7 @@
 -- Answers, per job: 1 cancelled · 0 too late: it runs or has ended · -1 unknown.
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
---@args prefix, queue, record_ttl, failure_ttl, why
+--@args prefix, queue, record_ttl, failure_ttl, patience, why
 --@each job
 --@include now, keys, fields, place, history, settle
 --@flags allow-oom

@@ -11,7 +11,7 @@
 -- Answers: {jobs (10 values each), drained 0/1, ms to the next due time or -1, lanes without a group}
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
---@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl
+--@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
 --@each lane, entry, job, deliveries
 --@include now, keys, fields, place, history, settle
 --@flags allow-oom
@@ -32,9 +32,9 @@ local function close(lane, entry, job, kind, envelope, failure, why)
   settle_job(job, lane .. '/' .. entry, kind, envelope, failure, failure_ttl, why)
 end
 
-local function close_broken(lane, entry, job, problem)
-  local failure = cjson.encode({type = 'Broken', message = problem, traceback = '', reason = 'broken', tries = 0})
-  close(lane, entry, job, 'D', '{"dead":' .. failure .. '}', failure, 'broken')
+local function close_failed(lane, entry, job, kind, type, problem, why)
+  local failure = cjson.encode({type = type, message = problem, traceback = '', reason = why, tries = 0})
+  close(lane, entry, job, kind, '{"dead":' .. failure .. '}', failure, why)
 end
 
 local function start(lane, entry, job, deliveries, record, f)
@@ -58,9 +58,9 @@ local function admit(lane, entry, job, deliveries)
     drop(lane, entry)
     count('dropped')
   elseif not f.t or not f.a then
-    close_broken(lane, entry, job, 'the record has no task or no arguments')
+    close_failed(lane, entry, job, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
   elseif f.v and tonumber(f.v) ~= VERSION then
-    close_broken(lane, entry, job, 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION)
+    close_failed(lane, entry, job, 'U', 'UnknownVersion', 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION, 'unknown_version')
   elseif expires and expires <= now then
     close(lane, entry, job, 'K', '{"cancelled":"expired"}', '', 'expired')
   else

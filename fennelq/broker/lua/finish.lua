@@ -7,7 +7,7 @@
 -- Answers, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
---@args prefix, queue, record_ttl, failure_ttl
+--@args prefix, queue, record_ttl, failure_ttl, patience
 --@each lane, entry, job, kind, value, failure, ttl, why
 --@include now, keys, place, history, settle
 --@flags allow-oom

@@ -3,7 +3,7 @@
 -- Answers how many were cancelled; 0 when nothing waits any more.
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
---@args prefix, queue, record_ttl, failure_ttl, limit
+--@args prefix, queue, record_ttl, failure_ttl, patience, limit
 --@include now, keys, fields, place, history, settle
 --@flags allow-oom
 

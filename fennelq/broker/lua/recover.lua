@@ -12,7 +12,7 @@
 -- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
 --
 --@keys stats, sched, retry, dlq, swept, sweep, s, s:high, s:low, iso
---@args prefix, queue, record_ttl, failure_ttl, lease, interval, max_deliveries, limit, more, deaths
+--@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, deaths
 --@include now, keys, fields, place, history, settle
 --@flags allow-oom
 

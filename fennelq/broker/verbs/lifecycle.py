@@ -23,6 +23,8 @@ class Lifetimes(NamedTuple):
 
     record_ms: int
     failure_ms: int
+    patience_ms: int = 3_600_000
+    """How long a job whose task nobody knows waits for somebody who does."""
 
 
 class Settled(NamedTuple):

@@ -77,6 +77,16 @@ function settle.Z(record, job, place, _, due)
   redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
 end
 
+-- Nobody here knows the task (yet): somebody else may, during a deploy. The job comes back a little later, and is dead
+-- when nobody has known it for `patience`. It spends neither a try nor a delivery.
+function settle.U(record, job, place, _, envelope, failure, ttl, why)
+  redis.call('HSETNX', record, 'U', stamp)
+  local since = now - redis.call('HGET', record, 'U')
+  if since >= tonumber(patience) then return settle.D(record, job, place, 'D', envelope, failure, ttl, why) end
+  redis.call('ZADD', sched, now + math.min(30000, math.max(500, since)), job)
+  redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
+end
+
 -- What cannot be settled as asked (a record of a wrong type, an outcome that cannot be read) is dead as `broken`:
 -- its entry is already acknowledged, so an error here would lose it. Whatever the failed settling had written is undone.
 local function bury(record, job, place, problem)

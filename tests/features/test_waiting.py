@@ -1,0 +1,469 @@
+"""Waiting for results: any number of waiters, few connections, and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import pytest
+import redis
+
+from fennelq import (
+    App,
+    AsyncResult,
+    BrokerUnavailable,
+    JobCancelled,
+    JobExpired,
+    ResultExpired,
+    ResultTimeout,
+    Status,
+    Task,
+    TaskFailed,
+    as_completed,
+    gather,
+    wait,
+)
+from tests.features.conftest import MakeApp
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+
+T = TypeVar("T")
+
+SLACK = 0.1
+"""Timeouts are honoured within so many seconds."""
+
+
+class Gate:
+    """A task that ends when it is let through."""
+
+    def __init__(self, app: App, **options: Any) -> None:
+        self.open = asyncio.Event()
+
+        @app.task(retries=0, name="shop:pass_through", **options)
+        async def pass_through(n: int) -> int:
+            await self.open.wait()
+            if n < 0:
+                raise ValueError("less than nothing")
+            return n
+
+        self.task: Task[[int], int] = pass_through
+
+
+# Any number of waiters
+
+
+async def test_fifty_waiters_and_two_late_callers_of_one_result_all_get_it(
+    app: App, make_app: MakeApp
+) -> None:
+    gate = Gate(app)
+    async with running(app, concurrency=1):
+        result = await gate.task.delay(7)
+        elsewhere = make_app()
+        handles = [result, app.result(result.id), elsewhere.result(result.id)]
+        waiters = [asyncio.create_task(handles[i % 3].get(timeout=10)) for i in range(50)]
+        await aeventually(lambda: watchers(app, result.id, 2))
+        gate.open.set()
+        assert await asyncio.gather(*waiters) == [7] * 50
+        assert await result.get(timeout=5) == 7
+        assert await elsewhere.result(result.id).get(timeout=5) == 7
+
+
+async def test_a_thousand_waiting_coroutines_need_few_connections_and_all_return(
+    server: Server, app: App
+) -> None:
+    gate = Gate(app)
+    with server.client() as client:
+        results = await app.enqueue([gate.task.job(n) for n in range(1000)])
+        before = connections(client)
+        waiters = [asyncio.create_task(result.get(timeout=30)) for result in results]
+        await aeventually(lambda: watchers(app, results[-1].id, 1))
+        assert connections(client) - before <= 4
+        assert connections(client) <= 20
+        gate.open.set()
+        async with running(app, concurrency=32):
+            assert await asyncio.gather(*waiters) == list(range(1000))
+
+
+async def test_a_cancelled_waiter_destroys_nothing(app: App) -> None:
+    gate = Gate(app)
+    async with running(app, concurrency=1):
+        result = await gate.task.delay(7)
+        waiters = [asyncio.create_task(result.get(timeout=10)) for _ in range(30)]
+        await aeventually(lambda: watchers(app, result.id, 1))
+        given_up = [asyncio.create_task(result.get()) for _ in range(5)]
+        for waiter in [*given_up, *waiters[::3]]:
+            waiter.cancel()
+        gate.open.set()
+        values = await asyncio.gather(*waiters, return_exceptions=True)
+        assert [v for i, v in enumerate(values) if i % 3] == [7] * 20
+        assert all(isinstance(values[i], asyncio.CancelledError) for i in range(0, 30, 3))
+        assert await result.get(timeout=5) == 7
+
+
+async def test_waiters_that_give_up_leave_nothing_behind_in_the_process(app: App) -> None:
+    gate = Gate(app)
+    results = await app.enqueue([gate.task.job(n) for n in range(50)])
+    for result in results:
+        with pytest.raises(ResultTimeout):
+            await result.get(timeout=0.001)
+    waiting = app.client.waiting
+    assert (len(waiting._waiters), len(waiting._tasks), len(waiting._overtaking)) == (0, 0, 0)
+
+
+# Never for ever
+
+
+async def test_a_job_nobody_knows_raises_at_once(app: App) -> None:
+    with pytest.raises(ResultExpired) as expired:
+        await soon(app.result("mail:nobody").get())
+    assert expired.value.job_id == "mail:nobody"
+
+
+async def test_a_dead_job_raises_what_it_died_of(app: App) -> None:
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        result = await gate.task.delay(-1)
+        for _ in range(2):
+            with pytest.raises(TaskFailed, match="less than nothing"):
+                await soon(result.get())
+
+
+async def test_a_dead_job_goes_on_telling_when_its_result_has_expired(make_app: MakeApp) -> None:
+    app = make_app(failure_ttl=0.05)
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        result = await gate.task.delay(-1)
+        await aeventually(lambda: ended_without_result(app, result.id))
+        with pytest.raises(TaskFailed, match="less than nothing") as failed:
+            await soon(result.get())
+    assert failed.value.tries == 1
+
+
+async def test_a_cancelled_job_raises_whether_one_waits_or_comes_late(app: App) -> None:
+    gate = Gate(app)
+    result = await gate.task.delay(7)
+    waiter = asyncio.create_task(result.get())
+    await aeventually(lambda: watchers(app, result.id, 1))
+    assert await result.cancel()
+    for get in (waiter, result.get()):
+        with pytest.raises(JobCancelled) as cancelled:
+            await soon(get)
+        assert (cancelled.value.job_id, cancelled.value.reason) == (result.id, "cancelled")
+
+
+async def test_an_expired_job_raises_whether_one_waits_or_comes_late(app: App) -> None:
+    gate = Gate(app)
+    result = await gate.task.options(expires=0.001).delay(7)
+    waiter = asyncio.create_task(result.get())
+    async with running(app):
+        for get in (waiter, result.get()):
+            with pytest.raises(JobExpired):
+                await soon(get)
+
+
+async def test_a_waiter_whose_job_is_removed_learns_it_at_the_next_look(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told when a record vanishes (a flush, somebody's DEL): that is what looking again is for."""
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    gate = Gate(app)
+    result = await gate.task.delay(7)
+    waiter = asyncio.create_task(result.get())
+    await aeventually(lambda: watchers(app, result.id, 1))
+    await app.broker_flush() if hasattr(app, "broker_flush") else await flush(app)
+    with pytest.raises(ResultExpired):
+        await soon(waiter)
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.5])
+async def test_a_timeout_is_honoured(app: App, timeout: float) -> None:
+    gate = Gate(app)
+    result = await gate.task.delay(7)
+    began = time.monotonic()
+    with pytest.raises(ResultTimeout, match=r"it goes on") as late:
+        await result.get(timeout=timeout)
+    assert timeout <= time.monotonic() - began < timeout + SLACK
+    assert isinstance(late.value, TimeoutError)
+    assert (late.value.job_id, late.value.timeout) == (result.id, timeout)
+
+
+async def test_a_job_whose_waiter_ran_out_of_time_goes_on_and_may_be_asked_again(app: App) -> None:
+    gate = Gate(app)
+    async with running(app):
+        result = await gate.task.delay(7)
+        with pytest.raises(ResultTimeout):
+            await result.get(timeout=0.05)
+        gate.open.set()
+        assert await result.get(timeout=5) == 7
+
+
+async def test_a_timeout_is_honoured_while_redis_does_not_answer(proxy: Proxy, make_app: MakeApp) -> None:
+    app = make_app(redis_url=proxy.url)
+    result = await Gate(app).task.delay(7)
+    proxy.blackhole()
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(ResultTimeout):
+            await result.get(timeout=0.3)
+        assert time.monotonic() - began < 0.3 + SLACK
+
+
+async def test_without_redis_waiting_ends_within_its_bound(make_app: MakeApp, server: Server) -> None:
+    app = make_app(enqueue_timeout=0.3)
+    result = await Gate(app).task.delay(7)
+    server.kill()
+    with pytest.raises(BrokerUnavailable):
+        await soon(result.get())
+
+
+# What a network does
+
+
+@pytest.mark.parametrize("how", ["cut by the network", "killed by the server"])
+async def test_a_waiter_survives_the_loss_of_its_connection(
+    proxy: Proxy, server: Server, make_app: MakeApp, app: App, how: str
+) -> None:
+    gate = Gate(app)
+    caller = make_app(redis_url=proxy.url)
+    async with running(app):
+        result = caller.result((await gate.task.delay(7)).id)
+        waiters = [asyncio.create_task(result.get(timeout=10)) for _ in range(5)]
+        await aeventually(lambda: watchers(app, result.id, 1))
+        for _ in range(3):
+            if how == "cut by the network":
+                assert proxy.cut_all()
+            else:
+                kill_connections(server, proxy)
+            await aeventually(lambda: subscribed(server, 1))
+        gate.open.set()
+        assert await asyncio.gather(*waiters) == [7] * 5
+
+
+async def test_a_result_published_while_a_waiter_is_cut_off_is_found_when_it_is_back(
+    proxy: Proxy, make_app: MakeApp, app: App
+) -> None:
+    gate = Gate(app)
+    caller = make_app(redis_url=proxy.url)
+    async with running(app):
+        sent = await gate.task.delay(7)
+        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=10))
+        await aeventually(lambda: watchers(app, sent.id, 1))
+        proxy.refuse()
+        gate.open.set()
+        assert await sent.get(timeout=5) == 7
+        assert not waiter.done()
+        proxy.up()
+        assert await soon(waiter) == 7
+
+
+async def test_a_lost_message_is_made_up_for_by_looking_again(
+    proxy: Proxy, make_app: MakeApp, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.2)
+    gate = Gate(app)
+    caller = make_app(redis_url=proxy.url)
+    async with running(app):
+        sent = await gate.task.delay(7)
+        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=10))
+        await aeventually(lambda: watchers(app, sent.id, 1))
+        channel = next(iter(await channels(app, sent.id)))
+        await forget_watchers(app, sent.id)
+        gate.open.set()
+        assert await soon(waiter) == 7
+        assert channel
+
+
+async def test_after_a_silent_network_no_connection_is_left_over(
+    proxy: Proxy, make_app: MakeApp, server: Server, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every attempt to subscribe that is not answered must take its connection with it."""
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    gate = Gate(app)
+    caller = make_app(redis_url=proxy.url)
+    async with running(app):
+        sent = await gate.task.delay(7)
+        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=20))
+        await aeventually(lambda: watchers(app, sent.id, 1))
+        proxy.blackhole()
+        proxy.cut_all()
+        attempts = proxy.counters.accepted
+        await aeventually(lambda: proxy.counters.accepted >= attempts + 4)
+        monkeypatch.setattr("fennelq.waiting.RECHECK", 5.0)
+        proxy.up()
+        gate.open.set()
+        assert await soon(waiter) == 7
+        await aeventually(lambda: subscribed(server, at_most=2))
+
+
+async def test_a_result_with_a_ttl_of_one_second_ends_the_waiting_of_those_who_come_too_late(
+    make_app: MakeApp,
+) -> None:
+    app = make_app(result_ttl=1, record_ttl=1, tombstone_ttl=1)
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        result = await gate.task.delay(7)
+        assert await result.get(timeout=5) == 7
+    began = time.monotonic()
+    await aeventually(lambda: raises_expired(result), within=6)
+    assert time.monotonic() - began < 6
+
+
+async def test_closing_the_app_ends_the_waiting_of_whoever_still_waits(app: App) -> None:
+    gate = Gate(app)
+    result = await gate.task.delay(7)
+    waiter = asyncio.create_task(result.get())
+    await aeventually(lambda: watchers(app, result.id, 1))
+    await app.close()
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await soon(waiter)
+    assert await result.status() is Status.SENT
+
+
+# Several results
+
+
+async def test_gather_gives_the_values_in_order(app: App) -> None:
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        results = await gate.task.map(range(20))
+        assert await gather(*results, timeout=5) == list(range(20))
+        assert await gather() == []
+
+
+async def test_gather_raises_the_first_exception_or_gives_them_in_their_places(app: App) -> None:
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        results = await gate.task.map([1, -1, 2])
+        with pytest.raises(TaskFailed, match="less than nothing"):
+            await gather(*results, timeout=5)
+        values = await gather(*results, timeout=5, return_exceptions=True)
+    assert values[0::2] == [1, 2]
+    assert isinstance(values[1], TaskFailed)
+
+
+async def test_wait_tells_the_ended_from_those_that_go_on(app: App) -> None:
+    gate = Gate(app)
+    slow = await gate.task.options(delay=500).delay(1)
+    gate.open.set()
+    async with running(app):
+        quick, failed = await gate.task.map([2, -1])
+        done, pending = await wait([slow, quick, failed], timeout=0.5)
+    assert (done, pending) == ({quick, failed}, {slow})
+    assert await slow.cancel()
+    assert await wait([]) == (set(), set())
+
+
+async def test_wait_for_the_first_returns_with_the_first(app: App) -> None:
+    gate = Gate(app)
+    slow = await gate.task.options(delay=500).delay(1)
+    gate.open.set()
+    async with running(app):
+        quick = await gate.task.delay(2)
+        done, pending = await soon(wait([slow, quick], return_when="first"))
+    assert (done, pending) == ({quick}, {slow})
+    assert await slow.cancel()
+
+
+async def test_as_completed_gives_each_result_when_its_job_has_ended(app: App) -> None:
+    gates = [asyncio.Event() for _ in range(3)]
+
+    @app.task
+    async def pass_through(n: int) -> int:
+        await gates[n].wait()
+        return n
+
+    async with running(app):
+        results = await pass_through.map(range(3))
+        order = [2, 0, 1]
+        seen: list[int] = []
+        gates[order[0]].set()
+        async for result in as_completed(results, timeout=5):
+            seen.append(await result.get())
+            if len(seen) < 3:
+                gates[order[len(seen)]].set()
+    assert seen == order
+
+
+async def test_as_completed_raises_when_the_time_is_up(app: App) -> None:
+    gate = Gate(app)
+    results = await gate.task.map([1, 2])
+    with pytest.raises(TimeoutError, match="2 of 2"):
+        async for _ in as_completed(results, timeout=0.05):
+            raise AssertionError("none of them can have ended")
+
+
+async def soon(what: Awaitable[T]) -> T:
+    """Never for ever: far less than a test's own limit."""
+    async with asyncio.timeout(8):
+        return await what
+
+
+def connections(client: redis.Redis) -> int:
+    return len(client.client_list())
+
+
+def subscribed(server: Server, at_least: int = 0, *, at_most: int = 1000) -> bool:
+    """Whether so many connections listen to a channel."""
+    with server.client() as client:
+        listening = [c for c in client.client_list() if int(c["sub"])]
+    return at_least <= len(listening) <= at_most
+
+
+def kill_connections(server: Server, proxy: Proxy) -> None:
+    """As an operator would, or a server that restarts: all connections but our own."""
+    del proxy
+    with server.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+
+
+async def channels(app: App, job_id: str) -> list[str]:
+    from fennelq.broker.verb import Command
+
+    queue, _, key = job_id.partition(":")
+    record = app.client.keys(queue).record(key)
+    said = await app.client.ask(Command(["HGET", record, "W"], lambda reply: reply or b""))
+    return said.decode().split()
+
+
+async def watchers(app: App, job_id: str, number: int) -> bool:
+    """Whether so many processes have asked to be told the job's end."""
+    return len(await channels(app, job_id)) == number
+
+
+async def forget_watchers(app: App, job_id: str) -> None:
+    from fennelq.broker.verb import Command
+
+    queue, _, key = job_id.partition(":")
+    await app.client.ask(Command(["HDEL", app.client.keys(queue).record(key), "W"], int))
+
+
+async def flush(app: App) -> None:
+    from fennelq.broker.verb import Command
+
+    await app.client.ask(Command(["FLUSHALL"], bytes))
+
+
+async def ended_without_result(app: App, job_id: str) -> bool:
+    from fennelq.broker.verb import Command
+
+    queue, _, key = job_id.partition(":")
+    keys = app.client.keys(queue)
+    kept = await app.client.ask(Command(["EXISTS", keys.result(key)], bool))
+    return not kept and (await app.result(job_id).status()).ended
+
+
+async def raises_expired(result: AsyncResult[int]) -> bool:
+    try:
+        await result.get(timeout=1)
+    except ResultExpired:
+        return True
+    return False
