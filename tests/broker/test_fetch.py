@@ -310,12 +310,22 @@ def test_a_record_without_a_task_or_arguments_is_dead_as_broken(desk: Desk, miss
     assert desk.stats() == {"D": 1}
 
 
-def test_a_record_of_another_wire_version_is_dead_as_broken(desk: Desk) -> None:
+def test_a_record_of_a_later_wire_version_waits_for_a_worker_that_reads_it(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2))
     desk.redis.hset(desk.keys.record("1"), "v", "2")
     desk.redis.hset(desk.keys.record("2"), "v", "1")
     assert [delivery.key for delivery in desk.take()] == ["2"]
+    assert desk.record("1")["s"] == "L"
+    assert list(desk.due()) == ["1"]
+    assert desk.entries("dlq") == []
+
+
+def test_a_record_of_a_later_wire_version_that_nobody_reads_in_time_is_dead(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redis.hset(desk.keys.record("1"), mapping={"v": "2", "U": str(desk.now() - 3_600_001)})
+    assert desk.take() == []
     assert "wire version 2" in desk.entries("dlq")[0][1]["m"]
+    assert desk.record("1")["y"] == "unknown_version"
 
 
 @pytest.mark.parametrize("field", ["E", "n", "f", "c", "b", "v"])
