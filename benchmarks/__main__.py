@@ -29,15 +29,15 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rows", type=_names, default=[], help="only these, by name; default: all")
+    parser.add_argument("--rows", nargs="+", default=[], help="only these, by name; default: all")
     parser.add_argument("--repeats", type=int, help="samples per contestant (default 3, with --quick 1)")
     parser.add_argument(
         "--quick", action="store_true", help="smaller sizes: a first impression in two minutes"
     )
     parser.add_argument(
-        "--contestants", type=_names, default=["fennelq", "floor"], help="default: fennelq,floor"
+        "--contestants", nargs="+", default=["fennelq", "floor"], help="default: fennelq,floor"
     )
-    parser.add_argument("--peers", type=_names, default=[], help=f"installed on demand: {', '.join(PEERS)}")
+    parser.add_argument("--peers", nargs="+", default=[], help=f"installed on demand: {', '.join(PEERS)}")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
     parser.add_argument(
         "--loop", choices=["uvloop", "asyncio"], default="uvloop" if uvloop_installed() else "asyncio"
@@ -49,16 +49,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _names(text: str) -> list[str]:
-    return text.replace(",", " ").split()
+def _names(words: Sequence[str]) -> list[str]:
+    """Names set apart by commas or blanks, in one word or several."""
+    return " ".join(words).replace(",", " ").split()
 
 
 def _plan(wanted: argparse.Namespace) -> Plan:
     rows = QUICK if wanted.quick else FULL
     repeats = wanted.repeats or (1 if wanted.quick else 3)
-    _require(wanted.peers, PEERS)
-    contestants = [*_chosen(wanted.contestants), *(installed(name) for name in wanted.peers)]
-    return Plan(_rows(rows, wanted.rows), contestants, repeats, wanted.server, wanted.loop)
+    peers = _names(wanted.peers)
+    _require(peers, PEERS)
+    contestants = [*_chosen(_names(wanted.contestants)), *(installed(name) for name in peers)]
+    return Plan(_rows(rows, _names(wanted.rows)), contestants, repeats, wanted.server, wanted.loop)
 
 
 def _rows(rows: Sequence[Row], names: Sequence[str]) -> Sequence[Row]:

@@ -87,29 +87,25 @@ class Arena:
 
     def ask(self, action: str, **arguments: Any) -> dict[str, Any]:
         """Run one client action to its end and return its answer."""
-        return self.answer_of(self.start_client(action, **arguments), action)
-
-    def answer_of(self, client: subprocess.Popen[str], action: str) -> dict[str, Any]:
+        command = [self.contestant.python, "-m", "benchmarks.client", self.contestant.adapter, action]
+        command += [json.dumps(arguments), "--url", self.server.url, "--loop", self._loop]
+        environment = {**os.environ, **self._environment()}
         try:
-            output, errors = client.communicate(timeout=CLIENT_SECONDS)
+            client = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env=environment,
+                timeout=CLIENT_SECONDS,
+            )
         except subprocess.TimeoutExpired as error:
-            client.kill()
             raise SampleFailed(f"client {action}: no answer within {CLIENT_SECONDS:g} s") from error
         if client.returncode:
-            raise SampleFailed(f"client {action}: {errors[-1500:]}")
-        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+            raise SampleFailed(f"client {action}: {client.stderr[-1500:]}")
+        answer: dict[str, Any] = json.loads(client.stdout.splitlines()[-1])
         return answer
-
-    def start_client(self, action: str, **arguments: Any) -> subprocess.Popen[str]:
-        command = [self.contestant.python, "-m", "benchmarks.client", self.contestant.adapter, action]
-        return subprocess.Popen(
-            [*command, json.dumps(arguments), "--url", self.server.url, "--loop", self._loop],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **self._environment()},
-        )
 
     def fill(
         self,

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -197,11 +198,25 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
     wanted = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for _ in range(1, wanted.processes):
-        if os.fork() == 0:
-            break
+    _multiply(wanted.processes)
     run(serve(wanted.url, wanted.concurrency), wanted.loop)
+
+
+def _multiply(processes: int) -> None:
+    """Fork the further workers; the first one takes them along when it is told to stop."""
+    children: list[int] = []
+    for _ in range(1, processes):
+        if not (child := os.fork()):
+            return
+        children.append(child)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 if __name__ == "__main__":

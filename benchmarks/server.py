@@ -86,6 +86,11 @@ class Server:
         return int(self.info("stats")["total_reads_processed"])
 
     @property
+    def connections_so_far(self) -> int:
+        """All connections ever accepted: the difference over a while is no less than what was held at once."""
+        return int(self.info("stats")["total_connections_received"])
+
+    @property
     def version(self) -> str:
         info = self.info("server")
         return (

@@ -19,13 +19,23 @@ from fennelq.broker.verbs.lifecycle import Lifetimes
 from fennelq.client import Client, NotedQueues
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
-from fennelq.model.options import OptionArgs, Options, valid_name
+from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
+from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.result import AsyncResult
 from fennelq.settings import Settings
-from fennelq.task import AnyTask, AsyncTask, ThreadTask, check_declared, described_without_code, task_name
+from fennelq.task import (
+    AnyTask,
+    AsyncTask,
+    Task,
+    ThreadTask,
+    check_declared,
+    described_without_code,
+    task_name,
+)
 
 if TYPE_CHECKING:
     from fennelq.dlq import DeadLetters
+    from fennelq.schedules import Schedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,6 +94,39 @@ class App:
     def tasks(self) -> Mapping[str, AnyTask]:
         """The tasks by name."""
         return MappingProxyType(self._tasks)
+
+    # Schedules
+
+    def cron(
+        self, expression: str, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
+    ) -> _Decorator:
+        """Make a function a task that runs on a cron schedule: `@app.cron("0 9 * * 1-5", tz="Europe/Paris")`."""
+        return self._recurring(expression, None, name, when)
+
+    def every(
+        self, interval: Seconds, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
+    ) -> _Decorator:
+        """Make a function a task that runs at an interval: `@app.every(30)`."""
+        return self._recurring(None, interval, name, when)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Recurring jobs, declared in code or made at run time."""
+        from fennelq.schedules import Schedules
+
+        return Schedules(self)
+
+    def _recurring(
+        self, cron: str | None, every: Seconds | None, name: str | None, said: ScheduledArgs
+    ) -> Any:
+        times, options = split_when(said)
+
+        def decorate(function: Callable[..., Any]) -> AnyTask:
+            task = function if isinstance(function, Task) else self._register(function, None, options)
+            self.schedules.declare(task.job(), name=name, cron=cron, every=every, when=times)
+            return task
+
+        return decorate
 
     def _register(self, function: Callable[..., Any], name: str | None, options: OptionArgs) -> AnyTask:
         name = name or task_name(function)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.patience import Patience
 from fennelq.broker.verb import Command, Verb
 from fennelq.broker.verbs import inspect, lifecycle, presence
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
@@ -40,15 +38,18 @@ class Client:
         self.app = app
         self.broker = Broker(app.address)
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
-        self._outgoing: Batcher[AnyJob, Answer] = Batcher(self._send, _SENT_AT_ONCE)
+        self._outgoing: Batcher[_Given, Answer] = Batcher(self._send, _SENT_AT_ONCE)
+        self._answered = 0.0
 
     async def send(self, job: Job[R]) -> AsyncResult[R]:
         """Send one job, together with whatever else is sent in this turn of the loop."""
-        return self._handle(job, await self._outgoing.submit(job))
+        return self._handle(job, await self._outgoing.submit(_Given(job, clock.monotonic())))
 
     async def send_all(self, jobs: Sequence[Job[R]]) -> list[AsyncResult[R]]:
         """Send many; when some are refused the others are sent, and EnqueueFailed tells them apart."""
-        answers = await asyncio.gather(*map(self._outgoing.submit, jobs), return_exceptions=True)
+        now = clock.monotonic()
+        sending = [self._outgoing.submit(_Given(job, now)) for job in jobs]
+        answers = await asyncio.gather(*sending, return_exceptions=True)
         handles: list[AsyncResult[R] | None] = [None] * len(jobs)
         failures: dict[int, Exception] = {}
         for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
@@ -62,11 +63,11 @@ class Client:
 
     async def run(self, verb: Verb[A]) -> A:
         """Say a verb that may be said twice; raises BrokerUnavailable when Redis does not answer."""
-        return await self._patiently(lambda: self.broker.run(verb))
+        return await self._patiently(lambda patience: self.broker.run(verb, patience.left()))
 
     async def ask(self, command: Command[A]) -> A:
         """Ask for something that changes nothing; raises BrokerUnavailable when Redis does not answer."""
-        return await self._patiently(lambda: self.broker.ask(command))
+        return await self._patiently(lambda patience: self.broker.ask(command, patience.left()))
 
     async def info(self, job_id: str) -> JobInfo | None:
         """Everything known about a job, or None."""
@@ -97,59 +98,68 @@ class Client:
             return AsyncResult(self.app, f"{job.queue}:{answer.decode()}", job.returns, deduplicated=True)
         return AsyncResult(self.app, job.id, job.returns, deduplicated=answer == 2)
 
-    async def _send(self, jobs: list[AnyJob]) -> list[Answer | BaseException]:
+    async def _send(self, batch: list[_Given]) -> list[Answer | BaseException]:
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
-        for place, job in enumerate(jobs):
+        for place, (job, _) in enumerate(batch):
             by_queue[job.queue].append(place)
-        answers: list[Answer | BaseException] = [0] * len(jobs)
+        answers: list[Answer | BaseException] = [0] * len(batch)
         for queue, places in by_queue.items():
-            for page in pages(places, lambda i: jobs[i].size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
-                said = await self._say(self.keys(queue), [jobs[i] for i in page])
+            for page in pages(places, lambda i: batch[i].job.size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+                said = await self._say(self.keys(queue), [batch[i].job for i in page], batch[page[0]].since)
                 for i, answer in zip(page, said, strict=True):
                     answers[i] = answer
         return answers
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[A]]) -> A:
+    async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]], since: float | None = None) -> A:
         """Try until it works, the trouble is not a passing one, or `enqueue_timeout` is over."""
-        deadline = clock.monotonic() + self.app.settings.enqueue_timeout
-        for tries in count():
+        patience = Patience(self.app.settings.enqueue_timeout, since)
+        while True:
             try:
-                return await attempt()
+                return await attempt(patience)
             except Exception as error:
-                trouble = classify(error)
-                pause = min(0.05 * 2.0**tries, 1.0) * random.uniform(0.5, 1.0)
-                if trouble is Trouble.BUG:
-                    raise
-                if not trouble.passes or clock.monotonic() + pause > deadline:
-                    raise BrokerUnavailable(str(error) or type(error).__name__) from error
-                await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
+                pause = patience.pause_after(error)
+            await asyncio.sleep(pause)
 
-    async def _say(self, keys: QueueKeys, jobs: list[AnyJob]) -> Sequence[Answer | BaseException]:
-        """Say it until it is answered or time is up. Saying it twice is harmless: a job is created once."""
+    async def _say(
+        self, keys: QueueKeys, jobs: list[AnyJob], since: float
+    ) -> Sequence[Answer | BaseException]:
+        """Say it until it is answered or time is up. Saying it twice is harmless: a job is created once.
+
+        Time counts from the call or the last answer: a long batch may take long, but does not wait for each page anew.
+        """
+        since = max(since, self._answered)
         try:
-            return await self._patiently(lambda: self._say_once(keys, jobs))
+            return await self._patiently(lambda patience: self._say_once(keys, jobs, patience), since)
         except BrokerUnavailable as error:
             return [BrokerUnavailable(error.reason, [job]) for job in jobs]
         except Exception as error:
-            return await self._one_by_one(keys, jobs, error)
+            return await self._one_by_one(keys, jobs, since, error)
 
-    async def _say_once(self, keys: QueueKeys, jobs: list[AnyJob]) -> list[Answer]:
-        await self._note(keys.queue)
-        return await self.broker.run(lifecycle.enqueue(keys, jobs))
+    async def _say_once(self, keys: QueueKeys, jobs: list[AnyJob], patience: Patience) -> list[Answer]:
+        if self.app.noted.is_due(keys.queue):
+            await self._note(keys.queue, patience)
+        answers = await self.broker.run(lifecycle.enqueue(keys, jobs), patience.left())
+        self._answered = clock.monotonic()
+        return answers
 
     async def _one_by_one(
-        self, keys: QueueKeys, jobs: list[AnyJob], error: Exception
+        self, keys: QueueKeys, jobs: list[AnyJob], since: float, error: Exception
     ) -> Sequence[Answer | BaseException]:
         """The script failed: find out whose fault it is, so that each caller gets an answer of its own."""
         if len(jobs) == 1:
             return [FennelqError(f"Redis refused job {jobs[0].id}: {error}")]
-        return [answer for job in jobs for answer in await self._say(keys, [job])]
+        return [answer for job in jobs for answer in await self._say(keys, [job], since)]
 
-    async def _note(self, queue: str) -> None:
-        if self.app.noted.is_due(queue):
-            await self.broker.ask(presence.note_queues(self.app.namespace, [queue]))
-            self.app.noted.done(queue)
+    async def _note(self, queue: str, patience: Patience) -> None:
+        await self.broker.ask(presence.note_queues(self.app.namespace, [queue]), patience.left())
+        self.app.noted.done(queue)
+
+
+class _Given(NamedTuple):
+    """A job to be sent, and when it was asked for."""
+
+    job: AnyJob
+    since: float
 
 
 class NotedQueues:

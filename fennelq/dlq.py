@@ -333,14 +333,14 @@ Searches = list[_Search]
 
 
 class _Pace:
-    """At most so many per second, a second's worth at a time."""
+    """At most so many per second, a tenth of a second's worth at a time."""
 
     def __init__(self, rate: float | None) -> None:
         if rate is not None and rate <= 0:
             raise ConfigurationError(f"rate must be more than 0 per second, not {rate}")
         self._rate = rate
         self._free_at = 0.0
-        self.most = MOST_JOBS if rate is None else min(MOST_JOBS, max(1, int(rate)))
+        self.most = MOST_JOBS if rate is None else min(MOST_JOBS, max(1, int(rate / 10)))
 
     async def wait_for(self, jobs: int) -> None:
         """Returns when it is time for so many."""

@@ -6,18 +6,19 @@ breaks.
 
 from __future__ import annotations
 
+import math
 import os
-import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from fennelq import clock
 from fennelq.broker.batch import pages
 from fennelq.broker.blocking import Subscription
+from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
-from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.patience import Patience
 from fennelq.broker.verb import Command, Verb
 from fennelq.broker.verbs import inspect, lifecycle, presence
 from fennelq.client import Answer, joined
@@ -36,6 +37,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 
+_ONE_LOOK = 0.05
+
 
 class BlockingTask(Generic[P, R]):
     """A task whose `delay()` blocks the calling thread instead of being awaited."""
@@ -49,8 +52,7 @@ class BlockingTask(Generic[P, R]):
 
     def map(self, *columns: Iterable[Any]) -> list[BlockingResult[R]]:
         """Send one call for each element, like the built-in `map`."""
-        job: Callable[..., Job[R]] = self._task.job
-        return enqueue(self._task.app, [job(*args) for args in zip(*columns, strict=True)])
+        return enqueue(self._task.app, self._task.jobs(*columns))
 
     def options(self, **options: Unpack[OptionArgs]) -> BlockingTask[P, R]:
         """The same task with other options."""
@@ -101,45 +103,65 @@ def enqueue(app: App, jobs: Iterable[Job[R]]) -> list[BlockingResult[R]]:
     every = list(jobs)
     handles: list[BlockingResult[R] | None] = [None] * len(every)
     failures: dict[int, Exception] = {}
-    for queue in dict.fromkeys(job.queue for job in every):
-        places = [i for i, job in enumerate(every) if job.queue == queue]
-        for page in pages(places, lambda i: every[i].size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
-            _send(app, queue_keys(app.namespace, queue), every, page, handles, failures)
+    for place, (job, answer) in enumerate(zip(every, _Sending(app, every).answers(), strict=True)):
+        try:
+            handles[place] = _handle(app, job, answer)
+        except FennelqError as error:
+            failures[place] = error
     if failures:
         raise joined(every, handles, failures)
     return [handle for handle in handles if handle is not None]
 
 
-def _send(
-    app: App,
-    keys: QueueKeys,
-    jobs: list[Job[R]],
-    page: list[int],
-    handles: list[BlockingResult[R] | None],
-    failures: dict[int, Exception],
-) -> None:
-    try:
-        if app.noted.is_due(keys.queue):
-            _ask(app, presence.note_queues(app.namespace, [keys.queue]))
-            app.noted.done(keys.queue)
-        answers: list[Answer] = _run(app, lifecycle.enqueue(keys, [jobs[i] for i in page]))
-    except BrokerUnavailable as error:
-        failures.update({i: BrokerUnavailable(error.reason, [jobs[i]]) for i in page})
-        return
-    except Exception as error:
-        if len(page) == 1:
-            failures[page[0]] = FennelqError(f"Redis refused job {jobs[page[0]].id}: {error}")
-        for i in page if len(page) > 1 else ():
-            _send(app, keys, jobs, [i], handles, failures)
-        return
-    for i, answer in zip(page, answers, strict=True):
-        if answer == -1:
-            failures[i] = DuplicateJob(jobs[i].id, jobs[i].task)
-        else:
-            handles[i] = _handle(app, jobs[i], answer)
+class _Sending(Generic[R]):
+    """One call of `enqueue`: an answer for each of its jobs."""
+
+    def __init__(self, app: App, jobs: list[Job[R]]) -> None:
+        self._app, self._jobs = app, jobs
+        self._answers: list[Answer | FennelqError] = [0] * len(jobs)
+        self._outage: BrokerUnavailable | None = None
+
+    def answers(self) -> list[Answer | FennelqError]:
+        """Send them all, queue by queue and page by page."""
+        jobs = self._jobs
+        for queue in dict.fromkeys(job.queue for job in jobs):
+            places = [i for i, job in enumerate(jobs) if job.queue == queue]
+            for page in pages(places, lambda i: jobs[i].size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+                self._send(queue_keys(self._app.namespace, queue), page)
+        return self._answers
+
+    def _send(self, keys: QueueKeys, page: list[int]) -> None:
+        try:
+            answers: Sequence[Answer | FennelqError] = self._say(keys, [self._jobs[i] for i in page])
+        except BrokerUnavailable as outage:
+            self._outage = outage
+            answers = [BrokerUnavailable(outage.reason, [self._jobs[i]]) for i in page]
+        except Exception as error:
+            if len(page) > 1:
+                # The script failed: find out whose fault it is, so that each job gets an answer of its own.
+                for i in page:
+                    self._send(keys, [i])
+                return
+            answers = [FennelqError(f"Redis refused job {self._jobs[page[0]].id}: {error}")]
+        for i, answer in zip(page, answers, strict=True):
+            self._answers[i] = answer
+
+    def _say(self, keys: QueueKeys, jobs: list[Job[R]]) -> list[Answer]:
+        if self._outage is not None:
+            # Patience is for the whole call, not for each page of it.
+            raise self._outage
+        noted = self._app.noted
+        if noted.is_due(keys.queue):
+            _ask(self._app, presence.note_queues(self._app.namespace, [keys.queue]))
+            noted.done(keys.queue)
+        return _run(self._app, lifecycle.enqueue(keys, jobs))
 
 
-def _handle(app: App, job: Job[R], answer: Answer) -> BlockingResult[R]:
+def _handle(app: App, job: Job[R], answer: Answer | FennelqError) -> BlockingResult[R]:
+    if isinstance(answer, FennelqError):
+        raise answer
+    if answer == -1:
+        raise DuplicateJob(job.id, job.task)
     if isinstance(answer, bytes):
         return BlockingResult(app, f"{job.queue}:{answer.decode()}", job.returns, deduplicated=True)
     return BlockingResult(app, job.id, job.returns, deduplicated=answer == 2)
@@ -149,30 +171,35 @@ def _end_of(app: App, job_id: str, timeout: float | None) -> Ended:
     """Subscribe, then look: an end in between is a message. Looking again makes up for a lost one."""
     keys, key = _place(app, job_id)
     channel = channel_name(app.namespace, os.urandom(9).hex())
-    deadline = None if timeout is None else clock.monotonic() + timeout
+    deadline = math.inf if timeout is None else clock.monotonic() + timeout
     with app.blocking.subscription(channel) as subscription:
         while True:
-            ended = _look(app, keys, key, channel, subscription, deadline)
+            try:
+                ended = _look(app, keys, key, channel, subscription, deadline)
+            except BrokerUnavailable:
+                if clock.monotonic() < deadline:
+                    raise
+                ended = None
             if ended is not None:
                 return ended
-            if deadline is not None and clock.monotonic() >= deadline:
+            if clock.monotonic() >= deadline:
                 raise ResultTimeout(job_id, timeout or 0.0)
 
 
 def _look(
-    app: App, keys: QueueKeys, key: str, channel: str, subscription: Subscription, deadline: float | None
+    app: App, keys: QueueKeys, key: str, channel: str, subscription: Subscription, deadline: float
 ) -> Ended | None:
-    left = RECHECK if deadline is None else min(RECHECK, max(0.0, deadline - clock.monotonic()))
-    patience = app.settings.enqueue_timeout if deadline is None else left
+    # Who does not want to wait still wants an answer.
+    left = max(deadline - clock.monotonic(), _ONE_LOOK)
+    patience = Patience(min(app.settings.enqueue_timeout, left))
     _patiently(patience, subscription.open)
-    code, task, envelope = _patiently(
-        patience, lambda: app.blocking.run(lifecycle.watch(keys, channel, [key]))
-    )[0]
+    watch = lifecycle.watch(keys, channel, [key])
+    code, task, envelope = _patiently(patience, lambda left: app.blocking.run(watch, left))[0]
     if code == "end":
         return Ended(task, envelope or b"")
     if code == "gone":
         raise ResultExpired(f"{keys.queue}:{key}")
-    message = subscription.message(left)
+    message = subscription.message(min(RECHECK, max(0.0, deadline - clock.monotonic())))
     return None if message is None else Ended(task, message.partition(b"\n")[2])
 
 
@@ -182,26 +209,18 @@ def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:
 
 
 def _run(app: App, verb: Verb[A]) -> A:
-    return _patiently(app.settings.enqueue_timeout, lambda: app.blocking.run(verb))
+    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.run(verb, left))
 
 
 def _ask(app: App, command: Command[A]) -> A:
-    return _patiently(app.settings.enqueue_timeout, lambda: app.blocking.ask(command))
+    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.ask(command, left))
 
 
-def _patiently(patience: float, attempt: Callable[[], A]) -> A:
+def _patiently(patience: Patience, attempt: Callable[[float], A]) -> A:
     """Try until it works, the trouble is not a passing one, or the time is up."""
-    deadline = clock.monotonic() + patience
-    pause = 0.05
     while True:
         try:
-            return attempt()
+            return attempt(min(patience.left(), ANSWER_TIMEOUT))
         except Exception as error:
-            trouble = classify(error)
-            if trouble is Trouble.BUG:
-                raise
-            wait = pause * random.uniform(0.5, 1.0)
-            if not trouble.passes or clock.monotonic() + wait > deadline:
-                raise BrokerUnavailable(str(error) or type(error).__name__) from error
-        time.sleep(wait)
-        pause = min(pause * 2, 1.0)
+            pause = patience.pause_after(error)
+        time.sleep(pause)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from fennelq.errors import ConfigurationError, PayloadTooLarge
+from fennelq.errors import ConfigurationError, FennelqError, PayloadTooLarge
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
-from fennelq.model.options import UNSET, OptionArgs, Options, epoch_ms, milliseconds, valid_name
+from fennelq.model.options import UNSET, OptionArgs, Options, Seconds, epoch_ms, milliseconds, valid_name
 from fennelq.model.plan import Plan
+from fennelq.model.schedule import Schedule, When
 from fennelq.result import AsyncResult
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PER_JOB = ("delay", "at", "key", "job_id")
+_NOT_OF_THE_JOB = {"queue", "retries", "retry", "timeout", "result_ttl", "failure_ttl", "headers"}
+"""Options the worker knows by the task; a call with no others has nothing to say but its arguments."""
 
 
 class Task(Generic[P, R]):
@@ -72,8 +74,19 @@ class Task(Generic[P, R]):
 
     async def map(self, *columns: Iterable[Any]) -> list[AsyncResult[R]]:
         """Send one call for each element, like the built-in `map`: `await resize.map(["a.png", "b.png"])`."""
+        return await self.app.client.send_all(self.jobs(*columns))
+
+    def jobs(self, *columns: Iterable[Any]) -> list[Job[R]]:
+        """Describe the calls that `map` would send. Of one that does not fit, the error says which."""
         job: Callable[..., Job[R]] = self.job
-        return await self.app.client.send_all([job(*args) for args in zip(*columns, strict=True)])
+        described: list[Job[R]] = []
+        for place, args in enumerate(zip(*columns, strict=True)):
+            try:
+                described.append(job(*args))
+            except FennelqError as error:
+                error.add_note(f"(element {place} of map; nothing was sent)")
+                raise
+        return described
 
     def options(self, **options: Unpack[OptionArgs]) -> Self:
         """The same task with other options for the calls made through it."""
@@ -84,6 +97,36 @@ class Task(Generic[P, R]):
         other._bind(said)
         return other
 
+    def cron(
+        self,
+        expression: str,
+        /,
+        *,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        **when: Unpack[When],
+    ) -> Schedule:
+        """Declare that this task runs on a cron schedule, with these arguments."""
+        job: Callable[..., Job[R]] = self.job
+        described = job(*args, **(kwargs or {}))
+        return self.app.schedules.declare(described, name=name, cron=expression, every=None, when=when)
+
+    def every(
+        self,
+        interval: Seconds,
+        /,
+        *,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        **when: Unpack[When],
+    ) -> Schedule:
+        """Declare that this task runs at an interval, with these arguments."""
+        job: Callable[..., Job[R]] = self.job
+        described = job(*args, **(kwargs or {}))
+        return self.app.schedules.declare(described, name=name, cron=None, every=interval, when=when)
+
     @property
     def sync(self) -> BlockingTask[P, R]:
         """The same task for code without an event loop: `welcome.sync.delay(42).get(timeout=30)`."""
@@ -93,21 +136,12 @@ class Task(Generic[P, R]):
 
     def _bind(self, said: Options) -> None:
         """Work out once what every call through this task has in common."""
-        merged = self.declared.with_(_said(said))
+        merged = self.declared.with_(said.said())
         self._said, self._merged = said, merged
         self._queue = self.app.settings.default_queue if merged.queue is UNSET else merged.queue
         self._wire = said.to_wire()
         self._most_bytes = self.app.settings.max_payload_bytes
-        plain = dataclasses.replace(
-            merged,
-            queue=UNSET,
-            retries=UNSET,
-            retry=UNSET,
-            timeout=UNSET,
-            result_ttl=UNSET,
-            failure_ttl=UNSET,
-        )
-        self._plain = not self._wire and dataclasses.replace(plain, headers=UNSET) == Options()
+        self._plain = not self._wire and merged.said().keys() <= _NOT_OF_THE_JOB
 
     def _described(self, encoded: bytes) -> Job[R]:
         merged = self._merged
@@ -121,7 +155,7 @@ class Task(Generic[P, R]):
             priority="normal" if merged.priority is UNSET else merged.priority,
             options=self._wire,
             delay_ms=milliseconds(merged.delay),
-            at_ms=0 if merged.at is UNSET else epoch_ms(merged.at),
+            at_ms=0 if merged.at is UNSET else max(1, epoch_ms(merged.at)),
             expires_ms=milliseconds(merged.expires),
             idempotency="" if merged.key is UNSET else f"{self.name}:{merged.key}",
             window_ms=milliseconds(merged.ttl),
@@ -204,8 +238,8 @@ def described_without_code(
     async def call(*args: Any, **kwargs: Any) -> Any: ...
 
     valid_name("queue", app.settings.default_queue if options.queue is UNSET else options.queue)
-    return Task[Any, Any](app, task, call, Options()).options(**_said(options)).job(*args, **kwargs)
-
-
-def _said(options: Options) -> Any:
-    return {f.name: v for f in dataclasses.fields(options) if (v := getattr(options, f.name)) is not UNSET}
+    return (
+        Task[Any, Any](app, task, call, Options())
+        .options(**cast("OptionArgs", options.said()))
+        .job(*args, **kwargs)
+    )

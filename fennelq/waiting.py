@@ -14,17 +14,18 @@ import random
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
+from fennelq.broker.patience import Patience
 from fennelq.broker.trouble import classify
 from fennelq.broker.verbs import lifecycle
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
 
 RECHECK = 5.0
+_CLOSED = "the app was closed"
 
 
 class Ended(NamedTuple):
@@ -48,6 +49,7 @@ class Waiting:
         self._link: Link | None = None
         self._subscribing: asyncio.Task[None] | None = None
         self._rechecking: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def end_of(self, job_id: str) -> Ended:
         """Waits until the job has ended; raises ResultExpired when nothing is known of it (any more)."""
@@ -60,26 +62,29 @@ class Waiting:
             self._forget(job_id, waiter)
 
     async def close(self) -> None:
-        """End the subscription; nobody is told any more."""
+        """End the subscription. Whoever still waits is told so."""
+        self._closed = True
         for task in (self._rechecking, self._subscribing):
             if task is not None:
                 task.cancel()
+        for job_id in self._waiters:
+            self._tell(job_id, BrokerUnavailable(_CLOSED))
         if self._link is not None:
             self._link.close()
 
     async def _ask(self, job_id: str) -> None:
         """Look at the job and register, for as long as the broker's trouble may be a passing one."""
-        deadline = clock.monotonic() + self._patience
-        while True:
+        patience = Patience(self._patience)
+        while not self._closed:
             try:
                 await self._subscribed()
                 self._answered(job_id, *await self._watches.submit(job_id))
                 return
             except Exception as error:
-                pause = random.uniform(0.05, 0.3)
-                if not classify(error).passes or clock.monotonic() + pause > deadline:
-                    raise BrokerUnavailable(str(error) or type(error).__name__) from error
-                await asyncio.sleep(pause)
+                pause = patience.pause_after(error)
+            await asyncio.sleep(pause)
+            patience.left()
+        raise BrokerUnavailable(_CLOSED)
 
     async def _watch(self, ids: list[str]) -> list[tuple[str, str | None, bytes | None] | BaseException]:
         by_queue: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
@@ -166,14 +171,18 @@ class Waiting:
                 confirmed.set_result(None)
 
         link = await self._broker.listen(["SUBSCRIBE", self._channel], hear)
-        async with asyncio.timeout(RECHECK):
-            await confirmed
+        try:
+            async with asyncio.timeout(RECHECK):
+                await confirmed
+        except BaseException:
+            link.close()
+            raise
         self._link = link
 
     def _lost(self, confirmed: asyncio.Future[None], why: LinkDown) -> None:
         if not confirmed.done():
             confirmed.set_exception(why)
-        elif self._waiters:
+        elif self._waiters and not (confirmed.cancelled() or self._closed):
             self._subscribing = asyncio.create_task(self._subscribe_again())
 
     async def _subscribe_again(self) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from dataclasses import dataclass
-
-import psutil
 
 from benchmarks.arena import Arena
 from benchmarks.figures import AtMost, Line, Sample, percentile
 from benchmarks.rows.row import Row
-
-_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -33,11 +27,11 @@ class Waits(Row):
         with arena.worker() as worker:
             arena.warm(worker)
             arena.tally.close_gate()
-            client = arena.start_client(
+            before = arena.server.connections_so_far
+            answer = arena.ask(
                 "concurrent_waits", waits=self.waits, seconds=self.seconds, tally=str(arena.tally.path)
             )
-            connections = _most_connections(client, arena.server.port)
-            answer = arena.answer_of(client, "concurrent_waits")
+            connections = arena.server.connections_so_far - before
         lags: list[float] = answer["lag_ms"]
         figures = {
             "connections": connections,
@@ -45,17 +39,3 @@ class Waits(Row):
             "p99_ms": percentile(lags, 0.99),
         }
         return Sample({**figures, "cpu_us": answer["cpu_us"]}, {"lag_ms": lags})
-
-
-def _most_connections(client: subprocess.Popen[str], port: int) -> int:
-    """The most connections to the server that the client held at once, seen from outside while it runs."""
-    most = 0
-    process = psutil.Process(client.pid)
-    while client.poll() is None:
-        try:
-            held = process.net_connections("tcp")
-        except psutil.Error:
-            break
-        most = max(most, sum(1 for one in held if one.raddr and one.raddr.port == port))
-        time.sleep(_POLL_SECONDS)
-    return most

@@ -87,10 +87,10 @@ class Subscription:
     def __exit__(self, *_: object) -> None:
         self._link.close()
 
-    def open(self) -> None:
+    def open(self, timeout: float = ANSWER_TIMEOUT) -> None:
         """Listen, if it does not already."""
         if not self._subscribed:
-            self._link.call(["SUBSCRIBE", self._channel], ANSWER_TIMEOUT)
+            self._link.call(["SUBSCRIBE", self._channel], timeout)
             self._subscribed = True
 
     def message(self, timeout: float) -> bytes | None:

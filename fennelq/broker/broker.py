@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from fennelq import crash
 from fennelq.broker.connection import Address
@@ -24,25 +25,26 @@ class Broker:
     def __init__(self, address: Address, *, timeout: float = ANSWER_TIMEOUT) -> None:
         self.address, self._timeout = address, timeout
         self._link = Link(address)
-        self._others: list[Link] = []
+        self._others: WeakSet[Link] = WeakSet()
 
-    async def run(self, verb: Verb[A]) -> A:
+    async def run(self, verb: Verb[A], within: float = ANSWER_TIMEOUT) -> A:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
+        within = min(within, self._timeout)
         if crash.at is not None:
             crash.at(f"before:{verb.script.name}")
         try:
-            reply = await self._link.call(verb.by_sha(), self._timeout, verb.script.name)
+            reply = await self._link.call(verb.by_sha(), within, verb.script.name)
         except Exception as error:
             if classify(error) is not Trouble.SCRIPT:
                 raise
-            reply = await self._link.call(verb.by_source(), self._timeout)
+            reply = await self._link.call(verb.by_source(), within)
         if crash.at is not None:
             crash.at(f"answered:{verb.script.name}")
         return verb.read(reply)
 
-    async def ask(self, command: Command[A]) -> A:
+    async def ask(self, command: Command[A], within: float = ANSWER_TIMEOUT) -> A:
         """Say a plain command and read its answer."""
-        return command.read(await self._link.call(command.words, self._timeout))
+        return command.read(await self._link.call(command.words, min(within, self._timeout)))
 
     async def ask_all(self, commands: Sequence[Command[A]]) -> list[A]:
         """Say many commands in one round trip."""
@@ -55,13 +57,13 @@ class Broker:
     def doorbell(self) -> Doorbell:
         """A connection of its own for reads that block."""
         link = Link(self.address)
-        self._others.append(link)
+        self._others.add(link)
         return Doorbell(self, link)
 
     async def listen(self, words: Sequence[Word], hear: Hear) -> Link:
         """A connection of its own that listens."""
         link = Link(self.address)
-        self._others.append(link)
+        self._others.add(link)
         await link.listen(words, hear)
         return link
 

@@ -60,6 +60,33 @@ KEY_KINDS: Final = (
     ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
     KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
+    KeyKind("{app} queues", "set", "queues ever used", "enqueue, beat", "never", True),
+    KeyKind(
+        "{app} executors",
+        "hash",
+        "what people want to know of executors",
+        "beat",
+        "fields after an hour",
+        True,
+    ),
+    KeyKind("{app} cron:due", "zset", "due time → schedule", "declare, schedule", "never", True),
+    KeyKind("{app} cron:names", "set", "schedules", "declare, schedule", "never", True),
+    KeyKind(
+        "{app} cron:meta",
+        "hash",
+        "which version of the code declares, last look",
+        "declare, look",
+        "never",
+        True,
+    ),
+    KeyKind(
+        "{app} cron:versions", "zset", "versions of the code that have declared", "declare", "never", True
+    ),
+    KeyKind(
+        "{app} cron:queued", "hash", "runs that wait for the one before them", "tick", "empty when idle", True
+    ),
+    KeyKind("{app} cron:s:<name>", "hash", "state of a schedule", "declare, schedule", "remove", True),
+    KeyKind("{app} out", "hash", "jobs on their way to another slot", "tick", "empty when idle", True),
     KeyKind("swept", "string", "this interval's sweep is done", "recover", "TTL", False),
 )
 
@@ -85,6 +112,7 @@ FIELDS: Final = {
     "u": "nonce of the call, with a client-given id",
     "h": "digest of the arguments, with a client-given id",
     "R": "replays",
+    "L": "least milliseconds the record is kept, of a job handed over from another slot",
     "H": "set when the job has a history",
     "U": "first met by a worker that does not know its task, server ms",
     "l": "times the job was stranded",
@@ -124,6 +152,23 @@ class QueueKeys:
         return f"{self.prefix}r:{key}"
 
 
+class AppKeys:
+    """The keys of an app that belong to no queue, in a slot of their own."""
+
+    __slots__ = ("app", "prefix")
+
+    def __init__(self, app: str) -> None:
+        self.app, self.prefix = app, f"fq:{{{app}}}:"
+
+    def __getitem__(self, name: str) -> str:
+        """A permanent key by its name."""
+        return self.prefix + name
+
+    def schedule(self, name: str) -> str:
+        """State of a schedule."""
+        return f"{self.prefix}cron:s:{name}"
+
+
 @lru_cache(maxsize=4096)
 def queue_keys(app: str, queue: str) -> QueueKeys:
     """The keys of a queue, made once."""
@@ -143,3 +188,8 @@ def executors_key(app: str) -> str:
 def channel_name(app: str, client: str) -> str:
     """The pub/sub channel on which one process is told of the jobs it waits for."""
     return f"fq:{{{app}}}:c:{client}"
+
+
+def wake_patterns(app: str) -> tuple[str, str]:
+    """Channels that wake executors: of every queue, when something is due sooner; and of the app's schedules."""
+    return f"fq:{{{app}/*}}:wake", f"fq:{{{app}}}:wake"

@@ -55,7 +55,8 @@ class Link:
         """Say it and return the answer; an error of the server is raised. `what` names it for crash points."""
         wire = self._wire
         if wire is None or not wire.open:
-            wire = await self.connect()
+            async with asyncio.timeout(timeout):
+                wire = await self.connect()
         answer = wire.ask(words)
         if crash.at is not None:
             crash.at(f"sent:{what}")
@@ -73,9 +74,7 @@ class Link:
         if self._connecting is None:
             self._connecting = asyncio.create_task(_connected(self.address))
             self._connecting.add_done_callback(self._connect_ended)
-        wire = await asyncio.shield(self._connecting)
-        self._wire = wire
-        return wire
+        return await asyncio.shield(self._connecting)
 
     async def listen(self, words: Sequence[Word], hear: Hear) -> None:
         """Make this a connection that only listens: every message, at last the LinkDown, goes to `hear`."""
@@ -90,9 +89,10 @@ class Link:
             self._wire = None
 
     def _connect_ended(self, task: asyncio.Task[_Wire]) -> None:
+        """Kept here and not by who asked: that one may have been cancelled meanwhile."""
         self._connecting = None
-        if not task.cancelled():
-            task.exception()
+        if not task.cancelled() and task.exception() is None:
+            self._wire = task.result()
 
 
 class _Wire(asyncio.Protocol):
@@ -192,9 +192,9 @@ class BlockingLink:
 
     def call(self, words: Sequence[Word], timeout: float) -> Any:
         """Say it and return the answer; an error of the server is raised."""
-        if self._socket is None:
-            self._connect()
         try:
+            if self._socket is None:
+                self._connect(min(timeout, CONNECT_TIMEOUT))
             reply = self._exchange(words, timeout)
         except BaseException:
             self.close()
@@ -213,23 +213,22 @@ class BlockingLink:
             self._socket.close()
             self._socket = None
 
-    def _connect(self) -> None:
-        self._socket = self._opened()
+    def _connect(self, timeout: float) -> None:
+        self._socket = self._opened(timeout)
         self._feed, self._gets = _parser()
         for words in self.address.greeting:
-            reply = self._exchange(words, CONNECT_TIMEOUT)
+            reply = self._exchange(words, timeout)
             if isinstance(reply, ReplyError):
-                self.close()
                 raise reply
 
-    def _opened(self) -> socket.socket:
+    def _opened(self, timeout: float) -> socket.socket:
         address = self.address
         if address.path:
             sock = socket.socket(socket.AF_UNIX)
-            sock.settimeout(CONNECT_TIMEOUT)
+            sock.settimeout(timeout)
             sock.connect(address.path)
             return sock
-        sock = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT)
+        sock = socket.create_connection((address.host, address.port), timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return address.tls.wrap_socket(sock, server_hostname=address.host) if address.tls else sock
 

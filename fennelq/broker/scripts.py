@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from fennelq.broker.keys import STREAMS, QueueKeys
+from fennelq.broker.keys import STREAMS, AppKeys, QueueKeys
 
 _DIRECTIVE = re.compile(r"^--@(\w+) +(.+)$", re.MULTILINE)
 
@@ -32,9 +32,9 @@ class Script(NamedTuple):
     args: tuple[str, ...]
     each: tuple[str, ...]
 
-    def of(self, queue: QueueKeys) -> list[str]:
-        """The keys it declares, of this queue."""
-        return [queue[name] for name in self.keys]
+    def of(self, owner: QueueKeys | AppKeys) -> list[str]:
+        """The keys it declares, of this queue or app."""
+        return [owner[name] for name in self.keys]
 
 
 @cache
@@ -60,7 +60,8 @@ def _shebang(flags: tuple[str, ...]) -> str:
 
 
 def _locals(keys: tuple[str, ...], args: tuple[str, ...], each: tuple[str, ...]) -> str:
-    lines = [f"local {key} = KEYS[{place}]" for place, key in enumerate(keys, 1) if key not in STREAMS]
+    named = ((place, key.replace(":", "_")) for place, key in enumerate(keys, 1) if key not in STREAMS)
+    lines = [f"local {key} = KEYS[{place}]" for place, key in named]
     lines += [f"local {arg} = ARGV[{place}]" for place, arg in enumerate(args, 1)]
     if each:
         lines.append(f"local first, stride = {len(args) + 1}, {len(each)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -20,6 +19,8 @@ from fennelq.queues import QueueInfo, Queues
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.worker.discovery import FoundApp
+
+_SILENT_BEATS = 3
 
 
 def show(app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
@@ -73,8 +74,19 @@ def _version(server: dict[str, str]) -> str | None:
 
 
 async def _executors(app: App) -> list[dict[str, Any]]:
-    known = await app.client.ask(presence.known_executors(app.namespace))
-    return [{"name": name, **_facts(raw)} for name, raw in sorted(known.items())]
+    client = app.client
+    now = await client.ask(census.now())
+    known = await client.ask(presence.known_executors(app.namespace))
+    told = {name: _facts(raw) for name, raw in sorted(known.items())}
+    return [{"name": name, "state": _state(facts, now), **facts} for name, facts in told.items()]
+
+
+def _state(facts: dict[str, Any], now_ms: int) -> str:
+    """What an executor is doing, as far as one can tell from here. Clocks of machines may differ by a little."""
+    if "died" in facts:
+        return f"ended: {facts['died']}"
+    silent_ms = now_ms - int(facts.get("beat_ms", 0))
+    return "works" if silent_ms < _SILENT_BEATS * 1000 * float(facts.get("interval", 5)) else "silent"
 
 
 def _facts(raw: bytes) -> dict[str, Any]:
@@ -99,16 +111,21 @@ def _print(said: dict[str, Any]) -> None:
     print()
     output.table(COLUMNS, [row(queue) for queue in queues])
     print()
-    output.table(("executor", "seen", "facts"), [(one["name"], _seen(one), _other(one)) for one in executors])
+    output.table(
+        ("executor", "state", "running", "of", "done", "seen", "queues"),
+        [_row(executor) for executor in executors],
+    )
 
 
-def _seen(executor: dict[str, Any]) -> datetime | None:
+def _row(executor: dict[str, Any]) -> tuple[object, ...]:
     beat = executor.get("beat_ms")
-    return clock.from_ms(beat) if isinstance(beat, int) else None
-
-
-def _other(executor: dict[str, Any]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in executor.items() if k not in ("name", "beat_ms", "interval"))
+    return (
+        executor["name"],
+        executor["state"],
+        *(executor.get(fact) for fact in ("running", "concurrency", "done")),
+        clock.from_ms(beat) if isinstance(beat, int) else None,
+        ", ".join(executor.get("queues", ())),
+    )
 
 
 def _bytes(size: int | None) -> str | None:

@@ -38,7 +38,7 @@ def size(text: str) -> int:
     said = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
     if said is None or float(said[1]) == 0:
         raise typer.BadParameter(f"{text!r} is no size: write 300M or 1G")
-    return round(float(said[1]) * 1024 ** " KMG".index(said[2].upper() or " "))
+    return round(float(said[1]) * 1024.0 ** " KMG".index(said[2].upper() or " "))
 
 
 def moment(text: str) -> datetime:

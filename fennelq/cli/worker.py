@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -85,6 +86,7 @@ def run(
 
     _say_to_children(FENNELQ_LOG_LEVEL=log_level, FENNELQ_LOG_FORMAT=log_format)
     named = found(app, app_dir)
+    _show_children(named.folder)
     settings = named.app.settings
     log.setup(
         cast("LogFormat", log_format or settings.log_format),
@@ -105,6 +107,13 @@ def run(
         force=force,
     )
     raise typer.Exit(code)
+
+
+def _show_children(folder: Path) -> None:
+    """Executors look for the app's modules in the current folder by themselves, and in another one when told."""
+    if folder != Path.cwd():
+        also = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{also}" if also else str(folder)
 
 
 def _say_to_children(**variables: str | None) -> None:

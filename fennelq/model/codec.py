@@ -8,24 +8,23 @@ reads it in the worker, in one step each.
 from __future__ import annotations
 
 import inspect
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import GenericAlias
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-import orjson
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from fennelq.errors import ConfigurationError, InvalidArguments
+from fennelq.errors import InvalidArguments
+from fennelq.model.hints import NOT_JSON, hints_of, sendable
 
 R = TypeVar("R")
 
 NO_ARGUMENTS = b"[[],{}]"
 
-_JSON = ConfigDict(
-    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings", extra="forbid"
-)
+_RESULT = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
+_CALL: ConfigDict = {**_RESULT, "extra": "forbid"}
 _SHAPES_KEPT = 256
 
 
@@ -45,7 +44,9 @@ class CallCodec:
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self._task = task
         self._signature = inspect.signature(function)
-        self._types = _annotations(task, function)
+        self._parameters = tuple(self._signature.parameters.values())
+        hints = hints_of(task, function)
+        self._types = {p.name: sendable(hints.get(p.name, Any)) for p in self._parameters}
         self._adapters: dict[Shape, TypeAdapter[Call]] = {}
         self._likely = Shape(0, ())
 
@@ -55,11 +56,10 @@ class CallCodec:
             return NO_ARGUMENTS
         adapter = self._adapter(Shape(len(args), tuple(kwargs)))
         try:
-            return adapter.dump_json(adapter.validate_python((args, kwargs), strict=True), warnings="error")
+            call = adapter.validate_python((args, kwargs), strict=True)
         except ValidationError as error:
-            raise self._refusal(error, args) from None
-        except (PydanticSerializationError, ValueError) as error:
-            raise InvalidArguments(self._task, f"cannot be encoded: {error}") from None
+            raise self._refusal(error) from None
+        return self._written(adapter, call)
 
     def decode(self, raw: bytes) -> Call:
         """The call that was written; raises InvalidArguments when it is not one of this function's."""
@@ -72,7 +72,7 @@ class CallCodec:
             # one's. A shape fits only exactly, so success is proof.
             try:
                 return adapter.validate_json(raw)
-            except ValidationError:
+            except Exception:
                 pass
         return self._decode_any(raw)
 
@@ -83,7 +83,22 @@ class CallCodec:
         try:
             return adapter.validate_json(raw)
         except ValidationError as error:
-            raise self._refusal(error, ()) from None
+            raise self._refusal(error) from None
+        except Exception as error:  # a validator of somebody's model may raise anything
+            raise InvalidArguments(self._task, f"cannot be read: {type(error).__name__}: {error}") from error
+
+    def _written(self, adapter: TypeAdapter[Call], call: Call) -> bytes:
+        try:
+            raw = _dumped(adapter, call)
+            # Models have hooks, aliases and settings of their own: what a worker could not read must not leave.
+            adapter.validate_json(raw)
+        except ValidationError as error:
+            raise self._refusal(error, "is written as JSON that cannot be read back: ") from None
+        except ValueError as error:
+            raise InvalidArguments(
+                self._task, f"cannot be encoded: {error}", self._unwritable(call)
+            ) from None
+        return raw
 
     def _adapter(self, shape: Shape) -> TypeAdapter[Call]:
         adapter = self._adapters.get(shape)
@@ -98,27 +113,41 @@ class CallCodec:
             self._signature.bind(*range(shape.positional), **dict.fromkeys(shape.keywords))
         except TypeError as error:
             raise InvalidArguments(self._task, f"{error}; it takes {self._signature}") from None
-        positional = tuple(self._types[self._name_at(i)] for i in range(shape.positional))
-        keywords = {name: self._types[self._keyword(name)] for name in shape.keywords}
-        args_type = tuple[positional] if positional else tuple[()]
-        kwargs_type = TypedDict(f"{self._task} keywords", keywords)  # type: ignore[operator]
-        kwargs_type.__pydantic_config__ = _JSON  # type: ignore[attr-defined]
-        return TypeAdapter(cast("type[Call]", tuple[args_type, kwargs_type]), config=_JSON)
+        types = self._types_of(shape)
+        positional, keywords = types[: shape.positional], types[shape.positional :]
+        try:
+            # Made at run time, from values: cast, because checkers take the name for a declaration.
+            kwargs_type = cast("Any", TypedDict)(f"{self._task} keywords", dict(keywords))
+            return _adapter_of(_tuple_of(hint for _, hint in positional), kwargs_type)
+        except Exception as error:
+            culprit = next((name for name, hint in types if not _is_data(hint)), None)
+            reason = str(error).partition("\n")[0]
+            raise InvalidArguments(self._task, f"its type is not one of data: {reason}", culprit) from None
+
+    def _types_of(self, shape: Shape) -> list[tuple[str, Any]]:
+        """What each argument is called and must be."""
+        places = [self._name_at(index) for index in range(shape.positional)]
+        return [
+            *((name, self._types[name]) for name in places),
+            *((name, self._types[self._keyword(name)]) for name in shape.keywords),
+        ]
 
     def _name_at(self, index: int) -> str:
-        parameters = list(self._signature.parameters.values())
-        for place, parameter in enumerate(parameters):
+        for place, parameter in enumerate(self._parameters):
             if place == index or parameter.kind is parameter.VAR_POSITIONAL:
                 return parameter.name
         raise InvalidArguments(self._task, f"takes no argument number {index + 1}")
 
     def _keyword(self, name: str) -> str:
-        parameters = self._signature.parameters
-        if name in parameters and parameters[name].kind is not inspect.Parameter.VAR_KEYWORD:
+        parameter = self._signature.parameters.get(name)
+        if parameter is not None and parameter.kind in (
+            parameter.POSITIONAL_OR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        ):
             return name
-        return next(p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD)
+        return next(p.name for p in self._parameters if p.kind is p.VAR_KEYWORD)
 
-    def _refusal(self, error: ValidationError, args: tuple[Any, ...]) -> InvalidArguments:
+    def _refusal(self, error: ValidationError, what: str = "") -> InvalidArguments:
         first = error.errors(include_url=False, include_context=False)[0]
         where = first["loc"]
         parameter = None
@@ -127,9 +156,23 @@ class CallCodec:
                 self._name_at(where[1]) if isinstance(where[1], int) and where[0] == 0 else str(where[1])
             )
         inside = "".join(f"[{part!r}]" for part in where[2:])
-        got = type(first["input"]).__name__
+        got = "" if first["type"] == NOT_JSON else f", got {type(first['input']).__name__}"
         return InvalidArguments(
-            self._task, f"{inside + ': ' if inside else ''}{first['msg']}, got {got}", parameter
+            self._task, f"{what}{inside + ': ' if inside else ''}{first['msg']}{got}", parameter
+        )
+
+    def _unwritable(self, call: Call) -> str | None:
+        """The first parameter whose value cannot be written; looked for only when the call could not be."""
+        args, kwargs = call
+        types = self._types_of(Shape(len(args), tuple(kwargs)))
+        values = [*args, *kwargs.values()]
+        return next(
+            (
+                name
+                for (name, hint), value in zip(types, values, strict=True)
+                if not _is_writable(hint, value)
+            ),
+            None,
         )
 
 
@@ -140,17 +183,19 @@ class ResultCodec(Generic[R]):
         self.is_none = annotation in (None, type(None))
         """True when the task is annotated `-> None`: it has no result to keep."""
         self._annotation = annotation
-        self._cached: TypeAdapter[R] | None = None
+        self._cached: TypeAdapter[tuple[R]] | None = None
 
     @classmethod
     def of(cls, task: str, function: Callable[..., Any]) -> ResultCodec[Any]:
         """The codec of a function's return annotation; unannotated means any JSON value."""
-        return cls(_annotations(task, function).get("return", JsonValue))
+        annotation = hints_of(task, function).get("return", Any)
+        return cls(JsonValue if annotation is Any else annotation)
 
     @property
-    def _adapter(self) -> TypeAdapter[R]:
+    def _adapter(self) -> TypeAdapter[tuple[R]]:
+        # In a tuple, because models, dataclasses and typed dicts accept no configuration at the top.
         if self._cached is None:
-            self._cached = TypeAdapter(self._annotation, config=_config_for(self._annotation))
+            self._cached = TypeAdapter(cast("Any", _tuple_of([self._annotation])), config=_RESULT)
         return self._cached
 
     def encode(self, value: R) -> bytes:
@@ -158,44 +203,56 @@ class ResultCodec(Generic[R]):
         if value is None and self.is_none:
             return b""
         try:
-            return self._adapter.dump_json(self._adapter.validate_python(value), warnings="error")
-        except (ValidationError, PydanticSerializationError) as error:
+            raw = _dumped(self._adapter, self._adapter.validate_python((value,)))
+            self._adapter.validate_json(raw)
+        except Exception as error:
             raise ValueError(f"the result cannot be encoded as {self._annotation}: {error}") from None
+        return raw[1:-1]
 
     def decode(self, raw: bytes) -> R:
         """The value that was written; raises ValueError when it is not one."""
         if not raw and self.is_none:
             return cast("R", None)
-        return self._adapter.validate_json(raw)
+        return self._adapter.validate_json(b"[%b]" % raw)[0]
 
 
 ANY_RESULT: ResultCodec[Any] = ResultCodec(JsonValue)
 
 
-def _annotations(task: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of every parameter and the return; what is not annotated, or Any, must be a JSON value."""
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise ConfigurationError(
-            f"{task}: an annotation cannot be resolved ({error}): import the name at run time, "
-            "not only under TYPE_CHECKING"
-        ) from None
-    names = [*inspect.signature(function).parameters, *(["return"] if "return" in hints else [])]
-    return {name: JsonValue if (hint := hints.get(name, Any)) is Any else hint for name in names}
-
-
 def _shape_of(task: str, raw: bytes) -> Shape:
     try:
-        args, kwargs = orjson.loads(raw)
+        args, kwargs = from_json(raw)
     except (ValueError, TypeError) as error:
         raise InvalidArguments(task, f"the arguments are not a call: {error}") from None
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
+    if (type(args), type(kwargs)) != (list, dict):
         raise InvalidArguments(task, "the arguments are not a call: they read [[…],{…}]")
-    return Shape(len(cast("list[Any]", args)), tuple(cast("dict[str, Any]", kwargs)))
+    return Shape(len(args), tuple(kwargs))
 
 
-def _config_for(annotation: Any) -> ConfigDict | None:
-    """Models, dataclasses and typed dicts bring their own configuration and accept no other."""
-    own = hasattr(annotation, "model_fields") or hasattr(annotation, "__dataclass_fields__")
-    return None if own or hasattr(annotation, "__total__") else _JSON
+def _adapter_of(*types: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cast("Any", _tuple_of(types)), config=_CALL)
+
+
+def _tuple_of(types: Iterable[Any]) -> GenericAlias:
+    return GenericAlias(tuple, tuple(types))
+
+
+def _dumped(adapter: TypeAdapter[Any], value: Any) -> bytes:
+    # As it is read: by its aliases, and without what a model computes by itself.
+    return adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error")
+
+
+def _is_data(hint: Any) -> bool:
+    try:
+        _adapter_of(hint)
+    except Exception:
+        return False
+    return True
+
+
+def _is_writable(hint: Any, value: Any) -> bool:
+    try:
+        _dumped(_adapter_of(hint), (value,))
+    except ValueError:
+        return False
+    return True

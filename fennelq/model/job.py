@@ -62,6 +62,8 @@ class Job(NamedTuple, Generic[R]):
     """Set with a client-given id: tells the caller's own retry from somebody else's call of the same id."""
     max_deliveries: int = 0
     """How many deliveries may end in a crash; 0 is the app's setting."""
+    keep_ms: int = 0
+    """How long the record is kept at least once the job has ended; for jobs that may be handed over twice."""
 
     @property
     def id(self) -> str:

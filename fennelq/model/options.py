@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Literal, TypedDict, get_args
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypedDict, cast, get_args
 
 import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict as PydanticTypedDict
 
-from fennelq.errors import ConfigurationError
+from fennelq.errors import ConfigurationError, suggestion
 from fennelq.model.job import Priority
 from fennelq.model.retry import RetryPolicy
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-KEY = re.compile(r"[^\s{}\x00-\x1f\x7f]{1,256}")
+KEY = re.compile(r"[^\s{}\x00-\x1f\x7f\ud800-\udfff]{1,256}")
+TEN_YEARS: Final = 10 * 366 * 86400.0
+_MOST_HEADERS, _MOST_HEADER_BYTES = 32, 8192
+
 Seconds = float | timedelta
 
 
@@ -86,19 +92,22 @@ class Options:
     headers: Mapping[str, str] | Unset = UNSET
 
     def __post_init__(self) -> None:
-        _check_names(self)
-        _check_numbers(self)
+        for name, value in self.said().items():
+            _CHECKS[name](name, value)
+        if self.at is not UNSET and self.delay is not UNSET:
+            raise ConfigurationError("delay and at exclude each other: say one")
+
+    def said(self) -> dict[str, Any]:
+        """What was said, by name."""
+        return {name: value for name in _NAMES if (value := getattr(self, name)) is not UNSET}
 
     def with_(self, more: Mapping[str, Any]) -> Options:
         """These options with `more` on top; raises ConfigurationError for a name that is not an option."""
-        known = {f.name for f in fields(self)}
-        if strange := set(more) - known:
-            from fennelq.errors import suggestion
-
+        if strange := set(more) - set(_NAMES):
             name = min(strange)
-            raise ConfigurationError(f"unknown option {name!r}{suggestion(name, known)}")
-        if more.get("headers") and self.headers is not UNSET:
-            more = {**more, "headers": {**self.headers, **more["headers"]}}
+            raise ConfigurationError(f"unknown option {name!r}{suggestion(name, _NAMES)}")
+        if self.headers is not UNSET and isinstance(headers := more.get("headers"), Mapping):
+            more = {**more, "headers": {**self.headers, **headers}}
         return replace(self, **more)
 
     def to_wire(self) -> bytes:
@@ -116,6 +125,38 @@ class Options:
         return orjson.dumps(wire) if wire else b""
 
 
+_Kept = Annotated[float, Field(ge=0, le=TEN_YEARS)]
+_Count = Annotated[int, Field(ge=0)]
+
+
+class WireOptions(PydanticTypedDict, total=False):
+    """Options as they travel with a call: what `to_wire` writes and `read_wire` reads."""
+
+    r: _Count | tuple[_Count, str, list[float], bool]
+    """Retries, or a whole policy."""
+    t: Annotated[float, Field(gt=0, le=TEN_YEARS)] | None
+    """Timeout in seconds."""
+    s: _Kept
+    """Seconds a result is kept."""
+    f: _Kept
+    """Seconds the result of a failed job is kept."""
+    h: dict[str, str]
+    """Headers."""
+
+
+@cache
+def _wire() -> TypeAdapter[WireOptions]:
+    return TypeAdapter(WireOptions)
+
+
+def read_wire(raw: bytes) -> WireOptions:
+    """The options a call brought along; raises ValueError when they cannot be read."""
+    try:
+        return _wire().validate_json(raw, strict=True)
+    except ValidationError as error:
+        raise ValueError(f"the options of the job cannot be read: {error.errors()[0]['msg']}") from None
+
+
 def seconds(value: Seconds) -> float:
     """A duration in seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
@@ -128,7 +169,7 @@ def milliseconds(value: Seconds | Unset) -> int:
 
 def epoch_ms(moment: datetime) -> int:
     """Milliseconds since the epoch of an aware datetime."""
-    return round(moment.astimezone(UTC).timestamp() * 1000)
+    return round(moment.timestamp() * 1000)
 
 
 def valid_name(kind: str, name: str) -> str:
@@ -138,40 +179,81 @@ def valid_name(kind: str, name: str) -> str:
     return name
 
 
-def _check_names(options: Options) -> None:
-    if options.queue is not UNSET:
-        valid_name("queue", options.queue)
-    if options.job_id is not UNSET:
-        valid_name("job_id", options.job_id)
-    if options.priority is not UNSET and options.priority not in get_args(Priority):
-        raise ConfigurationError(f"priority {options.priority!r} is not one of high, normal, low")
-    if options.key is not UNSET and not KEY.fullmatch(options.key):
+def _check_priority(name: str, value: Any) -> None:
+    if value not in get_args(Priority):
+        raise ConfigurationError(f"{name} {value!r} is not one of high, normal, low")
+
+
+def _check_key(_: str, value: Any) -> None:
+    if not isinstance(value, str) or not KEY.fullmatch(value):
         raise ConfigurationError(
-            f"idempotency key {options.key[:140]!r} is not valid: 1-256 characters, no space, no braces"
+            f"idempotency key {str(value)[:140]!r} is not valid: a text of 1-256 characters, no space, no braces"
         )
-    if options.headers is not UNSET:
-        _check_headers(options.headers)
 
 
-def _check_headers(headers: Mapping[Any, Any]) -> None:
-    if len(headers) > 32 or not all(isinstance(k, str) and isinstance(v, str) for k, v in headers.items()):
-        raise ConfigurationError("headers are at most 32 texts by name")
-
-
-def _check_numbers(options: Options) -> None:
-    for name in ("delay", "expires", "ttl", "result_ttl", "failure_ttl", "timeout"):
-        value = getattr(options, name)
-        if value is not UNSET and value is not None and not 0 <= seconds(value) <= 10 * 366 * 86400:
-            raise ConfigurationError(f"{name} must be between 0 s and ten years, not {value!r}")
-    if options.timeout is not UNSET and options.timeout is not None and seconds(options.timeout) == 0:
-        raise ConfigurationError("timeout must be more than 0; None is no timeout")
-    if options.at is not UNSET and options.at.tzinfo is None:
+def _check_headers(name: str, value: Any) -> None:
+    headers = cast("Mapping[Any, Any]", value)
+    texts: list[Any] = [*headers.keys(), *headers.values()] if isinstance(value, Mapping) else [None]
+    if len(texts) > 2 * _MOST_HEADERS or not all(isinstance(text, str) for text in texts):
+        raise ConfigurationError(f"{name} are at most {_MOST_HEADERS} texts by name")
+    try:
+        size = len("".join(texts).encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"{name} must be texts that UTF-8 can write: {error}") from None
+    if size > _MOST_HEADER_BYTES:
         raise ConfigurationError(
-            "at must know its time zone, for example datetime.now(UTC) + timedelta(hours=1)"
+            f"{name} take {size:,} bytes, more than {_MOST_HEADER_BYTES:,}: they are for ids, not for data"
         )
-    if options.at is not UNSET and options.delay is not UNSET:
-        raise ConfigurationError("delay and at exclude each other: say one")
-    for name, least in (("retries", 0), ("max_deliveries", 1)):
-        value = getattr(options, name)
-        if value is not UNSET and value < least:
-            raise ConfigurationError(f"{name} must be {least} or more, not {value}")
+
+
+def _check_duration(name: str, value: Any) -> None:
+    if not isinstance(value, int | float | timedelta):
+        raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
+    if not 0 <= seconds(value) <= TEN_YEARS:
+        raise ConfigurationError(f"{name} must be between 0 s and ten years, not {value!r}")
+
+
+def _check_timeout(name: str, value: Any) -> None:
+    if value is None:
+        return
+    _check_duration(name, value)
+    if not seconds(value):
+        raise ConfigurationError(f"{name} must be more than 0; None is no timeout")
+
+
+def _check_moment(name: str, value: Any) -> None:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ConfigurationError(
+            f"{name} must be a datetime that knows its time zone, "
+            "for example datetime.now(UTC) + timedelta(hours=1)"
+        )
+
+
+def _check_retries(name: str, value: Any) -> None:
+    _check_count(name, value, 0)
+
+
+def _check_count(name: str, value: Any, least: int = 1) -> None:
+    if not isinstance(value, int) or not least <= value < 1 << 63:
+        raise ConfigurationError(f"{name} must be a whole number, {least} or more, not {value!r}")
+
+
+def _check_policy(name: str, value: Any) -> None:
+    if not isinstance(value, RetryPolicy):
+        raise ConfigurationError(f"{name} must be a RetryPolicy, not {value!r}: a number of runs is retries=")
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
+    "queue": valid_name,
+    "job_id": valid_name,
+    "priority": _check_priority,
+    "key": _check_key,
+    "headers": _check_headers,
+    "at": _check_moment,
+    "timeout": _check_timeout,
+    "retry": _check_policy,
+    "retries": _check_retries,
+    "max_deliveries": _check_count,
+    **dict.fromkeys(("delay", "expires", "ttl", "result_ttl", "failure_ttl"), _check_duration),
+}
+_NAMES: Final = tuple(field.name for field in fields(Options))

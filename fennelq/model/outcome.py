@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -9,9 +10,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from fennelq.model.job import JobFailure
+from fennelq.model.options import TEN_YEARS
 
 _TRACEBACK_BYTES = 8192
 _MESSAGE_BYTES = 4096
+_TYPE_BYTES = 256
 _MARK = len("…".encode())
 
 
@@ -22,7 +25,7 @@ class Retry(Exception):
     """
 
     def __init__(self, delay: float | timedelta | None = None, reason: str = "asked to retry") -> None:
-        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        self.delay = None if delay is None else _seconds(delay)
         super().__init__(reason)
 
 
@@ -36,7 +39,7 @@ class Snooze(Exception):
             )
         if until is not None and until.tzinfo is None:
             raise ValueError("until must know its time zone")
-        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        self.delay = None if delay is None else _seconds(delay)
         self.until = until
         super().__init__(f"snoozed until {until}" if until else f"snoozed for {self.delay} s")
 
@@ -44,7 +47,7 @@ class Snooze(Exception):
         """How long from now."""
         if self.until is not None:
             return max(0.0, (self.until - datetime.now(UTC)).total_seconds())
-        return max(0.0, self.delay or 0.0)
+        return self.delay or 0.0
 
 
 class Reject(Exception):
@@ -113,7 +116,9 @@ def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
     module = type(error).__module__
     kind = name if module in ("builtins", "__main__") else f"{module}.{name}"
     text = "".join(traceback.format_exception(error))
-    return JobFailure(kind, _cut(_message(error), _MESSAGE_BYTES), _tail(text, _TRACEBACK_BYTES), reason)
+    return JobFailure(
+        _cut(kind, _TYPE_BYTES), _cut(_message(error), _MESSAGE_BYTES), _tail(text, _TRACEBACK_BYTES), reason
+    )
 
 
 def failure_to_wire(failure: JobFailure, tries: int) -> bytes:
@@ -139,6 +144,14 @@ def failure_from_wire(raw: bytes) -> tuple[JobFailure, int]:
         return failure, int(said.get("tries", 0))
     except (ValueError, KeyError, TypeError, AttributeError):
         return JobFailure("Unreadable", raw[:200].decode("utf-8", "replace"), reason="broken"), 0
+
+
+def _seconds(delay: float | timedelta) -> float:
+    """A delay somebody asked for: 0 when it is negative, and never more than can be kept."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if math.isnan(seconds):
+        raise ValueError("the delay is nan")
+    return min(max(seconds, 0.0), TEN_YEARS)
 
 
 def _message(error: BaseException) -> str:

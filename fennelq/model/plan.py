@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
-from fennelq.model.options import UNSET, Options, milliseconds, seconds
+from fennelq.errors import ConfigurationError
+from fennelq.model.options import UNSET, Options, WireOptions, milliseconds, read_wire, seconds
 from fennelq.model.retry import RetryPolicy
 
 
@@ -43,11 +42,11 @@ class Plan:
         if not wire:
             return self
         try:
-            return replace(self, **self._changes(orjson.loads(wire)))
-        except (TypeError, KeyError, AttributeError) as error:
+            return replace(self, **self._changes(read_wire(wire)))
+        except ConfigurationError as error:
             raise ValueError(f"the options of the job cannot be read: {error}") from None
 
-    def _changes(self, said: dict[str, Any]) -> dict[str, Any]:
+    def _changes(self, said: WireOptions) -> dict[str, Any]:
         changes: dict[str, Any] = {}
         if "r" in said:
             changes["retry"] = self.retry.from_wire(said["r"])

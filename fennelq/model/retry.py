@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from fennelq.errors import ConfigurationError
 
@@ -13,6 +14,7 @@ Curve = Callable[[int], float]
 """Seconds to wait after the n-th failed try; n counts from 1."""
 
 _LONGEST = 30 * 86400.0
+_NUMBERS = {"exponential": 3, "linear": 2, "fixed": 1, "calling": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,16 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.retries < 0:
             raise ConfigurationError(f"retries must be 0 or more, not {self.retries}")
-        if any(number < 0 for number in self.numbers):
-            raise ConfigurationError(f"a retry policy's numbers must not be negative: {self.numbers}")
+        if not all(0 <= number < math.inf for number in self.numbers):
+            raise ConfigurationError(
+                f"a retry policy's numbers must be 0 or more, and finite: {self.numbers}"
+            )
+        count = _NUMBERS.get(self.kind)
+        if self.kind != "explicit" and (count != len(self.numbers) or (self.curve is None) == (count == 0)):
+            raise ConfigurationError(
+                "a retry policy is built by exponential, linear, fixed, explicit or calling, "
+                f"not from {self.kind!r} with {self.numbers}"
+            )
 
     @classmethod
     def exponential(
@@ -86,7 +96,10 @@ class RetryPolicy:
 
     def wait(self, tries: int, chance: Callable[[], float] = random.random) -> float:
         """Seconds until the next run after `tries` failed ones."""
-        seconds = min(max(self._base(tries), 0.0), _LONGEST)
+        base = self._base(tries)
+        if math.isnan(base):
+            raise ValueError(f"the retry curve answered nan after try {tries}")
+        seconds = min(max(base, 0.0), _LONGEST)
         return seconds * chance() if self.jitter else seconds
 
     def _base(self, tries: int) -> float:
@@ -95,7 +108,7 @@ class RetryPolicy:
         match self.kind:
             case "exponential":
                 base, factor, cap = self.numbers
-                return cap if base * factor > 0 and tries > 1000 else min(cap, base * factor ** (tries - 1))
+                return _exponential(base, factor, cap, tries - 1)
             case "linear":
                 step, cap = self.numbers
                 return min(cap, step * tries)
@@ -113,9 +126,16 @@ class RetryPolicy:
             )
         return [self.retries, self.kind, list(self.numbers), self.jitter]
 
-    def from_wire(self, value: object) -> RetryPolicy:
+    def from_wire(self, value: int | tuple[int, str, Sequence[float], bool]) -> RetryPolicy:
         """What a call asked for: a whole policy, or only another number of `retries` for this one."""
         if isinstance(value, int):
             return replace(self, retries=value)
-        retries, kind, numbers, jitter = cast("tuple[int, str, Iterable[float], bool]", value)
+        retries, kind, numbers, jitter = value
         return RetryPolicy(retries, kind, tuple(numbers), jitter)
+
+
+def _exponential(base: float, factor: float, cap: float, doublings: int) -> float:
+    try:
+        return min(cap, base * float(factor) ** doublings)
+    except OverflowError:
+        return cap if base else 0.0

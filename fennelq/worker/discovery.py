@@ -23,6 +23,7 @@ from fennelq.errors import ConfigurationError, suggestion
 VARIABLE: Final = "FENNELQ_APP"
 USUAL_FILES: Final = ("app.py", "tasks.py", "main.py")
 
+_FENNELQ = str(Path(__file__).parents[1])
 _PATH = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?")
 _WAYS = f'say which one with -A module:attribute, {VARIABLE}, or app = "module:attribute" in [tool.fennelq]'
 
@@ -107,7 +108,7 @@ def _load(path: str, folder: Path, how: str) -> tuple[App, str]:
         raise ConfigurationError(f"{module_name} has no {attribute!r}{suggestion(attribute, _apps(module))}")
     if not isinstance(app, App):
         raise ConfigurationError(
-            f"{module_name}:{attribute} is a {type(app).__name__}, not a fennelq App"
+            f"{module_name}:{attribute} is no fennelq App but of type {type(app).__name__}"
             f"{suggestion(attribute, _apps(module))}"
         )
     return app, f"{module_name}:{attribute}"
@@ -179,9 +180,17 @@ def _import_problem(name: str, folder: Path, error: BaseException) -> str:
 def _line_at_fault(error: BaseException) -> str:
     """The innermost line of the user's own code, or of anybody's if none is."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
-    own = [f for f in frames if "site-packages" not in Path(f.filename).parts]
+    own = [frame for frame in frames if not _is_library(frame.filename)]
     chosen = (own or frames)[-1:]
     return f"{chosen[0].filename}, line {chosen[0].lineno}" if chosen else ""
+
+
+def _is_library(file: str) -> bool:
+    from sysconfig import get_paths
+
+    paths = get_paths()
+    libraries = [*(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), _FENNELQ]
+    return any(Path(file).is_relative_to(library) for library in libraries)
 
 
 def _is_plumbing(file: str) -> bool:

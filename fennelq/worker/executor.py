@@ -17,9 +17,11 @@ from fennelq.model.routing import Routing
 from fennelq.service import Service, tend
 from fennelq.worker import signs
 from fennelq.worker.consumer import Consumer
+from fennelq.worker.courier import Courier
 from fennelq.worker.heartbeat import Findings, Heartbeat
 from fennelq.worker.invoke import Invoker
 from fennelq.worker.janitor import Janitor
+from fennelq.worker.listener import Listener
 from fennelq.worker.presence import Presence
 from fennelq.worker.promoter import Promoter
 from fennelq.worker.recovery import Recovery
@@ -27,6 +29,7 @@ from fennelq.worker.recycler import Recycler
 from fennelq.worker.runner import Runner
 from fennelq.worker.settler import Settler
 from fennelq.worker.slots import Slots
+from fennelq.worker.ticker import Ticker
 from fennelq.worker.watchdog import Watchdog
 from fennelq.worker.workbench import Workbench
 
@@ -65,7 +68,17 @@ class Executor:
         self.slots = Slots(concurrency or app.settings.concurrency)
         self.broker = Broker(app.address)
         self.workbench = self._workbench()
-        self._promoter = Promoter(self.broker, self._queues, app.settings.schedule_interval)
+        self._promoter = Promoter(self.broker, self._queues, self._longest_sleep)
+        self._courier = Courier(app.namespace, self.broker, app.settings.beat)
+        self._ticker = Ticker(
+            app.namespace, self.broker, lambda: app.schedules.declared, self._courier.woken.set
+        )
+        self._listener = Listener(
+            app.namespace,
+            self.broker,
+            due=self._promoter.expect,
+            schedules_changed=self._ticker.woken.set,
+        )
         self.consumer = self._consumer(lanes)
         self.heartbeat = self._heartbeat()
         self.watchdog = self._watchdog()
@@ -158,6 +171,7 @@ class Executor:
             settings=settings,
             lifetimes=app.lifetimes,
             steady=lambda: self.heartbeat.steady,
+            beaten_ms=lambda: self.heartbeat.beaten_ms,
             deaths=lambda: here.deaths,
         )
         recycler = Recycler(
@@ -166,7 +180,17 @@ class Executor:
             done=lambda: self.workbench.done,
             stop=self.stop,
         )
-        return [here, self._promoter, recovery, recycler, Janitor(self.broker, self._queues, settings)]
+        timing = [self._listener, self._promoter, self._ticker, self._courier]
+        return [here, *timing, recovery, recycler, Janitor(self.broker, self._queues, settings)]
+
+    def _longest_sleep(self) -> float:
+        """Somebody says so when a job becomes due sooner; while nobody could be heard, one looks more often."""
+        settings = self.app.settings
+        return (
+            max(settings.beat, settings.schedule_interval)
+            if self._listener.listening
+            else settings.schedule_interval
+        )
 
     # What the threads report
 
@@ -268,4 +292,3 @@ class Executor:
         except OSError as error:
             _logger.warning("left_without_farewell", error=str(error))
         await self.broker.close()
-        await self.app.close()

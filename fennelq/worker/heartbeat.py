@@ -46,6 +46,8 @@ class Heartbeat:
         self._complaints = Complaints("renewing leases")
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
         self._since = self._last = -1.0
+        self.beaten_ms = 0
+        """The server's clock when it answered last."""
 
     @property
     def steady(self) -> bool:
@@ -79,6 +81,7 @@ class Heartbeat:
             found.lost.extend((keys.queue, *pair) for pair in answer.lost)
             found.stranded.extend((keys.queue, *pair) for pair in answer.stranded)
             found = found._replace(quarantined=found.quarantined + answer.quarantined)
+            self.beaten_ms = answer.now_ms
         return found
 
     def _run(self) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import orjson
 
-from fennelq import clock
 from fennelq.broker.broker import Broker
-from fennelq.broker.verbs import presence
+from fennelq.broker.verbs import census, presence
 
 Facts = Callable[[], dict[str, object]]
 
@@ -42,8 +41,9 @@ class Presence:
         """Executor → how its process ended, as its supervisor saw it."""
 
     async def tick(self) -> float:
-        """Tell and listen, in one round trip."""
-        facts = {**self._facts(), "beat_ms": clock.wall_ms(), "interval": self._interval}
+        """Tell and listen. The server's clock dates what is told: those of two machines may be hours apart."""
+        now = await self._broker.ask(census.now())
+        facts = {**self._facts(), "beat_ms": now, "interval": self._interval}
         known, executors, _ = await asyncio.gather(
             self._broker.ask(presence.known_queues(self._app)),
             self._broker.ask(presence.known_executors(self._app)),
@@ -51,13 +51,13 @@ class Presence:
         )
         if missing := self._queues() - known:
             await self._broker.ask(presence.note_queues(self._app, sorted(missing)))
-        await self._hear({name: _facts_of(raw) for name, raw in executors.items()})
+        await self._hear({name: _facts_of(raw) for name, raw in executors.items()}, now)
         await self._discovered(known)
         return self._interval
 
-    async def _hear(self, executors: dict[str, dict[str, Any]]) -> None:
+    async def _hear(self, executors: dict[str, dict[str, Any]], now: int) -> None:
         self.deaths = {name: str(facts["died"]) for name, facts in executors.items() if "died" in facts}
-        oldest = clock.wall_ms() - _FORGOTTEN_AFTER_MS
+        oldest = now - _FORGOTTEN_AFTER_MS
         if forgotten := [name for name, facts in executors.items() if int(facts.get("beat_ms", 0)) < oldest]:
             await self._broker.ask(presence.forget_executors(self._app, forgotten))
 

@@ -63,7 +63,8 @@ async def _run(app: App, orders: Orders) -> None:
     if orders.lifeline >= 0:
         hold = threading.Thread(target=_hold_on, args=(loop, orders.lifeline, executor), daemon=True)
         hold.start()
-    await executor.run()
+    async with app:
+        await executor.run()
 
 
 def _teller(pipe: int) -> Any:

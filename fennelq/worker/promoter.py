@@ -18,8 +18,11 @@ class Promoter:
 
     name = "promoter"
 
-    def __init__(self, broker: Broker, queues: Callable[[], Sequence[QueueKeys]], interval: float) -> None:
-        self._broker, self._queues, self._interval = broker, queues, interval
+    def __init__(
+        self, broker: Broker, queues: Callable[[], Sequence[QueueKeys]], longest: Callable[[], float]
+    ) -> None:
+        """`longest` says how long it may sleep: it is woken when something becomes due sooner, if messages arrive."""
+        self._broker, self._queues, self._longest = broker, queues, longest
         self._next = 0.0
         self.woken = asyncio.Event()
         """Set when something is due before the next tick."""
@@ -35,6 +38,6 @@ class Promoter:
         """Promote one slice of each queue; answers when to come again."""
         answers = await self._broker.run_all([lifecycle.promote(keys, _SLICE) for keys in self._queues()])
         waits = [due / 1000 for _, due in answers if due >= 0]
-        pause = min([self._interval, *waits])
+        pause = min([self._longest(), *waits])
         self._next = clock.monotonic() + pause
         return pause

@@ -28,10 +28,11 @@ class Recovery:
         settings: Settings,
         lifetimes: Lifetimes,
         steady: Callable[[], bool],
+        beaten_ms: Callable[[], int],
         deaths: Callable[[], Mapping[str, str]],
     ) -> None:
         self._broker, self._queues, self._settings, self._lifetimes = broker, queues, settings, lifetimes
-        self._steady, self._deaths = steady, deaths
+        self._steady, self._beaten_ms, self._deaths = steady, beaten_ms, deaths
 
     async def tick(self) -> float:
         """Sweep every queue once, if this executor may judge others at all."""
@@ -51,6 +52,7 @@ class Recovery:
                     lease_ms=round(self._settings.lease * 1000),
                     interval_ms=max(1, round(self._settings.maintenance * 900)),
                     max_deliveries=self._settings.max_deliveries,
+                    beaten_ms=self._beaten_ms(),
                     more=more,
                     deaths=self._deaths(),
                 )

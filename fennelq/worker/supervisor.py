@@ -13,7 +13,7 @@ import orjson
 
 from fennelq import clock, log
 from fennelq.broker.keys import LANES
-from fennelq.broker.verbs import presence
+from fennelq.broker.verbs import census, presence
 from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
 from fennelq.worker import preflight
@@ -217,8 +217,8 @@ class Supervisor:
 
 def _note_of(app: App) -> Note:
     def note(executor: str, fate: str) -> None:
-        facts = orjson.dumps({"died": fate, "beat_ms": clock.wall_ms()})
         try:
+            facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(census.now())})
             app.blocking.ask(presence.note_executor(app.namespace, executor, facts))
         except Exception as error:
             _logger.warning("death_not_noted", executor=executor, error=str(error))

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import orjson
 
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queue_keys
-from fennelq.broker.verb import Verb
+from fennelq.broker.verb import Command, Verb, as_is
 from fennelq.broker.verbs import admin, lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Settled, Woken
+from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Settled, Sweep, Woken
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import AnyJob, Delivery, Job, JobFailure
 from fennelq.model.outcome import Outcome, died, succeeded
 from tests.kit.server import Server
 
 A = TypeVar("A")
+Reason = Literal["stopped", "stranded"]
 
 APP, QUEUE = "shop", "mail"
 LIFETIMES = Lifetimes(record_ms=600_000, failure_ms=3_600_000)
 RESULT_MS = 60_000
+LEASE_MS = 60_000
 FAILURE = JobFailure("ValueError", "no such user", "Traceback …")
 READ = tuple(LANES.values())
 DONE = succeeded(b"42", RESULT_MS)
@@ -86,8 +90,41 @@ class Desk:
     def settle(self, *settled: Settled, lifetimes: Lifetimes = LIFETIMES) -> list[int]:
         return self.say(lifecycle.finish(self.keys, settled, lifetimes))
 
-    def release(self, held: Iterable[Delivery | Woken]) -> int:
-        return self.say(lifecycle.release(self.keys, [(one.lane, one.entry) for one in held]))
+    def release(self, held: Iterable[Delivery | Woken], why: Reason = "stopped") -> int:
+        return self.say(lifecycle.release(self.keys, [(one.lane, one.entry) for one in held], why))
+
+    def recover(
+        self,
+        *,
+        silent: bool = True,
+        interval_ms: int = 1000,
+        max_deliveries: int = 4,
+        limit: int = 100,
+        more: bool = True,
+        late_ms: int = 0,
+        deaths: Mapping[str, str] | None = None,
+    ) -> Sweep:
+        """A page of recovery, after everybody has been `silent` for a lease."""
+        if silent:
+            self.silence()
+        verb = lifecycle.recover(
+            self.keys,
+            LIFETIMES,
+            lease_ms=LEASE_MS,
+            interval_ms=interval_ms,
+            max_deliveries=max_deliveries,
+            limit=limit,
+            more=more,
+            beaten_ms=self.now() - late_ms,
+            deaths=deaths,
+        )
+        return self.say(verb)
+
+    def beat(
+        self, consumer: str = "anna", *held: Delivery | Woken, grace_ms: int = 1_000_000
+    ) -> presence.Beat:
+        tokens = [(one.lane, one.entry) for one in held]
+        return self.say(presence.beat(self.keys, consumer, grace_ms, tokens))
 
     def promote(self, limit: int = 100) -> tuple[int, int]:
         return self.say(lifecycle.promote(self.keys, limit))
@@ -150,6 +187,10 @@ class Desk:
     def record(self, key: str = "1") -> dict[str, str]:
         return self._hash(self.keys.record(key))
 
+    def history(self, key: str = "1") -> list[dict[str, Any]]:
+        lines = cast("list[bytes]", self.redis.lrange(self.keys.history(key), 0, -1))
+        return [orjson.loads(line) for line in lines]
+
     def stats(self) -> dict[str, int]:
         return {name: int(value) for name, value in self._hash(self.keys["stats"]).items()}
 
@@ -175,6 +216,27 @@ class Desk:
         """Entry → consumer, of what was delivered and not settled."""
         reply = cast("Any", self.redis.xpending_range(self.keys[lane], GROUP, "-", "+", 1000))
         return {shown(entry["message_id"]): shown(entry["consumer"]) for entry in reply}
+
+    def idle(self, *held: Delivery | Woken) -> list[int]:
+        """How long ago, in ms, these entries were delivered or renewed."""
+        ages = list[int]()
+        for one in held:
+            reply = self.redis.xpending_range(self.keys[one.lane], GROUP, one.entry, one.entry, 1)
+            ages += [int(entry["time_since_delivered"]) for entry in cast("Any", reply)]
+        return ages
+
+    def silence(self, *held: Delivery | Woken) -> None:
+        """As if these entries (or all) had been delivered, or renewed, a lease ago."""
+        for lane in (*READ, QUARANTINE):
+            there = {entry for entry, _ in self.entries(lane)}
+            meant = {one.entry for one in held if one.lane == lane} if held else there
+            for entry, owner in self._pending_if_any(lane).items():
+                if entry in meant & there:
+                    words = ["XCLAIM", self.keys[lane], GROUP, owner, 0, entry, "IDLE", LEASE_MS, "JUSTID"]
+                    self.broker.ask(Command(words, as_is))
+
+    def _pending_if_any(self, lane: str) -> dict[str, str]:
+        return self.pending(lane) if self.redis.exists(self.keys[lane]) else {}
 
     def consumers(self, lane: str = "s") -> set[str]:
         reply = cast("Any", self.redis.xinfo_consumers(self.keys[lane], GROUP))

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.docs.pages import Block
+from tests.docs.pages import ROOT, Block
 from tests.kit.spawn import Process
 from tests.kit.waiting import eventually
 
@@ -51,8 +51,9 @@ class Terminal:
         """Wait until the worker has printed these lines, in this order, perhaps among others."""
         worker = self._worker
         assert worker is not None, f"{block.place}: no worker runs"
-        looked_for = f"{block.place}: the worker printed what is shown"
-        eventually(lambda: contains(shown, worker.text), within=PATIENCE, what=looked_for)
+        wanted = f"the worker printed what {block.place} shows"
+        eventually(lambda: contains(shown, worker.text) or ended(worker), within=PATIENCE, what=wanted)
+        assert contains(shown, worker.text), f"{wanted}, but\n{worker.text}"
 
     def close(self) -> None:
         """Press Ctrl-C where a worker runs."""
@@ -91,7 +92,12 @@ class Terminal:
             os.close(ours)
 
     def _environment(self) -> dict[str, str]:
-        return {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": "", **dict.fromkeys(UNSET, "")}
+        return {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+
+
+def ended(worker: Process) -> bool:
+    """Whether there is nothing to wait for any more."""
+    return not worker.running
 
 
 def program(words: list[str]) -> list[str]:
@@ -119,8 +125,9 @@ def everything_from(terminal: int, process: subprocess.Popen[bytes]) -> str:
 
 
 def plain(text: str) -> str:
-    """Without colours, and with the ends of lines of a file."""
-    return _COLOURS.sub("", text).replace("\r\n", "\n")
+    """What is left to see: no colours, and of a line that was written over only the last."""
+    lines = _COLOURS.sub("", text).replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rpartition("\r")[2] for line in lines)
 
 
 def steps_of(text: str) -> list[tuple[str, str]]:

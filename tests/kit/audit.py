@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import redis
 
-from fennelq.broker.keys import GROUP, KEY_KINDS, STREAMS, KeyKind, executors_key, queues_key
+from fennelq.broker.keys import GROUP, KEY_KINDS, STREAMS, KeyKind
 from tests.kit.server import Server
 
 LIVE: Final = "QXLR"
@@ -85,7 +85,7 @@ def problems(
         prefix, brace, name = key.name.partition("}:")
         tag = prefix.removeprefix("fq:{")
         if not brace or "/" not in tag:
-            found += _problems_of_app_key(tag, key)
+            found += _problems_of_app_key(key)
         else:
             queues.setdefault(prefix + brace, _Queue(tag.partition("/")[2])).add(key._replace(name=name))
     for prefix, queue in queues.items():
@@ -315,9 +315,16 @@ def _picture(client: redis.Redis, app: str | None) -> Iterator[_Key]:
             yield _Key(_text(name), _text(kind), expires, content)
 
 
-def _problems_of_app_key(app: str, key: _Key) -> Iterator[str]:
-    if key.name not in (queues_key(app), executors_key(app)) and key.expires < 0:
-        yield f"{key.name} never expires, and no key of that name is known"
+def _problems_of_app_key(key: _Key) -> Iterator[str]:
+    """Keys of an app that belong to no queue are in KEY_KINDS as `{app} name`."""
+    name = key.name.partition("}:")[2]
+    kind = _kind_of(f"{{app}} {name}")
+    if kind is None and key.expires < 0:
+        yield f"{key.name}: no such key is in KEY_KINDS"
+    elif kind is not None and kind.type != key.type:
+        yield f"{key.name} is a {key.type} and should be a {kind.type}"
+    elif kind is not None and kind.permanent is (key.expires >= 0):
+        yield f"{key.name} {'is permanent, and expires' if kind.permanent else 'never expires'}"
 
 
 def _kind_of(name: str) -> KeyKind | None:

@@ -5,12 +5,13 @@
 -- count alone. The answer names what was lost (held here, but no longer ours) and what is stranded (ours, idle for longer
 -- than `grace`, but unknown here: a reply was lost). It only names them: a reply that is under way may yet bring one.
 --
--- Answers {lost: lane, entry, …}, {stranded: lane, entry, …}, length of the quarantine lane.
+-- Answers {lost: lane, entry, …}, {stranded: lane, entry, …}, jobs in quarantine that nobody has taken, the server's
+-- time in ms.
 --
---@keys s, s:high, s:low, iso
+--@keys stats, s, s:high, s:low, iso
 --@args prefix, consumer, grace
 --@each lane, entry
---@include keys
+--@include now, keys
 --@flags allow-oom
 
 local PAGE = 1000
@@ -20,19 +21,21 @@ local held = {}
 for _, lane in ipairs(LANES) do held[lane] = {} end
 for i = first, #ARGV, stride do held[ARGV[i]][ARGV[i + 1]] = true end
 
-local lost, stranded = {}, {}
+local lost, stranded, vanished = {}, {}, 0
 
 local function note(list, lane, entry)
   list[#list + 1] = lane
   list[#list + 1] = entry
 end
 
+-- An entry that somebody deleted is not claimed but leaves the pending list: the next beat finds it lost.
 local function renew(stream, entries)
   for from = 1, #entries, PAGE do
     local words = {}
     for i = from, math.min(from + PAGE - 1, #entries) do words[#words + 1] = entries[i] end
-    words[#words + 1] = 'JUSTID'
-    redis.call('XCLAIM', stream, GROUP, consumer, 0, unpack(words))
+    local asked = #words
+    words[asked + 1] = 'JUSTID'
+    vanished = vanished + asked - #redis.call('XCLAIM', stream, GROUP, consumer, 0, unpack(words))
   end
 end
 
@@ -57,5 +60,11 @@ local function look(lane)
   renew(stream, kept)
 end
 
+local function not_taken(stream)
+  local taken = redis.pcall('XPENDING', stream, GROUP)
+  return redis.call('XLEN', stream) - (taken.err and 0 or taken[1])
+end
+
 for _, lane in ipairs(LANES) do look(lane) end
-return {lost, stranded, redis.call('XLEN', prefix .. 'iso')}
+if vanished > 0 then redis.call('HINCRBY', stats, 'vanished', vanished) end
+return {lost, stranded, not_taken(prefix .. 'iso'), now}

@@ -9,7 +9,7 @@
 --@keys sched, s, s:high, s:low
 --@args prefix
 --@each job, lane, due, task, args, extra
---@include now, keys, place
+--@include now, keys, place, later
 
 -- The same explicit id again: the same call is answered with the job, another call is refused.
 local function meet(record, task, args, more)
@@ -47,6 +47,7 @@ local function with_extras(fields, lane, args, more)
   add('E', more.x and now + more.x)
   add('k', more.k and ((more.w > 0 and '~' or '=') .. more.k))
   add('M', more.d)
+  add('L', more.l)
   add('u', more.u)
   add('h', more.u and redis.sha1hex(args))
   return fields
@@ -62,7 +63,7 @@ local function create(job, lane, due, task, args, extra)
     take_key(more.k, job, more.w)
   end
   if due ~= '' then
-    redis.call('ZADD', sched, due_at(due), job)
+    later(sched, job, due_at(due))
     redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, lane, args, more)))
   else
     local place = lane .. '/' .. redis.call('XADD', prefix .. lane, '*', 'i', job, 'n', '1')

@@ -13,7 +13,7 @@
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
 --@each lane, entry, job, deliveries
---@include now, keys, fields, place, history, settle
+--@include now, keys, fields, place, history, later, settle
 --@flags allow-oom
 
 local BYTES = 1048576

@@ -9,7 +9,7 @@
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience
 --@each lane, entry, job, kind, value, failure, ttl, why
---@include now, keys, place, history, settle
+--@include now, keys, place, history, later, settle
 --@flags allow-oom
 
 local gone = {}

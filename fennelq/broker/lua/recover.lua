@@ -9,16 +9,20 @@
 --
 -- One sweep per queue and interval in the whole fleet: `swept` says it has been done. `more` goes on with a sweep.
 --
+-- `beaten` is when the sweeper's last beat was answered, by the server's clock. A sweep that was held up on its way (a
+-- server that was paused, packets that came late) finds everybody silent and judges nobody.
+--
 -- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
 --
 --@keys stats, sched, retry, dlq, swept, sweep, s, s:high, s:low, iso
---@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, deaths
---@include now, keys, fields, place, history, settle
+--@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, deaths
+--@include now, keys, fields, place, history, later, settle
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3
 local LANES = {'s:high', 's', 's:low', 'iso'}
 
+if now - beaten > lease / 2 then return {0, 0, 0, 0, 0} end
 if more == '0' and not redis.call('SET', swept, '1', 'NX', 'PX', interval) then return {0, 0, 0, 0, 0} end
 
 local death_of = cjson.decode(deaths)

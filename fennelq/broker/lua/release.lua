@@ -13,9 +13,10 @@
 
 local STRANDINGS = 10
 
-local function deliveries_after(record, deliveries)
+local function deliveries_after(record, f, deliveries)
   if why ~= 'stranded' then return deliveries end
-  local times = redis.call('HINCRBY', record, 'l', 1)
+  local times = (tonumber(f.l) or 0) + 1
+  redis.call('HSET', record, 'l', times)
   return times < STRANDINGS and deliveries or deliveries + 1
 end
 
@@ -24,7 +25,7 @@ local function put_back(lane, entry, fields)
   local f = record and load(record)
   if not f or f.p ~= lane .. '/' .. entry then return 0 end
   remember(record, job, why, f.w)
-  ready(record, job, lane, deliveries_after(record, tonumber(fields[4]) or 1))
+  ready(record, job, lane, deliveries_after(record, f, tonumber(fields[4]) or 1))
   return 1
 end
 

@@ -118,14 +118,16 @@ def recover(
     lease_ms: int,
     interval_ms: int,
     max_deliveries: int,
+    beaten_ms: int,
     limit: int = MOST_JOBS,
     more: bool = False,
     deaths: Mapping[str, str] | None = None,
 ) -> Verb[Sweep]:
-    """Take jobs from executors that have been silent for a lease. `deaths` says what is known of their ends."""
+    """Take jobs from executors that have been silent for a lease, unless the caller itself has not been heard since
+    `beaten_ms`, by the server's clock. `deaths` says what is known of their ends."""
     arrow = script("recover")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes, lease_ms, interval_ms, max_deliveries, limit]
-    args += [int(more), orjson.dumps(deaths or {})]
+    args += [int(more), beaten_ms, orjson.dumps(deaths or {})]
 
     def read(reply: Any) -> Sweep:
         return Sweep(reply[0] == 1, reply[1] == 1, *reply[2:])
@@ -173,6 +175,8 @@ def _extra(job: AnyJob) -> bytes:
         extra["u"] = job.nonce
     if job.max_deliveries:
         extra["d"] = job.max_deliveries
+    if job.keep_ms:
+        extra["l"] = job.keep_ms
     return orjson.dumps(extra) if extra else b""
 
 

@@ -24,7 +24,9 @@ class Beat(NamedTuple):
     stranded: list[tuple[str, str]]
     """Ours in Redis, but unknown here: a reply was lost, or is still under way."""
     quarantined: int
-    """Jobs that wait in the quarantine lane."""
+    """Jobs in quarantine that nobody has taken."""
+    now_ms: int
+    """The server's clock."""
 
 
 def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str, str]]) -> Verb[Beat]:
@@ -35,7 +37,7 @@ def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str
         args += (lane, entry)
 
     def read(reply: Any) -> Beat:
-        return Beat(_pairs(reply[0]), _pairs(reply[1]), reply[2])
+        return Beat(_pairs(reply[0]), _pairs(reply[1]), *reply[2:])
 
     return Verb(arrow, arrow.of(keys), args, read)
 

@@ -8,9 +8,11 @@ local function write_counts()
   for what, n in pairs(counts) do redis.call('HINCRBY', stats, what, n) end
 end
 
--- The record stays at least as long as its result, and long enough for a late retry of delay() to find it.
-local function keep_for(ttl)
-  return tonumber(ttl) > tonumber(record_ttl) and ttl or record_ttl
+-- The record stays at least as long as its result, long enough for a late retry of delay() to find it, and, when it was
+-- handed over from another slot, long enough for a hand-over that is repeated.
+local function keep_for(ttl, least)
+  local keep = tonumber(ttl) > tonumber(record_ttl) and ttl or record_ttl
+  return least and tonumber(least) > tonumber(keep) and least or keep
 end
 
 -- Not to be told costs a waiter a few seconds, so nothing that goes wrong here may fail the settling.
@@ -42,18 +44,18 @@ local settle = {}
 
 -- Success. The arguments have served; `p` goes on naming the token that settled the job.
 function settle.S(record, job, _, kind, envelope, _, ttl)
-  local known = redis.call('HMGET', record, 'W', 'k', 'H')
+  local known = redis.call('HMGET', record, 'W', 'k', 'H', 'L')
   redis.call('HSET', record, 's', kind, 'z', stamp, 'a', '')
   publish_result(record, job, envelope, ttl, known[1])
-  end_of_record(record, job, known[2], known[3], keep_for(ttl))
+  end_of_record(record, job, known[2], known[3], keep_for(ttl, known[4]))
 end
 settle.N = settle.S
 
 function settle.K(record, job, place, _, envelope, _, ttl, why)
-  local known = redis.call('HMGET', record, 'W', 'k', 'H')
+  local known = redis.call('HMGET', record, 'W', 'k', 'H', 'L')
   redis.call('HSET', record, 's', 'K', 'z', stamp, 'y', why, 'p', place)
   publish_result(record, job, envelope, ttl, known[1])
-  end_of_record(record, job, known[2], known[3], keep_for(ttl))
+  end_of_record(record, job, known[2], known[3], keep_for(ttl, known[4]))
 end
 
 -- A dead job's record lives exactly as long as its DLQ entry: no TTL here, `gc` and `purge` end both together.
@@ -63,17 +65,18 @@ function settle.D(record, job, place, _, envelope, failure, ttl, why)
   local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', told.type, 'm', string.sub(told.message, 1, 200), 'y', why)
   redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', why, 'n', tonumber(told.tries) or 0, 'p', 'dlq/' .. entry, 'T', place)
   publish_result(record, job, envelope, ttl, known[1])
+  return 'D'
 end
 
 function settle.R(record, job, place, _, wait, failure, _, why)
   remember(record, job, 'failed', redis.call('HGET', record, 'w'), why)
-  redis.call('ZADD', retry, now + wait, job)
+  later(retry, job, now + wait)
   redis.call('HINCRBY', record, 'n', 1)
   redis.call('HSET', record, 's', 'R', 'x', failure, 'p', 'retry', 'T', place)
 end
 
 function settle.Z(record, job, place, _, due)
-  redis.call('ZADD', sched, due_at(due), job)
+  later(sched, job, due_at(due))
   redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
 end
 
@@ -83,7 +86,7 @@ function settle.U(record, job, place, _, envelope, failure, ttl, why)
   redis.call('HSETNX', record, 'U', stamp)
   local since = now - redis.call('HGET', record, 'U')
   if since >= tonumber(patience) then return settle.D(record, job, place, 'D', envelope, failure, ttl, why) end
-  redis.call('ZADD', sched, now + math.min(30000, math.max(500, since)), job)
+  later(sched, job, now + math.min(30000, math.max(500, since)))
   redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
 end
 
@@ -105,14 +108,14 @@ local function bury(record, job, place, problem)
   publish_result(record, job, '{"dead":' .. failure .. '}', failure_ttl, known[1])
 end
 
--- Settles one job in its own pcall, so that one that fails takes no other with it.
+-- Settles one job in its own pcall, so that one that fails takes no other with it. What it came to may be another kind.
 local function settle_job(job, place, kind, value, failure, ttl, why)
   local record = record_of(job)
-  local done, problem = pcall(settle[kind], record, job, place, kind, value, failure, ttl, why)
+  local done, came_to = pcall(settle[kind], record, job, place, kind, value, failure, ttl, why)
   if done then
-    count(kind)
+    count(came_to or kind)
   else
-    bury(record, job, place, problem)
+    bury(record, job, place, came_to)
     count('D')
     count('broken')
   end

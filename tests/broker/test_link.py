@@ -1,0 +1,679 @@
+"""Link and BlockingLink do what they are told, once; Broker and BlockingBroker teach scripts to who forgot them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.broker import Broker
+from fennelq.broker.connection import Address, address_of
+from fennelq.broker.link import BlockingLink, Link, LinkDown
+from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.verb import Command, as_is
+from fennelq.broker.verbs import lifecycle, presence
+from tests.broker.desk import Desk, a_job, some_jobs
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually, eventually
+
+pytestmark = pytest.mark.both_servers
+
+PATIENCE = 5.0
+SOON = 0.2
+
+
+def echo(number: int) -> list[str]:
+    return ["ECHO", f"{number}"]
+
+
+@pytest.fixture
+async def link(redis_url: str) -> AsyncIterator[Link]:
+    link = Link(address_of(redis_url))
+    yield link
+    link.close()
+
+
+@pytest.fixture
+async def through(proxy: Proxy) -> AsyncIterator[Link]:
+    """A link that goes through `proxy`, connected."""
+    link = Link(address_of(proxy.url))
+    await link.call(["PING"], PATIENCE)
+    yield link
+    link.close()
+
+
+# Link: asking
+
+
+async def test_answers_come_in_the_order_of_the_questions(link: Link) -> None:
+    answers = await asyncio.gather(*(link.call(echo(number), PATIENCE) for number in range(500)))
+    assert answers == [b"%d" % number for number in range(500)]
+
+
+async def test_any_number_of_calls_share_one_connection_and_one_round_trip(proxy: Proxy) -> None:
+    link = Link(address_of(proxy.url))
+    await asyncio.gather(*(link.call(echo(number), PATIENCE) for number in range(50)))
+    assert proxy.counters.connections == 1
+    proxy.latency(30)
+    began = time.monotonic()
+    await asyncio.gather(*(link.call(echo(number), PATIENCE) for number in range(50)))
+    assert 0.06 <= time.monotonic() - began < 0.5
+    link.close()
+
+
+async def test_what_is_said_and_answered_may_be_large_and_binary(link: Link) -> None:
+    large = bytes(range(256)) * 20_000
+    assert await link.call([b"ECHO", large], PATIENCE) == large
+    assert await link.call(["SET", "key", 7], PATIENCE) == b"OK"
+    assert await link.call(["GET", "key"], PATIENCE) == b"7"
+
+
+async def test_an_error_of_the_server_is_raised_and_the_link_goes_on(link: Link) -> None:
+    with pytest.raises(ReplyError, match="wrong number of arguments") as raised:
+        await link.call(["ECHO"], PATIENCE)
+    assert raised.value.word == "ERR"
+    assert link.connected
+    assert await link.call(echo(1), PATIENCE) == b"1"
+
+
+async def test_what_cannot_be_said_harms_nobody(link: Link) -> None:
+    calls = [
+        link.call(echo(1), PATIENCE),
+        link.call(cast("Any", [object()]), PATIENCE),
+        link.call(echo(2), PATIENCE),
+    ]
+    first, second, third = await asyncio.gather(*calls, return_exceptions=True)
+    assert (first, third) == (b"1", b"2")
+    assert isinstance(second, TypeError)
+
+
+async def test_a_cancelled_call_abandons_its_own_answer_only(through: Link, proxy: Proxy) -> None:
+    proxy.latency(30)
+    calls = [asyncio.create_task(through.call(echo(number), PATIENCE)) for number in range(20)]
+    await asyncio.sleep(0.01)
+    for cancelled in calls[3::4]:
+        cancelled.cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers[3::4]] == [asyncio.CancelledError] * 5
+    assert [answer for place, answer in enumerate(answers) if place % 4 != 3] == [
+        b"%d" % number for number in range(20) if number % 4 != 3
+    ]
+    assert await through.call(echo(99), PATIENCE) == b"99"
+    assert proxy.counters.connections == 1
+
+
+# Link: trouble
+
+
+async def test_a_call_that_is_not_answered_in_time_ends_the_connection(through: Link, proxy: Proxy) -> None:
+    proxy.blackhole()
+    patient = [asyncio.create_task(through.call(echo(number), PATIENCE)) for number in range(3)]
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
+        await through.call(echo(99), SOON)
+    assert time.monotonic() - began < SOON + 0.2
+    outcomes = await asyncio.gather(*patient, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [LinkDown] * 3
+    assert not through.connected
+
+
+async def test_a_late_answer_is_never_taken_for_that_of_another_question(through: Link, proxy: Proxy) -> None:
+    proxy.blackhole()
+    with pytest.raises(TimeoutError):
+        await through.call(echo(1), SOON)
+    proxy.up()
+    assert await through.call(echo(2), PATIENCE) == b"2"
+    assert proxy.counters.connections == 2
+
+
+async def test_a_call_is_not_repeated_by_itself(through: Link, proxy: Proxy, server: Server) -> None:
+    proxy.drop_reply(command="INCR", cut=True)
+    with pytest.raises(LinkDown):
+        await through.call(["INCR", "counter"], PATIENCE)
+    assert await through.call(["GET", "counter"], PATIENCE) == b"1"
+
+
+async def test_a_server_that_dies_ends_its_calls_and_is_found_again(server: Server, link: Link) -> None:
+    await link.call(["PING"], PATIENCE)
+    waiting = asyncio.create_task(link.call(["BLPOP", "nothing", 0], PATIENCE))
+    await asyncio.sleep(0.01)
+    await asyncio.to_thread(server.kill)
+    with pytest.raises(LinkDown):
+        await waiting
+    assert not link.connected
+    with pytest.raises(OSError) as refused:  # noqa: PT011 - what the system calls it, it is a trouble that passes
+        await link.call(["PING"], PATIENCE)
+    assert classify(refused.value) is Trouble.CONNECTION
+    await asyncio.to_thread(server.start)
+    assert await link.call(["PING"], PATIENCE) == b"PONG"
+
+
+async def test_a_connection_that_was_reset_is_down(through: Link, proxy: Proxy) -> None:
+    proxy.cut_all()
+    await aeventually(lambda: not through.connected)
+    assert await through.call(echo(1), PATIENCE) == b"1"
+
+
+async def test_everybody_who_waits_for_a_connection_shares_it(proxy: Proxy) -> None:
+    link = Link(address_of(proxy.url))
+    calls = [asyncio.create_task(link.call(echo(number), PATIENCE)) for number in range(10)]
+    await asyncio.sleep(0)
+    calls[0].cancel()
+    answers = await asyncio.gather(*calls[1:])
+    assert answers == [b"%d" % number for number in range(1, 10)]
+    assert proxy.counters.connections == 1
+    link.close()
+
+
+async def test_a_connection_that_everybody_stopped_waiting_for_is_used_or_closed(
+    proxy: Proxy, server: Server
+) -> None:
+    link = Link(address_of(proxy.url))
+    call = asyncio.create_task(link.call(echo(1), PATIENCE))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait([call])
+    await aeventually(lambda: proxy.counters.connections == 1)
+    assert await link.call(echo(2), PATIENCE) == b"2"
+    link.close()
+    await aeventually(lambda: proxy.counters.open == 0)
+
+
+async def test_closing_ends_the_calls_under_way(through: Link, proxy: Proxy) -> None:
+    proxy.blackhole()
+    call = asyncio.create_task(through.call(echo(1), PATIENCE))
+    await asyncio.sleep(0.01)
+    through.close()
+    with pytest.raises(LinkDown, match="closed"):
+        await call
+    assert not through.connected
+
+
+@pytest.mark.xfail(strict=True, reason="close() does not end the attempt to connect")
+async def test_closing_ends_a_connection_that_is_being_made(proxy: Proxy) -> None:
+    link = Link(address_of(proxy.url))
+    call = asyncio.create_task(link.call(echo(1), PATIENCE))
+    await asyncio.sleep(0)
+    link.close()
+    await asyncio.wait([call])
+    assert not link.connected
+    await aeventually(lambda: proxy.counters.open == 0)
+
+
+@pytest.mark.xfail(strict=True, reason="the ProtocolError goes to the loop's exception handler")
+async def test_what_is_no_redis_at_all_is_trouble_with_the_connection() -> None:
+    async def chatter(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+
+    impostor = await asyncio.start_server(chatter, "127.0.0.1", 0)
+    link = Link(address_of(f"redis://127.0.0.1:{impostor.sockets[0].getsockname()[1]}"))
+    with pytest.raises(LinkDown):
+        await link.call(["PING"], PATIENCE)
+    assert not link.connected
+    impostor.close()
+
+
+# Link: listening
+
+
+async def test_a_listening_link_hears_every_message_and_at_last_its_end(
+    redis_url: str, server: Server
+) -> None:
+    link, heard = Link(address_of(redis_url)), list[Any]()
+    await link.listen(["SUBSCRIBE", "news"], heard.append)
+    await aeventually(lambda: heard == [[b"subscribe", b"news", 1]])
+    with server.client() as client:
+        for number in range(3):
+            client.publish("news", f"{number}")
+    await aeventually(lambda: len(heard) == 4)
+    assert heard[1:] == [[b"message", b"news", b"%d" % number] for number in range(3)]
+    await asyncio.to_thread(server.kill)
+    await aeventually(lambda: len(heard) == 5)
+    assert isinstance(heard[4], LinkDown)
+    assert not link.connected
+    await asyncio.to_thread(server.start)
+
+
+async def test_who_closes_a_listening_link_is_told_once(redis_url: str) -> None:
+    link, heard = Link(address_of(redis_url)), list[Any]()
+    await link.listen(["SUBSCRIBE", "news"], heard.append)
+    await aeventually(lambda: heard)
+    link.close()
+    await asyncio.sleep(0.01)
+    assert [type(message) for message in heard[1:]] == [LinkDown]
+
+
+# BlockingLink
+
+
+@pytest.fixture
+def blocking(proxy: Proxy) -> Iterator[BlockingLink]:
+    link = BlockingLink(address_of(proxy.url))
+    yield link
+    link.close()
+
+
+def test_a_blocking_link_asks_and_answers(blocking: BlockingLink, proxy: Proxy) -> None:
+    large = bytes(range(256)) * 20_000
+    assert [blocking.call(echo(number), PATIENCE) for number in range(3)] == [b"0", b"1", b"2"]
+    assert blocking.call([b"ECHO", large], PATIENCE) == large
+    assert proxy.counters.connections == 1
+
+
+def test_a_blocking_link_goes_on_after_an_error_of_the_server(blocking: BlockingLink, proxy: Proxy) -> None:
+    with pytest.raises(ReplyError):
+        blocking.call(["ECHO"], PATIENCE)
+    assert blocking.call(echo(1), PATIENCE) == b"1"
+    assert proxy.counters.connections == 1
+
+
+def test_a_blocking_link_never_hears_a_late_answer(blocking: BlockingLink, proxy: Proxy) -> None:
+    blocking.call(["PING"], PATIENCE)
+    proxy.blackhole()
+    with pytest.raises(TimeoutError):
+        blocking.call(echo(1), SOON)
+    proxy.up()
+    assert blocking.call(echo(2), PATIENCE) == b"2"
+
+
+def test_a_blocking_call_is_not_repeated_by_itself(
+    blocking: BlockingLink, proxy: Proxy, server: Server
+) -> None:
+    proxy.drop_reply(command="INCR", cut=True)
+    with pytest.raises(OSError):  # noqa: PT011
+        blocking.call(["INCR", "counter"], PATIENCE)
+    assert blocking.call(["GET", "counter"], PATIENCE) == b"1"
+
+
+def test_a_blocking_link_finds_its_server_again(server: Server, redis_url: str) -> None:
+    link = BlockingLink(address_of(redis_url))
+    link.call(["PING"], PATIENCE)
+    server.kill()
+    for _ in range(2):
+        with pytest.raises(OSError) as gone:  # noqa: PT011
+            link.call(["PING"], PATIENCE)
+        assert classify(gone.value) is Trouble.CONNECTION
+    server.start()
+    assert link.call(["PING"], PATIENCE) == b"PONG"
+    link.close()
+
+
+# Passwords, databases, sockets, TLS
+
+
+@pytest.fixture
+def guarded(server_kind: Any, tmp_path: Path) -> Iterator[Server]:
+    """A server that asks for a password, also on a unix socket."""
+    with Server(server_kind, password="s3cret/@:", unix_socket=True) as guarded:
+        yield guarded
+
+
+async def test_the_password_of_the_url_is_said_first(guarded: Server) -> None:
+    for url in (guarded.url, guarded.unix_url):
+        link, blocking = Link(address_of(url)), BlockingLink(address_of(url))
+        assert await link.call(["PING"], PATIENCE) == b"PONG"
+        assert blocking.call(["PING"], PATIENCE) == b"PONG"
+        link.close()
+        blocking.close()
+
+
+@pytest.mark.parametrize("password", ["wr0ng", ""])
+async def test_a_wrong_password_is_fatal_and_never_shown(guarded: Server, password: str) -> None:
+    address = address_of(f"redis://:{password}@127.0.0.1:{guarded.port}")
+    link, blocking = Link(address), BlockingLink(address)
+    for _ in range(2):
+        with pytest.raises(ReplyError) as refused:
+            await link.call(["PING"], PATIENCE)
+        assert classify(refused.value) is Trouble.FATAL
+        with pytest.raises(ReplyError) as refused:
+            blocking.call(["PING"], PATIENCE)
+        assert classify(refused.value) is Trouble.FATAL
+        assert "wr0ng" not in str(refused.value)
+    link.close()
+    blocking.close()
+
+
+async def test_a_database_is_selected_on_every_connection(server: Server) -> None:
+    address = address_of(f"redis://127.0.0.1:{server.port}/3")
+    link, blocking = Link(address), BlockingLink(address)
+    for _ in range(2):
+        await link.call(["SET", "where", "here"], PATIENCE)
+        assert blocking.call(["GET", "where"], PATIENCE) == b"here"
+        link.close()
+        blocking.close()
+    with server.client() as client:
+        assert client.get("where") is None
+
+
+def in_database_3(proxy: Proxy) -> Address:
+    return address_of(f"{proxy.url.removesuffix('/0')}/3")
+
+
+@pytest.mark.xfail(strict=True, reason="a greeting that failed leaves its socket in use")
+def test_a_blocking_connection_that_was_not_greeted_to_the_end_is_never_used(
+    proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the late answer to the greeting would be taken for that of the first question."""
+    monkeypatch.setattr("fennelq.broker.link.CONNECT_TIMEOUT", SOON)
+    link = BlockingLink(in_database_3(proxy))
+    proxy.blackhole()
+    with pytest.raises(TimeoutError):
+        link.call(["SET", "where", "here"], PATIENCE)
+    proxy.up()
+    assert link.call(["GET", "where"], PATIENCE) is None
+    assert link.call(["SET", "where", "here"], PATIENCE) == b"OK"
+    link.close()
+    with server.client() as client:
+        assert client.get("where") is None
+
+
+async def test_a_connection_that_was_not_greeted_to_the_end_is_never_used(
+    proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.broker.link.CONNECT_TIMEOUT", SOON)
+    link = Link(in_database_3(proxy))
+    proxy.blackhole()
+    with pytest.raises(TimeoutError):
+        await link.call(["SET", "where", "here"], PATIENCE)
+    proxy.up()
+    assert await link.call(["GET", "where"], PATIENCE) is None
+    assert await link.call(["SET", "where", "here"], PATIENCE) == b"OK"
+    link.close()
+    with server.client() as client:
+        assert client.get("where") is None
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a key and a self-signed certificate for 127.0.0.1."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl here to sign a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    key, signed, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
+    command = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=fennelq test",
+    ]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(signed)]
+    subprocess.run(command, check=True, capture_output=True)
+    both.write_text(key.read_text() + signed.read_text())
+    return both
+
+
+@asynccontextmanager
+async def behind_tls(server: Server, certificate: Path) -> AsyncIterator[int]:
+    """The port of something that speaks TLS for a server: the bundled Valkey is built without."""
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def serve(near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        far, forth = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(carry(near, forth), carry(far, back), return_exceptions=True)
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as listener:
+        yield listener.sockets[0].getsockname()[1]
+
+
+async def test_tls_is_spoken_with_who_can_prove_himself(server: Server, certificate: Path) -> None:
+    async with behind_tls(server, certificate) as port:
+        address = address_of(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}")
+        link, blocking = Link(address), BlockingLink(address)
+        assert await link.call(["PING"], PATIENCE) == b"PONG"
+        assert await asyncio.to_thread(blocking.call, ["PING"], PATIENCE) == b"PONG"
+        link.close()
+        blocking.close()
+
+
+async def test_tls_with_somebody_unknown_is_refused_unless_asked_for(
+    server: Server, certificate: Path
+) -> None:
+    async with behind_tls(server, certificate) as port:
+        url = f"rediss://127.0.0.1:{port}"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await Link(address_of(url)).call(["PING"], PATIENCE)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.to_thread(BlockingLink(address_of(url)).call, ["PING"], PATIENCE)
+        link = Link(address_of(f"{url}?ssl_cert_reqs=none"))
+        assert await link.call(["PING"], PATIENCE) == b"PONG"
+        link.close()
+
+
+# Broker
+
+
+@pytest.fixture
+async def broker(desk: Desk, redis_url: str) -> AsyncIterator[Broker]:
+    broker = Broker(address_of(redis_url))
+    yield broker
+    await broker.close()
+
+
+async def test_a_server_that_forgot_a_script_is_taught_it(broker: Broker, desk: Desk) -> None:
+    for number in range(3):
+        desk.redis.script_flush()
+        assert await broker.run(lifecycle.enqueue(desk.keys, [a_job(str(number))])) == [1]
+    assert desk.waiting() == ["0", "1", "2"]
+
+
+async def test_many_are_taught_at_once_and_nothing_is_done_twice(broker: Broker, desk: Desk) -> None:
+    desk.redis.script_flush()
+    verbs = [lifecycle.enqueue(desk.keys, [job]) for job in some_jobs(50)]
+    assert await broker.run_all(verbs) == [[1]] * 50
+    assert len(desk.waiting()) == 50
+
+
+def test_a_blocking_broker_teaches_too(desk: Desk) -> None:
+    for number in range(3):
+        desk.redis.script_flush()
+        assert desk.enqueue(a_job(str(number))) == [1]
+
+
+async def test_errors_reach_who_asked(broker: Broker, desk: Desk) -> None:
+    desk.redis.delete(desk.keys["s"])
+    desk.redis.set(desk.keys["s"], "what?")
+    with pytest.raises(ReplyError, match="WRONGTYPE"):
+        await broker.run(lifecycle.enqueue(desk.keys, [a_job()]))
+    desk.redis.delete(desk.keys["s"])
+
+
+async def test_a_verb_whose_answer_was_lost_may_be_said_again(desk: Desk, proxy: Proxy) -> None:
+    broker = Broker(address_of(proxy.url))
+    await broker.ask(Command(["PING"], as_is))
+    proxy.drop_reply(command="EVALSHA", cut=True)
+    with pytest.raises(LinkDown):
+        await broker.run(lifecycle.enqueue(desk.keys, [a_job()]))
+    assert await broker.run(lifecycle.enqueue(desk.keys, [a_job()])) == [0]
+    assert desk.waiting() == ["1"]
+    await broker.close()
+
+
+async def test_many_questions_take_one_round_trip(desk: Desk, proxy: Proxy) -> None:
+    broker = Broker(address_of(proxy.url))
+    await broker.ask(Command(["PING"], as_is))
+    proxy.latency(30)
+    began = time.monotonic()
+    assert await broker.ask_all([Command(echo(n), int) for n in range(50)]) == list(range(50))
+    assert time.monotonic() - began < 0.5
+    await broker.close()
+
+
+async def test_a_broker_that_is_closed_leaves_no_connection(desk: Desk, proxy: Proxy) -> None:
+    broker = Broker(address_of(proxy.url))
+    bell = broker.doorbell()
+    await bell.wait(["PING"], 0)
+    await broker.ask(Command(["PING"], as_is))
+    listening = await broker.listen(["SUBSCRIBE", "news"], lambda _: None)
+    assert proxy.counters.open == 3
+    await broker.close()
+    assert not listening.connected
+    await aeventually(lambda: proxy.counters.open == 0)
+
+
+def blocking_read(desk: Desk, milliseconds: int) -> list[Any]:
+    return [
+        "XREADGROUP",
+        "GROUP",
+        "fq",
+        "anna",
+        "COUNT",
+        1,
+        "BLOCK",
+        milliseconds,
+        "STREAMS",
+        desk.keys["s"],
+        ">",
+    ]
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_doorbell_rings_when_a_job_is_sent(broker: Broker, desk: Desk) -> None:
+    bell = broker.doorbell()
+    ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
+    await blocked(broker)
+    await broker.run(lifecycle.enqueue(desk.keys, [a_job("7")]))
+    ((stream, ((_, fields),)),) = await ring
+    assert (stream, fields) == (desk.keys["s"].encode(), [b"i", b"7", b"n", b"1"])
+
+
+async def test_a_doorbell_that_is_woken_brings_nothing_and_strands_nothing(
+    broker: Broker, desk: Desk
+) -> None:
+    bell = broker.doorbell()
+    for _ in range(2):
+        ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
+        await blocked(broker)
+        await bell.wake()
+        assert await ring is None
+    await broker.run(lifecycle.enqueue(desk.keys, [a_job()]))
+    assert desk.pending() == {}
+
+
+async def test_a_doorbell_nobody_listens_to_may_be_woken(broker: Broker) -> None:
+    bell = broker.doorbell()
+    await bell.wake()
+    assert await bell.wait(["PING"], 0) == b"PONG"
+    await bell.wake()
+    assert await bell.wait(["PING"], 0) == b"PONG"
+
+
+async def test_a_doorbell_can_be_woken_after_it_has_reconnected(desk: Desk, proxy: Proxy) -> None:
+    broker = Broker(address_of(proxy.url))
+    bell = broker.doorbell()
+    await bell.wait(["PING"], 0)
+    proxy.cut_all()
+    with pytest.raises(LinkDown):
+        while True:
+            await bell.wait(["PING"], 0)
+            await asyncio.sleep(0)
+            if not bell._link.connected:
+                raise LinkDown("as it should be")
+    ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
+    await blocked(broker)
+    await bell.wake()
+    assert await ring is None
+    await broker.close()
+
+
+async def blocked(broker: Broker) -> None:
+    """Returns when the server has a blocked client."""
+
+    async def one() -> bool:
+        return b"blocked_clients:1" in await broker.ask(Command(["INFO", "clients"], as_is))
+
+    await aeventually(one)
+
+
+# BlockingBroker
+
+
+def test_threads_have_connections_of_their_own(desk: Desk, proxy: Proxy) -> None:
+    broker = BlockingBroker(address_of(proxy.url))
+    proxy.latency(20)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: broker.ask(Command(echo(n), int)), range(100)))
+    assert answers == list(range(100))
+    assert 2 <= proxy.counters.connections <= 8
+    broker.close()
+    eventually(lambda: proxy.counters.open == 0)
+
+
+def test_one_thread_needs_one_connection(desk: Desk, proxy: Proxy) -> None:
+    broker = BlockingBroker(address_of(proxy.url))
+    for job in some_jobs(10):
+        broker.run(lifecycle.enqueue(desk.keys, [job]))
+    assert broker.run(presence.open_queue(desk.keys)) == 0
+    assert proxy.counters.connections == 1
+    broker.close()
+
+
+def in_a_child(say: Callable[[], bytes]) -> bytes:
+    """What `say` answers in a forked child; nothing if the child hangs."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, say())
+        os._exit(0)
+    os.close(writing)
+    killer = threading.Timer(10, os.kill, (child, 9))
+    killer.start()
+    with os.fdopen(reading, "rb") as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    killer.cancel()
+    return said
+
+
+def test_after_a_fork_parent_and_child_talk_on_connections_of_their_own(desk: Desk, proxy: Proxy) -> None:
+    broker = BlockingBroker(address_of(proxy.url))
+    who = Command(["CLIENT", "ID"], int)
+    mine = broker.ask(who)
+    childs = int(in_a_child(lambda: b"%d" % broker.ask(who)))
+    assert childs != mine
+    assert broker.ask(who) == mine
+    assert proxy.counters.connections == 2
+    broker.close()
+
+
+def test_a_fork_while_another_thread_holds_the_lock_does_not_hang_the_child(
+    desk: Desk, redis_url: str
+) -> None:
+    broker = BlockingBroker(address_of(redis_url))
+    with broker._lock:
+        assert in_a_child(lambda: cast("bytes", broker.ask(Command(["PING"], as_is)))) == b"PONG"
+    broker.close()
+
+
+def test_a_child_sends_jobs_while_its_parent_does(desk: Desk) -> None:
+    desk.enqueue(a_job("first"))
+    assert in_a_child(lambda: b"%d" % desk.enqueue(a_job("child"))[0]) == b"1"
+    assert desk.enqueue(a_job("parent"), a_job("child")) == [1, 0]
+    assert desk.waiting() == ["first", "child", "parent"]

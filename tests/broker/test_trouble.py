@@ -1,0 +1,79 @@
+"""One table says what an error means; a URL says where the server is, and never its password."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+
+from fennelq.broker.link import LinkDown
+from fennelq.broker.trouble import ReplyError, Trouble, classify
+
+SAID = {
+    "NOGROUP No such key 's' or consumer group 'fq'": Trouble.GROUP,
+    "UNBLOCKED the stream key no longer exists": Trouble.GROUP,
+    "-UNBLOCKED the stream key no longer exists": Trouble.GROUP,
+    "NOSCRIPT No matching script. Please use EVAL.": Trouble.SCRIPT,
+    "MISCONF Redis is configured to save RDB snapshots, but": Trouble.CAPACITY,
+    "OOM command not allowed when used memory > 'maxmemory'.": Trouble.CAPACITY,
+    "-OOM command not allowed when used memory > 'maxmemory'. script: 1f": Trouble.CAPACITY,
+    "NOREPLICAS Not enough good replicas to write.": Trouble.CAPACITY,
+    "BUSY Redis is busy running a script.": Trouble.CAPACITY,
+    "ERR max number of clients reached": Trouble.CAPACITY,
+    "READONLY You can't write against a read only replica.": Trouble.ROLE,
+    "MASTERDOWN Link with MASTER is down": Trouble.ROLE,
+    "LOADING Redis is loading the dataset in memory": Trouble.CONNECTION,
+    "TRYAGAIN Multiple keys request during rehashing of slot": Trouble.CONNECTION,
+    "CLUSTERDOWN The cluster is down": Trouble.CONNECTION,
+    "NOAUTH Authentication required.": Trouble.FATAL,
+    "WRONGPASS invalid username-password pair or user is disabled.": Trouble.FATAL,
+    "NOPERM this user has no permissions to run the 'xadd' command": Trouble.FATAL,
+    "DENIED Redis is running in protected mode": Trouble.FATAL,
+    "WRONGTYPE Operation against a key holding the wrong kind of value": Trouble.BUG,
+    "ERR unknown command 'XACKDEL'": Trouble.BUG,
+    "BUSYGROUP Consumer Group name already exists": Trouble.BUG,
+    "": Trouble.BUG,
+}
+
+
+@pytest.mark.parametrize(("text", "trouble"), SAID.items(), ids=[text[:20] for text in SAID])
+def test_an_error_of_the_server_is_known_by_its_first_word(text: str, trouble: Trouble) -> None:
+    assert classify(ReplyError(text)) is trouble
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LinkDown("closed"),
+        ConnectionRefusedError(),
+        ConnectionResetError(),
+        BrokenPipeError(),
+        TimeoutError(),
+        OSError("no route to host"),
+        EOFError(),
+        ssl.SSLError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_the_connection_is_one_that_may_pass(error: BaseException) -> None:
+    assert classify(error) is Trouble.CONNECTION
+    assert classify(error).passes
+
+
+@pytest.mark.parametrize("error", [ValueError(), KeyError(), asyncio.CancelledError(), RuntimeError()])
+def test_anything_else_is_a_bug(error: BaseException) -> None:
+    assert classify(error) is Trouble.BUG
+
+
+def test_waiting_helps_against_some_troubles_only() -> None:
+    assert {trouble for trouble in Trouble if trouble.passes} == {
+        Trouble.CONNECTION,
+        Trouble.ROLE,
+        Trouble.CAPACITY,
+    }
+
+
+def test_an_error_keeps_the_servers_text() -> None:
+    error = ReplyError("NOGROUP No such key")
+    assert (error.word, str(error)) == ("NOGROUP", "NOGROUP No such key")

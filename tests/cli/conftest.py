@@ -1,0 +1,34 @@
+"""What tests of the command line may ask for: a project, in whose folder they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.cli.shop import Shop
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder; its modules are forgotten after the test, and so is how the commands set up the log."""
+    known, path = set(sys.modules), list(sys.path)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    yield folder
+    for name in set(sys.modules) - known:
+        if not name.startswith(("fennelq.", "typer.")):
+            del sys.modules[name]
+    sys.path[:] = path
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def shop(folder: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """A project whose Redis is this test's."""
+    monkeypatch.setenv("FENNELQ_REDIS_URL", redis_url)
+    return Shop(folder)

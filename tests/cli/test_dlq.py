@@ -1,0 +1,185 @@
+"""`fennelq dlq`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fennelq import App, dlq
+from fennelq.broker.verb import Command
+from fennelq.cli.exits import Exit
+from tests.cli.shop import Shop
+
+
+def count(shop: Shop) -> int:
+    """How many are dead."""
+    return int(shop.ok("dlq", "replay", "--dry-run", "--json").json["count"])
+
+
+def test_list_prints_one_line_per_dead_job(shop: Shop) -> None:
+    ids = shop.kill(2)
+    rows = shop.ok("dlq", "list").rows
+    assert [row[1:] for row in rows] == [
+        [job, "tasks:charge", "tasks.CardRefused", f"no money for {n}"]
+        for n, job in reversed(list(enumerate(ids)))
+    ]
+    assert shop.ok("dlq", "list", "--oldest", "-n", "1").rows[0][1] == ids[0]
+
+
+def test_list_says_when_there_is_more(shop: Shop) -> None:
+    shop.kill(2)
+    assert shop.ok("dlq", "list", "--limit", "1").err == "1 of 2 shown: --limit 0 lists all\n"
+    assert shop.ok("dlq", "list", "--limit", "0").err == ""
+
+
+def test_list_prints_json(shop: Shop) -> None:
+    [job] = shop.kill(1)
+    [letter] = shop.ok("dlq", "list", "--json").json
+    assert (letter["id"], letter["error_type"], letter["queue"]) == (job, "tasks.CardRefused", "default")
+    assert shop.ok("dlq", "list", "--queue", "mail", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--queue", "default"], 1),
+        (["--queue", "mail"], 0),
+        (["--queue", "mail", "--queue", "default"], 1),
+        (["--task", "charge"], 1),
+        (["--task", "tasks:welcome"], 0),
+        (["--error", "CardRefused"], 1),
+        (["--error", "ValueError"], 0),
+        (["--since", "2h"], 1),
+        (["--until", "2h"], 0),
+        (["--since", "2001-01-01"], 1),
+        (["--until", "2001-01-01T12:00Z"], 0),
+    ],
+)
+def test_filters_narrow_what_is_listed(shop: Shop, words: list[str], found: int) -> None:
+    shop.kill(1)
+    assert len(shop.ok("dlq", "list", *words).rows) == found
+    assert shop.ok("dlq", "replay", "--dry-run", "--json", *words).json == {"count": found}
+
+
+@pytest.mark.parametrize("when", ["yesterday", "2h30", "-3h", "99999999999999d", "2026-13-01", ""])
+def test_a_time_that_cannot_be_read_is_a_usage_error(shop: Shop, when: str) -> None:
+    answer = shop.run("dlq", "list", f"--since={when}")
+    assert answer.code == Exit.USAGE
+    assert "Traceback" not in answer.err
+
+
+def test_show_tells_everything(shop: Shop) -> None:
+    [job] = shop.kill(1)
+    shown = shop.ok("dlq", "show", job).out
+    assert "CardRefused: no money for 0" in shown
+    assert "Traceback" in shown
+    assert "arguments\t[[0],{}]" in shown
+    told = shop.ok("dlq", "show", job, "--json").json
+    assert (told["id"], told["tries"], told["arguments"]) == (job, 1, [[0], {}])
+
+
+def test_show_of_what_is_not_dead_says_what_it_is(shop: Shop) -> None:
+    waiting = shop.ok("enqueue", "welcome", "1").out.strip()
+    answer = shop.run("dlq", "show", waiting)
+    assert (answer.code, answer.err) == (Exit.NOT_FOUND, f"fennelq: {waiting} is not dead: it is SENT\n")
+    assert shop.run("dlq", "show", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("dlq", "show", "nobody").code == Exit.USAGE
+
+
+def test_replay_without_a_filter_goes_ahead_in_a_pipe(shop: Shop) -> None:
+    ids = shop.kill(2)
+    assert shop.ok("dlq", "replay").out == "2 dead jobs replayed\n"
+    assert [shop.ok("job", "show", job, "--json").json["status"] for job in ids] == ["SENT", "SENT"]
+    assert shop.ok("dlq", "replay").out == "0 dead jobs to replay\n"
+
+
+def test_replay_takes_ids_and_filters(shop: Shop) -> None:
+    first, second, third = shop.kill(3)
+    assert shop.ok("dlq", "replay", second, "--json").json == {
+        "replayed": 1,
+        "key_taken": 0,
+        "gone": 0,
+        "broken": 0,
+    }
+    assert shop.ok("dlq", "replay", "--limit", "1", "--rate", "50").out == "1 dead job replayed\n"
+    assert [row[1] for row in shop.ok("dlq", "list").rows] == [third]
+    assert shop.ok("job", "show", first, "--json").json["replays"] == 1
+
+
+def test_a_dry_run_only_counts(shop: Shop) -> None:
+    shop.kill(2)
+    assert shop.ok("dlq", "replay", "--dry-run").out == "2 dead jobs would be replayed\n"
+    assert shop.ok("dlq", "purge", "--dry-run", "--limit", "1").out == "1 dead job would be removed\n"
+    assert count(shop) == 2
+
+
+@pytest.mark.audit(skip="a record was robbed of its arguments")
+def test_what_could_not_be_replayed_is_said_and_fails(shop: Shop) -> None:
+    [job] = shop.kill(1)
+
+    async def rob(app: App) -> None:
+        record = app.client.keys("default").record(job.partition(":")[2])
+        await app.client.broker.ask(Command(["HDEL", record, "a"], int))
+
+    shop.do(rob)
+    answer = shop.run("dlq", "replay")
+    assert answer.code == Exit.FAILED
+    assert answer.out == "0 dead jobs replayed; 1 still dead, because their records cannot be read\n"
+
+
+def test_purge_needs_a_yes_in_a_pipe(shop: Shop) -> None:
+    shop.kill(2)
+    answer = shop.run("dlq", "purge", "--error", "CardRefused")
+    assert answer.code == Exit.USAGE
+    assert answer.err == "fennelq: Remove 2 dead jobs for good? Say --yes to do it.\n"
+    assert count(shop) == 2
+    assert shop.ok("dlq", "purge", "--error", "CardRefused", "--yes").out == "2 dead jobs removed\n"
+    assert shop.ok("dlq", "purge", "--yes", "--json").json == {"count": 0}
+
+
+def test_purge_of_one_leaves_the_others(shop: Shop) -> None:
+    first, second = shop.kill(2)
+    assert shop.ok("dlq", "purge", first, "--yes", "--json").json == {"removed": 1}
+    assert [row[1] for row in shop.ok("dlq", "list").rows] == [second]
+    assert shop.run("job", "show", first).code == Exit.NOT_FOUND
+
+
+def test_export_writes_a_line_of_json_per_dead_job(shop: Shop, tmp_path: Path) -> None:
+    ids = shop.kill(3)
+    lines = [json.loads(line) for line in shop.ok("dlq", "export").out.splitlines()]
+    assert [line["id"] for line in lines] == ids
+    assert [line["arguments"] for line in lines] == [[[n], {}] for n in range(3)]
+    assert all("CardRefused" in line["traceback"] for line in lines)
+    file = tmp_path / "dead.jsonl"
+    answer = shop.ok("dlq", "export", "--limit", "2", "--output", str(file))
+    assert (answer.out, answer.err) == ("", f"2 dead jobs written to {file}\n")
+    assert len(file.read_text().splitlines()) == 2
+
+
+def test_an_export_that_cannot_be_written_is_a_sentence(shop: Shop) -> None:
+    answer = shop.run("dlq", "export", "--output", "/nowhere/dead.jsonl")
+    assert (answer.code, answer.err) == (
+        Exit.FAILED,
+        "fennelq: /nowhere/dead.jsonl cannot be written: No such file or directory\n",
+    )
+
+
+def test_what_a_task_says_cannot_drive_the_terminal(shop: Shop) -> None:
+    job = shop.ok("enqueue", "shout").out.strip()
+    shop.work()
+    for words in (["list"], ["show", job], ["export"]):
+        out = shop.ok("dlq", *words).out
+        assert "\x1b" not in out
+        assert "\t" not in out.splitlines()[0].replace("\t", "", 5)
+    assert shop.ok("dlq", "list").rows[0][-1] == r"\x1b[2Jlook\tat\nme"
+
+
+def test_a_long_list_goes_page_by_page(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.kill(5)
+    monkeypatch.setattr(dlq, "_PAGE", 2)
+    monkeypatch.setattr(dlq, "MOST_JOBS", 2)
+    assert len(shop.ok("dlq", "list", "-n", "0").rows) == 5
+    assert len(shop.ok("dlq", "export").rows) == 5
+    assert shop.ok("dlq", "replay").out == "5 dead jobs replayed\n"

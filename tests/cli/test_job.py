@@ -1,0 +1,178 @@
+"""`fennelq job` and `fennelq enqueue`."""
+
+from __future__ import annotations
+
+import pytest
+
+from fennelq.cli.exits import Exit
+from tests.cli.shop import Shop
+
+
+def arguments(shop: Shop, *words: str) -> object:
+    """What `enqueue` with these words sent."""
+    job = shop.ok("enqueue", *words).out.strip()
+    return shop.ok("job", "show", job, "--json").json["arguments"]
+
+
+# Sending
+
+
+def test_enqueue_prints_the_id(shop: Shop) -> None:
+    answer = shop.ok("enqueue", "tasks:welcome", "42")
+    assert answer.out.startswith("mail:")
+    assert answer.out.count("\n") == 1
+    assert shop.ok("enqueue", "tasks:welcome", "42", "--json").json["deduplicated"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (["welcome", "42"], [[42], {}]),
+        (["welcome", "42", "bye"], [[42, "bye"], {}]),
+        (["welcome", "--kwargs", "template=bye", "42"], [[42], {"template": "bye"}]),
+        (["welcome", "-k", '{"user_id": 42, "template": "bye"}'], [[], {"user_id": 42, "template": "bye"}]),
+        (["welcome", "-k", "user_id=42", "-k", "template=bye"], [[], {"user_id": 42, "template": "bye"}]),
+        (["welcome", "--", "-5"], [[-5], {}]),
+        (["greet", "Bob"], [["Bob"], {}]),
+        (["greet", '"Bob"'], [["Bob"], {}]),
+        (["greet", "42"], [["42"], {}]),
+        (["greet", "42", "2026-01-02T03:04:05"], [["42", "2026-01-02T03:04:05"], {}]),
+        (["greet", "Bob", "null"], [["Bob", None], {}]),
+    ],
+)
+def test_arguments_are_read_as_the_task_is_annotated(shop: Shop, words: list[str], sent: object) -> None:
+    assert arguments(shop, *words) == sent
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["welcome", "Bob"], Exit.USAGE, "parameter 'user_id'"),
+        (["welcome"], Exit.USAGE, "missing a required argument: 'user_id'"),
+        (["welcome", "1", "2", "3"], Exit.USAGE, "too many positional arguments"),
+        (["welcome", "1", "-k", "tempalte=x"], Exit.USAGE, "tempalte"),
+        (["welcome", "1", "-k", "template"], Exit.USAGE, "neither name=value nor"),
+        (["welcome", "1", "-k", "{nonsense"], Exit.USAGE, "no JSON object"),
+        (["welcom", "1"], Exit.NOT_FOUND, "unknown task 'welcom'"),
+        (["tasks:welcom", "1"], Exit.NOT_FOUND, "did you mean 'tasks:welcome'?"),
+        (["welcome", "1", "--delay", "soon"], Exit.USAGE, "is no duration"),
+        (["welcome", "1", "--at", "soon"], Exit.USAGE, "is no moment"),
+        (["welcome", "1", "--queue", "a b"], Exit.USAGE, "queue 'a b' is not valid"),
+        (["welcome", "1", "--priority", "urgent"], Exit.CONFIGURATION, "priority 'urgent' is not one of"),
+        (["welcome", "1", "--delay", "1", "--at", "2026-01-01"], Exit.CONFIGURATION, "exclude each other"),
+    ],
+)
+def test_a_wrong_call_sends_nothing(shop: Shop, words: list[str], code: Exit, sentence: str) -> None:
+    answer = shop.run("enqueue", *words)
+    assert answer.code == code
+    assert sentence in " ".join(answer.err.split())
+    assert all(row[1:] == ["0"] * 5 for row in shop.ok("queue", "list").rows)
+
+
+def test_options_say_how_it_runs(shop: Shop) -> None:
+    job = shop.ok(
+        *("enqueue", "welcome", "1", "--queue", "slow", "--priority", "high", "--job-id", "first"),
+        *("--delay", "1h30m", "--expires", "2h", "--key", "once"),
+    ).out.strip()
+    told = shop.ok("job", "show", job, "--json").json
+    assert (job, told["queue"], told["priority"]) == ("slow:first", "slow", "high")
+    assert (told["status"], told["key"]) == ("SCHEDULED", "welcome:once")
+    assert told["due_at"] < told["expires_at"]
+
+
+def test_a_second_call_with_the_same_key_says_so(shop: Shop) -> None:
+    first = shop.ok("enqueue", "welcome", "1", "--key", "once")
+    second = shop.ok("enqueue", "welcome", "1", "--key", "once")
+    assert second.out == first.out
+    assert second.err == "the job of an earlier call with the same key or id\n"
+    assert shop.run("enqueue", "welcome", "2", "--job-id", "x").code == 0
+    assert shop.run("enqueue", "welcome", "3", "--job-id", "x").code == Exit.FAILED
+
+
+def test_a_task_this_app_does_not_have_is_sent_anyway_when_told_to(shop: Shop) -> None:
+    job = shop.ok(
+        "enqueue", "other:task", "1", "two", "-k", "x=3", "--queue", "other", "--anyway"
+    ).out.strip()
+    assert shop.ok("job", "show", job, "--json").json["arguments"] == [[1, "two"], {"x": 3}]
+
+
+# Looking
+
+
+def test_show_tells_what_is_known(shop: Shop) -> None:
+    job = shop.ok("enqueue", "welcome", "42").out.strip()
+    told = dict(shop.ok("job", "show", job).rows)
+    assert (told["id"], told["task"], told["status"], told["arguments"]) == (
+        job,
+        "tasks:welcome",
+        "SENT",
+        "[[42],{}]",
+    )
+    assert shop.run("job", "show", "mail:nobody").code == Exit.NOT_FOUND
+
+
+def test_show_of_a_dead_job_tells_why(shop: Shop) -> None:
+    [job] = shop.kill(1)
+    shown = shop.ok("job", "show", job).out
+    assert "status\tDEAD" in shown
+    assert "message\tno money for 0" in shown
+    assert "Traceback" in shown
+
+
+# Waiting
+
+
+def test_wait_prints_the_result(shop: Shop) -> None:
+    job = shop.ok("enqueue", "welcome", "42").out.strip()
+    shop.work()
+    assert shop.ok("job", "wait", job).out == '"hello 42"\n'
+    assert shop.ok("job", "wait", job, "--json").json == {
+        "id": job,
+        "status": "SUCCESS",
+        "result": "hello 42",
+    }
+
+
+def test_wait_for_a_job_that_failed_fails(shop: Shop) -> None:
+    [job] = shop.kill(1)
+    answer = shop.run("job", "wait", job)
+    assert (answer.code, answer.out) == (Exit.FAILED, "")
+    assert answer.err == f"fennelq: job {job} failed after 1 tries: tasks.CardRefused: no money for 0\n"
+    told = shop.run("job", "wait", job, "--json")
+    assert (told.code, told.json["status"]) == (Exit.FAILED, "DEAD")
+
+
+def test_wait_gives_up_after_its_timeout(shop: Shop) -> None:
+    job = shop.ok("enqueue", "welcome", "42").out.strip()
+    answer = shop.run("job", "wait", job, "--timeout", "100ms")
+    assert answer.code == Exit.TIMED_OUT
+    assert "has not ended after 0.1 s" in answer.err
+    assert shop.run("job", "wait", "mail:nobody").code == Exit.NOT_FOUND
+
+
+# Cancelling and retrying
+
+
+def test_cancel_ends_jobs_that_have_not_started(shop: Shop) -> None:
+    first, second = (shop.ok("enqueue", "welcome", str(n)).out.strip() for n in range(2))
+    assert shop.ok("job", "cancel", first, second).rows == [[first, "cancelled"], [second, "cancelled"]]
+    answer = shop.run("job", "wait", first)
+    assert (answer.code, answer.err) == (Exit.FAILED, f"fennelq: job {first} was cancelled (cancelled)\n")
+
+
+def test_cancel_says_which_were_too_late_or_unknown(shop: Shop) -> None:
+    [dead] = shop.kill(1)
+    answer = shop.run("job", "cancel", dead)
+    assert (answer.code, answer.rows) == (Exit.FAILED, [[dead, "too late: DEAD"]])
+    answer = shop.run("job", "cancel", dead, "mail:nobody", "--json")
+    assert answer.code == Exit.NOT_FOUND
+    assert answer.json[1] == {"id": "mail:nobody", "done": False, "answer": "unknown"}
+
+
+def test_retry_brings_a_dead_job_back(shop: Shop) -> None:
+    [dead] = shop.kill(1)
+    assert shop.ok("job", "retry", dead).rows == [[dead, "replayed"]]
+    assert shop.ok("job", "show", dead, "--json").json["status"] == "SENT"
+    again = shop.run("job", "retry", dead)
+    assert (again.code, again.rows) == (Exit.FAILED, [[dead, "not dead: SENT"]])
+    assert shop.run("job", "retry", "mail:nobody").code == Exit.NOT_FOUND

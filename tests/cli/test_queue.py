@@ -1,0 +1,123 @@
+"""`fennelq queue` and `fennelq info`."""
+
+from __future__ import annotations
+
+from fennelq import App
+from fennelq.broker.keys import LANES
+from fennelq.broker.verbs import lifecycle, presence
+from fennelq.cli.exits import Exit
+from tests.cli.shop import Shop
+
+
+def test_list_says_how_much_is_where(shop: Shop) -> None:
+    shop.kill(1)
+    for words in (["1"], ["2", "--priority", "high"], ["3", "--delay", "1h"]):
+        shop.ok("enqueue", "welcome", *words)
+    assert shop.ok("queue", "list").rows == [
+        ["default", "0", "0", "0", "0", "1"],
+        ["mail", "2", "0", "1", "0", "0"],
+    ]
+    default, mail = shop.ok("queue", "list", "--json").json
+    assert default["ended"]["died"] == 1
+    assert mail["lanes"] == {"high": 1, "normal": 1}
+
+
+def test_what_runs_is_not_counted_as_waiting(shop: Shop) -> None:
+    for n in range(3):
+        shop.ok("enqueue", "welcome", str(n))
+    shop.do(take_two)
+    assert shop.ok("queue", "list").rows[1] == ["mail", "1", "2", "0", "0", "0"]
+    assert len(shop.ok("queue", "peek", "mail").rows) == 1
+    assert shop.ok("queue", "purge", "mail", "--yes").out == "1 job cancelled\n"
+    assert shop.ok("queue", "list").rows[1] == ["mail", "0", "2", "0", "0", "0"]
+    shop.do(hand_back)
+    shop.work()
+
+
+async def take_two(app: App) -> None:
+    """Be an executor that takes two jobs."""
+    keys = app.client.keys("mail")
+    await app.client.run(presence.open_queue(keys))
+    await app.client.run(
+        lifecycle.fetch(keys, consumer="me", free=2, lanes=tuple(LANES.values()), lifetimes=app.lifetimes)
+    )
+
+
+async def hand_back(app: App) -> None:
+    """Be that executor as it stops."""
+    keys = app.client.keys("mail")
+    pending = await app.client.run(presence.beat(keys, "me", 0, []))
+    await app.client.run(lifecycle.release(keys, pending.stranded))
+
+
+def test_peek_shows_what_comes_next(shop: Shop) -> None:
+    ids = [
+        shop.ok("enqueue", "welcome", *words).out.strip()
+        for words in (["1"], ["2"], ["3", "--priority", "high"], ["4", "--delay", "1h"])
+    ]
+    assert [row[0] for row in shop.ok("queue", "peek", "mail").rows] == [ids[2], ids[0], ids[1]]
+    assert [row[0] for row in shop.ok("queue", "peek", "mail", "-n", "1").rows] == [ids[2]]
+    [later] = shop.ok("queue", "peek", "mail", "--scheduled", "--json").json
+    assert (later["id"], later["arguments"], later["status"]) == (ids[3], [[4], {}], "SCHEDULED")
+    assert shop.ok("queue", "peek", "mail", "--retry").rows == []
+    assert shop.ok("queue", "peek", "nothing-here").rows == []
+    assert shop.run("queue", "peek", "mail", "--retry", "--scheduled").code == Exit.USAGE
+
+
+def test_purge_counts_first_and_needs_a_yes_in_a_pipe(shop: Shop) -> None:
+    for words in (["1"], ["2"], ["3", "--delay", "1h"]):
+        shop.ok("enqueue", "welcome", *words)
+    assert shop.ok("queue", "purge", "mail", "--dry-run").out == "3 jobs would be cancelled\n"
+    answer = shop.run("queue", "purge", "mail")
+    assert answer.code == Exit.USAGE
+    assert answer.err == "fennelq: Cancel 3 jobs in mail (2 waiting, 1 scheduled)? Say --yes to do it.\n"
+    assert shop.ok("queue", "purge", "mail", "--yes", "--json").json == {"cancelled": 3}
+    assert shop.ok("queue", "purge", "mail", "--yes").out == "0 jobs to cancel\n"
+    assert shop.run("queue", "purge", "a b").code == Exit.USAGE
+
+
+def test_purge_leaves_the_dead_and_other_queues_alone(shop: Shop) -> None:
+    shop.kill(1)
+    shop.ok("enqueue", "charge", "7")
+    shop.ok("enqueue", "welcome", "1")
+    shop.ok("queue", "purge", "default", "--yes")
+    assert shop.ok("queue", "list").rows == [
+        ["default", "0", "0", "0", "0", "1"],
+        ["mail", "1", "0", "0", "0", "0"],
+    ]
+
+
+def test_purge_of_many_goes_on_to_the_end(shop: Shop) -> None:
+    async def send(app: App) -> None:
+        task = app.tasks["tasks:welcome"]
+        await app.enqueue([task.job(n) for n in range(250)])
+
+    shop.do(send)
+    assert shop.ok("queue", "purge", "mail", "--yes").out == "250 jobs cancelled\n"
+
+
+def test_info_says_which_app_which_redis_and_who_works(shop: Shop, redis_url: str) -> None:
+    shop.ok("enqueue", "welcome", "1")
+    told = shop.ok("info", "--json").json
+    assert (told["app"], told["path"], told["redis"]) == ("shop", "tasks:app", redis_url)
+    assert told["server"].startswith(("valkey ", "redis "))
+    assert told["memory"] > 0
+    assert {queue["name"]: queue["waiting"] for queue in told["queues"]} == {"default": 0, "mail": 1}
+    assert told["executors"] == []
+    shown = shop.ok("info").rows
+    assert ["app", "shop"] in shown
+    assert ["mail", "1", "0", "0", "0", "0"] in shown
+
+
+def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> None:
+    async def note(app: App) -> None:
+        here = b'{"beat_ms":%d,"interval":1,"running":2,"concurrency":8,"done":5,"queues":["mail"]}'
+        names = {"a": here % 2**52, "b": here % 1, "c": b'{"died":"SIGKILL","beat_ms":1}', "d": b"nonsense"}
+        for name, facts in names.items():
+            await app.client.ask(presence.note_executor(app.namespace, name, facts))
+
+    shop.do(note)
+    states = {one["name"]: one["state"] for one in shop.ok("info", "--json").json["executors"]}
+    assert states == {"a": "works", "b": "silent", "c": "ended: SIGKILL", "d": "silent"}
+    [row] = [row for row in shop.ok("info").rows if row[0] == "a"]
+    assert (row[1:5], row[-1]) == (["works", "2", "8", "5"], "mail")
