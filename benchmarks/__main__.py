@@ -12,14 +12,15 @@ from benchmarks.contestant import FENNELQ, FLOOR, ROOT, Contestant
 from benchmarks.loops import uvloop_installed
 from benchmarks.peers import PEERS, installed
 from benchmarks.rows import FULL, QUICK, Row
+from benchmarks.server import Engine, ServerMissing, binary_of
 from benchmarks.session import Measured, Plan, measure
 
 
 def main() -> int:
     wanted = _arguments()
+    plan = _plan(wanted)
     machine.stay_on_two_cores()
     before = machine.description()
-    plan = _plan(wanted)
     measured = measure(plan)
     judged = report.judge(plan, measured)
     record.write(wanted.json, plan, measured, judged, before)
@@ -55,6 +56,7 @@ def _names(words: Sequence[str]) -> list[str]:
 
 
 def _plan(wanted: argparse.Namespace) -> Plan:
+    _require_server(wanted.server)
     rows = QUICK if wanted.quick else FULL
     repeats = wanted.repeats or (1 if wanted.quick else 3)
     peers = _names(wanted.peers)
@@ -89,6 +91,13 @@ def _print(plan: Plan, measured: Measured, judged: Sequence[report.Judged], writ
         print(f"\n{row}: {name} was not measured: {reason.splitlines()[-1]}")
     missed = report.failed(judged)
     print(f"\n{_sum(judged, missed)}\nrecord: {written}")
+
+
+def _require_server(engine: Engine) -> None:
+    try:
+        binary_of(engine)
+    except ServerMissing as missing:
+        sys.exit(str(missing))
 
 
 def _circumstances(plan: Plan, measured: Measured) -> str:

@@ -62,7 +62,11 @@ class Server:
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        self._wait_until_it_answers()
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self._process.kill()
+            raise
         return self
 
     def __exit__(

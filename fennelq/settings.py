@@ -28,7 +28,9 @@ _OTHER_VARIABLES = {"FENNELQ_APP", "FENNELQ_CRASH", "FENNELQ_LEDGER"}
 class Settings(BaseSettings):
     """Everything that can be set."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=False)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False
+    )
 
     redis_url: str | None = Field(
         None,

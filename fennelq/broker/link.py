@@ -74,7 +74,13 @@ class Link:
         if self._connecting is None:
             self._connecting = asyncio.create_task(_connected(self.address))
             self._connecting.add_done_callback(self._connect_ended)
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled():
+                raise LinkDown("closed while connecting") from None
+            raise
 
     async def listen(self, words: Sequence[Word], hear: Hear) -> None:
         """Make this a connection that only listens: every message, at last the LinkDown, goes to `hear`."""
@@ -83,7 +89,9 @@ class Link:
         wire.write(words)
 
     def close(self) -> None:
-        """End the connection; calls under way end with LinkDown."""
+        """End the connection, or the attempt to connect; calls under way end with LinkDown."""
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._wire is not None:
             self._wire.abort(LinkDown("closed"))
             self._wire = None
@@ -115,14 +123,20 @@ class _Wire(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        self._feed(data)
-        while (reply := self._gets()) is not _NOT_YET:
-            if self.hear is not None:
-                self.hear(reply)
-            elif self._asked:
-                answer = self._asked.popleft()
-                if not answer.done():
-                    answer.set_result(reply)
+        try:
+            self._feed(data)
+            while (reply := self._gets()) is not _NOT_YET:
+                self._take(reply)
+        except hiredis.ProtocolError as error:
+            self.abort(LinkDown(f"this is no Redis: {error}"))
+
+    def _take(self, reply: Any) -> None:
+        if self.hear is not None:
+            self.hear(reply)
+        elif self._asked:
+            answer = self._asked.popleft()
+            if not answer.done():
+                answer.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort(LinkDown(str(exc) if exc else "the server closed the connection"))

@@ -172,6 +172,11 @@ class Desk:
         self.redis.xack(self.keys[old_lane], GROUP, old)
         self.redis.xdel(self.keys[old_lane], old)
 
+    def silent(self, deliveries: Iterable[Delivery], milliseconds: int, consumer: str = "anna") -> None:
+        """The leases of these were last renewed so long ago."""
+        for lane, entry in [(delivery.lane, delivery.entry) for delivery in deliveries]:
+            self.redis.xclaim(self.keys[lane], GROUP, consumer, 0, [entry], idle=milliseconds, justid=True)
+
     def block(self, consumer: str = "anna", lanes: Sequence[str] = READ) -> list[Woken]:
         """What a blocking read of an executor comes back with: one entry, delivered and not yet fetched."""
         streams = {self.keys[lane]: ">" for lane in lanes}

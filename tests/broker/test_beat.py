@@ -1,142 +1,211 @@
-"""beat: renews the lease of every job an executor holds, and names what it lost and what is stranded."""
+"""beat: renews the lease of every job an executor holds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
 
+from fennelq.broker.keys import GROUP
+from fennelq.broker.verbs import presence
+from fennelq.broker.verbs.presence import Beat
 from fennelq.model.job import Delivery
-from tests.broker.desk import LEASE_MS, Desk, a_job, some_jobs
+from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.server import Server
 
 pytestmark = [pytest.mark.both_servers, pytest.mark.audit(unfinished=True)]
 
+HOUR = 3_600_000
+LANES = ("s:high", "s", "s:low")
+
+
+def beat(desk: Desk, held: Iterable[Delivery] = (), consumer: str = "anna", *, grace_ms: int = HOUR) -> Beat:
+    entries = [(delivery.lane, delivery.entry) for delivery in held]
+    return desk.say(presence.beat(desk.keys, consumer, grace_ms, entries))
+
+
+def idle(desk: Desk, lane: str = "s") -> dict[str, int]:
+    """Entry → milliseconds since its lease was renewed."""
+    reply = cast("Any", desk.redis.xpending_range(desk.keys[lane], GROUP, "-", "+", 5000))
+    return {entry["message_id"].decode(): entry["time_since_delivered"] for entry in reply}
+
+
+def counted(desk: Desk) -> set[int]:
+    reply = cast("Any", desk.redis.xpending_range(desk.keys["s"], GROUP, "-", "+", 5000))
+    return {entry["times_delivered"] for entry in reply}
+
 
 def token(delivery: Delivery) -> tuple[str, str]:
-    return delivery.lane, delivery.entry
+    return (delivery.lane, delivery.entry)
 
 
-def test_every_lease_that_is_held_is_renewed(desk: Desk) -> None:
-    held = desk.executing(a_job("1"), a_job("2", priority="high"), a_job("3", priority="low"))
-    desk.silence(*held)
-    assert min(desk.idle(*held)) >= LEASE_MS
-    beat = desk.beat("anna", *held)
-    assert (beat.lost, beat.stranded, beat.quarantined) == ([], [], 0)
-    assert max(desk.idle(*held)) < LEASE_MS
-    assert desk.recover(silent=False).requeued == 0
+def one_in_each_lane(desk: Desk) -> list[Delivery]:
+    return desk.executing(a_job("1", priority="high"), a_job("2"), a_job("3", priority="low"))
 
 
-def test_a_lease_in_quarantine_is_renewed_too(desk: Desk) -> None:
-    desk.executing()
-    desk.redelivered("1", 3, "iso")
-    (held,) = desk.fetch(lanes=["iso"]).deliveries
-    desk.silence(held)
-    assert desk.beat("anna", held).lost == []
-    assert desk.idle(held)[0] < LEASE_MS
+def quarantined(desk: Desk) -> list[Delivery]:
+    """A job in quarantine, in the hands of anna."""
+    desk.enqueue(a_job("suspect"))
+    desk.redelivered("suspect", 3, "iso")
+    return desk.fetch(lanes=["iso"]).deliveries
 
 
-def test_a_beat_changes_nothing_but_leases(desk: Desk) -> None:
+def test_every_lease_that_is_held_is_renewed_in_every_lane(desk: Desk) -> None:
+    held = [*one_in_each_lane(desk), *quarantined(desk)]
+    desk.silent(held, HOUR)
+    answer = beat(desk, held, grace_ms=0)
+    assert (answer.lost, answer.stranded) == ([], [])
+    assert {delivery.lane for delivery in held} == {*LANES, "iso"}
+    for delivery in held:
+        assert idle(desk, delivery.lane)[delivery.entry] < HOUR
+
+
+def test_a_renewal_spends_no_delivery(desk: Desk) -> None:
     held = desk.executing(*some_jobs(3))
-    desk.enqueue(a_job("4"))
-    before = [desk.record(key) for key in "1234"], desk.entries("s"), desk.pending(), desk.stats()
-    desk.beat("anna", *held[:2], grace_ms=0)
-    assert before == ([desk.record(key) for key in "1234"], desk.entries("s"), desk.pending(), desk.stats())
-
-
-def test_a_beat_counts_as_no_delivery(desk: Desk) -> None:
-    (held,) = desk.executing()
     for _ in range(3):
-        desk.beat("anna", held)
-    (pending,) = cast("Any", desk.redis.xpending_range(desk.keys["s"], "fq", "-", "+", 10))
-    assert pending["times_delivered"] == 1
+        beat(desk, held)
+    assert counted(desk) == {1}
 
 
-def test_a_job_that_was_taken_away_is_lost(desk: Desk) -> None:
-    lost, kept = desk.executing(*some_jobs(2))
-    desk.silence(lost)
-    desk.recover(silent=False)
-    beat = desk.beat("anna", lost, kept)
-    assert beat.lost == [token(lost)]
-    assert desk.pending().keys() == {kept.entry}
+def test_a_thousand_leases_and_more_are_renewed(desk: Desk) -> None:
+    held: list[Delivery] = []
+    for hundred in range(21):
+        held += desk.executing(*(a_job(f"{hundred}.{job}") for job in range(100)))
+    desk.silent(held, HOUR)
+    answer = beat(desk, held, grace_ms=0)
+    assert (answer.lost, answer.stranded) == ([], [])
+    assert len(idle(desk)) == 2100
+    assert max(idle(desk).values()) < HOUR
 
 
-def test_a_job_that_was_settled_meanwhile_is_named_as_well(desk: Desk) -> None:
-    (held,) = desk.executing()
-    desk.finish([held])
-    assert desk.beat("anna", held).lost == [token(held)]
+def test_the_leases_of_others_are_left_alone(desk: Desk) -> None:
+    mine = desk.executing(a_job("1"))
+    desk.enqueue(a_job("2"))
+    theirs = desk.take("berta")
+    desk.silent(theirs, HOUR, "berta")
+    answer = beat(desk, mine, grace_ms=0)
+    assert (answer.lost, answer.stranded) == ([], [])
+    assert idle(desk)[theirs[0].entry] >= HOUR
+    assert desk.pending()[theirs[0].entry] == "berta"
 
 
-def test_a_job_that_another_has_got_is_lost_and_not_taken_back(desk: Desk) -> None:
-    zombie = desk.executing()
-    desk.recover()
-    (delivery,) = desk.take("berta")
-    assert desk.beat("anna", *zombie).lost == [token(zombie[0])]
-    assert desk.beat("anna", delivery).lost == [token(delivery)]
-    assert desk.pending() == {delivery.entry: "berta"}
+def test_nobody_takes_a_job_by_claiming_to_hold_it(desk: Desk) -> None:
+    (stolen,) = desk.executing()
+    desk.release([stolen])
+    (theirs,) = desk.take("berta")
+    before = desk.everything()
+    answer = beat(desk, [stolen, theirs])
+    assert sorted(answer.lost) == sorted([token(stolen), token(theirs)])
+    assert desk.everything() == before
+    assert desk.finish([theirs]) == [1]
 
 
-def test_what_a_lost_reply_left_with_us_is_stranded_once_it_is_old_enough(desk: Desk) -> None:
-    held, forgotten = desk.executing(*some_jobs(2))
-    assert desk.beat("anna", held, grace_ms=LEASE_MS).stranded == []
-    desk.silence(forgotten)
-    beat = desk.beat("anna", held, grace_ms=LEASE_MS)
-    assert (beat.lost, beat.stranded) == ([], [token(forgotten)])
-    assert desk.idle(forgotten)[0] >= LEASE_MS
+@pytest.mark.parametrize("how", ["finished", "released"])
+def test_a_job_that_is_no_longer_ours_is_lost(desk: Desk, how: str) -> None:
+    gone, kept = desk.executing(*some_jobs(2))
+    if how == "finished":
+        desk.finish([gone])
+    else:
+        desk.release([gone])
+    answer = beat(desk, [gone, kept])
+    assert answer.lost == [token(gone)]
+    assert answer.stranded == []
 
 
-def test_what_is_with_others_is_not_ours_to_name_or_renew(desk: Desk) -> None:
-    desk.enqueue(*some_jobs(2))
-    (mine,) = desk.take("anna", free=1)
-    (theirs,) = desk.take("berta", free=1)
-    desk.silence(mine, theirs)
-    assert desk.beat("anna", mine, grace_ms=0).stranded == []
-    assert desk.idle(theirs)[0] >= LEASE_MS
+def test_an_entry_of_the_same_id_in_another_lane_is_another_one(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    answer = beat(desk, [delivery._replace(lane="s:low")], grace_ms=0)
+    assert answer.lost == [("s:low", delivery.entry)]
+    assert answer.stranded == [token(delivery)]
+
+
+def test_what_is_ours_and_unknown_to_us_is_stranded(desk: Desk) -> None:
+    known, unknown = desk.executing(a_job("1"), a_job("2", priority="low"))
+    answer = beat(desk, [known], grace_ms=0)
+    assert answer.stranded == [token(unknown)]
+    assert answer.lost == []
+
+
+def test_what_may_yet_be_brought_by_a_reply_is_not_stranded(desk: Desk) -> None:
+    desk.executing()
+    assert beat(desk).stranded == []
+
+
+def test_a_beat_only_names_what_is_stranded(desk: Desk) -> None:
+    """Its lease goes on running: it is renewed by nobody, and recovered if the executor does not act."""
+    desk.executing()
+    before = desk.everything()
+    assert len(beat(desk, grace_ms=0).stranded) == 1
+    assert desk.everything() == before
+
+
+def test_what_a_blocked_read_brought_is_stranded_when_its_reply_is_lost(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    (woken,) = desk.block()
+    assert beat(desk, grace_ms=0).stranded == [("s", woken.entry)]
 
 
 def test_it_tells_how_many_wait_in_quarantine(desk: Desk) -> None:
-    desk.executing(*some_jobs(3))
+    desk.enqueue(*some_jobs(3))
     for key in "123":
         desk.redelivered(key, 3, "iso")
-    assert desk.beat("anna").quarantined == 3
+    assert beat(desk).quarantined == 3
+    desk.fetch(lanes=["iso"], free=2)
+    assert beat(desk).quarantined == 1
 
 
-def test_thousands_are_renewed_in_one_beat(desk: Desk) -> None:
-    for page in range(22):
-        desk.enqueue(*(a_job(f"{page}-{key}") for key in range(100)))
-    held = [delivery for _ in range(22) for delivery in desk.take(free=100)]
-    assert len(held) == 2200
-    beat = desk.beat("anna", *held[:100], *held[200:], grace_ms=0)
-    assert beat.lost == []
-    assert beat.stranded == [token(delivery) for delivery in held[100:200]]
-    desk.silence(held[0], held[1500], held[-1])
-    desk.beat("anna", *held)
-    assert max(desk.idle(held[0], held[1500], held[-1])) < LEASE_MS
+def test_an_idle_queue_has_nothing_to_tell(desk: Desk) -> None:
+    answer = beat(desk)
+    assert (answer.lost, answer.stranded, answer.quarantined) == ([], [], 0)
+    assert desk.consumers() == set()
 
 
-def test_what_an_operator_deleted_is_lost_by_the_second_beat(desk: Desk) -> None:
-    first, second = desk.executing(*some_jobs(2))
-    desk.redis.xdel(desk.keys["s"], first.entry)
-    desk.beat("anna", first, second)
-    assert desk.beat("anna", first, second).lost == [token(first)]
-    desk.redis.delete(desk.keys.record("1"))
+def test_it_tells_the_time_by_the_server(desk: Desk) -> None:
+    before = desk.now()
+    assert before <= beat(desk).now_ms <= desk.now()
 
 
-def test_without_a_group_everything_is_lost(desk: Desk) -> None:
-    held = desk.executing(a_job("1"), a_job("2", priority="low"))
-    desk.redis.delete(desk.keys["s"], desk.keys.record("1"))
-    assert desk.beat("anna", *held).lost == [token(held[0])]
-    desk.open()
+def test_without_groups_everything_is_lost(bare: Desk) -> None:
+    bare.open()
+    held = one_in_each_lane(bare)
+    bare.redis.flushall()
+    answer = beat(bare, held)
+    assert sorted(answer.lost) == sorted(map(token, held))
+    assert (answer.stranded, answer.quarantined) == ([], 0)
 
 
-def test_an_executor_without_jobs_may_beat(bare: Desk) -> None:
-    beat = bare.beat("anna")
-    assert (beat.lost, beat.stranded, beat.quarantined) == ([], [], 0)
+def test_one_missing_lane_does_not_keep_the_others_from_being_renewed(desk: Desk) -> None:
+    held = one_in_each_lane(desk)
+    desk.silent(held, HOUR)
+    desk.redis.delete(desk.keys["s:high"], desk.keys.record("1"))
+    answer = beat(desk, held)
+    assert answer.lost == [token(held[0])]
+    assert idle(desk)[held[1].entry] < HOUR
+    assert idle(desk, "s:low")[held[2].entry] < HOUR
 
 
-def test_over_maxmemory_the_heart_goes_on_beating(desk: Desk, server: Server) -> None:
-    (held,) = desk.executing()
-    desk.silence(held)
+def test_a_quarantine_lane_without_a_group_counts_all_its_jobs(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redelivered("1", 3, "iso")
+    desk.redis.xgroup_destroy(desk.keys["iso"], GROUP)
+    assert beat(desk).quarantined == 1
+
+
+@pytest.mark.audit(lost={"mail:1"})
+def test_an_entry_that_somebody_deleted_is_counted_once_and_then_lost(desk: Desk) -> None:
+    deleted, kept = desk.executing(*some_jobs(2))
+    desk.redis.xdel(desk.keys["s"], deleted.entry)
+    assert beat(desk, [deleted, kept]).lost == []
+    assert desk.stats() == {"vanished": 1}
+    assert desk.pending() == {kept.entry: "anna"}
+    assert beat(desk, [deleted, kept]).lost == [token(deleted)]
+    assert desk.stats() == {"vanished": 1}
+
+
+def test_over_maxmemory_leases_are_renewed(desk: Desk, server: Server) -> None:
+    held = one_in_each_lane(desk)
+    desk.silent(held, HOUR)
     with server.configured(maxmemory="1"):
-        assert desk.beat("anna", held).lost == []
-    assert desk.idle(held)[0] < LEASE_MS
+        beat(desk, held)
+    assert max(idle(desk).values()) < HOUR

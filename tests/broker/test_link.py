@@ -202,18 +202,17 @@ async def test_closing_ends_the_calls_under_way(through: Link, proxy: Proxy) -> 
     assert not through.connected
 
 
-@pytest.mark.xfail(strict=True, reason="close() does not end the attempt to connect")
 async def test_closing_ends_a_connection_that_is_being_made(proxy: Proxy) -> None:
     link = Link(address_of(proxy.url))
     call = asyncio.create_task(link.call(echo(1), PATIENCE))
     await asyncio.sleep(0)
     link.close()
-    await asyncio.wait([call])
+    with pytest.raises(LinkDown):
+        await call
     assert not link.connected
     await aeventually(lambda: proxy.counters.open == 0)
 
 
-@pytest.mark.xfail(strict=True, reason="the ProtocolError goes to the loop's exception handler")
 async def test_what_is_no_redis_at_all_is_trouble_with_the_connection() -> None:
     async def chatter(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -363,7 +362,6 @@ def in_database_3(proxy: Proxy) -> Address:
     return address_of(f"{proxy.url.removesuffix('/0')}/3")
 
 
-@pytest.mark.xfail(strict=True, reason="a greeting that failed leaves its socket in use")
 def test_a_blocking_connection_that_was_not_greeted_to_the_end_is_never_used(
     proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

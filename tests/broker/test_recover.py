@@ -2,298 +2,312 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import json
+from collections.abc import Mapping
+from typing import Any
 
-import orjson
 import pytest
 
-from tests.broker.desk import DEAD, LEASE_MS, LIFETIMES, Desk, a_job, about, some_jobs
+from fennelq.broker.verbs import lifecycle
+from fennelq.broker.verbs.lifecycle import Sweep
+from fennelq.model.outcome import retried
+from tests.broker.desk import DONE, FAILURE, LIFETIMES, Desk, about, a_job, some_jobs
 from tests.kit.server import Server
 
-pytestmark = [pytest.mark.both_servers, pytest.mark.audit(unfinished=True)]
+pytestmark = pytest.mark.both_servers
 
-DAY = 86_400_000
-
-
-def crash(desk: Desk, times: int, key: str = "1") -> None:
-    """The job's executor dies that often."""
-    for _ in range(times):
-        assert [delivery.key for delivery in desk.fetch(lanes=["s", "iso"]).deliveries] == [key]
-        desk.recover()
+LEASE = 60_000
+NOT_DONE = Sweep(False, False, 0, 0, 0)
 
 
-# What it does to a job
+def recover(desk: Desk, *, lease_ms: int = 0, beaten_ms: int | None = None, **told: Any) -> Sweep:
+    """A sweep for which every silence is too long, by one who has just been heard. `more`: no guard is asked."""
+    given: dict[str, Any] = {"interval_ms": LEASE, "max_deliveries": 4, "more": True} | told
+    beaten = desk.now() + LEASE if beaten_ms is None else beaten_ms
+    return desk.say(lifecycle.recover(desk.keys, LIFETIMES, lease_ms=lease_ms, beaten_ms=beaten, **given))
 
 
-def test_a_job_of_a_silent_executor_is_queued_again_under_a_new_token(desk: Desk) -> None:
+def history(desk: Desk, key: str = "1") -> list[Mapping[str, Any]]:
+    lines: Any = desk.redis.lrange(desk.keys.history(key), 0, -1)
+    return [json.loads(line) for line in lines]
+
+
+# What becomes of a job
+
+
+def test_a_job_of_a_silent_executor_is_queued_again(desk: Desk) -> None:
     (delivery,) = desk.executing()
-    sweep = desk.recover()
-    assert (sweep.swept, sweep.more, sweep.requeued, sweep.dead, sweep.vanished) == (True, False, 1, 0, 0)
+    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=0)
     ((entry, fields),) = desk.entries("s")
+    record = desk.record()
     assert entry != delivery.entry
     assert fields == {"i": "1", "n": "2"}
-    assert (desk.record()["s"], desk.record()["p"]) == ("Q", f"s/{entry}")
+    assert (record["s"], record["p"]) == ("Q", f"s/{entry}")
     assert desk.pending() == {}
     assert desk.stats() == {"recovered": 1}
 
 
-def test_what_the_silent_executor_still_does_is_refused(desk: Desk) -> None:
+def test_whatever_the_silent_executor_still_does_with_it_is_refused(desk: Desk) -> None:
     zombie = desk.executing()
-    desk.recover()
+    recover(desk)
+    (delivery,) = desk.take("berta")
     before = desk.everything()
     assert desk.finish(zombie) == [0]
     assert desk.release(zombie) == 0
     assert desk.everything() == before
-    assert desk.finish(desk.take("berta")) == [1]
-    assert desk.finish(zombie, DEAD) == [0]
+    assert desk.finish([delivery]) == [1]
 
 
-def test_a_job_whose_lease_is_fresh_is_left_alone(desk: Desk) -> None:
-    old, fresh = desk.executing(*some_jobs(2))
-    desk.silence(old)
-    assert desk.recover(silent=False).requeued == 1
-    assert desk.finish([old, fresh]) == [0, 1]
+@pytest.mark.audit(unfinished=True)
+def test_the_fence_of_the_next_run_is_higher(desk: Desk) -> None:
+    (before,) = desk.executing()
+    recover(desk)
+    (after,) = desk.take("berta")
+    assert after.fence > before.fence
 
 
-def test_a_job_that_a_blocked_read_took_to_its_grave_comes_back(desk: Desk) -> None:
+def test_a_delivery_is_spent_and_a_try_is_not(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.finish(desk.take(), retried(0, FAILURE))
+    desk.promote()
+    desk.take()
+    recover(desk)
+    (delivery,) = desk.take()
+    assert (delivery.tries, delivery.deliveries) == (1, 2)
+    desk.finish([delivery])
+
+
+def test_a_job_that_a_blocked_read_brought_to_a_silent_executor_is_queued_again(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.block()
-    assert desk.recover().requeued == 1
-    assert [delivery.key for delivery in desk.take("berta")] == ["1"]
+    assert recover(desk).requeued == 1
+    assert desk.entries("s")[0][1] == {"i": "1", "n": "2"}
 
 
-def test_a_job_that_nobody_has_taken_stays(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    desk.recover()
-    assert [fields["n"] for _, fields in desk.entries("s")] == ["1"]
-
-
-def test_a_job_comes_back_in_the_lane_of_its_priority(desk: Desk) -> None:
-    desk.executing(a_job("1", priority="high"), a_job("2"), a_job("3", priority="low"))
-    assert desk.recover().requeued == 3
-    assert [desk.waiting(lane) for lane in ("s:high", "s", "s:low")] == [["1"], ["2"], ["3"]]
-
-
-def test_a_crash_spends_a_delivery_and_no_try(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    crash(desk, 1)
-    (delivery,) = desk.take()
-    assert (delivery.deliveries, delivery.tries, delivery.fence) == (2, 0, 2)
-
-
-def test_its_history_tells_who_fell_silent(desk: Desk) -> None:
-    desk.executing()
-    before = desk.now()
-    desk.recover(deaths={"anna": "killed by signal 9"})
-    (line,) = desk.history()
-    assert before <= line.pop("at") <= desk.now()
-    assert line == {"what": "recovered", "owner": "anna", "more": "killed by signal 9"}
-
-
-def test_a_history_that_cannot_be_written_keeps_no_job_from_coming_back(desk: Desk) -> None:
-    desk.executing(*some_jobs(3))
-    desk.redis.set(desk.keys.history("2"), "what?")
-    assert desk.recover().requeued == 3
-    assert desk.waiting() == ["1", "2", "3"]
-    desk.redis.delete(desk.keys.history("2"))
-
-
-# Quarantine and the end
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+def test_a_job_goes_back_to_its_own_lane(desk: Desk, priority: str) -> None:
+    (delivery,) = desk.executing(a_job(priority=priority))
+    recover(desk)
+    assert desk.waiting(delivery.lane) == ["1"]
+    assert desk.everywhere() == ["1"]
 
 
 def test_from_the_third_delivery_on_a_job_runs_in_quarantine(desk: Desk) -> None:
-    desk.enqueue(a_job(priority="high"))
+    desk.executing(a_job("1", priority="high"), a_job("2"))
+    recover(desk)
     desk.take()
-    desk.recover()
-    assert (desk.waiting("s:high"), desk.waiting("iso")) == (["1"], [])
-    desk.take()
-    desk.recover()
-    assert (desk.waiting("s:high"), desk.waiting("iso")) == ([], ["1"])
+    recover(desk)
+    assert sorted(desk.waiting("iso")) == sorted(desk.everywhere()) == ["1", "2"]
     assert desk.take() == []
-    (delivery,) = desk.fetch(lanes=["iso"]).deliveries
-    assert (delivery.lane, delivery.deliveries) == ("iso", 3)
-    desk.recover()
-    assert [fields for _, fields in desk.entries("iso")] == [{"i": "1", "n": "4"}]
+    (one, two) = desk.fetch(lanes=["iso"]).deliveries
+    assert (one.deliveries, two.deliveries) == (3, 3)
+    recover(desk)
+    assert [fields["n"] for _, fields in desk.entries("iso")] == ["4", "4"]
 
 
-def test_a_job_that_was_quarantined_may_succeed(desk: Desk) -> None:
+def test_after_the_last_delivery_a_job_is_dead(desk: Desk) -> None:
     desk.enqueue(a_job())
-    crash(desk, 3)
-    assert desk.finish(desk.fetch(lanes=["iso"]).deliveries) == [1]
-    assert desk.record()["s"] == "S"
-    assert desk.entries("iso") == []
-    assert desk.ttl(desk.keys.history("1")) == about(LIFETIMES.record_ms)
-
-
-def test_after_its_last_delivery_a_job_is_dead_and_those_who_wait_are_told(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    crash(desk, 3)
+    desk.redelivered("1", 4, "iso")
     desk.fetch(lanes=["iso"])
-    with desk.redis.pubsub() as heard:
-        heard.subscribe("me")
-        heard.get_message(timeout=1)
-        desk.watch("me", "1")
-        sweep = desk.recover(deaths={"anna": "killed by signal 9"})
-        message = heard.get_message(timeout=1)
-    assert (sweep.requeued, sweep.dead) == (0, 1)
-    ((entry, dead),) = desk.entries("dlq")
-    assert (dead["e"], dead["y"]) == ("CrashLoop", "crash_loop")
-    assert (desk.record()["s"], desk.record()["p"]) == ("D", f"dlq/{entry}")
-    told = orjson.loads(desk.result()[0])["dead"]
-    assert told["reason"] == "crash_loop"
-    assert "4 times" in told["message"]
-    assert "killed by signal 9" in told["message"]
-    assert message is not None
-    assert message["data"] == b"mail:1\n" + desk.result()[0].encode()
-    assert desk.result_ttl() == about(LIFETIMES.failure_ms)
+    assert recover(desk) == Sweep(True, False, requeued=0, dead=1, vanished=0)
+    ((entry, fields),) = desk.entries("dlq")
+    record = desk.record()
+    assert (fields["i"], fields["e"], fields["y"]) == ("1", "CrashLoop", "crash_loop")
+    assert (record["s"], record["p"], record["y"]) == ("D", f"dlq/{entry}", "crash_loop")
+    assert "4 times" in json.loads(record["x"])["message"]
+    assert desk.everywhere() == ["1"]
     assert desk.pending("iso") == {}
-    assert desk.entries("iso") == []
-    assert desk.stats() == {"recovered": 3, "D": 1}
-    assert len(desk.history()) == 4
+    assert desk.stats() == {"D": 1}
 
 
-def test_a_dead_job_is_replayed_with_all_its_deliveries(desk: Desk) -> None:
+def test_who_waits_for_a_dead_job_is_told(desk: Desk) -> None:
+    desk.executing()
+    desk.watch("me", "1")
+    with desk.redis.pubsub() as ear:
+        ear.subscribe("me")
+        assert ear.get_message(timeout=5) is not None
+        recover(desk, max_deliveries=1)
+        told = ear.get_message(timeout=5)
+    (result,) = desk.result()
+    assert told is not None
+    assert told["data"].decode() == f"mail:1\n{result}"
+    assert json.loads(result)["dead"]["reason"] == "crash_loop"
+    assert desk.result_ttl() == about(LIFETIMES.failure_ms)
+
+
+def test_the_tries_of_a_job_that_crashed_for_good_are_kept(desk: Desk) -> None:
     desk.enqueue(a_job())
+    desk.finish(desk.take(), retried(0, FAILURE))
+    desk.promote()
     desk.take()
-    desk.recover(max_deliveries=1)
-    desk.replay(desk.entries("dlq")[0][0])
-    assert [delivery.deliveries for delivery in desk.take()] == [1]
-    assert [line["what"] for line in desk.history()] == ["recovered", "replayed"]
+    recover(desk, max_deliveries=1)
+    assert desk.record()["n"] == "1"
+    assert json.loads(desk.record()["x"])["tries"] == 1
 
 
-@pytest.mark.parametrize(("own", "dead"), [(1, 1), (2, 0)])
-def test_a_job_may_have_a_limit_of_its_own(desk: Desk, own: int, dead: int) -> None:
-    desk.executing(a_job(max_deliveries=own))
-    assert desk.recover(max_deliveries=4).dead == dead
+def test_a_job_may_have_a_budget_of_its_own(desk: Desk) -> None:
+    desk.executing(a_job("1", max_deliveries=1), a_job("2", max_deliveries=2), a_job("3"))
+    swept = recover(desk)
+    assert (swept.requeued, swept.dead) == (2, 1)
+    assert desk.waiting("dlq") == ["1"]
 
 
-def test_of_a_death_that_nobody_saw_nothing_is_claimed(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("deaths", "said"), [({"anna": "SIGKILL"}, "last: SIGKILL"), ({"berta": "SIGSEGV"}, "nothing is known")]
+)
+def test_what_is_known_of_the_death_is_told(desk: Desk, deaths: dict[str, str], said: str) -> None:
     desk.executing()
-    desk.recover(max_deliveries=1, deaths={"berta": "killed by signal 9"})
-    assert "signal" not in desk.entries("dlq")[0][1]["m"]
+    recover(desk, max_deliveries=1, deaths=deaths)
+    assert said in json.loads(desk.record()["x"])["message"]
+    (line,) = history(desk)
+    assert (line["what"], line["owner"]) == ("recovered", "anna")
+    assert line.get("more") == deaths.get("anna")
 
 
-# The sweep
-
-
-def test_the_fleet_sweeps_once_an_interval(desk: Desk) -> None:
-    desk.executing(a_job("1"))
-    assert desk.recover(more=False, interval_ms=DAY).swept
-    desk.executing(a_job("2"))
-    again = desk.recover(more=False, interval_ms=DAY)
-    assert (again.swept, again.requeued) == (False, 0)
-    assert desk.ttl(desk.keys["swept"]) == about(DAY)
-
-
-def test_a_sweeper_that_was_held_up_on_its_way_judges_nobody(desk: Desk) -> None:
-    held = desk.executing()
-    late = desk.recover(late_ms=LEASE_MS // 2 + 1000, more=False, interval_ms=DAY)
-    assert (late.swept, late.requeued) == (False, 0)
-    assert desk.finish(held) == [1]
-    assert desk.recover(more=False).swept
-
-
-def test_a_sweep_that_was_begun_goes_on(desk: Desk) -> None:
-    desk.recover(more=False, interval_ms=DAY)
+def test_every_recovery_is_a_line_of_the_job_s_history(desk: Desk) -> None:
     desk.executing()
-    assert desk.recover(more=True).requeued == 1
+    recover(desk)
+    desk.take("berta")
+    recover(desk, deaths={"berta": "exit code 1"})
+    assert [(line["what"], line["owner"]) for line in history(desk)] == [
+        ("recovered", "anna"),
+        ("recovered", "berta"),
+    ]
+    assert desk.record()["H"] == "1"
 
 
-def test_many_are_recovered_in_pages(desk: Desk) -> None:
-    desk.executing(*some_jobs(25))
-    desk.executing(*(a_job(f"low-{key}", priority="low") for key in range(5)))
-    sweeps = [desk.recover(limit=10)]
-    while sweeps[-1].more:
-        sweeps.append(desk.recover(limit=10))
-    assert [sweep.requeued for sweep in sweeps][:2] == [15, 10]
-    assert sum(sweep.requeued for sweep in sweeps) == 30
-    assert desk.pending() == desk.pending("s:low") == {}
+# Whom it judges
 
 
-def test_many_fresh_jobs_in_front_do_not_hide_an_old_one(desk: Desk) -> None:
-    for page in range(3):
-        desk.enqueue(*(a_job(f"{page}-{key}") for key in range(100)))
-    desk.take(free=300)
-    (old,) = desk.executing(a_job("old"))
-    desk.silence(old)
-    sweeps = [desk.recover(silent=False, limit=5)]
-    while sweeps[-1].more:
-        sweeps.append(desk.recover(silent=False, limit=5))
-    assert len(sweeps) > 1
-    assert sum(sweep.requeued for sweep in sweeps) == 1
-    assert desk.waiting()[-1] == "old"
+@pytest.mark.audit(unfinished=True)
+def test_a_lease_that_runs_is_respected(desk: Desk) -> None:
+    fresh, old = desk.executing(*some_jobs(2))
+    desk.silent([old], LEASE)
+    assert recover(desk, lease_ms=LEASE).requeued == 1
+    assert desk.pending() == {fresh.entry: "anna"}
+    assert desk.finish([old, fresh]) == [0, 1]
 
 
-def test_many_sweepers_recover_each_job_once(desk: Desk) -> None:
-    desk.executing(*some_jobs(100))
-    with ThreadPoolExecutor(8) as pool:
-        sweeps = list(pool.map(lambda _: desk.recover(limit=10), range(40)))
-    assert sum(sweep.requeued for sweep in sweeps) == 100
-    assert sorted(desk.waiting(), key=int) == [str(key) for key in range(1, 101)]
+@pytest.mark.audit(unfinished=True)
+def test_a_sweep_by_one_who_was_not_heard_for_half_a_lease_judges_nobody(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    desk.silent([delivery], LEASE)
+    before = desk.everything()
+    long_ago = desk.now() - LEASE // 2 - 1
+    assert recover(desk, lease_ms=LEASE, more=False, beaten_ms=long_ago) == NOT_DONE
+    assert recover(desk, lease_ms=LEASE, beaten_ms=long_ago) == NOT_DONE
+    assert desk.everything() == before
+    assert recover(desk, lease_ms=LEASE, beaten_ms=desk.now() - LEASE // 2 + 10_000).requeued == 1
 
 
-def test_a_missing_lane_does_not_keep_the_others_from_being_swept(desk: Desk) -> None:
-    desk.executing(a_job(priority="low"))
-    desk.redis.delete(desk.keys["s:high"])
-    assert desk.recover().requeued == 1
-    desk.open()
+def test_one_sweep_is_done_in_an_interval_whoever_asks(desk: Desk) -> None:
+    desk.executing()
+    assert recover(desk, more=False).requeued == 1
+    desk.take("berta")
+    assert recover(desk, more=False) == NOT_DONE
+    assert desk.ttl(desk.keys["swept"]) == about(LEASE)
+    desk.redis.delete(desk.keys["swept"])
+    assert recover(desk, more=False).requeued == 1
 
 
-# What nobody should meet
+# How it walks
 
 
-@pytest.mark.parametrize("record", ["gone", "of a wrong type"])
-def test_an_entry_without_a_record_vanishes_and_is_counted(desk: Desk, record: str) -> None:
-    desk.executing(*some_jobs(3))
-    desk.redis.delete(desk.keys.record("2"))
-    if record == "of a wrong type":
-        desk.redis.set(desk.keys.record("2"), "what?")
-    sweep = desk.recover()
-    assert (sweep.requeued, sweep.vanished) == (2, 1)
-    assert desk.waiting() == ["1", "3"]
-    assert desk.stats() == {"recovered": 2, "vanished": 1}
-    desk.redis.delete(desk.keys.record("2"))
+@pytest.mark.audit(unfinished=True)
+def test_many_fresh_entries_do_not_hide_the_old_ones_behind(desk: Desk) -> None:
+    old = desk.executing(a_job("first"))
+    fresh = desk.executing(*some_jobs(100))
+    old += desk.executing(a_job("last"))
+    desk.silent(old, LEASE)
+    pages = 1
+    swept = recover(desk, lease_ms=LEASE, limit=1, more=False)
+    found = swept.requeued
+    while swept.more:
+        swept = recover(desk, lease_ms=LEASE, limit=1)
+        found, pages = found + swept.requeued, pages + 1
+    assert found == 2
+    assert pages >= 10
+    assert set(desk.pending()) == {delivery.entry for delivery in fresh}
 
 
-def test_an_entry_that_was_not_written_by_an_arrow_vanishes(desk: Desk) -> None:
-    desk.redis.xadd(desk.keys["s"], {"what": "this"})
-    desk.block()
-    assert desk.recover().vanished == 1
-    assert desk.entries("s") == []
+@pytest.mark.audit(unfinished=True)
+def test_a_page_is_bounded_in_every_lane(desk: Desk) -> None:
+    desk.executing(*some_jobs(10), *(a_job(f"low{number}", priority="low") for number in range(10)))
+    swept = recover(desk, limit=3)
+    assert (swept.requeued, swept.more) == (6, True)
+
+
+def test_a_walk_begins_again_when_it_has_come_to_the_end(desk: Desk) -> None:
+    for key in ("1", "2", "3"):
+        desk.executing(a_job(key))
+        assert recover(desk) == Sweep(True, False, 1, 0, 0)
+        desk.finish(desk.take())
+
+
+# Odd entries
+
+
+def test_an_entry_whose_record_is_gone_is_removed_and_counted(desk: Desk) -> None:
+    desk.executing(*some_jobs(2))
+    desk.redis.delete(desk.keys.record("1"))
+    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=1)
+    assert desk.waiting() == ["2"]
     assert desk.pending() == {}
+    assert desk.stats() == {"recovered": 1, "vanished": 1}
 
 
-def test_an_entry_of_a_job_that_is_elsewhere_vanishes_and_the_job_does_not(desk: Desk) -> None:
-    desk.enqueue(a_job(delay_ms=DAY))
+def test_an_entry_of_a_job_that_is_elsewhere_is_removed_and_the_job_is_not(desk: Desk) -> None:
+    desk.enqueue(a_job("1", delay_ms=86_400_000))
     desk.redis.xadd(desk.keys["s"], {"i": "1", "n": "1"})
     desk.block()
-    assert desk.recover().vanished == 1
+    assert recover(desk).vanished == 1
     assert desk.everywhere() == ["1"]
-    assert desk.history() == []
+    assert desk.record()["p"] == "sched"
 
 
-@pytest.mark.parametrize("status", ["S", "D", "K", "L", "R"])
-@pytest.mark.audit(lost={"mail:1"})
-def test_a_job_that_has_ended_or_waits_is_not_run_again(desk: Desk, status: str) -> None:
+@pytest.mark.parametrize("status", ["S", "N", "K", "D", "R", "L"])
+@pytest.mark.audit(skip="the record was tampered with")
+def test_a_job_that_does_not_run_is_not_queued_again(desk: Desk, status: str) -> None:
     desk.executing()
     desk.redis.hset(desk.keys.record("1"), "s", status)
-    assert desk.recover().vanished == 1
-    assert desk.record()["s"] == status
+    assert recover(desk) == Sweep(True, False, requeued=0, dead=0, vanished=1)
     assert desk.entries("s") == []
+    assert desk.pending() == {}
+
+
+def test_an_entry_that_was_not_written_by_an_arrow_is_removed(desk: Desk) -> None:
+    desk.redis.xadd(desk.keys["s"], {"what": "this"})
+    desk.block()
+    assert recover(desk).vanished == 1
+    assert desk.entries("s") == []
+    assert desk.pending() == {}
 
 
 @pytest.mark.audit(lost={"mail:1"})
-def test_a_pending_entry_that_an_operator_deleted_vanishes(desk: Desk) -> None:
-    first, _ = desk.executing(*some_jobs(2))
-    desk.redis.xdel(desk.keys["s"], first.entry)
-    sweep = desk.recover()
-    assert (sweep.requeued, sweep.vanished) == (1, 1)
+def test_an_entry_that_an_operator_deleted_leaves_the_pending_list_and_is_counted(desk: Desk) -> None:
+    deleted, _ = desk.executing(*some_jobs(2))
+    desk.redis.xdel(desk.keys["s"], deleted.entry)
+    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=1)
     assert desk.pending() == {}
+    assert desk.stats()["vanished"] == 1
+
+
+def test_without_groups_there_is_nothing_to_recover(bare: Desk) -> None:
+    bare.enqueue(a_job())
+    assert recover(bare) == Sweep(True, False, 0, 0, 0)
+    assert bare.waiting() == ["1"]
+
+
+def test_one_missing_lane_does_not_keep_the_others_from_being_swept(desk: Desk) -> None:
+    desk.executing(a_job("1", priority="high"), a_job("2"))
+    desk.redis.delete(desk.keys["s:high"], desk.keys.record("1"))
+    assert recover(desk).requeued == 1
 
 
 def test_over_maxmemory_jobs_are_recovered(desk: Desk, server: Server) -> None:
     desk.executing(*some_jobs(3))
     with server.configured(maxmemory="1"):
-        assert desk.recover(more=False).requeued == 3
-        desk.take()
-        assert desk.recover(max_deliveries=1).dead == 3
+        assert recover(desk, more=False).requeued == 3
+        swept = recover(desk, max_deliveries=1)
+    assert swept.requeued == 0
+    assert desk.finish(desk.take(), DONE) == [1, 1, 1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 from typing import Final, TypeVar
 
@@ -24,11 +25,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from fennelq.broker.keys import QUARANTINE
 from fennelq.broker.verbs import presence
 from fennelq.broker.verbs.lifecycle import Settled, Woken
 from fennelq.model.job import AnyJob, Delivery
-from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, succeeded
-from tests.broker.desk import APP, FAILURE, QUEUE, Desk, a_job
+from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, not_known, succeeded
+from tests.broker.desk import APP, FAILURE, QUEUE, READ, Desk, a_job
 from tests.kit.audit import audit
 from tests.kit.server import Server
 
@@ -41,7 +43,10 @@ EXECUTORS = st.sampled_from(["anna", "berta", "clara", "dora"])
 ANY: Final = st.integers(0, 10_000)
 """Which one of those there are."""
 RARELY: Final = st.sampled_from([False, False, False, True])
-KINDS = st.sampled_from("SSSNDDRRZK")
+KINDS = st.sampled_from("SSSNDDRRZKU")
+LANES: Final = (*READ, QUARANTINE)
+PLACES = st.sampled_from([READ, READ, (QUARANTINE,)])
+"""What an executor reads, and what one in quarantine reads."""
 HOUR = 3_600_000
 
 
@@ -130,9 +135,9 @@ class Walk(RuleBasedStateMachine):
 
     # Executors
 
-    @rule(who=EXECUTORS, free=st.integers(0, 6), reply_lost=RARELY, claim_again=RARELY)
-    def fetch(self, who: str, free: int, reply_lost: bool, claim_again: bool) -> None:
-        deliveries = self.desk.fetch(who, free=free, woken=self.woken).deliveries
+    @rule(who=EXECUTORS, free=st.integers(0, 6), lanes=PLACES, reply_lost=RARELY, claim_again=RARELY)
+    def fetch(self, who: str, free: int, lanes: Sequence[str], reply_lost: bool, claim_again: bool) -> None:
+        deliveries = self.desk.fetch(who, free=free, lanes=lanes, woken=self.woken).deliveries
         if not claim_again:
             self.woken = []
         self.notice_the_end("expired")
@@ -172,12 +177,32 @@ class Walk(RuleBasedStateMachine):
     def promote(self, limit: int) -> None:
         self.desk.promote(limit)
 
-    @rule(lane=st.sampled_from(["s:high", "s", "s:low"]), number=st.integers(1, 4))
-    def sweep(self, lane: str, number: int) -> None:
-        """Somebody's lease ran out: the job goes to another one while its executor knows nothing of it.
+    @rule(limit=st.integers(1, 3), max_deliveries=st.sampled_from([2, 3, 4]))
+    def sweep(self, limit: int, max_deliveries: int) -> None:
+        """Everybody's lease ran out: jobs go to others while their executors know nothing of it."""
+        self.desk.recover(limit=limit, max_deliveries=max_deliveries)
+        self.notice_the_end("crash_loop")
 
-        The place of `recover`; and `beat`, which must not change anything here, belongs beside it.
-        """
+    @rule(who=EXECUTORS, held=st.lists(ANY, max_size=4))
+    def beat(self, who: str, held: list[int]) -> None:
+        """It renews what is held, names what is not as it should be, and moves nothing."""
+        believed = [pick(self.delivered[-12:], which) for which in held if self.delivered]
+        before = [self.desk.pending(lane) for lane in LANES]
+        beat = self.desk.beat(who, *believed, grace_ms=0)
+        after = [self.desk.pending(lane) for lane in LANES]
+        owned = {
+            (lane, entry)
+            for lane, owners in zip(LANES, before, strict=True)
+            for entry in owners
+            if owners[entry] == who
+        }
+        tokens = {(delivery.lane, delivery.entry) for delivery in believed}
+        assert set(beat.lost) == tokens - owned
+        assert set(beat.stranded) == owned - tokens
+        assert all(now.items() <= then.items() for now, then in zip(after, before, strict=True))
+
+    @rule(lane=st.sampled_from(LANES), number=st.integers(1, 2))
+    def hand_back_what_is_stranded(self, lane: str, number: int) -> None:
         self.hand_back(lane, number)
 
     @rule(max_len=st.integers(0, 3), limit=st.integers(1, 3))
@@ -231,7 +256,7 @@ class Walk(RuleBasedStateMachine):
         self.lose(key)
         self.desk.redis.delete(self.desk.keys.record(key), self.desk.keys.result(key))
 
-    @rule(which=ANY, lane=st.sampled_from(["s:high", "s", "s:low"]))
+    @rule(which=ANY, lane=st.sampled_from(LANES))
     def an_operator_deletes_a_pending_entry(self, which: int, lane: str) -> None:
         pending = list(self.desk.pending(lane))
         there = dict(self.desk.entries(lane))
@@ -272,10 +297,10 @@ class Walk(RuleBasedStateMachine):
             self.desk.cancel(key, why="drained")
         self.notice_the_end("drained")
         for _ in range(20):
-            for lane in ("s:high", "s", "s:low"):
+            for lane in LANES:
                 self.hand_back(lane, 1000)
             self.desk.promote(1000)
-            deliveries = self.desk.take("eve")
+            deliveries = self.desk.fetch("eve", lanes=LANES).deliveries
             self.notice_the_end("expired")
             self.settle([(delivery, "S") for delivery in deliveries])
         audit(self.desk.redis, APP, lost=[f"{QUEUE}:{key}" for key in self.lost])
@@ -310,7 +335,7 @@ class Walk(RuleBasedStateMachine):
         assert delivery.key not in self.ended
         if outcome.kind == "R":
             self.tries[delivery.key] += 1
-        elif outcome.kind != "Z":
+        elif outcome.kind not in "ZU":
             self.end(delivery.key, outcome.kind, outcome.value.decode())
 
     def end(self, key: str, kind: str, envelope: str) -> None:
@@ -339,7 +364,11 @@ class Walk(RuleBasedStateMachine):
         """Write down which jobs have been cancelled for that reason since; answers how many."""
         since = [key for key in self.jobs if key not in self.ended and self.desk.record(key).get("y") == why]
         for key in since:
-            self.end(key, "K", f'{{"cancelled":"{why}"}}')
+            if why == "crash_loop":
+                (told,) = self.desk.result(key)
+                self.end(key, "D", told)
+            else:
+                self.end(key, "K", f'{{"cancelled":"{why}"}}')
         return len(since)
 
 
@@ -357,6 +386,7 @@ def an_outcome(kind: str, delivery: Delivery) -> Outcome:
         "D": died(failure, 1, HOUR),
         "R": Outcome("R", b"0", failure_to_wire(failure, 0)),
         "Z": Outcome("Z", b"@1"),
+        "U": not_known(failure, 0, HOUR),
         "K": cancelled(repr(mine), HOUR),
     }[kind]
 

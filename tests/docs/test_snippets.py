@@ -1,7 +1,7 @@
 """Every snippet of the documentation runs, and prints what the page says.
 
 A Python block whose first line is a comment with a file's name is that file. The others of a guide are executed
-one after the other, with a worker for every app that comes up. `console` blocks are typed into a terminal. What
+one after the other, with a worker for every app in a file. `console` blocks are typed into a terminal. What
 cannot run here says so in a comment above, `<!-- not run: why -->`, and must at least compile.
 """
 
@@ -13,6 +13,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from importlib import import_module
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -106,15 +107,25 @@ class Reader:
                 app.blocking.close()
 
     async def _try(self, block: Block, workers: AsyncExitStack) -> None:
-        if block.file:
-            path = self._folder / block.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text, "utf-8")
         code = compiled(block)
-        if not block.file and not block.note.startswith(NOT_RUN):
-            await self._execute(code)
-            for app in self._new_apps():
+        if block.file:
+            self._save(block.file, block.text)
+            for app in self._apps_of(block) - self._served:
+                self._served.add(app)
                 await workers.enter_async_context(running(app))
+        elif not block.note.startswith(NOT_RUN):
+            await self._execute(code)
+
+    def _save(self, file: str, text: str) -> None:
+        path = self._folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+    def _apps_of(self, block: Block) -> set[App]:
+        if not block.file or "App(" not in block.text:
+            return set()
+        module = import_module(block.file.removesuffix(".py").replace("/", "."))
+        return {value for value in vars(module).values() if isinstance(value, App)}
 
     async def _execute(self, code: CodeType) -> None:
         if code.co_flags & inspect.CO_COROUTINE:
@@ -123,20 +134,12 @@ class Reader:
             # Code without `await` may block, and the workers are on this loop.
             await asyncio.to_thread(exec, code, self._names)
 
-    def _new_apps(self) -> list[App]:
-        values = list(self._names.values())
-        for module in list(sys.modules.values()):
-            if is_below(self._folder, getattr(module, "__file__", None)):
-                values += vars(module).values()
-        new = [*{value for value in values if isinstance(value, App)} - self._served]
-        self._served.update(new)
-        return new
-
 
 def compiled(block: Block) -> CodeType:
     """The block, with the lines it has on its page."""
     text = "\n" * (block.line - 1) + block.text
-    return compile(text, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code: CodeType = compile(text, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return code
 
 
 def is_below(folder: Path, file: str | None) -> bool:

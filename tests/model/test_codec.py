@@ -1,0 +1,664 @@
+"""Arguments and results arrive as they were sent, or the sender is told."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
+from typing_extensions import TypedDict
+
+from fennelq.errors import ConfigurationError, InvalidArguments
+from fennelq.model.codec import ANY_RESULT, NO_ARGUMENTS, CallCodec, ResultCodec
+
+QUICK = settings(deadline=None, max_examples=40)
+TASK = "shop:welcome"
+T = TypeVar("T")
+
+UserId = NewType("UserId", int)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Size(enum.StrEnum):
+    S = "s"
+
+
+@dataclass
+class Point:
+    x: float
+    label: bytes = b""
+    tags: list[str] = field(default_factory=list[str])
+
+
+class Order(BaseModel):
+    id: int
+    price: Decimal = Decimal("1.10")
+    when: datetime | None = None
+    point: Point | None = None
+
+
+class PaidOrder(Order):
+    card: str = "visa"
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), extra="forbid")
+
+    user_id: int
+
+    @computed_field
+    def double(self) -> int:
+        return self.user_id * 2
+
+
+class Reading(BaseModel):
+    """A model keeps its own settings: what is infinite in it is written as null."""
+
+    celsius: float
+
+
+class OnlyReadAsX(BaseModel):
+    value: int = Field(validation_alias="x")
+
+
+class Box(BaseModel, Generic[T]):
+    inside: T
+
+
+class Address(TypedDict, total=False):
+    street: str
+    number: int
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str = "r"
+
+
+class Tree(BaseModel):
+    children: list[Tree] = []
+
+
+class Unsendable:
+    pass
+
+
+def codec_of(annotation: Any = None) -> CallCodec:
+    """The codec of a function with one parameter `p`, of this type; without one when it is None."""
+
+    def function(p: Any) -> None: ...
+
+    function.__annotations__ = {} if annotation is None else {"p": annotation}
+    return CallCodec(TASK, function)
+
+
+def sent(annotation: Any, value: Any) -> Any:
+    """What arrives at another process when `value` is passed as `p`."""
+    return arrived(codec_of(annotation), codec_of(annotation), (value,), {})[0][0]
+
+
+def arrived(sender: CallCodec, receiver: CallCodec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return receiver.decode(sender.encode(args, kwargs))
+
+
+def refusal(codec: CallCodec, *args: Any, **kwargs: Any) -> InvalidArguments:
+    """The error that this call is refused with, in the caller."""
+    with pytest.raises(InvalidArguments) as caught:
+        codec.encode(args, kwargs)
+    assert caught.value.task == TASK
+    assert str(caught.value).startswith(TASK)
+    return caught.value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal and of the same type, and nan is nan."""
+    if isinstance(one, float) and math.isnan(one):
+        return isinstance(other, float) and math.isnan(other)
+    return type(one) is type(other) and one == other
+
+
+# What arrives
+
+
+ints = st.integers() | st.integers(min_value=-(10**40), max_value=10**40)
+texts = st.text()
+moments = st.datetimes(
+    min_value=datetime(1, 1, 3),
+    max_value=datetime(9999, 12, 29),
+    timezones=st.sampled_from(
+        [UTC, timezone(timedelta(hours=5, minutes=30)), timezone(-timedelta(hours=11))]
+    ),
+)
+decimals = st.decimals(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | ints | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+points = st.builds(Point, st.floats(allow_nan=False), st.binary(), st.lists(texts, max_size=3))
+orders = st.builds(Order, id=ints, price=decimals, when=st.none() | moments, point=st.none() | points)
+
+TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (int, ints),
+    (str, texts),
+    (float, st.floats()),
+    (bool, st.booleans()),
+    (bytes, st.binary()),
+    (type(None), st.none()),
+    (datetime, moments),
+    (datetime, st.datetimes()),
+    (date, st.dates()),
+    (time, st.times()),
+    (timedelta, st.timedeltas(timedelta(days=-9999), timedelta(days=9999))),
+    (Decimal, decimals),
+    (uuid.UUID, st.uuids()),
+    (complex, st.complex_numbers(allow_nan=False, allow_infinity=False)),
+    (Path, texts.filter(lambda text: "\0" not in text).map(Path)),
+    (ipaddress.IPv4Address, st.ip_addresses(v=4)),
+    (Colour, st.sampled_from(Colour)),
+    (Level, st.sampled_from(Level)),
+    (Size, st.sampled_from(Size)),
+    (Literal["a", 1, None], st.sampled_from(["a", 1, None])),
+    (UserId, ints),
+    (Point, points),
+    (Order, orders),
+    (Camel, st.builds(Camel, **{"user-id": ints})),
+    (Box[int], st.builds(Box[int], inside=ints)),
+    (Address, st.fixed_dictionaries({}, optional={"street": texts, "number": ints})),
+    (Pair, st.builds(Pair, ints, texts)),
+    (list[int], st.lists(ints)),
+    (list[Order], st.lists(orders, max_size=2)),
+    (dict[str, float], st.dictionaries(texts, st.floats(allow_nan=False))),
+    (dict[int, bytes], st.dictionaries(ints, st.binary())),
+    (dict[uuid.UUID, Point], st.dictionaries(st.uuids(), points, max_size=2)),
+    (dict[datetime, int], st.dictionaries(moments, ints, max_size=2)),
+    (tuple[int, str], st.tuples(ints, texts)),
+    (tuple[int, ...], st.lists(ints).map(tuple)),
+    (set[str], st.sets(texts)),
+    (frozenset[int], st.frozensets(ints)),
+    (Sequence[str], st.lists(texts)),
+    (Mapping[str, int], st.dictionaries(texts, ints)),
+    (int | str, ints | texts),
+    (float | int, ints | st.floats(allow_nan=False)),
+    (datetime | str, moments | texts),
+    (Optional[uuid.UUID], st.none() | st.uuids()),
+    (Order | None, st.none() | orders),
+    (
+        list[dict[str, tuple[int, datetime | None]]],
+        st.lists(st.dictionaries(texts, st.tuples(ints, moments))),
+    ),
+    (dict[str, list[Any]], st.dictionaries(texts, st.lists(json_values, max_size=2), max_size=2)),
+    (list, st.lists(json_values, max_size=3)),
+    (dict, st.dictionaries(texts, json_values, max_size=3)),
+    (tuple, st.lists(json_values, max_size=3).map(tuple)),
+    (Any, json_values),
+    (object, json_values),
+    (None, json_values),
+]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "values"), TYPES, ids=lambda part: str(part)[:60] if part else "untyped"
+)
+@QUICK
+@given(data=st.data())
+def test_a_value_arrives_as_what_the_annotation_says(
+    annotation: Any, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    value = data.draw(values)
+    assert same(sent(annotation, value), value)
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_an_infinite_float_arrives_wherever_floats_are_annotated(number: float) -> None:
+    assert same(sent(float, number), number)
+    assert same(sent(list[float], [number])[0], number)
+    assert same(sent(dict[str, float | None], {"a": number})["a"], number)
+    assert same(sent(Point, Point(number)).x, number)
+
+
+def test_a_number_has_as_many_digits_as_json_readers_take() -> None:
+    huge = 7 * 10**4000
+    assert sent(int, huge) == huge
+    assert sent(None, huge) == huge
+    assert "cannot be read back" in str(refusal(codec_of(int), 10**5000))
+
+
+def test_bytes_need_not_be_text() -> None:
+    everything = bytes(range(256))
+    assert sent(bytes, everything) == everything
+    assert sent(Point, Point(1, everything)).label == everything
+    assert sent(dict[bytes, bytes], {everything: everything}) == {everything: everything}
+
+
+def test_an_instance_of_a_subclass_arrives_as_what_is_annotated() -> None:
+    order = sent(Order, PaidOrder(id=1))
+    assert (type(order), order.id) == (Order, 1)
+    assert same(sent(int, Level.HIGH), 2)
+    assert same(sent(str, Size.S), "s")
+    assert same(sent(Any, [Level.HIGH, Size.S]), [2, "s"])
+
+
+def test_an_int_is_taken_for_a_float_and_arrives_as_one() -> None:
+    assert same(sent(float, 3), 3.0)
+
+
+def test_aliases_and_computed_fields_of_a_model_are_no_obstacle() -> None:
+    assert sent(Camel, Camel.model_validate({"user-id": 7})).double == 14
+    assert sent(list[Camel | None], [None, Camel.model_validate({"user-id": 7})])[1].user_id == 7
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.tuples(ints, texts, json_values), st.fixed_dictionaries({}, optional={"c": json_values, "d": moments})
+)
+def test_a_whole_call_arrives(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def task(
+        a: int,
+        b: str,
+        untyped,
+        *,
+        c: dict[str, Any] | list[Any] | str | float | None = None,
+        d: datetime = ...,
+    ) -> None: ...  # type: ignore[no-untyped-def,assignment]
+
+    codec = CallCodec(TASK, task)
+    assert arrived(codec, CallCodec(TASK, task), args, kwargs) == (args, kwargs)
+
+
+# How a call may be written
+
+
+def every_kind(a: int, /, b: int = 2, *rest: str, c: bool = False, **others: float) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1,), {}),
+        ((1, 3), {}),
+        ((1,), {"b": 3}),
+        ((1, 3, "x", "y"), {}),
+        ((1, 3, "x"), {"c": True}),
+        ((1,), {"c": True, "b": 5}),
+        ((1,), {"z": 1.5, "y": math.inf}),
+        ((1,), {"a": 2.5, "rest": 3.5, "others": 4.5}),
+    ],
+)
+def test_every_way_of_passing_arguments_is_kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    codec = CallCodec(TASK, every_kind)
+    assert arrived(codec, CallCodec(TASK, every_kind), args, kwargs) == (args, kwargs)
+
+
+def test_what_was_not_passed_is_not_sent_and_the_receivers_default_counts() -> None:
+    assert codec_of_function(every_kind).encode((1,), {}) == b"[[1],{}]"
+
+    def nothing(a: int = 1, *, b: Point | None = None) -> None: ...
+
+    assert codec_of_function(nothing).encode((), {}) == NO_ARGUMENTS
+    assert codec_of_function(nothing).decode(NO_ARGUMENTS) == ((), {})
+
+
+def codec_of_function(function: Callable[..., Any]) -> CallCodec:
+    return CallCodec(TASK, function)
+
+
+# What is refused, in the caller
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, "1"),
+        (int, True),
+        (int, 1.0),
+        (str, 1),
+        (str, b"x"),
+        (float, "1"),
+        (bytes, "x"),
+        (datetime, "2024-01-01"),
+        (uuid.UUID, str(uuid.uuid4())),
+        (Colour, "red"),
+        (Level, 1),
+        (Decimal, 1),
+        (Decimal, Decimal("NaN")),
+        (list[int], (1,)),
+        (list[int], [1, "2"]),
+        (tuple[int, str], (1,)),
+        (set[int], [1]),
+        (dict[str, int], {"a": None}),
+        (Literal["a"], "b"),
+        (int | None, "x"),
+        (Order, {"id": "x"}),
+        (Point, {"x": 1.0}),
+        (Address, {"street": "x", "town": "y"}),
+        (Pair, (1, "x", 2)),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(annotation: Any, value: Any) -> None:
+    error = refusal(codec_of(annotation), value)
+    assert error.parameter == "p"
+    assert "parameter 'p'" in str(error)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime.now(UTC),
+        date(2024, 1, 1),
+        uuid.uuid4(),
+        Decimal(1),
+        b"bytes",
+        (1, 2),
+        {1},
+        {1: "int key"},
+        {"a": [{"b": datetime.now(UTC)}]},
+        [math.nan],
+        math.inf,
+        Colour.RED,
+        Point(1),
+        Order(id=1),
+        Unsendable(),
+        print,
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("annotation", [None, Any, object, Any | None, dict[str, Any]], ids=str)
+def test_without_a_type_only_json_values_are_taken(annotation: Any, value: Any) -> None:
+    error = refusal(codec_of(annotation), {"deep": value} if annotation == dict[str, Any] else value)
+    assert error.parameter == "p"
+
+
+def test_the_refusal_says_what_json_does_not_have_and_what_to_do() -> None:
+    text = str(refusal(codec_of(), {"order": [{"at": datetime.now(UTC)}]}))
+    assert text == f"{TASK}, parameter 'p': JSON has no datetime: annotate the parameter with its type"
+    assert "JSON has no int as a key" in str(refusal(codec_of(), {1: 2}))
+    assert "JSON has no nan" in str(refusal(codec_of(dict), {"loss": math.nan}))
+
+
+def test_a_refusal_tells_where_inside_the_value_it_is() -> None:
+    text = str(refusal(codec_of(list[Order]), [Order(id=1), {"id": 2, "price": "x"}]))
+    assert "[1]['price']" in text
+    assert text.endswith("got str")
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "said"),
+    [
+        (every_kind, (), {}, "missing a required argument: 'a'"),
+        (lambda: None, (1,), {}, "too many positional arguments"),
+        (lambda a: None, (1,), {"b": 2}, "unexpected keyword argument 'b'"),
+        (lambda a: None, (1,), {"a": 2}, "multiple values for argument 'a'"),
+    ],
+)
+def test_a_missing_or_extra_argument_is_named_together_with_the_signature(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], said: str
+) -> None:
+    text = str(refusal(CallCodec(TASK, function), *args, **kwargs))
+    assert said in text
+    assert "it takes (" in text
+
+
+def test_a_keyword_of_another_type_is_refused_by_its_own_name() -> None:
+    codec = CallCodec(TASK, every_kind)
+    assert refusal(codec, 1, c="x").parameter == "c"
+    assert refusal(codec, 1, others_too="x").parameter == "others_too"
+    assert refusal(codec, 1, 2, "rest", 3).parameter == "rest"
+    assert refusal(codec, "x").parameter == "a"
+
+
+def test_what_a_model_cannot_read_back_does_not_leave() -> None:
+    for annotation, value in (
+        (Reading, Reading(celsius=math.nan)),
+        (list[Reading], [Reading(celsius=math.inf)]),
+        (OnlyReadAsX, OnlyReadAsX.model_validate({"x": 1})),
+        (dict[tuple[int, int], str], {(1, 2): "x"}),
+    ):
+        error = refusal(codec_of(annotation), value)
+        assert error.parameter == "p"
+        assert "cannot be read back" in str(error)
+
+
+def test_a_value_that_cannot_be_written_is_refused_by_name() -> None:
+    broken = Order(id=1)
+    broken.__dict__["price"] = object()
+    assert refusal(codec_of(Order), broken).parameter == "p"
+    assert refusal(codec_of(str), "half a surrogate: \ud83d").parameter == "p"
+    assert refusal(codec_of(), ["\ud83d"]).parameter == "p"
+
+    def two(a: int, b: Callable[[], None]) -> None: ...
+
+    assert refusal(CallCodec(TASK, two), 1, print).parameter == "b"
+    assert refusal(CallCodec(TASK, two), 1, b=print).parameter == "b"
+
+
+def test_what_is_nested_too_deeply_or_holds_itself_is_refused() -> None:
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    circle: list[Any] = []
+    circle.append(circle)
+    tree = Tree()
+    for _ in range(250):
+        tree = Tree(children=[tree])
+    assert "nested so deeply" in str(refusal(codec_of(), deep))
+    assert "nested so deeply" in str(refusal(codec_of(), {"a": circle}))
+    assert refusal(codec_of(Tree), tree)
+
+
+# Annotations
+
+
+def test_an_annotation_that_is_no_data_is_named_at_the_first_call() -> None:
+    def task(a: int, db: Unsendable) -> None: ...
+
+    error = refusal(CallCodec(TASK, task), 1, Unsendable())
+    assert error.parameter == "db"
+    assert "not one of data" in str(error)
+    with pytest.raises(InvalidArguments):
+        CallCodec(TASK, task).decode(b"[[1,2],{}]")
+
+
+@pytest.mark.parametrize("annotation", ["Nowhere", "uuid.Nowhere", "'int' | None", "not python ("])
+def test_an_annotation_that_cannot_be_resolved_is_refused_when_the_task_is_declared(annotation: str) -> None:
+    def task(p): ...  # type: ignore[no-untyped-def]
+
+    task.__annotations__["p"] = annotation
+    with pytest.raises(
+        ConfigurationError, match=r"shop:welcome: an annotation cannot be resolved.*TYPE_CHECKING"
+    ):
+        CallCodec(TASK, task)
+    with pytest.raises(ConfigurationError):
+        ResultCodec.of(TASK, task)
+
+
+# What arrives from strangers
+
+
+garbage = st.binary(max_size=60) | json_values.map(orjson_or_nothing := lambda value: _json(value))
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return b"123456789012345678901234567890"
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    raw=st.binary(max_size=60)
+    | json_values.map(_json)
+    | st.tuples(st.lists(json_values, max_size=4), st.dictionaries(texts, json_values, max_size=3)).map(_json)
+)
+def test_whatever_the_payload_is_reading_it_gives_a_call_or_invalid_arguments(raw: bytes) -> None:
+    codec = CallCodec(TASK, every_kind)
+    for _ in range(2):
+        try:
+            args, kwargs = codec.decode(raw)
+        except InvalidArguments:
+            continue
+        every_kind(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"[[],{}",
+        b"[{},[]]",
+        b'["ab",{}]',
+        b'[[],"ab"]',
+        b"[[],{},{}]",
+        b"[[]]",
+        b"\xff\xfe",
+        b"[" * 10_000,
+        b"[[" + b"[" * 300 + b"]" * 300 + b"],{}]",
+        b"[[" + b"1" * 5000 + b"],{}]",
+        b'[["\\ud800"],{}]',
+        b'[[1],{"__class__":1}]',
+        b"[[1]," + b'{"a":' * 300 + b"1" + b"}" * 300 + b"]",
+    ],
+    ids=lambda raw: repr(raw[:20]),
+)
+def test_a_payload_that_is_no_call_of_the_function_is_refused(raw: bytes) -> None:
+    def task(a: dict[str, Any]) -> None: ...
+
+    codec = CallCodec(TASK, task)
+    with pytest.raises(InvalidArguments):
+        codec.decode(raw)
+    codec.encode(({},), {})
+    codec.decode(b"[[{}],{}]")
+    with pytest.raises(InvalidArguments):
+        codec.decode(raw)
+
+
+def test_whatever_a_models_validator_raises_the_payload_is_refused() -> None:
+    class Touchy(BaseModel):
+        value: int
+
+        @field_validator("value")
+        @classmethod
+        def _fails(cls, value: int) -> int:
+            raise KeyError(value)
+
+    codec = codec_of(Touchy)
+    for _ in range(2):
+        with pytest.raises(InvalidArguments, match="cannot be read: KeyError"):
+            codec.decode(b'[[{"value":1}],{}]')
+
+
+def test_calls_of_different_shapes_are_told_apart_whatever_came_before() -> None:
+    def task(a: int = 0, b: str = "", *, c: int = 0) -> None: ...
+
+    codec = CallCodec(TASK, task)
+    for raw, call in (
+        (b"[[1],{}]", ((1,), {})),
+        (b'[[1,"x"],{}]', ((1, "x"), {})),
+        (b"[[],{}]", ((), {})),
+        (b'[[],{"b":"x","a":1}]', ((), {"b": "x", "a": 1})),
+        (b'[[1],{"c":3}]', ((1,), {"c": 3})),
+    ):
+        for _ in range(3):
+            assert codec.decode(raw) == call
+
+
+def test_the_shapes_that_are_remembered_are_bounded() -> None:
+    def task(*rest: int, **others: int) -> None: ...
+
+    codec = CallCodec(TASK, task)
+    for count in range(300):
+        assert codec.decode(codec.encode((1,) * count, {})) == ((1,) * count, {})
+        assert codec.decode(codec.encode((), {f"k{count}": 1})) == ((), {f"k{count}": 1})
+    assert len(codec._adapters) <= 256
+
+
+# Results
+
+
+@pytest.mark.parametrize(
+    ("annotation", "values"), TYPES, ids=lambda part: str(part)[:60] if part else "untyped"
+)
+@QUICK
+@given(data=st.data())
+def test_a_result_comes_back_as_what_the_annotation_says(
+    annotation: Any, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    value = data.draw(values)
+
+    def task() -> None: ...
+
+    task.__annotations__ = {} if annotation is None else {"return": annotation}
+    returns = ResultCodec.of(TASK, task)
+    assert same(ResultCodec.of(TASK, task).decode(returns.encode(value)), value)
+
+
+def test_a_result_is_plain_json() -> None:
+    assert ResultCodec[Any](Point).encode(Point(1.5, b"\xff")) == b'{"x":1.5,"label":"_w==","tags":[]}'
+    assert ResultCodec[Any](list[int]).encode((1, 2)) == b"[1,2]"
+    assert ANY_RESULT.encode({"a": None}) == b'{"a":null}'
+    assert ANY_RESULT.decode(b'{"a":[1.5,"x"]}') == {"a": [1.5, "x"]}
+
+
+def test_a_task_annotated_with_none_has_no_result() -> None:
+    def task() -> None: ...
+
+    returns = ResultCodec.of(TASK, task)
+    assert returns.is_none
+    assert returns.encode(None) == b""
+    assert returns.decode(b"") is None
+    with pytest.raises(ValueError, match="cannot be encoded"):
+        returns.encode(1)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, "many"),
+        (Order, 5),
+        (None, datetime.now(UTC)),
+        (None, Unsendable()),
+        (Reading, Reading(celsius=math.nan)),
+        (OnlyReadAsX, OnlyReadAsX.model_validate({"x": 1})),
+        (Unsendable, Unsendable()),
+    ],
+)
+def test_a_result_that_would_not_come_back_is_a_value_error(annotation: Any, value: Any) -> None:
+    def task() -> None: ...
+
+    task.__annotations__ = {} if annotation is None else {"return": annotation}
+    with pytest.raises(ValueError, match="the result cannot be encoded"):
+        ResultCodec.of(TASK, task).encode(value)
+
+
+@given(raw=st.binary(max_size=40) | json_values.map(_json))
+def test_a_result_that_cannot_be_read_is_a_value_error(raw: bytes) -> None:
+    for returns in (ResultCodec[Any](Order), ResultCodec[Any](list[int])):
+        try:
+            returns.decode(raw)
+        except ValueError:
+            pass
