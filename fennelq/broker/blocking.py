@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Self, TypeVar
 
+from fennelq import crash
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.connection import Address
 from fennelq.broker.link import BlockingLink
@@ -29,13 +30,17 @@ class BlockingBroker:
 
     def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
+        if crash.at is not None:
+            crash.at(f"before:{verb.script.name}")
         with self._link() as link:
             try:
-                reply = link.call(verb.by_sha(), timeout)
+                reply = link.call(verb.by_sha(), timeout, verb.script.name)
             except Exception as error:
                 if classify(error) is not Trouble.SCRIPT:
                     raise
                 reply = link.call(verb.by_source(), timeout)
+        if crash.at is not None:
+            crash.at(f"answered:{verb.script.name}")
         return verb.read(reply)
 
     def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:

@@ -16,6 +16,7 @@ from fennelq.broker.verb import Command, Verb, Word
 A = TypeVar("A")
 
 ANSWER_TIMEOUT = 5.0
+_SOON = 0.01
 
 
 class Broker:
@@ -80,16 +81,27 @@ class Doorbell:
     def __init__(self, broker: Broker, link: Link) -> None:
         self._broker, self._link = broker, link
         self._id: int | None = None
+        self._waiting = False
 
-    async def wait(self, words: Sequence[Word], block_ms: int) -> Any:
-        """The answer of a blocking command."""
+    async def wait(self, words: Sequence[Word], block_ms: int, within: float = ANSWER_TIMEOUT) -> Any:
+        """The answer of a blocking command: at the latest `within` seconds after it has blocked as long as it may."""
         if not self._link.connected:
             self._id = None
-        if self._id is None:
-            self._id = int(await self._link.call(["CLIENT", "ID"], ANSWER_TIMEOUT))
-        return await self._link.call(words, block_ms / 1000 + ANSWER_TIMEOUT)
+        self._waiting = True
+        try:
+            if self._id is None:
+                self._id = int(await self._link.call(["CLIENT", "ID"], within))
+            return await self._link.call(words, block_ms / 1000 + within)
+        finally:
+            self._waiting = False
 
     async def wake(self) -> None:
         """Make a waiting `wait` return now, with nothing. Cancelling it would strand what it is to get."""
-        if self._id is not None and self._link.connected:
-            await self._broker.ask(Command(["CLIENT", "UNBLOCK", self._id], int))
+        while self._waiting and not await self._unblocked():
+            # It has not come to block yet: it connects, or its command is on the way.
+            await asyncio.sleep(_SOON)
+
+    async def _unblocked(self) -> bool:
+        if self._id is None or not self._link.connected:
+            return False
+        return await self._broker.ask(Command(["CLIENT", "UNBLOCK", self._id], bool))

@@ -97,7 +97,7 @@ FIELDS: Final = {
     "s": "status: Q or absent sent, L scheduled, X executing, R retry, S N success, D dead, K cancelled",
     "p": "place: where the job is; once ended, the token that settled it",
     "T": "token of the run that was settled last, where `p` says something else",
-    "m": "lane, when it is not the normal one",
+    "m": "the job's own lane, once it has left it, when that is not the normal one",
     "n": "failed tries",
     "f": "fence: starts so far",
     "c": "created, server ms",

@@ -204,12 +204,12 @@ class BlockingLink:
         self._socket: socket.socket | None = None
         self._feed, self._gets = _parser()
 
-    def call(self, words: Sequence[Word], timeout: float) -> Any:
-        """Say it and return the answer; an error of the server is raised."""
+    def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
+        """Say it and return the answer; an error of the server is raised. `what` names it for crash points."""
         try:
             if self._socket is None:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
-            reply = self._exchange(words, timeout)
+            reply = self._exchange(words, timeout, what)
         except BaseException:
             self.close()
             raise
@@ -246,10 +246,12 @@ class BlockingLink:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return address.tls.wrap_socket(sock, server_hostname=address.host) if address.tls else sock
 
-    def _exchange(self, words: Sequence[Word], timeout: float) -> Any:
+    def _exchange(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
         sock = self._connected()
         sock.settimeout(timeout)
         sock.sendall(_packed(tuple(words)))
+        if crash.at is not None:
+            crash.at(f"sent:{what}")
         return self._next(sock, timeout)
 
     def _next(self, sock: socket.socket, timeout: float) -> Any:

@@ -9,9 +9,10 @@ import typer
 
 from fennelq.cli import output
 from fennelq.cli.job import ended, print_result
-from fennelq.cli.options import AppDir, AppPath, Json, Timeout, duration, moment, queue_name
+from fennelq.cli.options import AppDir, AppPath, Json, Timeout, duration, moment, one_of, queue_name
 from fennelq.cli.session import found, with_app
 from fennelq.errors import InvalidArguments, UnknownTask
+from fennelq.model.job import Priority
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -41,7 +42,9 @@ def send(
     queue: Annotated[
         Any, typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Where it waits.")
     ] = None,
-    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low.")] = None,
+    priority: Annotated[
+        Any, typer.Option("--priority", parser=one_of(Priority), metavar="LANE", help="high, normal or low.")
+    ] = None,
     delay: Annotated[
         Any,
         typer.Option("--delay", parser=duration, metavar="DURATION", help="Not before: 60, 90s, 30m, 2h."),
@@ -83,7 +86,6 @@ def send(
     if not wait:
         _say_sent(sent, as_json=as_json)
         return
-    output.say(f"sent {sent['id']}")
     print_result({**sent, **(end or {})}, as_json=as_json)
 
 
@@ -92,7 +94,10 @@ async def _send(
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     handle = (await app.enqueue([job]))[0]
     sent = {"id": handle.id, "deduplicated": handle.deduplicated}
-    return sent, await ended(app, handle.id, timeout) if wait else None
+    if not wait:
+        return sent, None
+    output.say(f"sent {handle.id}")
+    return sent, await ended(app, handle.id, timeout)
 
 
 def _say_sent(sent: dict[str, Any], *, as_json: bool) -> None:

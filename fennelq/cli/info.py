@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -85,8 +86,8 @@ def _state(facts: dict[str, Any], now_ms: int) -> str:
     """What an executor is doing, as far as one can tell from here. Clocks of machines may differ by a little."""
     if "died" in facts:
         return f"ended: {facts['died']}"
-    silent_ms = now_ms - int(facts.get("beat_ms", 0))
-    return "works" if silent_ms < _SILENT_BEATS * 1000 * float(facts.get("interval", 5)) else "silent"
+    silent_ms = now_ms - _number(facts, "beat_ms")
+    return "works" if silent_ms < _SILENT_BEATS * 1000 * _number(facts, "interval") else "silent"
 
 
 def _facts(raw: bytes) -> dict[str, Any]:
@@ -118,14 +119,26 @@ def _print(said: dict[str, Any]) -> None:
 
 
 def _row(executor: dict[str, Any]) -> tuple[object, ...]:
-    beat = executor.get("beat_ms")
+    queues = executor.get("queues")
     return (
         executor["name"],
         executor["state"],
         *(executor.get(fact) for fact in ("running", "concurrency", "done")),
-        clock.from_ms(beat) if isinstance(beat, int) else None,
-        ", ".join(executor.get("queues", ())),
+        _moment(_number(executor, "beat_ms")),
+        ", ".join(map(str, cast("list[object]", queues))) if isinstance(queues, list) else None,
     )
+
+
+def _number(facts: dict[str, Any], name: str) -> float:
+    value = facts.get(name)
+    return value if isinstance(value, int | float) else 0
+
+
+def _moment(ms: float) -> datetime | None:
+    try:
+        return clock.from_ms(int(ms)) if ms else None
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _bytes(size: int | None) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
@@ -39,6 +40,18 @@ def size(text: str) -> int:
     if said is None or float(said[1]) == 0:
         raise typer.BadParameter(f"{text!r} is no size: write 300M or 1G")
     return round(float(said[1]) * 1024.0 ** " KMG".index(said[2].upper() or " "))
+
+
+def one_of(choices: Any) -> Callable[[str], str]:
+    """Reads one of the words of a Literal."""
+    words: tuple[str, ...] = get_args(choices)
+
+    def word(text: str) -> str:
+        if text not in words:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(words)}")
+        return text
+
+    return word
 
 
 def moment(text: str) -> datetime:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any
 
 import typer
 
-from fennelq.cli.options import AppDir, AppPath, duration, size
+from fennelq.cli.options import AppDir, AppPath, duration, one_of, size
 from fennelq.settings import LogFormat, LogLevel
 
 
@@ -72,11 +72,22 @@ def run(
         bool, typer.Option("--force", help="Start even if Redis may evict jobs, or is too old.")
     ] = False,
     log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error, critical."),
+        Any,
+        typer.Option(
+            "--log-level",
+            parser=one_of(LogLevel),
+            metavar="LEVEL",
+            help="debug, info, warning, error or critical. Default: info.",
+        ),
     ] = None,
     log_format: Annotated[
-        str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, console, json.")
+        Any,
+        typer.Option(
+            "--log-format",
+            parser=one_of(LogFormat),
+            metavar="FORMAT",
+            help="console, json or auto: console on a terminal, else json. Default: auto.",
+        ),
     ] = None,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; a second one stops at once."""
@@ -88,10 +99,7 @@ def run(
     named = found(app, app_dir)
     _show_children(named.folder)
     settings = named.app.settings
-    log.setup(
-        cast("LogFormat", log_format or settings.log_format),
-        cast("LogLevel", log_level or settings.log_level),
-    )
+    log.setup(log_format or settings.log_format, log_level or settings.log_level)
     code = serve(
         named,
         processes=processes,

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from fennelq.errors import InvalidArguments
-from fennelq.model.hints import NOT_JSON, hints_of, sendable
+from fennelq.model.hints import NOT_JSON, has_choice, hints_of, sendable
 
 R = TypeVar("R")
 
@@ -47,6 +47,7 @@ class CallCodec:
         self._parameters = tuple(self._signature.parameters.values())
         hints = hints_of(task, function)
         self._types = {p.name: sendable(hints.get(p.name, Any)) for p in self._parameters}
+        self._has_choices = any(map(has_choice, self._types.values()))
         self._adapters: dict[Shape, TypeAdapter[Call]] = {}
         self._likely = Shape(0, ())
 
@@ -54,12 +55,13 @@ class CallCodec:
         """The call as JSON; raises InvalidArguments, which names the parameter, when it does not fit."""
         if not args and not kwargs and self._likely == (0, ()) and self._likely in self._adapters:
             return NO_ARGUMENTS
-        adapter = self._adapter(Shape(len(args), tuple(kwargs)))
+        shape = Shape(len(args), tuple(kwargs))
+        adapter = self._adapter(shape)
         try:
             call = adapter.validate_python((args, kwargs), strict=True)
         except ValidationError as error:
             raise self._refusal(error) from None
-        return self._written(adapter, call)
+        return self._written(shape, adapter, call)
 
     def decode(self, raw: bytes) -> Call:
         """The call that was written; raises InvalidArguments when it is not one of this function's."""
@@ -87,18 +89,42 @@ class CallCodec:
         except Exception as error:  # a validator of somebody's model may raise anything
             raise InvalidArguments(self._task, f"cannot be read: {type(error).__name__}: {error}") from error
 
-    def _written(self, adapter: TypeAdapter[Call], call: Call) -> bytes:
+    def _written(self, shape: Shape, adapter: TypeAdapter[Call], call: Call) -> bytes:
         try:
             raw = _dumped(adapter, call)
             # Models have hooks, aliases and settings of their own: what a worker could not read must not leave.
-            adapter.validate_json(raw)
+            read = adapter.validate_json(raw)
         except ValidationError as error:
             raise self._refusal(error, "is written as JSON that cannot be read back: ") from None
         except ValueError as error:
-            raise InvalidArguments(
-                self._task, f"cannot be encoded: {error}", self._unwritable(call)
-            ) from None
+            culprit = next(
+                (name for name, hint, value in self._named(shape, call) if not _is_writable(hint, value)),
+                None,
+            )
+            raise InvalidArguments(self._task, f"cannot be encoded: {error}", culprit) from None
+        if self._has_choices:
+            self._refuse_confusion(shape, call, read)
         return raw
+
+    def _refuse_confusion(self, shape: Shape, call: Call, read: Call) -> None:
+        """JSON has no types: of a union, it may be another member that takes what was written."""
+        for (name, hint, was), (_, _, came) in zip(
+            self._named(shape, call), self._named(shape, read), strict=True
+        ):
+            if was != came and repr(was) != repr(came) and has_choice(hint):
+                raise InvalidArguments(
+                    self._task,
+                    f"would arrive as {came!r:.100}: the types of its union look alike in JSON",
+                    name,
+                )
+
+    def _named(self, shape: Shape, call: Call) -> list[tuple[str, Any, Any]]:
+        """Parameter, type and value of each argument."""
+        args, kwargs = call
+        values = [*args, *kwargs.values()]
+        return [
+            (name, hint, value) for (name, hint), value in zip(self._types_of(shape), values, strict=True)
+        ]
 
     def _adapter(self, shape: Shape) -> TypeAdapter[Call]:
         adapter = self._adapters.get(shape)
@@ -155,24 +181,11 @@ class CallCodec:
             parameter = (
                 self._name_at(where[1]) if isinstance(where[1], int) and where[0] == 0 else str(where[1])
             )
-        inside = "".join(f"[{part!r}]" for part in where[2:])
+        # Where in the value; a part with a bracket is not a place but pydantic's name for a member of a union.
+        inside = "".join(f"[{part!r}]" for part in where[2:] if "[" not in str(part))
         got = "" if first["type"] == NOT_JSON else f", got {type(first['input']).__name__}"
         return InvalidArguments(
             self._task, f"{what}{inside + ': ' if inside else ''}{first['msg']}{got}", parameter
-        )
-
-    def _unwritable(self, call: Call) -> str | None:
-        """The first parameter whose value cannot be written; looked for only when the call could not be."""
-        args, kwargs = call
-        types = self._types_of(Shape(len(args), tuple(kwargs)))
-        values = [*args, *kwargs.values()]
-        return next(
-            (
-                name
-                for (name, hint), value in zip(types, values, strict=True)
-                if not _is_writable(hint, value)
-            ),
-            None,
         )
 
 

@@ -64,6 +64,14 @@ def sendable(hint: Any) -> Any:
     return hint
 
 
+def has_choice(hint: Any) -> bool:
+    """Whether there is a union in the type, of more than one member and None."""
+    inside = get_args(hint)
+    if get_origin(hint) in (Union, UnionType) and sum(part is not type(None) for part in inside) > 1:
+        return True
+    return any(map(has_choice, inside))
+
+
 def _checked(value: Any) -> Any:
     """The value, when it comes back from JSON as it is."""
     if isinstance(value, _LEAVES):

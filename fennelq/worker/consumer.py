@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fennelq import crash
-from fennelq.broker.broker import Broker
+from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Word, text
@@ -41,9 +41,13 @@ class Consumer:
         holds: Callable[[Token], bool],
         due: Callable[[float], None],
         block_ms: int,
+        patience: float = ANSWER_TIMEOUT,
     ) -> None:
+        """`block_ms` and `patience` together are the longest that a lost reply can hold up a read: what it stranded is to
+        be handed back, at no cost, before others find that its lease ran out."""
         self._app, self._name, self._broker = app, name, broker
-        self._lanes, self._lifetimes, self._block_ms = lanes, lifetimes, block_ms
+        self._lanes, self._lifetimes = lanes, lifetimes
+        self._block_ms, self._patience = block_ms, patience
         self._slots, self._start, self._holds, self._due = slots, start, holds, due
         self._doorbell = broker.doorbell()
         self._routing = Routing({})
@@ -126,7 +130,7 @@ class Consumer:
             lifetimes=self._lifetimes,
             woken=woken,
         )
-        catch = await self._broker.run(verb)
+        catch = await self._broker.run(verb, self._patience)
         if catch.deliveries:
             self.drained.clear()
             await self._take(keys, catch.deliveries)
@@ -165,7 +169,7 @@ class Consumer:
         self._blocking = True
         try:
             reply = await self._doorbell.wait(
-                [*words, "STREAMS", *streams, *(">" for _ in streams)], self._block_ms
+                [*words, "STREAMS", *streams, *(">" for _ in streams)], self._block_ms, self._patience
             )
         finally:
             self._blocking = False
@@ -174,6 +178,8 @@ class Consumer:
 
     async def _woken(self, reply: Any) -> None:
         """What the block came back with is ours already: claim it, hand back what there is no slot for."""
+        if crash.at is not None:
+            crash.at("woken")
         entries = _by_queue(reply, self.queues)
         for keys, found in entries:
             room = 0 if self._stopping else self._slots.free

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from fennelq import clock, log
 from fennelq.app import App
 from fennelq.broker.blocking import BlockingBroker
-from fennelq.broker.broker import Broker
+from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.verbs import lifecycle, presence
 from fennelq.model.routing import Routing
@@ -133,6 +133,7 @@ class Executor:
             holds=self.workbench.holds,
             due=self._promoter.expect,
             block_ms=max(100, min(5000, round(self.app.settings.lease * 250))),
+            patience=max(1.0, min(ANSWER_TIMEOUT, self.app.settings.lease / 4)),
         )
 
     def _heartbeat(self) -> Heartbeat:
@@ -245,10 +246,10 @@ class Executor:
         told = asyncio.create_task(self._stop.wait())
         while not told.done():
             await self.consumer.drained.wait()
+            await self.workbench.settled()
             if not self.workbench.tokens():
                 break
             await asyncio.wait([told, *self.workbench.tasks()], return_when=asyncio.FIRST_COMPLETED)
-            await self.workbench.settled()
         told.cancel()
 
     async def _wind_down(self, reading: asyncio.Task[None], duties: list[asyncio.Task[None]]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 
@@ -49,11 +50,21 @@ class Invoker:
         """Call it in a thread, with the job's context. A thread cannot be stopped: the caller waits."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
-        context = contextvars.copy_context()
-        call = asyncio.get_running_loop().run_in_executor(
-            self._pool, lambda: context.run(function, *args, **kwargs)
-        )
-        return await call
+        call = partial(_called, contextvars.copy_context(), function, args, kwargs)
+        value, error = await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        if error is not None:
+            raise error
+        return value
+
+
+def _called(
+    context: contextvars.Context, function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Any, BaseException | None]:
+    """What it returns, or what it raises: a future cannot carry every exception (StopIteration is one)."""
+    try:
+        return context.run(function, *args, **kwargs), None
+    except BaseException as error:
+        return None, error
 
 
 class _Expiry:

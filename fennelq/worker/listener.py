@@ -27,27 +27,32 @@ class Listener:
         self._patterns, self._broker = wake_patterns(app), broker
         self._due, self._schedules_changed = due, schedules_changed
         self._link: Link | None = None
+        self._heard = False
         self._down = asyncio.Event()
         self.woken = self._down
 
     async def tick(self) -> float:
-        """Subscribe, if that is needed. What was said while nobody listened has to be looked up."""
+        """Subscribe, if that is needed."""
         if self._link is None or not self._link.connected:
+            self._heard = False
             self._link = await self._broker.listen(["PSUBSCRIBE", *self._patterns], self._hear)
-            self._due(0.0)
-            self._schedules_changed()
         return _LOOK_EVERY
 
     @property
     def listening(self) -> bool:
         """Whether messages would be heard."""
-        return self._link is not None and self._link.connected
+        return self._heard and self._link is not None and self._link.connected
 
     def _hear(self, message: Any) -> None:
         if isinstance(message, LinkDown):
             self._down.set()
         elif message[0] == b"pmessage":
             self._understand(message[3])
+        elif message[0] == b"psubscribe":
+            # From here on everything is heard; what was said before has to be looked up.
+            self._heard = True
+            self._due(0.0)
+            self._schedules_changed()
 
     def _understand(self, said: bytes) -> None:
         if said == b"cron":

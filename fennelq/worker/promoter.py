@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from fennelq import clock
@@ -36,8 +37,10 @@ class Promoter:
 
     async def tick(self) -> float:
         """Promote one slice of each queue; answers when to come again."""
+        # What becomes due while this is under way may be missing in the answers.
+        self._next = math.inf
         answers = await self._broker.run_all([lifecycle.promote(keys, _SLICE) for keys in self._queues()])
         waits = [due / 1000 for _, due in answers if due >= 0]
         pause = min([self._longest(), *waits])
-        self._next = clock.monotonic() + pause
+        self._next = min(self._next, clock.monotonic() + pause)
         return pause

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast
 
 import orjson
@@ -10,7 +11,7 @@ import orjson
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queue_keys
-from fennelq.broker.verb import Command, Verb, as_is
+from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.broker.verbs import admin, lifecycle, presence
 from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Settled, Sweep, Woken
 from fennelq.model.codec import ANY_RESULT
@@ -187,6 +188,24 @@ class Desk:
             for entry, fields in entries
         ]
 
+    def stray(self, stream: str, **fields: str) -> str:
+        """An entry that no arrow wrote."""
+        return shown(cast("bytes", self.redis.xadd(self.keys[stream], cast("Any", fields))))
+
+    @contextmanager
+    def listening(self, *channels: str) -> Generator[Callable[[], tuple[str, bytes] | None]]:
+        """`heard()` is the next message as (channel, data); None when there is none for a while."""
+        with cast("Any", self.redis).pubsub(ignore_subscribe_messages=False) as pubsub:
+            pubsub.subscribe(*channels)
+            for _ in channels:
+                assert pubsub.get_message(timeout=5)["type"] == "subscribe"
+
+            def heard() -> tuple[str, bytes] | None:
+                message = pubsub.get_message(timeout=0.2)
+                return message and (shown(message["channel"]), message["data"])
+
+            yield heard
+
     # What is there
 
     def record(self, key: str = "1") -> dict[str, str]:
@@ -237,7 +256,17 @@ class Desk:
             meant = {one.entry for one in held if one.lane == lane} if held else there
             for entry, owner in self._pending_if_any(lane).items():
                 if entry in meant & there:
-                    words = ["XCLAIM", self.keys[lane], GROUP, owner, 0, entry, "IDLE", LEASE_MS, "JUSTID"]
+                    words: list[Word] = [
+                        "XCLAIM",
+                        self.keys[lane],
+                        GROUP,
+                        owner,
+                        0,
+                        entry,
+                        "IDLE",
+                        LEASE_MS,
+                        "JUSTID",
+                    ]
                     self.broker.ask(Command(words, as_is))
 
     def _pending_if_any(self, lane: str) -> dict[str, str]:

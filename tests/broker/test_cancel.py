@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fennelq.model.outcome import retried, snoozed
+from fennelq.model.outcome import Outcome, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
 
@@ -42,8 +42,8 @@ def test_a_scheduled_job_is_cancelled(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("outcome", [retried(86_400, FAILURE), snoozed(86_400)], ids="RZ")
-def test_a_job_that_waits_for_its_next_run_is_cancelled(desk: Desk, outcome: object) -> None:
-    desk.finish(desk.executing(), outcome)  # type: ignore[arg-type]
+def test_a_job_that_waits_for_its_next_run_is_cancelled(desk: Desk, outcome: Outcome) -> None:
+    desk.finish(desk.executing(), outcome)
     assert desk.cancel("1") == [1]
     cancelled(desk)
 
@@ -63,14 +63,10 @@ def test_the_reason_is_told(desk: Desk) -> None:
 
 def test_those_who_wait_are_told(desk: Desk) -> None:
     desk.enqueue(a_job())
-    with desk.redis.pubsub() as heard:
-        heard.subscribe("me")
-        heard.get_message(timeout=1)
+    with desk.listening("me") as heard:
         desk.watch("me", "1")
         desk.cancel("1")
-        message = heard.get_message(timeout=1)
-    assert message is not None
-    assert message["data"] == b'mail:1\n{"cancelled":"cancelled"}'
+        assert heard() == ("me", b'mail:1\n{"cancelled":"cancelled"}')
 
 
 def test_a_job_that_a_blocked_read_holds_already_is_taken_from_it(desk: Desk) -> None:
@@ -123,10 +119,10 @@ def test_each_job_of_a_batch_has_its_own_answer(desk: Desk) -> None:
     assert desk.stats() == {"K": 2}
 
 
-@pytest.mark.parametrize("told", [{}, {"delay_ms": DAY}])
+@pytest.mark.parametrize("delay", [0, DAY])
 @pytest.mark.audit(lost={"mail:1"})
-def test_a_job_whose_entry_vanished_is_not_cancelled_twice(desk: Desk, told: dict[str, int]) -> None:
-    desk.enqueue(a_job(**told))
+def test_a_job_whose_entry_vanished_is_not_cancelled_twice(desk: Desk, delay: int) -> None:
+    desk.enqueue(a_job(delay_ms=delay))
     desk.redis.delete(desk.keys["s"], desk.keys["sched"])
     assert desk.cancel("1") == [0]
     assert desk.result() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import orjson
 import pytest
@@ -325,7 +326,7 @@ def test_a_result_key_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
     "outcome",
     [
         Outcome("?"),
-        Outcome("S", b'{"ok":1}', ttl_ms=0)._replace(ttl_ms="soon"),  # type: ignore[arg-type]
+        Outcome("S", b'{"ok":1}', ttl_ms=cast("int", "soon")),
         Outcome("R", b"soon", failure_to_wire(FAILURE, 0)),
         Outcome("Z", b"soon"),
         Outcome("D", b"{}", b"not JSON"),
@@ -364,16 +365,12 @@ def test_a_count_of_tries_that_is_no_number_is_dead_as_broken_and_not_retried(de
 
 def test_a_broken_job_tells_those_who_wait(desk: Desk) -> None:
     (delivery,) = desk.executing()
-    with desk.redis.pubsub() as heard:
-        heard.subscribe("me")
-        heard.get_message(timeout=1)
-        desk.watch("me", "1")
-        desk.redis.set(desk.keys.result("1"), "what?")
+    desk.redis.set(desk.keys.result("1"), "what?")
+    with desk.listening("me") as heard:
         desk.watch("me", "1")
         desk.settle(Settled(delivery, DONE))
-        message = heard.get_message(timeout=1)
-    assert message is not None
-    assert b"broken" in message["data"]
+        assert heard() == ("me", b"mail:1\n" + desk.result()[0].encode())
+    assert "W" not in desk.record()
 
 
 def test_nothing_is_kept_of_a_broken_job_when_failures_have_no_lifetime(desk: Desk) -> None:
@@ -470,17 +467,13 @@ def test_a_job_that_may_go_on_keeps_its_idempotency_key_for_ever(desk: Desk, out
 @pytest.mark.parametrize("outcome", [DONE, NOTHING, DEAD, CANCELLED], ids="SNDK")
 def test_those_who_wait_are_told_once_with_the_envelope(desk: Desk, outcome: Outcome) -> None:
     (delivery,) = desk.executing()
-    with desk.redis.pubsub() as heard:
-        heard.subscribe("me", "you")
-        for _ in range(2):
-            heard.get_message(timeout=1)
+    with desk.listening("me", "you") as heard:
         desk.watch("me", "1")
         desk.watch("you", "1")
         desk.finish([delivery], outcome)
-        told = [heard.get_message(timeout=1) for _ in range(2)]
-        assert heard.get_message(timeout=0.01) is None
-    assert {message["channel"] for message in told if message} == {b"me", b"you"}
-    assert {message["data"] for message in told if message} == {b"mail:1\n" + outcome.value}
+        message = b"mail:1\n" + outcome.value
+        assert {heard(), heard()} == {("me", message), ("you", message)}
+        assert heard() is None
     assert "W" not in desk.record()
 
 

@@ -49,7 +49,7 @@ def test_a_job_that_was_replayed_meanwhile_is_left_alone(desk: Desk) -> None:
 
 def test_a_stray_entry_goes_and_the_job_that_is_elsewhere_stays(desk: Desk) -> None:
     desk.enqueue(a_job(idempotency="app:welcome:42"))
-    entry = desk.redis.xadd(desk.keys["dlq"], {"i": "1"}).decode()  # type: ignore[union-attr]
+    entry = desk.stray("dlq", i="1")
     assert desk.forget(entry) == 1
     assert desk.entries("dlq") == []
     assert desk.everywhere() == ["1"]
@@ -57,7 +57,7 @@ def test_a_stray_entry_goes_and_the_job_that_is_elsewhere_stays(desk: Desk) -> N
 
 
 def test_an_entry_that_was_not_written_by_an_arrow_goes(desk: Desk) -> None:
-    entry = desk.redis.xadd(desk.keys["dlq"], {"what": "this"}).decode()  # type: ignore[union-attr]
+    entry = desk.stray("dlq", what="this")
     assert desk.forget(entry) == 1
     assert desk.entries("dlq") == []
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fennelq.model.outcome import retried, snoozed
+from fennelq.model.outcome import Outcome, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -64,6 +64,17 @@ def test_a_snoozed_job_is_promoted_without_a_try(desk: Desk) -> None:
     eventually(lambda: desk.promote()[0] == 1)
     (delivery,) = desk.take()
     assert delivery.tries == 0
+
+
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+@pytest.mark.parametrize("outcome", [retried(0, FAILURE), Outcome("Z", b"@1")], ids="RZ")
+def test_a_job_that_ran_finds_back_to_its_own_lane(desk: Desk, outcome: Outcome, priority: str) -> None:
+    (first,) = desk.executing(a_job(priority=priority))
+    desk.finish([first], outcome)
+    desk.promote()
+    (second,) = desk.take()
+    assert second.lane == first.lane
+    desk.finish([second])
 
 
 def test_jobs_are_promoted_in_the_order_they_are_due(desk: Desk) -> None:
@@ -128,7 +139,7 @@ def test_many_promoters_promote_each_job_once(desk: Desk) -> None:
     for page in range(10):
         desk.enqueue(*(a_job(f"{page}-{key}", at_ms=1) for key in range(100)))
     with ThreadPoolExecutor(8) as pool:
-        promoted = sum(done for done, _ in pool.map(lambda _: desk.promote(20), range(80)))
+        promoted = sum(done for done, _ in pool.map(desk.promote, [20] * 80))
     assert promoted == 1000
     assert len(set(desk.waiting())) == len(desk.waiting()) == 1000
 

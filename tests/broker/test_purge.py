@@ -74,14 +74,10 @@ def test_a_page_is_no_more_than_asked_for_of_each_kind(desk: Desk) -> None:
 
 def test_those_who_wait_are_told(desk: Desk) -> None:
     desk.enqueue(a_job())
-    with desk.redis.pubsub() as heard:
-        heard.subscribe("me")
-        heard.get_message(timeout=1)
+    with desk.listening("me") as heard:
         desk.watch("me", "1")
         desk.purge()
-        message = heard.get_message(timeout=1)
-    assert message is not None
-    assert message["data"] == b'mail:1\n{"cancelled":"purged"}'
+        assert heard() == ("me", b'mail:1\n{"cancelled":"purged"}')
 
 
 def test_entries_that_belong_to_no_job_go_and_are_not_the_end(desk: Desk) -> None:

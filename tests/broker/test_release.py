@@ -117,3 +117,31 @@ def test_over_maxmemory_jobs_are_handed_back(desk: Desk, server: Server) -> None
     with server.configured(maxmemory="1"):
         assert desk.release(deliveries) == 3
     assert desk.waiting() == ["1", "2", "3"]
+
+
+def test_a_stranded_job_costs_a_delivery_from_the_tenth_time_on(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    spent: list[int] = []
+    for _ in range(12):
+        held = desk.take()
+        spent.append(held[0].deliveries)
+        assert desk.release(held, "stranded") == 1
+    assert spent == [1] * 10 + [2, 3]
+
+
+def test_a_stop_costs_nothing_however_often_the_job_was_stranded(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    for _ in range(9):
+        desk.release(desk.take(), "stranded")
+    for _ in range(3):
+        desk.release(desk.take())
+    assert desk.take()[0].deliveries == 1
+
+
+def test_the_history_says_why_and_by_whom_a_job_was_handed_back(desk: Desk) -> None:
+    desk.release(desk.executing())
+    desk.release(desk.take("berta"), "stranded")
+    told = desk.history()
+    assert [(line["what"], line["owner"]) for line in told] == [("stopped", "anna"), ("stranded", "berta")]
+    assert all(0 <= desk.now() - line["at"] < 10_000 for line in told)
+    assert desk.record()["H"] == "1"

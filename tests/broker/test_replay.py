@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fennelq.broker.keys import LANES
 from fennelq.broker.trouble import ReplyError, Trouble, classify
-from fennelq.model.outcome import retried
+from fennelq.model.outcome import Outcome, retried
 from tests.broker.desk import DEAD, DONE, FAILURE, Desk, a_job, some_jobs
 from tests.kit.server import Server
 
@@ -65,10 +66,26 @@ def test_a_job_may_die_and_be_replayed_again_and_again(desk: Desk) -> None:
         assert len(desk.result()) == 1
 
 
-def test_a_replayed_job_goes_to_the_lane_of_its_priority(desk: Desk) -> None:
-    desk.replay(*desk.dead(a_job(priority="low")))
-    assert desk.waiting("s:low") == ["1"]
-    assert desk.waiting() == []
+@pytest.mark.parametrize("outcome", [DEAD, Outcome("?")], ids=["dead", "broken"])
+@pytest.mark.parametrize(("priority", "lane"), LANES.items())
+def test_a_replayed_job_finds_back_to_its_own_lane(
+    desk: Desk, outcome: Outcome, priority: str, lane: str
+) -> None:
+    desk.replay(*desk.dead(a_job(priority=priority), outcome=outcome))
+    assert desk.waiting(lane) == desk.everywhere() == ["1"]
+
+
+@pytest.mark.parametrize(("priority", "lane"), LANES.items())
+def test_a_job_that_died_in_quarantine_finds_back_to_its_own_lane(
+    desk: Desk, priority: str, lane: str
+) -> None:
+    desk.executing(a_job(priority=priority))
+    desk.recover()
+    desk.take()
+    desk.recover()
+    desk.finish(desk.fetch(lanes=["iso"]).deliveries, DEAD)
+    desk.replay(desk.entries("dlq")[0][0])
+    assert desk.waiting(lane) == desk.everywhere() == ["1"]
 
 
 def test_a_job_that_expired_long_ago_runs_when_it_is_replayed(desk: Desk) -> None:
@@ -179,7 +196,7 @@ def test_a_record_that_cannot_run_stays_dead(desk: Desk, missing: str) -> None:
 @pytest.mark.audit(lost={"mail:1"})
 def test_an_entry_of_a_job_that_is_elsewhere_is_left_alone(desk: Desk) -> None:
     desk.finish(desk.executing(), retried(86_400, FAILURE))
-    entry = desk.redis.xadd(desk.keys["dlq"], {"i": "1"}).decode()  # type: ignore[union-attr]
+    entry = desk.stray("dlq", i="1")
     assert desk.replay(entry) == [0]
     assert desk.record()["s"] == "R"
 

@@ -24,22 +24,22 @@ def test_enqueue_prints_the_id(shop: Shop) -> None:
     assert shop.ok("enqueue", "tasks:welcome", "42", "--json").json["deduplicated"] is False
 
 
-@pytest.mark.parametrize(
-    ("words", "sent"),
-    [
-        (["welcome", "42"], [[42], {}]),
-        (["welcome", "42", "bye"], [[42, "bye"], {}]),
-        (["welcome", "--kwargs", "template=bye", "42"], [[42], {"template": "bye"}]),
-        (["welcome", "-k", '{"user_id": 42, "template": "bye"}'], [[], {"user_id": 42, "template": "bye"}]),
-        (["welcome", "-k", "user_id=42", "-k", "template=bye"], [[], {"user_id": 42, "template": "bye"}]),
-        (["welcome", "--", "-5"], [[-5], {}]),
-        (["greet", "Bob"], [["Bob"], {}]),
-        (["greet", '"Bob"'], [["Bob"], {}]),
-        (["greet", "42"], [["42"], {}]),
-        (["greet", "42", "2026-01-02T03:04:05"], [["42", "2026-01-02T03:04:05"], {}]),
-        (["greet", "Bob", "null"], [["Bob", None], {}]),
-    ],
-)
+CALLS: list[tuple[list[str], object]] = [
+    (["welcome", "42"], [[42], {}]),
+    (["welcome", "42", "bye"], [[42, "bye"], {}]),
+    (["welcome", "--kwargs", "template=bye", "42"], [[42], {"template": "bye"}]),
+    (["welcome", "-k", '{"user_id": 42, "template": "bye"}'], [[], {"user_id": 42, "template": "bye"}]),
+    (["welcome", "-k", "user_id=42", "-k", "template=bye"], [[], {"user_id": 42, "template": "bye"}]),
+    (["welcome", "--", "-5"], [[-5], {}]),
+    (["greet", "Bob"], [["Bob"], {}]),
+    (["greet", '"Bob"'], [["Bob"], {}]),
+    (["greet", "42"], [["42"], {}]),
+    (["greet", "42", "2026-01-02T03:04:05"], [["42", "2026-01-02T03:04:05"], {}]),
+    (["greet", "Bob", "null"], [["Bob", None], {}]),
+]
+
+
+@pytest.mark.parametrize(("words", "sent"), CALLS)
 def test_arguments_are_read_as_the_task_is_annotated(shop: Shop, words: list[str], sent: object) -> None:
     assert arguments(shop, *words) == sent
 
@@ -58,7 +58,7 @@ def test_arguments_are_read_as_the_task_is_annotated(shop: Shop, words: list[str
         (["welcome", "1", "--delay", "soon"], Exit.USAGE, "is no duration"),
         (["welcome", "1", "--at", "soon"], Exit.USAGE, "is no moment"),
         (["welcome", "1", "--queue", "a b"], Exit.USAGE, "queue 'a b' is not valid"),
-        (["welcome", "1", "--priority", "urgent"], Exit.CONFIGURATION, "priority 'urgent' is not one of"),
+        (["welcome", "1", "--priority", "urgent"], Exit.USAGE, "'urgent' is not one of high, normal, low"),
         (["welcome", "1", "--delay", "1", "--at", "2026-01-01"], Exit.CONFIGURATION, "exclude each other"),
     ],
 )

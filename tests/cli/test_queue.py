@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fennelq import App
+from fennelq import App, clock
 from fennelq.broker.keys import LANES
 from fennelq.broker.verbs import lifecycle, presence
 from fennelq.cli.exits import Exit
@@ -112,12 +112,18 @@ def test_info_says_which_app_which_redis_and_who_works(shop: Shop, redis_url: st
 def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> None:
     async def note(app: App) -> None:
         here = b'{"beat_ms":%d,"interval":1,"running":2,"concurrency":8,"done":5,"queues":["mail"]}'
-        names = {"a": here % 2**52, "b": here % 1, "c": b'{"died":"SIGKILL","beat_ms":1}', "d": b"nonsense"}
+        names = {
+            "a": here % clock.wall_ms(),
+            "b": here % 1,
+            "c": b'{"died":"SIGKILL","beat_ms":1}',
+            "d": b"nonsense",
+            "e": b'{"beat_ms":1e30,"queues":3}',
+        }
         for name, facts in names.items():
             await app.client.ask(presence.note_executor(app.namespace, name, facts))
 
     shop.do(note)
     states = {one["name"]: one["state"] for one in shop.ok("info", "--json").json["executors"]}
-    assert states == {"a": "works", "b": "silent", "c": "ended: SIGKILL", "d": "silent"}
+    assert states == {"a": "works", "b": "silent", "c": "ended: SIGKILL", "d": "silent", "e": "works"}
     [row] = [row for row in shop.ok("info").rows if row[0] == "a"]
     assert (row[1:5], row[-1]) == (["works", "2", "8", "5"], "mail")

@@ -27,10 +27,12 @@ from tests.kit.workers import running
 
 README = ROOT / "README.md"
 TUTORIAL = sorted((DOCS / "tutorial").glob("[0-9]*.md"))
+TESTING = DOCS / "guides/testing.md"
 OTHERS = [
     page
     for page in every_page()
-    if page not in (README, *TUTORIAL) and any(block.language == "python" for block in blocks_of(page))
+    if page not in (README, TESTING, *TUTORIAL)
+    and any(block.language == "python" for block in blocks_of(page))
 ]
 SAID_BY_WORKER = "the worker says"
 NOT_RUN = "not run: "
@@ -56,7 +58,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("pages", [[README], TUTORIAL], ids=["README.md", "tutorial"])
+@pytest.mark.parametrize("pages", [[README], TUTORIAL, [TESTING]], ids=["README.md", "tutorial", "testing"])
 def test_a_newcomer_who_types_what_is_shown_gets_what_is_shown(
     pages: list[Path], terminal: Terminal, tmp_path: Path
 ) -> None:
@@ -108,23 +110,20 @@ class Reader:
 
     async def _try(self, block: Block, workers: AsyncExitStack) -> None:
         code = compiled(block)
-        if block.file:
-            self._save(block.file, block.text)
-            for app in self._apps_of(block) - self._served:
-                self._served.add(app)
-                await workers.enter_async_context(running(app))
-        elif not block.note.startswith(NOT_RUN):
+        if block.note.startswith(NOT_RUN):
+            return
+        if block.file is None:
             await self._execute(code)
+            return
+        (self._folder / block.file).write_text(block.text, "utf-8")
+        for app in self._apps_of(block.file, block.text) - self._served:
+            self._served.add(app)
+            await workers.enter_async_context(running(app))
 
-    def _save(self, file: str, text: str) -> None:
-        path = self._folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-
-    def _apps_of(self, block: Block) -> set[App]:
-        if not block.file or "App(" not in block.text:
+    def _apps_of(self, file: str, text: str) -> set[App]:
+        if "App(" not in text:
             return set()
-        module = import_module(block.file.removesuffix(".py").replace("/", "."))
+        module = import_module(file.removesuffix(".py"))
         return {value for value in vars(module).values() if isinstance(value, App)}
 
     async def _execute(self, code: CodeType) -> None:

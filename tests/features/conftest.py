@@ -12,14 +12,17 @@ from fennelq import App
 
 MakeApp = Callable[..., App]
 
+IMPATIENT = {"schedule_interval": 0.02, "heartbeat_interval": 0.1}
+"""Look often for jobs that have become due and for queues that have turned up."""
+
 
 @pytest.fixture
 async def make_app(redis_url: str) -> AsyncIterator[MakeApp]:
-    """`make_app(result_ttl=1)`: the app "shop" with these settings. It looks for due jobs fifty times a second."""
+    """`make_app(result_ttl=1)`: the app "shop" with these settings, for tests that are coroutines."""
     made: list[App] = []
 
     def make(name: str = "shop", **settings: Any) -> App:
-        app = App(name, **{"redis_url": redis_url, "schedule_interval": 0.02, **settings})
+        app = App(name, **{"redis_url": redis_url, **IMPATIENT, **settings})
         made.append(app)
         return app
 

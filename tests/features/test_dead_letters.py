@@ -256,6 +256,7 @@ async def test_ids_that_are_not_dead_are_no_harm(shop: Shop) -> None:
     assert await shop.waiting() == 2
 
 
+@pytest.mark.both_servers
 async def test_eight_replays_at_once_bring_each_job_back_once(shop: Shop, make_app: MakeApp) -> None:
     dead = await shop.kill(charges=200)
     shop.broken = False

@@ -409,4 +409,6 @@ async def make_due(app: App, job_id: str) -> None:
     from fennelq.broker.verb import Command
 
     queue, _, key = job_id.partition(":")
-    await app.client.ask(Command(["ZADD", app.client.keys(queue)["retry"], "XX", 0, key], int))
+    keys = app.client.keys(queue)
+    await app.client.ask(Command(["ZADD", keys["retry"], "XX", 0, key], int))
+    await app.client.ask(Command(["PUBLISH", f"{keys.prefix}wake", 0], int))

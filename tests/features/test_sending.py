@@ -211,8 +211,8 @@ async def test_a_delay_whose_replies_are_lost_makes_exactly_one_job(
     await caller.delay(0)
     fate = random.Random(7)
     proxy.drop_replies(lambda _: fate.random() < 0.5, command="EVALSHA", cut=True)
-    results = [await caller.delay(n) for n in range(1, 41)]
-    results += await asyncio.gather(*(caller.delay(n) for n in range(41, 141)))
+    results = [await caller.delay(n) for n in range(1, 21)]
+    results += await asyncio.gather(*(caller.delay(n) for n in range(21, 141)))
     results += await caller.app.enqueue([caller.job(n) for n in range(141, 500)])
     assert proxy.counters.dropped > 10
     assert not any(result.deduplicated for result in results)

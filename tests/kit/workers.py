@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from anyio.from_thread import start_blocking_portal
 
 from fennelq import App
 from fennelq.broker.keys import LANES
@@ -39,3 +42,12 @@ async def running(
     finally:
         executor.stop()
         await life
+
+
+@contextmanager
+def running_aside(app: App, **how: Any) -> Iterator[Executor]:
+    """`running`, in a thread with a loop of its own: for tests that have no loop, or block theirs."""
+    with start_blocking_portal() as portal:
+        with portal.wrap_async_context_manager(running(app, **how)) as executor:
+            yield executor
+        portal.call(app.close)

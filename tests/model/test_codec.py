@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, NewType, TypeVar
 
 import orjson
 import pytest
@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from fennelq.errors import ConfigurationError, InvalidArguments
 from fennelq.model.codec import ANY_RESULT, NO_ARGUMENTS, CallCodec, ResultCodec
 
-QUICK = settings(deadline=None, max_examples=40)
+QUICK = settings(deadline=None, max_examples=25)
 TASK = "shop:welcome"
 T = TypeVar("T")
 
@@ -49,6 +49,14 @@ class Point:
     x: float
     label: bytes = b""
     tags: list[str] = field(default_factory=list[str])
+
+
+@dataclass
+class Spot:
+    """As good as a Point in JSON."""
+
+    x: float
+    label: bytes = b""
 
 
 class Order(BaseModel):
@@ -118,6 +126,18 @@ def sent(annotation: Any, value: Any) -> Any:
     return arrived(codec_of(annotation), codec_of(annotation), (value,), {})[0][0]
 
 
+def returned(annotation: Any, value: Any) -> Any:
+    """What comes back when a function of this return type answers `value`."""
+    return returns_of(annotation).decode(returns_of(annotation).encode(value))
+
+
+def returns_of(annotation: Any) -> ResultCodec[Any]:
+    def function() -> None: ...
+
+    function.__annotations__ = {} if annotation is None else {"return": annotation}
+    return ResultCodec.of(TASK, function)
+
+
 def arrived(sender: CallCodec, receiver: CallCodec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return receiver.decode(sender.encode(args, kwargs))
 
@@ -144,8 +164,8 @@ def same(one: Any, other: Any) -> bool:
 ints = st.integers() | st.integers(min_value=-(10**40), max_value=10**40)
 texts = st.text()
 moments = st.datetimes(
-    min_value=datetime(1, 1, 3),
-    max_value=datetime(9999, 12, 29),
+    min_value=datetime.fromisoformat("0001-01-03"),
+    max_value=datetime.fromisoformat("9999-12-29"),
     timezones=st.sampled_from(
         [UTC, timezone(timedelta(hours=5, minutes=30)), timezone(-timedelta(hours=11))]
     ),
@@ -154,10 +174,13 @@ decimals = st.decimals(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
     st.none() | st.booleans() | ints | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
-    max_leaves=12,
+    max_leaves=6,
 )
 points = st.builds(Point, st.floats(allow_nan=False), st.binary(), st.lists(texts, max_size=3))
-orders = st.builds(Order, id=ints, price=decimals, when=st.none() | moments, point=st.none() | points)
+# In a model, its own settings count: bytes are text there, and floats are finite.
+spots = st.builds(Point, st.floats(allow_nan=False, allow_infinity=False), texts.map(str.encode))
+orders = st.builds(Order, id=ints, price=decimals, when=st.none() | moments, point=st.none() | spots)
+camels = ints.map(lambda number: Camel.model_validate({"user-id": number}))
 
 TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (int, ints),
@@ -183,7 +206,7 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (UserId, ints),
     (Point, points),
     (Order, orders),
-    (Camel, st.builds(Camel, **{"user-id": ints})),
+    (Camel, camels),
     (Box[int], st.builds(Box[int], inside=ints)),
     (Address, st.fixed_dictionaries({}, optional={"street": texts, "number": ints})),
     (Pair, st.builds(Pair, ints, texts)),
@@ -201,8 +224,8 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Mapping[str, int], st.dictionaries(texts, ints)),
     (int | str, ints | texts),
     (float | int, ints | st.floats(allow_nan=False)),
-    (datetime | str, moments | texts),
-    (Optional[uuid.UUID], st.none() | st.uuids()),
+    (datetime | str, moments | texts.filter(lambda text: not text[:1].isnumeric())),
+    (uuid.UUID | None, st.none() | st.uuids()),
     (Order | None, st.none() | orders),
     (
         list[dict[str, tuple[int, datetime | None]]],
@@ -218,16 +241,20 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("annotation", "values"), TYPES, ids=lambda part: str(part)[:60] if part else "untyped"
+EVERY_TYPE = pytest.mark.parametrize(
+    ("annotation", "values"), [pytest.param(*pair, id=str(pair[0] or "untyped")) for pair in TYPES]
 )
+
+
+@EVERY_TYPE
 @QUICK
 @given(data=st.data())
-def test_a_value_arrives_as_what_the_annotation_says(
+def test_a_value_arrives_and_comes_back_as_what_the_annotation_says(
     annotation: Any, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     value = data.draw(values)
     assert same(sent(annotation, value), value)
+    assert same(returned(annotation, value), value)
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
@@ -274,20 +301,17 @@ def test_aliases_and_computed_fields_of_a_model_are_no_obstacle() -> None:
     st.tuples(ints, texts, json_values), st.fixed_dictionaries({}, optional={"c": json_values, "d": moments})
 )
 def test_a_whole_call_arrives(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    def task(
-        a: int,
-        b: str,
-        untyped,
-        *,
-        c: dict[str, Any] | list[Any] | str | float | None = None,
-        d: datetime = ...,
-    ) -> None: ...  # type: ignore[no-untyped-def,assignment]
+    def task(a: int, b: str, untyped: object, *, c: Any = None, d: datetime | None = None) -> None: ...
 
+    del task.__annotations__["untyped"]
     codec = CallCodec(TASK, task)
     assert arrived(codec, CallCodec(TASK, task), args, kwargs) == (args, kwargs)
 
 
 # How a call may be written
+
+
+def of_one(a: int) -> None: ...
 
 
 def every_kind(a: int, /, b: int = 2, *rest: str, c: bool = False, **others: float) -> None: ...
@@ -407,9 +431,9 @@ def test_a_refusal_tells_where_inside_the_value_it_is() -> None:
     ("function", "args", "kwargs", "said"),
     [
         (every_kind, (), {}, "missing a required argument: 'a'"),
-        (lambda: None, (1,), {}, "too many positional arguments"),
-        (lambda a: None, (1,), {"b": 2}, "unexpected keyword argument 'b'"),
-        (lambda a: None, (1,), {"a": 2}, "multiple values for argument 'a'"),
+        (of_one, (1, 2), {}, "too many positional arguments"),
+        (of_one, (1,), {"b": 2}, "unexpected keyword argument 'b'"),
+        (of_one, (1,), {"a": 2}, "multiple values for argument 'a'"),
     ],
 )
 def test_a_missing_or_extra_argument_is_named_together_with_the_signature(
@@ -440,9 +464,36 @@ def test_what_a_model_cannot_read_back_does_not_leave() -> None:
         assert "cannot be read back" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (datetime | str, "0"),
+        (float | str, math.nan),
+        (bytes | str, "abc"),
+        (Point | Spot, Spot(1.5)),
+        (list[datetime | str], ["0"]),
+        (dict[str, list[int] | tuple[int, ...]] | None, {"a": (1, 2)}),
+    ],
+)
+def test_a_value_that_would_arrive_as_another_member_of_its_union_is_refused(
+    annotation: Any, value: Any
+) -> None:
+    error = refusal(codec_of(annotation), value)
+    assert error.parameter == "p"
+    assert "would arrive as" in str(error)
+
+
+def test_the_members_of_a_union_that_json_tells_apart_all_arrive() -> None:
+    plain: Any = int | float | str | list[int] | dict[str, int] | None
+    for value in (1, 1.5, "1", None, [1], {"a": 1}):
+        assert same(sent(plain, value), value)
+    classes: Any = Order | Point | Colour
+    for member in (Order(id=1), Point(1.5), Colour.RED):
+        assert same(sent(classes, member), member)
+
+
 def test_a_value_that_cannot_be_written_is_refused_by_name() -> None:
-    broken = Order(id=1)
-    broken.__dict__["price"] = object()
+    broken = Order.model_construct(id=1, price=object())
     assert refusal(codec_of(Order), broken).parameter == "p"
     assert refusal(codec_of(str), "half a surrogate: \ud83d").parameter == "p"
     assert refusal(codec_of(), ["\ud83d"]).parameter == "p"
@@ -482,7 +533,7 @@ def test_an_annotation_that_is_no_data_is_named_at_the_first_call() -> None:
 
 @pytest.mark.parametrize("annotation", ["Nowhere", "uuid.Nowhere", "'int' | None", "not python ("])
 def test_an_annotation_that_cannot_be_resolved_is_refused_when_the_task_is_declared(annotation: str) -> None:
-    def task(p): ...  # type: ignore[no-untyped-def]
+    def task(p: object) -> None: ...
 
     task.__annotations__["p"] = annotation
     with pytest.raises(
@@ -494,9 +545,6 @@ def test_an_annotation_that_cannot_be_resolved_is_refused_when_the_task_is_decla
 
 
 # What arrives from strangers
-
-
-garbage = st.binary(max_size=60) | json_values.map(orjson_or_nothing := lambda value: _json(value))
 
 
 def _json(value: Any) -> bytes:
@@ -576,13 +624,14 @@ def test_calls_of_different_shapes_are_told_apart_whatever_came_before() -> None
     def task(a: int = 0, b: str = "", *, c: int = 0) -> None: ...
 
     codec = CallCodec(TASK, task)
-    for raw, call in (
+    calls: list[tuple[bytes, Any]] = [
         (b"[[1],{}]", ((1,), {})),
         (b'[[1,"x"],{}]', ((1, "x"), {})),
         (b"[[],{}]", ((), {})),
         (b'[[],{"b":"x","a":1}]', ((), {"b": "x", "a": 1})),
         (b'[[1],{"c":3}]', ((1,), {"c": 3})),
-    ):
+    ]
+    for raw, call in calls:
         for _ in range(3):
             assert codec.decode(raw) == call
 
@@ -598,23 +647,6 @@ def test_the_shapes_that_are_remembered_are_bounded() -> None:
 
 
 # Results
-
-
-@pytest.mark.parametrize(
-    ("annotation", "values"), TYPES, ids=lambda part: str(part)[:60] if part else "untyped"
-)
-@QUICK
-@given(data=st.data())
-def test_a_result_comes_back_as_what_the_annotation_says(
-    annotation: Any, values: st.SearchStrategy[Any], data: st.DataObject
-) -> None:
-    value = data.draw(values)
-
-    def task() -> None: ...
-
-    task.__annotations__ = {} if annotation is None else {"return": annotation}
-    returns = ResultCodec.of(TASK, task)
-    assert same(ResultCodec.of(TASK, task).decode(returns.encode(value)), value)
 
 
 def test_a_result_is_plain_json() -> None:
@@ -648,11 +680,8 @@ def test_a_task_annotated_with_none_has_no_result() -> None:
     ],
 )
 def test_a_result_that_would_not_come_back_is_a_value_error(annotation: Any, value: Any) -> None:
-    def task() -> None: ...
-
-    task.__annotations__ = {} if annotation is None else {"return": annotation}
     with pytest.raises(ValueError, match="the result cannot be encoded"):
-        ResultCodec.of(TASK, task).encode(value)
+        returns_of(annotation).encode(value)
 
 
 @given(raw=st.binary(max_size=40) | json_values.map(_json))

@@ -28,7 +28,7 @@ local function cancel(job)
   local f = load(record_of(job))
   if not f then return -1 end
   if not take_out(job, f) then return 0 end
-  settle_job(job, f.p, 'K', envelope, '', failure_ttl, why)
+  settle_job(job, f.p, 'K', failure_ttl, envelope)
   return 1
 end
 

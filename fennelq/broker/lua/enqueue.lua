@@ -34,15 +34,14 @@ local function take_key(name, job, window)
 end
 
 -- Fields that most jobs do not have, appended to those that all have.
-local function with_extras(fields, lane, args, more)
+local function with_extras(fields, args, more)
+  if not more then return fields end
   local function add(name, value)
     if value then
       fields[#fields + 1] = name
       fields[#fields + 1] = value
     end
   end
-  add('m', lane ~= 's' and lane)
-  if not more then return fields end
   add('o', more.o)
   add('E', more.x and now + more.x)
   add('k', more.k and ((more.w > 0 and '~' or '=') .. more.k))
@@ -64,11 +63,12 @@ local function create(job, lane, due, task, args, extra)
   end
   if due ~= '' then
     later(sched, job, due_at(due))
-    redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, lane, args, more)))
+    redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, args, more)))
+    keep_lane(record, lane)
   else
     local place = lane .. '/' .. redis.call('XADD', prefix .. lane, '*', 'i', job, 'n', '1')
-    if more or lane ~= 's' then
-      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 'p', place, 'c', stamp}, lane, args, more)))
+    if more then
+      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 'p', place, 'c', stamp}, args, more)))
     else
       redis.call('HSET', record, 't', task, 'a', args, 'p', place, 'c', stamp)
     end

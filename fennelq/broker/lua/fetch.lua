@@ -27,18 +27,18 @@ local function drop(lane, entry)
   redis.call('XDEL', prefix .. lane, entry)
 end
 
-local function close(lane, entry, job, kind, envelope, failure, why)
+local function close(lane, entry, job, kind, value)
   drop(lane, entry)
-  settle_job(job, lane .. '/' .. entry, kind, envelope, failure, failure_ttl, why)
+  settle_job(job, lane .. '/' .. entry, kind, failure_ttl, value)
 end
 
 local function close_failed(lane, entry, job, kind, type, problem, why)
   local failure = cjson.encode({type = type, message = problem, traceback = '', reason = why, tries = 0})
-  close(lane, entry, job, kind, '{"dead":' .. failure .. '}', failure, why)
+  close(lane, entry, job, kind, failure)
 end
 
 local function start(lane, entry, job, deliveries, record, f)
-  local fence = (tonumber(f.f) or 0) + 1
+  local fence = tostring((tonumber(f.f) or 0) + 1)
   redis.call('HSET', record, 's', 'X', 'w', consumer, 'b', stamp, 'f', fence)
   local n = #jobs
   jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = lane, entry, job, f.t, f.a
@@ -62,7 +62,7 @@ local function admit(lane, entry, job, deliveries)
   elseif f.v and tonumber(f.v) ~= VERSION then
     close_failed(lane, entry, job, 'U', 'UnknownVersion', 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION, 'unknown_version')
   elseif expires and expires <= now then
-    close(lane, entry, job, 'K', '{"cancelled":"expired"}', '', 'expired')
+    close(lane, entry, job, 'K', '{"cancelled":"expired"}')
   else
     start(lane, entry, job, deliveries, record, f)
   end

@@ -8,7 +8,7 @@
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience
---@each lane, entry, job, kind, value, failure, ttl, why
+--@each place, job, ending, value
 --@include now, keys, place, history, later, settle
 --@flags allow-oom
 
@@ -25,13 +25,14 @@ local function done_before(job, place)
   return known[2] == place or known[3] == place
 end
 
+-- `ending` is the kind and its number in one word, because every word of a call costs: S3600000, R1500, Z+60000.
 local answers = {}
 for i = first, #ARGV, stride do
-  local lane, entry, job = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local place = lane .. '/' .. entry
+  local place, job, ending = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local lane, entry = split(place)
   if redis.pcall('XACK', prefix .. lane, GROUP, entry) == 1 then
     remove(lane, entry)
-    settle_job(job, place, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7])
+    settle_job(job, place, string.sub(ending, 1, 1), string.sub(ending, 2), ARGV[i + 3])
     answers[#answers + 1] = 1
   else
     answers[#answers + 1] = done_before(job, place) and 2 or 0

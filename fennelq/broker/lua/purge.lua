@@ -11,7 +11,7 @@ local purged, met = 0, 0
 local envelope = '{"cancelled":"purged"}'
 
 local function close(job, place)
-  settle_job(job, place, 'K', envelope, '', failure_ttl, 'purged')
+  settle_job(job, place, 'K', failure_ttl, envelope)
   purged = purged + 1
 end
 

@@ -40,12 +40,14 @@ local function give_up(lane, entry, job, f, deliveries)
     type = 'CrashLoop', traceback = '', reason = 'crash_loop', tries = tonumber(f.n) or 0,
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
   })
-  settle_job(job, lane .. '/' .. entry, 'D', '{"dead":' .. failure .. '}', failure, failure_ttl, 'crash_loop')
+  settle_job(job, lane .. '/' .. entry, 'D', failure_ttl, failure)
   dead = dead + 1
 end
 
 local function requeue(lane, job, f, deliveries)
-  local to = deliveries + 1 >= QUARANTINE_FROM and 'iso' or (f.m or 's')
+  local home = f.m or lane
+  local to = deliveries + 1 >= QUARANTINE_FROM and 'iso' or home
+  if to == 'iso' then keep_lane(record_of(job), home) end
   ready(record_of(job), job, to, deliveries + 1)
   requeued = requeued + 1
 end

@@ -177,7 +177,7 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
         task=said.get("t", ""),
         queue=queue,
         status=status,
-        priority=_PRIORITY.get(said.get("m", ""), "normal"),
+        priority=_PRIORITY.get(said.get("m") or said.get("p", "").partition("/")[0], "normal"),
         tries=int(said.get("n", 0)) + (1 if said.get("s") in ("X", "S", "N") else 0),
         deliveries=int(said.get("f", 0)),
         place=None if status.ended and status is not Status.DEAD else place,

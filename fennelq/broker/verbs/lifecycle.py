@@ -11,7 +11,7 @@ from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Verb, Word, as_is, text
 from fennelq.model.job import AnyJob, Delivery
-from fennelq.model.outcome import Outcome
+from fennelq.model.outcome import RETRY, SNOOZE, Outcome
 
 MOST_JOBS = 100
 """Jobs per script call: more gains nothing and holds the server longer."""
@@ -88,7 +88,8 @@ def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) ->
     arrow = script("finish")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes]
     for delivery, outcome in settled:
-        args += (delivery.lane, delivery.entry, delivery.key, *outcome)
+        ending, value = _ending(outcome)
+        args += (f"{delivery.lane}/{delivery.entry}", delivery.key, ending, value)
     return Verb(arrow, arrow.of(keys), args, as_is)
 
 
@@ -155,6 +156,14 @@ def watch(
     """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job."""
     arrow = script("watch")
     return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
+
+
+def _ending(outcome: Outcome) -> tuple[str, bytes]:
+    """Kind and number in one word, and what is written down."""
+    kind = outcome.kind
+    if kind in (RETRY, SNOOZE):
+        return kind + outcome.value.decode(), outcome.error
+    return f"{kind}{outcome.ttl_ms}", outcome.error or outcome.value
 
 
 def _due(job: AnyJob) -> str:

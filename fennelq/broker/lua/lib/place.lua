@@ -4,6 +4,11 @@ local function ready(record, job, lane, deliveries)
   redis.call('HSET', record, 's', 'Q', 'p', lane .. '/' .. entry)
 end
 
+-- A job that leaves its lane must find back to it. While it is there its place says so, and nothing is written.
+local function keep_lane(record, lane)
+  if lane ~= 's' and lane ~= 'iso' then redis.call('HSET', record, 'm', lane) end
+end
+
 -- When a job is due: '+ms' counts from now, '@ms' is a moment.
 local function due_at(text)
   local sign, ms = string.match(text, '^([+@])(%d+)$')

@@ -42,50 +42,61 @@ end
 
 local settle = {}
 
--- Success. The arguments have served; `p` goes on naming the token that settled the job.
-function settle.S(record, job, _, kind, envelope, _, ttl)
-  local known = redis.call('HMGET', record, 'W', 'k', 'H', 'L')
+-- Success: the result, and how long it is kept. The arguments have served; `p` goes on naming the token that settled.
+function settle.S(record, job, _, kind, ttl, envelope)
+  -- A record with the four fields of enqueue and the four of fetch has nobody waiting, no key, no history.
+  local plain = redis.call('HLEN', record) == 8
+  local known = plain and {} or redis.call('HMGET', record, 'W', 'k', 'H', 'L')
   redis.call('HSET', record, 's', kind, 'z', stamp, 'a', '')
   publish_result(record, job, envelope, ttl, known[1])
   end_of_record(record, job, known[2], known[3], keep_for(ttl, known[4]))
 end
 settle.N = settle.S
 
-function settle.K(record, job, place, _, envelope, _, ttl, why)
+-- Cancelled: {"cancelled": why}, and how long that is kept.
+function settle.K(record, job, place, _, ttl, envelope)
   local known = redis.call('HMGET', record, 'W', 'k', 'H', 'L')
-  redis.call('HSET', record, 's', 'K', 'z', stamp, 'y', why, 'p', place)
+  redis.call('HSET', record, 's', 'K', 'z', stamp, 'y', cjson.decode(envelope).cancelled, 'p', place)
   publish_result(record, job, envelope, ttl, known[1])
   end_of_record(record, job, known[2], known[3], keep_for(ttl, known[4]))
 end
 
--- A dead job's record lives exactly as long as its DLQ entry: no TTL here, `gc` and `purge` end both together.
-function settle.D(record, job, place, _, envelope, failure, ttl, why)
+-- Dead: the failure, and how long the result that tells of it is kept. The record lives exactly as long as its DLQ
+-- entry: no TTL here, `gc` and `purge` end both together.
+function settle.D(record, job, place, _, ttl, failure)
+  keep_lane(record, (split(place)))
   local known = redis.call('HMGET', record, 'W', 't')
   local told = cjson.decode(failure)
+  local why = told.reason or 'failed'
   local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', told.type, 'm', string.sub(told.message, 1, 200), 'y', why)
   redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', why, 'n', tonumber(told.tries) or 0, 'p', 'dlq/' .. entry, 'T', place)
-  publish_result(record, job, envelope, ttl, known[1])
+  publish_result(record, job, '{"dead":' .. failure .. '}', ttl, known[1])
   return 'D'
 end
 
-function settle.R(record, job, place, _, wait, failure, _, why)
-  remember(record, job, 'failed', redis.call('HGET', record, 'w'), why)
+-- Retry: the failure, and how long to wait.
+function settle.R(record, job, place, _, wait, failure)
+  keep_lane(record, (split(place)))
+  remember(record, job, 'failed', redis.call('HGET', record, 'w'), cjson.decode(failure).type)
   later(retry, job, now + wait)
   redis.call('HINCRBY', record, 'n', 1)
   redis.call('HSET', record, 's', 'R', 'x', failure, 'p', 'retry', 'T', place)
 end
 
+-- Snoozed: until when.
 function settle.Z(record, job, place, _, due)
+  keep_lane(record, (split(place)))
   later(sched, job, due_at(due))
   redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
 end
 
 -- Nobody here knows the task (yet): somebody else may, during a deploy. The job comes back a little later, and is dead
 -- when nobody has known it for `patience`. It spends neither a try nor a delivery.
-function settle.U(record, job, place, _, envelope, failure, ttl, why)
+function settle.U(record, job, place, _, ttl, failure)
   redis.call('HSETNX', record, 'U', stamp)
   local since = now - redis.call('HGET', record, 'U')
-  if since >= tonumber(patience) then return settle.D(record, job, place, 'D', envelope, failure, ttl, why) end
+  if since >= tonumber(patience) then return settle.D(record, job, place, 'D', ttl, failure) end
+  keep_lane(record, (split(place)))
   later(sched, job, now + math.min(30000, math.max(500, since)))
   redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
 end
@@ -103,15 +114,16 @@ local function bury(record, job, place, problem)
   redis.pcall('ZREM', sched, job)
   local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', 'Broken', 'm', string.sub(text, 1, 200), 'y', 'broken')
   redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', 'broken', 'p', 'dlq/' .. entry, 'T', place)
+  keep_lane(record, (split(place)))
   redis.call('PERSIST', record)
   redis.call('DEL', result_of(job))
   publish_result(record, job, '{"dead":' .. failure .. '}', failure_ttl, known[1])
 end
 
 -- Settles one job in its own pcall, so that one that fails takes no other with it. What it came to may be another kind.
-local function settle_job(job, place, kind, value, failure, ttl, why)
+local function settle_job(job, place, kind, number, value)
   local record = record_of(job)
-  local done, came_to = pcall(settle[kind], record, job, place, kind, value, failure, ttl, why)
+  local done, came_to = pcall(settle[kind], record, job, place, kind, number, value)
   if done then
     count(came_to or kind)
   else

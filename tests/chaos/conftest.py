@@ -1,0 +1,47 @@
+"""What the tests of the promise may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.chaos.fleet import Fleet
+from tests.kit.ledger import Ledger
+from tests.kit.server import Server
+from tests.kit.spawn import Spawner
+
+Figure = Callable[[str, object], None]
+
+
+@pytest.fixture
+def fleet(spawn: Spawner, server: Server, ledger: Ledger) -> Fleet:
+    """Workers on `server`, none of them started yet."""
+    return Fleet(spawn, server, ledger)
+
+
+@pytest.fixture
+def a_server(used_servers: list[Server]) -> Iterator[Callable[..., Server]]:
+    """`a_server(aof=True)`: one of the test's own, running."""
+    made: list[Server] = []
+
+    def make(**options: Any) -> Server:
+        made.append(Server(**options).start())
+        used_servers.append(made[-1])
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Figure:
+    """`figure("F1", "…")`: what was measured for a row of the fault matrix. `make chaos` lists them at the end."""
+
+    def tell(row: str, what: object) -> None:
+        print(f"{row}: {what}")
+        record_property(row, str(what))
+
+    return tell

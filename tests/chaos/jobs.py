@@ -1,0 +1,144 @@
+"""The app whose workers are killed. Each run writes its start and its end to the ledger of the test, if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final
+
+from fennelq import App, RetryPolicy, current_job
+from fennelq.task import AnyTask
+from tests.kit.ledger import LEDGER_VARIABLE, Ledger
+
+NAME: Final = "chaos"
+
+
+@cache
+def _ledger() -> Ledger | None:
+    return Ledger.inherited() if LEDGER_VARIABLE in os.environ else None
+
+
+@contextmanager
+def written_down(note: str = "") -> Iterator[None]:
+    """A run: its end is written only when nothing was raised. The token is the fence."""
+    job, ledger = current_job(), _ledger()
+    if ledger is None:
+        yield
+        return
+    ledger.start(job.id, str(job.fence), note)
+    yield
+    ledger.end(job.id, str(job.fence), note)
+
+
+async def work(milliseconds: float) -> int:
+    """Takes that long."""
+    with written_down():
+        await asyncio.sleep(milliseconds / 1000)
+    return current_job().fence
+
+
+async def flaky(milliseconds: float) -> int:
+    """Its first try fails."""
+    with written_down():
+        await asyncio.sleep(milliseconds / 1000)
+        if current_job().tries == 1:
+            raise ConnectionError("the first try fails")
+    return current_job().fence
+
+
+async def due(at_ms: int) -> int:
+    """Answers how many milliseconds late it has started, by this machine's monotonic clock."""
+    late = round(time.monotonic() * 1000) - at_ms
+    with written_down(str(late)):
+        return late
+
+
+async def block(seconds: float) -> str:
+    """Blocks the loop, as a call does that should have been awaited."""
+    with written_down():
+        time.sleep(seconds)  # noqa: ASYNC251 – that is the fault
+    return "done"
+
+
+async def spin(seconds: float) -> str:
+    """Blocks the loop with Python code."""
+    with written_down():
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+    return "done"
+
+
+async def hog(seconds: float) -> str:
+    """Blocks every thread of the process, in one call of C that keeps the interpreter's lock."""
+    with written_down():
+        pace = 5_000_000
+        began = time.monotonic()
+        sum(range(pace))
+        per_second = pace / (time.monotonic() - began)
+        sum(range(round(per_second * seconds)))
+    return "done"
+
+
+async def poison(how: str) -> None:
+    """Kills its process."""
+    with written_down(how):
+        _DEATHS[how]()
+        await asyncio.sleep(60)
+
+
+def in_thread(seconds: float) -> str:
+    """A plain function, in a thread that nobody can stop."""
+    with written_down():
+        time.sleep(seconds)
+    return "done"
+
+
+async def unprintable() -> Any:
+    """Its result cannot be encoded."""
+    with written_down():
+        return {1: object()}
+
+
+def _eat_memory() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    try:
+        bytearray(1 << 30)
+    except MemoryError:
+        os.abort()  # as a library written in C does when it gets no memory
+
+
+_DEATHS: Final = {
+    "exit": lambda: os._exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: ctypes.string_at(0),
+    "memory": _eat_memory,
+}
+DEATHS: Final = tuple(_DEATHS)
+
+FUNCTIONS: Final = (work, flaky, due, block, spin, hog, poison, in_thread, unprintable)
+
+
+def app_of(**settings: Any) -> App:
+    """The app, for a client with settings of its own."""
+    app = App(NAME, **settings)
+    at_once = RetryPolicy.fixed(3, delay=0)
+    for function in FUNCTIONS:
+        app.task(retry=at_once)(function)
+    return app
+
+
+def task_of(app: App, function: Any) -> AnyTask:
+    """The task that a function of this module is in an app."""
+    return app.tasks[f"{__name__}:{function.__name__}"]
+
+
+app = app_of()

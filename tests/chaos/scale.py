@@ -1,0 +1,22 @@
+"""How much of it: a little with every `make test`, all of it with `make chaos`; and from which seed."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Final
+
+LONG: Final = os.environ.get("CHAOS_LONG") == "1"
+SEED: Final = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+"""`CHAOS_SEED=…` does the same again: the same jobs, the same faults at the same moments, as far as machines do."""
+
+
+def of(few: int, *, long: int) -> int:
+    """A number that is larger in the long run."""
+    return long if LONG else few
+
+
+def dice(*what: object) -> random.Random:
+    """Chance for one purpose, told by its name: another purpose does not disturb it."""
+    print(f"CHAOS_SEED={SEED}")
+    return random.Random(f"{SEED} {what}")

