@@ -206,16 +206,20 @@ class BlockingLink:
 
     def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
         """Say it and return the answer; an error of the server is raised. `what` names it for crash points."""
-        try:
-            if self._socket is None:
-                self._connect(min(timeout, CONNECT_TIMEOUT))
-            reply = self._exchange(words, timeout, what)
-        except BaseException:
-            self.close()
-            raise
+        (reply,) = self.call_all([words], timeout, what)
         if isinstance(reply, ReplyError):
             raise reply
         return reply
+
+    def call_all(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
+        """Say many things in one breath; errors of the server are among the answers."""
+        try:
+            if self._socket is None:
+                self._connect(min(timeout, CONNECT_TIMEOUT))
+            return self._exchange(calls, timeout, what)
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, timeout: float) -> Any:
         """The next message of a subscription; after a TimeoutError the connection is as good as before."""
@@ -231,7 +235,7 @@ class BlockingLink:
         self._socket = self._opened(timeout)
         self._feed, self._gets = _parser()
         for words in self.address.greeting:
-            reply = self._exchange(words, timeout)
+            (reply,) = self._exchange([words], timeout)
             if isinstance(reply, ReplyError):
                 raise reply
 
@@ -246,13 +250,13 @@ class BlockingLink:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return address.tls.wrap_socket(sock, server_hostname=address.host) if address.tls else sock
 
-    def _exchange(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
+    def _exchange(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
         sock = self._connected()
         sock.settimeout(timeout)
-        sock.sendall(_packed(tuple(words)))
+        sock.sendall(b"".join(_packed(tuple(words)) for words in calls))
         if crash.at is not None:
             crash.at(f"sent:{what}")
-        return self._next(sock, timeout)
+        return [self._next(sock, timeout) for _ in calls]
 
     def _next(self, sock: socket.socket, timeout: float) -> Any:
         sock.settimeout(timeout)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from fennelq import log
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
+from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle
-from fennelq.broker.verbs.lifecycle import Lifetimes
+from fennelq.broker.verbs.lifecycle import Lifetimes, Sweep
 from fennelq.settings import Settings
 
 _logger = log.get("fennelq.recovery")
@@ -38,27 +39,30 @@ class Recovery:
         """Sweep every queue once, if this executor may judge others at all."""
         if not self._steady():
             return self._settings.maintenance
-        for keys in self._queues():
-            await self._sweep(keys)
+        await self._sweep(self._queues())
         return self._settings.maintenance
 
-    async def _sweep(self, keys: QueueKeys) -> None:
-        more = False
-        for _ in range(_PAGES):
-            page = await self._broker.run(
-                lifecycle.recover(
-                    keys,
-                    self._lifetimes,
-                    lease_ms=round(self._settings.lease * 1000),
-                    interval_ms=max(1, round(self._settings.maintenance * 900)),
-                    max_deliveries=self._settings.max_deliveries,
-                    beaten_ms=self._beaten_ms(),
-                    more=more,
-                    deaths=self._deaths(),
-                )
-            )
-            if page.requeued or page.dead:
-                _logger.warning("jobs_recovered", queue=keys.queue, requeued=page.requeued, dead=page.dead)
-            if not page.more:
+    async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
+        """A page of each, in one breath, and further pages of those that have more."""
+        for number in range(_PAGES):
+            pages = await self._broker.run_all([self._page(keys, more=number > 0) for keys in queues])
+            for keys, page in zip(queues, pages, strict=True):
+                if page.requeued or page.dead:
+                    _logger.warning(
+                        "jobs_recovered", queue=keys.queue, requeued=page.requeued, dead=page.dead
+                    )
+            queues = [keys for keys, page in zip(queues, pages, strict=True) if page.more]
+            if not queues:
                 return
-            more = True
+
+    def _page(self, keys: QueueKeys, *, more: bool) -> Verb[Sweep]:
+        return lifecycle.recover(
+            keys,
+            self._lifetimes,
+            lease_ms=round(self._settings.lease * 1000),
+            interval_ms=max(1, round(self._settings.maintenance * 900)),
+            max_deliveries=self._settings.max_deliveries,
+            beaten_ms=self._beaten_ms(),
+            more=more,
+            deaths=self._deaths(),
+        )

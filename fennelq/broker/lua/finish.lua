@@ -30,7 +30,7 @@ local answers = {}
 for i = first, #ARGV, stride do
   local place, job, ending = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local lane, entry = split(place)
-  if redis.pcall('XACK', prefix .. lane, GROUP, entry) == 1 then
+  if lane and redis.pcall('XACK', prefix .. lane, GROUP, entry) == 1 then
     remove(lane, entry)
     settle_job(job, place, string.sub(ending, 1, 1), string.sub(ending, 2), ARGV[i + 3])
     answers[#answers + 1] = 1

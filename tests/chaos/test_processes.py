@@ -1,0 +1,291 @@
+"""Processes that end, stop in order, or do not move any more."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import psutil
+import pytest
+
+from fennelq.broker.keys import GROUP
+from fennelq.model.job import AnyJob
+from tests.broker.desk import Desk, a_job
+from tests.chaos import jobs, scale
+from tests.chaos.account import Sent, account, drained
+from tests.chaos.conftest import Figure
+from tests.chaos.fleet import LEASE, Executor, Fleet, Worker
+from tests.chaos.jobs import app_of
+from tests.chaos.load import Feeder, call, send
+from tests.kit.ledger import Ledger, Row
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+
+pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
+
+
+def some(number: int, function: Any, *args: Any, **options: Any) -> Any:
+    """So many calls of the same."""
+
+    def described(app: Any) -> Sequence[AnyJob]:
+        return [call(app, function, *args, **options) for _ in range(number)]
+
+    return described
+
+
+def rows_of(ledger: Ledger, kind: str) -> list[Row]:
+    return [row for row in ledger.read() if row.kind == kind]
+
+
+def begun(ledger: Ledger, number: int, *, within: float = 20.0) -> list[Row]:
+    """The starts, as soon as there are so many."""
+    return eventually(
+        lambda: rows if len(rows := rows_of(ledger, "start")) >= number else None,
+        within=within,
+        what=f"{number} starts",
+    )
+
+
+def the_executor(worker: Worker) -> Executor:
+    (executor,) = worker.executors()
+    return executor
+
+
+# Crashes
+
+
+def test_after_a_crash_all_its_jobs_start_again_at_once_elsewhere(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    victim = fleet.start()
+    sent = send(server.url, some(32, jobs.work, 3 * LEASE * 1000))
+    begun(ledger, 32)
+    fleet.start(concurrency=64)
+    time.sleep(LEASE)  # the survivor has to have been heard for a lease before it judges others
+    killed = time.monotonic()
+    assert fleet.kill(the_executor(victim)) == 32
+    again = [row for row in begun(ledger, 64) if row.at > killed]
+    delays = sorted(row.at - killed for row in again)
+    assert {row.job_id for row in again} == set(sent)
+    drained(server, within=30)
+    fleet.stop()
+    account(server, sent, ledger, budget=fleet.budget).sound()
+    figure("F12", f"32 jobs of a killed executor started again {delays[0]:.2f}–{delays[-1]:.2f} s later (lease {LEASE:g})")
+    assert delays[-1] < 3 * LEASE
+
+
+def test_executors_end_with_their_supervisor(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    doomed = fleet.start(processes=4, concurrency=8)
+    sent = send(server.url, some(32, jobs.work, 60_000, queue="long"))
+    sent = {**sent, **send(server.url, some(8, jobs.in_thread, 5, queue="long"))}
+    begun(ledger, 32)
+    children = doomed.executors()
+    killed = time.monotonic()
+    doomed.process.kill()
+    fleet.workers.remove(doomed)
+    eventually(lambda: not any(child.running for child in children), within=15)
+    gone = time.monotonic() - killed
+    with server.client() as client:
+        pending = cast("Any", client.xpending(f"fq:{{{jobs.NAME}/long}}:s", GROUP))["pending"]
+    figure("F3", f"4 executors gone {gone:.2f} s after their supervisor, {pending} of 32 jobs left in their hands")
+    assert gone < 8
+    assert pending <= 8, "only what is stuck in a thread may be left to its lease"
+    finisher = fleet.start(concurrency=64)
+    again = begun(ledger, 32 + 40, within=20)
+    assert {row.job_id for row in again} == set(sent)
+    finisher.process.term()
+    finisher.process.term()
+    assert finisher.process.returncode(20) == 0
+
+
+# Stops
+
+
+def test_rolling_restarts_run_nothing_twice(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    restarts = scale.of(6, long=20)
+    feeder = Feeder(server.url, scale.of(2_000, long=20_000), per_second=200, seed=scale.SEED).start()
+    workers = [fleet.start(), fleet.start()]
+    slowest = 0.0
+    for _ in range(restarts):
+        workers.append(fleet.start())
+        began = time.monotonic()
+        assert fleet.retire(workers.pop(0)) == 0
+        slowest = max(slowest, time.monotonic() - began)
+    feeder.enough()
+    sent = feeder.finish()
+    drained(server, within=30)
+    fleet.stop()
+    it = account(server, sent, ledger)
+    it.sound()
+    figure("F4", f"{restarts} restarts under load: {it}; slowest stop {slowest:.2f} s")
+    assert it.started_again == 0
+    assert it.recovered == 0
+
+
+def test_what_outlasts_the_grace_period_is_handed_back_untouched(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    first = fleet.start("--grace", "1")
+    sent = send(server.url, some(8, jobs.work, 3_000))
+    begun(ledger, 8)
+    began = time.monotonic()
+    assert fleet.retire(first) == 0
+    took = time.monotonic() - began
+    handed = time.monotonic()
+    fleet.start()
+    drained(server, within=30)
+    fleet.stop()
+    it = account(server, sent, ledger, budget=8)
+    it.sound()
+    figure("F4", f"grace 1 s: gone after {took:.2f} s, {it.released} handed back, {it.started_again} run again")
+    assert (it.done, it.released, it.started_again, it.recovered) == (8, 8, 8, 0)
+    assert took < 1 + 2 + 5
+    again = [row for row in rows_of(ledger, "start") if row.at > handed]
+    assert len(again) == 8
+    with server.client() as client:
+        for job in sent:
+            record = cast("Any", client.hgetall(f"fq:{{{jobs.NAME}/default}}:j:{job.partition(':')[2]}"))
+            assert b"n" not in record, "a try was spent"
+            told = cast("Any", client.lrange(f"fq:{{{jobs.NAME}/default}}:hist:{job.partition(':')[2]}", 0, -1))
+            assert b'"what":"stopped"' in told[0]
+
+
+def test_a_second_signal_hands_everything_back_at_once(
+    fleet: Fleet, ledger: Ledger, server: Server
+) -> None:
+    worker = fleet.start()
+    send(server.url, some(8, jobs.work, 60_000))
+    begun(ledger, 8)
+    worker.process.term()
+    worker.process.wait_for("stopping", within=10) if '"stopping"' in worker.log else None
+    began = time.monotonic()
+    eventually(lambda: not _reads(server, worker), within=10, what="it has stopped reading")
+    worker.process.term()
+    assert fleet.see_off(worker) == 0
+    assert time.monotonic() - began < 10
+    with server.client() as client:
+        assert cast("Any", client.xpending(f"fq:{{{jobs.NAME}/default}}:s", GROUP))["pending"] == 0
+        assert client.xlen(f"fq:{{{jobs.NAME}/default}}:s") == 8
+
+
+def _reads(server: Server, worker: Worker) -> bool:
+    """Whether one of its executors is blocked in a read."""
+    with server.client() as client:
+        return any(one["cmd"] == "xreadgroup" for one in cast("Any", client.client_list()))
+
+
+def test_a_thread_that_is_stuck_does_not_hold_up_the_exit(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    worker = fleet.start("--grace", "0.5")
+    sent = send(server.url, some(2, jobs.in_thread, 20))
+    begun(ledger, 2)
+    began = time.monotonic()
+    assert fleet.retire(worker, within=15) == 0
+    took = time.monotonic() - began
+    figure("F4", f"2 threads stuck for 20 s: gone after {took:.2f} s")
+    assert len(sent) == 2
+    with server.client() as client:
+        assert cast("Any", client.xpending(f"fq:{{{jobs.NAME}/default}}:s", GROUP))["pending"] == 0
+
+
+# Loops that do not move
+
+
+@pytest.mark.parametrize("how", ["block", "spin"])
+def test_a_blocked_loop_keeps_its_jobs(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure, how: str
+) -> None:
+    victim = fleet.start()
+    fleet.start()
+    function = getattr(jobs, how)
+    sent = send(server.url, some(1, function, 3 * LEASE))
+    drained(server, within=30)
+    fleet.stop()
+    it = account(server, sent, ledger)
+    it.sound()
+    assert (it.done, it.recovered, it.started_again) == (1, 0, 0)
+    (line,) = [line for line in fleet.told.splitlines() if '"loop_blocked"' in line]
+    assert "jobs.py:" in line
+    assert f"in {how}" in line
+    assert f"jobs:{how}" in line
+    assert victim.process.returncode() == 0
+    figure("F7", f"{how} for {3 * LEASE:g} s: extra runs {it.started_again}, recovered {it.recovered}")
+
+
+def test_a_call_that_keeps_the_interpreter_to_itself_ends_once_all_the_same(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    fleet.start()
+    fleet.start()
+    sent = send(server.url, some(1, jobs.hog, 2.5 * LEASE))
+    drained(server, within=60)
+    eventually(lambda: len(rows_of(ledger, "end")) == len(rows_of(ledger, "start")), within=40)
+    fleet.stop()
+    it = account(server, sent, ledger, budget=1)
+    it.sound()
+    stale = fleet.told.count('"lease_lost"')
+    figure("F7", f"interpreter held for {2.5 * LEASE:g} s: extra runs {it.started_again}, stale {stale}")
+    assert it.done == 1
+    assert stale == it.started_again
+
+
+def test_a_loop_that_is_stalled_for_too_long_is_replaced(
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    limit = 3.0
+    worker = fleet.start(settings={"FENNELQ_STALL_TIMEOUT": str(limit)})
+    stalled = the_executor(worker)
+    sent = send(server.url, some(1, jobs.block, 600))
+    (start,) = begun(ledger, 1)
+    eventually(lambda: not stalled.running, within=limit + 15)
+    took = time.monotonic() - start.at
+    worker.process.wait_for('"loop_stalled"')
+    worker.process.wait_for("in block")  # the stacks
+    eventually(lambda: worker.executors() and the_executor(worker).pid != stalled.pid, within=15)
+    figure("F7", f"stalled for more than {limit:g} s: replaced after {took:.2f} s")
+    assert took < limit + 5 + 5
+    worker.process.kill(group=True)
+    with server.client() as client:
+        client.flushall()
+    assert len(sent) == 1
+
+
+# Names
+
+
+def test_consumers_of_many_lives_do_not_pile_up(server: Server, figure: Figure) -> None:
+    """Each start of an executor has a name of its own."""
+    lives = scale.of(1_000, long=10_000)
+    desk = Desk(server)
+    desk.open()
+    for life in range(lives):
+        desk.fetch(f"executor.{life}", free=1)
+    desk.enqueue(*(a_job(str(key)) for key in range(20)))
+    held = [*desk.take("executor.5", free=10), *desk.take("executor.7", free=10)]
+    assert len(desk.consumers()) == lives
+    while desk.gc(idle_ms=-1, limit=100)[1]:
+        pass
+    left = desk.consumers()
+    figure("F11", f"{lives} names: {len(left)} left, both with jobs in their hands among them")
+    assert left == {"executor.5", "executor.7"}
+    assert desk.finish(held) == [1] * 20
+    desk.close()
+
+
+def test_an_executor_that_leaves_takes_its_name_with_it(fleet: Fleet, server: Server, ledger: Ledger) -> None:
+    for _ in range(2):
+        fleet.start(processes=2)
+    sent = send(server.url, some(20, jobs.work, 1))
+    drained(server, within=10)
+    fleet.stop()
+    account(server, sent, ledger).sound()
+    with server.client() as client:
+        assert client.xinfo_consumers(f"fq:{{{jobs.NAME}/default}}:s", GROUP) == []
+        assert client.hlen(f"fq:{{{jobs.NAME}}}:executors") == 0

@@ -1,0 +1,254 @@
+"""Options: one typed set, checked where they are said, merged once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, get_type_hints
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fennelq.errors import ConfigurationError
+from fennelq.model.options import (
+    TEN_YEARS,
+    UNSET,
+    OptionArgs,
+    Options,
+    epoch_ms,
+    milliseconds,
+    read_wire,
+    seconds,
+    valid_name,
+)
+from fennelq.model.retry import RetryPolicy
+
+DURATIONS = ["delay", "expires", "ttl", "result_ttl", "failure_ttl", "timeout"]
+
+
+def said(**options: Any) -> Options:
+    return Options().with_(options)
+
+
+def refusal(**options: Any) -> str:
+    """The text with which these options are refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        said(**options)
+    return str(caught.value)
+
+
+# Names
+
+
+def test_what_can_be_typed_is_what_can_be_said() -> None:
+    assert [field.name for field in fields(Options)] == list(get_type_hints(OptionArgs))
+
+
+def test_a_misspelt_option_is_refused_and_the_right_one_suggested() -> None:
+    assert refusal(timout=5) == "unknown option 'timout': did you mean 'timeout'?"
+    assert refusal(priorities="high") == "unknown option 'priorities': did you mean 'priority'?"
+    assert "known: at, delay" in refusal(xyz=1)
+
+
+@pytest.mark.parametrize("name", ["mail", "a", "A.b-c_9", "x" * 128])
+def test_names_that_keys_can_be_made_of(name: str) -> None:
+    assert valid_name("queue", name) == name
+    assert said(queue=name).queue == name
+    assert said(job_id=name).job_id == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 129, "a b", "a:b", "{a}", "a/b", "é", "a\n", "\ud800", 5, None, b"mail"]
+)
+@pytest.mark.parametrize("option", ["queue", "job_id"])
+def test_other_names_are_refused_with_the_rule(option: str, name: Any) -> None:
+    text = refusal(**{option: name})
+    assert text.startswith(option)
+    assert "use 1-128 of A-Z a-z 0-9 _ . -" in text
+    assert len(text) < 300
+
+
+@pytest.mark.parametrize("key", ["welcome:42", "x", "é" * 256, "user/42@example.com"])
+def test_an_idempotency_key_is_almost_any_text(key: str) -> None:
+    assert said(key=key).key == key
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a\tb", "{a}", "x" * 257, "\ud800", "\x7f", 42, None, b"x"])
+def test_an_idempotency_key_that_redis_or_a_person_could_misread_is_refused(key: Any) -> None:
+    assert "1-256 characters, no space, no braces" in refusal(key=key)
+
+
+def test_a_priority_is_one_of_three() -> None:
+    assert [said(priority=name).priority for name in ("high", "normal", "low")] == ["high", "normal", "low"]
+    for value in ("urgent", "", None, 1, ["high"]):
+        assert "is not one of high, normal, low" in refusal(priority=value)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_a_duration_is_seconds_or_a_timedelta(name: str) -> None:
+    for value in (1, 0.5, timedelta(minutes=2), TEN_YEARS):
+        assert getattr(said(**{name: value}), name) == value
+    for value in ("5", b"5", [5], object()):
+        assert refusal(**{name: value}).startswith(f"{name} must be seconds or a timedelta, not ")
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+@pytest.mark.parametrize("value", [-1, -0.001, timedelta(seconds=-1), TEN_YEARS + 1, math.inf, math.nan])
+def test_a_duration_is_between_nothing_and_ten_years(name: str, value: Any) -> None:
+    assert refusal(**{name: value}).startswith(f"{name} must be between 0 s and ten years, not ")
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_only_a_timeout_can_be_none(name: str) -> None:
+    if name == "timeout":
+        assert said(timeout=None).timeout is None
+    else:
+        assert "must be seconds or a timedelta" in refusal(**{name: None})
+
+
+def test_a_timeout_of_nothing_is_refused() -> None:
+    assert refusal(timeout=0) == "timeout must be more than 0; None is no timeout"
+    assert refusal(timeout=timedelta(0)) == "timeout must be more than 0; None is no timeout"
+
+
+def test_a_moment_knows_its_time_zone() -> None:
+    moment = datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    assert said(at=moment).at == moment
+    for value in (moment.replace(tzinfo=None), "2030-01-01", 1.5e9, None):
+        assert refusal(at=value).startswith("at must be a datetime that knows its time zone, for example ")
+
+
+def test_a_delay_and_a_moment_exclude_each_other() -> None:
+    assert refusal(delay=5, at=datetime.now(UTC)) == "delay and at exclude each other: say one"
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        said(delay=5).with_({"at": datetime.now(UTC)})
+
+
+@pytest.mark.parametrize(("name", "least"), [("retries", 0), ("max_deliveries", 1)])
+def test_a_count_is_a_whole_number(name: str, least: int) -> None:
+    for good in (least, least + 1, (1 << 63) - 1):
+        assert getattr(said(**{name: good}), name) == good
+    for value in (least - 1, 2.5, "3", None, 1 << 63):
+        assert refusal(**{name: value}).startswith(f"{name} must be a whole number, {least} or more, not ")
+
+
+def test_a_retry_policy_is_one() -> None:
+    assert said(retry=RetryPolicy.fixed(2)).retry == RetryPolicy.fixed(2)
+    for value in (5, "fixed", RetryPolicy):
+        assert "a number of runs is retries=" in refusal(retry=value)
+
+
+# Headers
+
+
+def test_headers_are_a_few_short_texts() -> None:
+    headers = {f"h{i}": "x" * 200 for i in range(32)}
+    assert said(headers=headers).headers == headers
+    for value in ({"a": 1}, {1: "a"}, "text", ["a"], {f"h{i}": "" for i in range(33)}, None):
+        assert refusal(headers=value) == "headers are at most 32 texts by name"
+    assert "headers take 8,193 bytes, more than 8,192" in refusal(headers={"a": "x" * 8192})
+    assert "headers must be texts that UTF-8 can write" in refusal(headers={"a": "\ud800"})
+
+
+# Merging
+
+
+def test_a_later_option_replaces_an_earlier_one_and_leaves_the_others() -> None:
+    merged = said(queue="mail", retries=1).with_({"retries": 2, "timeout": None})
+    assert merged == said(queue="mail", retries=2, timeout=None)
+
+
+def test_nothing_said_later_changes_nothing() -> None:
+    every = said(queue="mail", priority="low", delay=1, key="k", headers={"a": "1"})
+    assert every.with_({}) == every
+
+
+def test_headers_are_merged_by_name_and_the_later_counts() -> None:
+    merged = said(headers={"a": "1", "b": "1"}).with_({"headers": {"b": "2", "c": "2"}})
+    assert merged.headers == {"a": "1", "b": "2", "c": "2"}
+    assert merged.with_({"headers": {}}).headers == merged.headers
+    with pytest.raises(ConfigurationError, match="headers are at most"):
+        merged.with_({"headers": "text"})
+
+
+def test_options_are_rebound_and_never_changed() -> None:
+    options = said(queue="mail")
+    options.with_({"queue": "other"})
+    assert options == said(queue="mail")
+    with pytest.raises(AttributeError):
+        options.queue = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_said_is_what_was_said_and_nothing_else() -> None:
+    assert Options().said() == {}
+    assert said(timeout=None, queue="mail").said() == {"queue": "mail", "timeout": None}
+    assert Options().timeout is UNSET
+
+
+# Over the wire
+
+
+def test_only_what_a_worker_needs_is_sent() -> None:
+    assert Options().to_wire() == b""
+    assert said(queue="mail", priority="low", delay=1, key="k", expires=5, headers={}).to_wire() == b""
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "retries": st.integers(0, 1 << 60),
+            "timeout": st.none()
+            | st.floats(0.001, TEN_YEARS)
+            | st.timedeltas(timedelta(seconds=1), timedelta(3650)),
+            "result_ttl": st.floats(0, TEN_YEARS),
+            "failure_ttl": st.integers(0, int(TEN_YEARS)),
+            "headers": st.dictionaries(st.text(max_size=20), st.text(max_size=20), min_size=1, max_size=5),
+        },
+    )
+)
+def test_what_is_sent_is_what_arrives(options: dict[str, Any]) -> None:
+    wire = said(**options).to_wire()
+    read: Any = read_wire(wire) if wire else {}
+    timeout = options.get("timeout")
+    assert read.get("r") == options.get("retries")
+    assert read.get("t") == (None if timeout is None else seconds(timeout))
+    assert read.get("s") == options.get("result_ttl")
+    assert read.get("f") == options.get("failure_ttl")
+    assert read.get("h") == options.get("headers")
+
+
+def test_a_whole_policy_is_sent_rather_than_a_number() -> None:
+    wire = orjson.loads(said(retry=RetryPolicy.fixed(7, delay=2), retries=1).to_wire())
+    assert wire == {"r": [7, "fixed", [2.0], False]}
+
+
+# Units
+
+
+@given(st.floats(0, TEN_YEARS))
+def test_a_duration_in_milliseconds_is_zero_only_when_it_is_nothing(value: float) -> None:
+    assert (milliseconds(value) == 0) == (value == 0)
+    assert abs(milliseconds(value) - value * 1000) <= 1
+
+
+def test_what_was_not_said_lasts_no_time() -> None:
+    assert milliseconds(UNSET) == 0
+    assert milliseconds(timedelta(minutes=1)) == 60_000
+    assert seconds(timedelta(minutes=1)) == 60
+
+
+@given(
+    st.datetimes(
+        timezones=st.sampled_from([UTC, timezone(timedelta(hours=13)), timezone(-timedelta(hours=12))])
+    )
+)
+def test_a_moment_in_milliseconds_is_the_same_in_every_zone(moment: datetime) -> None:
+    expected = (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1)
+    assert abs(epoch_ms(moment) - expected) <= 1
