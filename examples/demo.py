@@ -65,8 +65,13 @@ def private_server(folder: Path) -> Generator[str]:
     finally:
         server.close()
         deadline = time.monotonic() + 10
-        while server.socket.exists() and time.monotonic() < deadline:
+        while guardian_of(server) and time.monotonic() < deadline:
             time.sleep(0.01)
+
+
+def guardian_of(server: embedded.EmbeddedServer) -> str:
+    """Who looks after the server and ends when that has ended: a process id, or nothing."""
+    return (server.directory / embedded.GUARDIAN_LOCK).read_text()
 
 
 async def perform(board: Board, folder: Path) -> int:

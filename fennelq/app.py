@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 from fennelq.broker.blocking import BlockingBroker
@@ -101,13 +101,13 @@ class App:
         self, expression: str, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
     ) -> _Decorator:
         """Make a function a task that runs on a cron schedule: `@app.cron("0 9 * * 1-5", tz="Europe/Paris")`."""
-        return self._recurring(expression, None, name, when)
+        return cast("_Decorator", self._recurring(expression, None, name, when))
 
     def every(
         self, interval: Seconds, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
     ) -> _Decorator:
         """Make a function a task that runs at an interval: `@app.every(30)`."""
-        return self._recurring(None, interval, name, when)
+        return cast("_Decorator", self._recurring(None, interval, name, when))
 
     @cached_property
     def schedules(self) -> Schedules:

@@ -227,7 +227,7 @@ def _walls(expression: str, after: datetime) -> Iterator[datetime]:
     times = croniter(expression, after, ret_type=datetime, max_years_between_matches=50)
     while True:
         try:
-            yield cast("datetime", times.get_next())
+            yield times.get_next()
         except CroniterBadDateError:
             return
 

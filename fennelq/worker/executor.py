@@ -181,7 +181,7 @@ class Executor:
             done=lambda: self.workbench.done,
             stop=self.stop,
         )
-        timing = [self._listener, self._promoter, self._ticker, self._courier]
+        timing: list[Service] = [self._listener, self._promoter, self._ticker, self._courier]
         return [here, *timing, recovery, recycler, Janitor(self.broker, self._queues, settings)]
 
     def _longest_sleep(self) -> float:

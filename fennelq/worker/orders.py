@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from fennelq.broker.keys import LANES, QUARANTINE
 
@@ -42,5 +43,6 @@ class Orders:
     @classmethod
     def from_text(cls, text: str) -> Orders:
         """The orders that were given."""
-        said = json.loads(text)
-        return cls(**{**said, "lanes": tuple(said["lanes"])})
+        said: dict[str, Any] = json.loads(text)
+        said["lanes"] = tuple(said["lanes"])
+        return cls(**said)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -67,4 +67,4 @@ def _facts_of(raw: bytes) -> dict[str, Any]:
         facts = orjson.loads(raw)
     except ValueError:
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -67,13 +67,16 @@ async def _run(app: App, orders: Orders) -> None:
         await executor.run()
 
 
-def _teller(pipe: int) -> Any:
+def _teller(pipe: int) -> Callable[[bytes], None]:
     def tell(sign: bytes) -> None:
         # A supervisor that is gone hears nothing; the lifeline says so.
         with suppress(OSError):
             os.write(pipe, sign)
 
-    return tell if pipe >= 0 else lambda _: None
+    def tell_nobody(_: bytes) -> None:
+        return
+
+    return tell if pipe >= 0 else tell_nobody
 
 
 def _hold_on(loop: asyncio.AbstractEventLoop, lifeline: int, executor: Executor) -> None:

@@ -83,7 +83,9 @@ class Watchdog:
         _logger.warning("loop_blocked", seconds=round(lag, 1), **self._where())
 
     def _where(self) -> dict[str, object]:
-        frame = sys._current_frames().get(self._loop_thread)
+        # Documented, in spite of its name: the only way to see another thread's stack.
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        frame = frames.get(self._loop_thread)
         job = self._running(asyncio.current_task(self.loop))
         return {"at": _place(frame), "job": job or "no job"}
 
