@@ -31,6 +31,7 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the demo; answers the exit code."""
     forget_settings_of_the_shell()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     board = Board()
     try:
         with temporary_directory() as folder, private_server(folder) as url:

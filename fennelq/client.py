@@ -16,7 +16,7 @@ from fennelq.broker.patience import Patience
 from fennelq.broker.verb import Command, Verb
 from fennelq.broker.verbs import inspect, lifecycle, presence
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
-from fennelq.model.job import AnyJob, Job, JobInfo, split_id
+from fennelq.model.job import AnyJob, Event, Job, JobInfo, split_id
 from fennelq.result import AsyncResult
 from fennelq.waiting import Waiting
 
@@ -78,6 +78,11 @@ class Client:
             return info
         due = await self.ask(inspect.due(keys, info.place, key))
         return info if due is None else replace(info, due_at=clock.from_ms(due))
+
+    async def history(self, job_id: str) -> list[Event]:
+        """The unusual things that happened to a job."""
+        queue, key = split_id(job_id)
+        return await self.ask(inspect.history(self.keys(queue), key))
 
     def keys(self, queue: str) -> QueueKeys:
         """The keys of a queue of this app."""

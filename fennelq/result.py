@@ -12,7 +12,7 @@ from fennelq import clock
 from fennelq.broker.verbs import inspect, lifecycle
 from fennelq.errors import JobCancelled, JobExpired, ResultTimeout, TaskFailed
 from fennelq.model.codec import ANY_RESULT, ResultCodec
-from fennelq.model.job import JobInfo, Status, split_id
+from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.outcome import failure_from_wire
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class AsyncResult(Generic[R]):
     async def info(self) -> JobInfo | None:
         """Everything known about the job, or None when there is no record of it."""
         return await self._app.client.info(self.id)
+
+    async def history(self) -> list[Event]:
+        """Why it ran more than once, if it did: failed tries, recoveries, releases, replays, the oldest first."""
+        return await self._app.client.history(self.id)
 
     async def cancel(self) -> bool:
         """True if the job will not run: it had not started, and now it never will."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from fennelq.errors import ConfigurationError, suggestion
@@ -103,8 +103,8 @@ class Settings(BaseSettings):
 
     @field_validator("namespace", "default_queue")
     @classmethod
-    def _is_name(cls, name: str | None) -> str | None:
-        return None if name is None else valid_name("name", name)
+    def _is_name(cls, name: str | None, info: ValidationInfo) -> str | None:
+        return None if name is None else valid_name(f"setting {info.field_name}", name)
 
     @classmethod
     def load(cls, root: Path | None, **given: Any) -> Self:
@@ -139,10 +139,12 @@ def _from_pyproject(root: Path | None) -> dict[str, Any]:
     if path is None or not path.is_file():
         return {}
     try:
-        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+        tool: Any = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+        table = dict(tool.get("fennelq", {}))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
-    table = dict(cast("dict[str, Any]", tool.get("fennelq", {})))
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigurationError(f"{path} cannot be read: [tool.fennelq] must be a table") from None
     table.pop("app", None)
     return table
 

@@ -30,32 +30,22 @@ class BlockingBroker:
 
     def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
-        if crash.at is not None:
-            crash.at(f"before:{verb.script.name}")
-        with self._link() as link:
-            try:
-                reply = link.call(verb.by_sha(), timeout, verb.script.name)
-            except Exception as error:
-                if classify(error) is not Trouble.SCRIPT:
-                    raise
-                reply = link.call(verb.by_source(), timeout)
-        if crash.at is not None:
-            crash.at(f"answered:{verb.script.name}")
-        return verb.read(reply)
+        return self.run_all([verb], timeout)[0]
 
     def run_all(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
         """Say many verbs in one round trip."""
-        if crash.at is not None and verbs:
-            crash.at(f"before:{verbs[0].script.name}")
+        what = verbs[0].script.name if verbs else ""
+        if crash.at is not None:
+            crash.at(f"before:{what}")
         with self._link() as link:
-            replies = link.call_all([verb.by_sha() for verb in verbs], timeout)
+            replies = link.call_all([verb.by_sha() for verb in verbs], timeout, what)
             for place, reply in enumerate(replies):
                 if isinstance(reply, ReplyError):
                     if classify(reply) is not Trouble.SCRIPT:
                         raise reply
                     replies[place] = link.call(verbs[place].by_source(), timeout)
-        if crash.at is not None and verbs:
-            crash.at(f"answered:{verbs[0].script.name}")
+        if crash.at is not None:
+            crash.at(f"answered:{what}")
         return [verb.read(reply) for verb, reply in zip(verbs, replies, strict=True)]
 
     def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:

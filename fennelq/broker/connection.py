@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from redis import connection as redis_connection
 
@@ -29,19 +29,22 @@ class Address(NamedTuple):
 
 
 def masked(url: str) -> str:
-    """The URL with its password hidden: the only form that is ever shown."""
-    parts = urlsplit(url)
-    query = "&".join("password=***" if q.startswith("password=") else q for q in parts.query.split("&"))
-    if not parts.password:
-        return urlunsplit(parts._replace(query=query))
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}", query=query))
+    """The URL with its password hidden: the only form that is ever shown.
+
+    It goes by the text and not by what a URL means: a password with characters that should have been escaped is what
+    makes a URL not understood, and must not be shown for that.
+    """
+    scheme, separator, rest = url.partition("://")
+    credentials, at, where = rest.rpartition("@")
+    if at and ":" in (credentials.partition("/")[0] if scheme == "unix" else credentials):
+        rest = f"{credentials.partition(':')[0]}:***@{where}"
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", f"{scheme}{separator}{rest}")
 
 
 def address_of(url: str) -> Address:
     """The address of a URL; raises ConfigurationError, without the password, when it is not understood."""
     shown = masked(url)
-    if urlsplit(url).scheme not in SCHEMES:
+    if url.partition("://")[0] not in SCHEMES:
         raise ConfigurationError(
             f"redis_url {shown!r} is not understood: use redis://, rediss://, unix:// or embedded://"
         )
@@ -55,8 +58,14 @@ def address_of(url: str) -> Address:
             tuple(_greeting(said)),
             _tls(said) if url.startswith("rediss") else None,
         )
-    except (ValueError, OSError) as error:
-        raise ConfigurationError(f"redis_url {shown!r} is not understood: {error}") from None
+    except ValueError:
+        # The error would quote a part of the URL that may be a part of the password.
+        raise ConfigurationError(
+            f"redis_url {shown!r} is not understood: it reads redis://user:password@host:port/db, "
+            "with every special character of the password percent-escaped"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"redis_url {shown!r} cannot be used: {error}") from None
 
 
 def _greeting(said: dict[str, Any]) -> Sequence[tuple[Word, ...]]:

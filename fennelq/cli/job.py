@@ -11,7 +11,7 @@ from fennelq.cli.exits import Exit, Problem
 from fennelq.cli.options import AppDir, AppPath, JobId, JobIds, Json, Timeout
 from fennelq.cli.session import found, with_app
 from fennelq.errors import JobError, ResultExpired
-from fennelq.model.job import JobInfo, Status
+from fennelq.model.job import Event, JobInfo, Status
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -21,10 +21,10 @@ commands = typer.Typer(no_args_is_help=True, help="One job: look at it, wait for
 
 @commands.command("show")
 def show(job: JobId, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
-    """Everything known about a job."""
-    info = with_app(found(app, app_dir).app, lambda app: _known(app, job))
+    """Everything known about a job, and what happened to it: why it ran twice, who lost it, who had it last."""
+    info, events = with_app(found(app, app_dir).app, lambda app: _known(app, job))
     if as_json:
-        output.document(output.of_job(info))
+        output.document({**output.of_job(info), "history": [output.of_event(event) for event in events]})
         return
     failure = info.error
     told: dict[str, object] = {
@@ -37,6 +37,9 @@ def show(job: JobId, app: AppPath = None, app_dir: AppDir = None, as_json: Json 
     output.facts(told)
     if failure and failure.traceback:
         print(f"\n{output.lines(failure.traceback)}")
+    if events:
+        print()
+        output.table(Event._fields, [tuple(output.of_event(event).values()) for event in events])
 
 
 @commands.command("wait")
@@ -81,11 +84,11 @@ def print_result(said: dict[str, Any], *, as_json: bool) -> None:
         raise typer.Exit(Exit.FAILED)
 
 
-async def _known(app: App, job: str) -> JobInfo:
-    info = await app.client.info(job)
+async def _known(app: App, job: str) -> tuple[JobInfo, list[Event]]:
+    info, events = await app.client.info(job), await app.client.history(job)
     if info is None:
         raise Problem(f"there is no record of job {job}: it never was, or ended too long ago", Exit.NOT_FOUND)
-    return info
+    return info, events
 
 
 Answer = tuple[str, Exit, str]

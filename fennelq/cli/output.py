@@ -19,7 +19,7 @@ import orjson
 import typer
 
 from fennelq.dlq import DeadLetter, Progress
-from fennelq.model.job import JobInfo
+from fennelq.model.job import Event, JobInfo
 
 _GAP = "  "
 
@@ -125,6 +125,11 @@ def of_job(job: JobInfo) -> dict[str, Any]:
     said["error"] = job.error._asdict() if job.error else None
     said["arguments"] = call_of(job.arguments)
     return said
+
+
+def of_event(event: Event) -> dict[str, Any]:
+    """A line of a job's history as JSON values."""
+    return {name: None if value is None else _plain(value) for name, value in event._asdict().items()}
 
 
 def of_letter(letter: DeadLetter) -> dict[str, Any]:

@@ -141,6 +141,19 @@ class JobInfo:
     """The encoded call, as JSON; empty once the job has succeeded."""
 
 
+class Event(NamedTuple):
+    """A line of a job's unusual life: a failed try, a release, a recovery, a replay. Jobs that simply run have none."""
+
+    at: datetime
+    what: str
+    owner: str | None = None
+    """The executor that had the job."""
+    begun: datetime | None = None
+    """When that run began."""
+    more: str | None = None
+    """What else is known: the error, how the executor died."""
+
+
 def new_key() -> str:
     """A fresh job key: sorts by time of creation, unique without coordination."""
     return f"{clock.wall_ms():012x}{os.urandom(8).hex()}"

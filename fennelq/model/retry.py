@@ -34,8 +34,8 @@ class RetryPolicy:
     give_up_on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.retries < 0:
-            raise ConfigurationError(f"retries must be 0 or more, not {self.retries}")
+        if not isinstance(self.retries, int) or self.retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"retries must be a whole number, 0 or more, not {self.retries!r}")
         if not all(0 <= number < math.inf for number in self.numbers):
             raise ConfigurationError(
                 f"a retry policy's numbers must be 0 or more, and finite: {self.numbers}"

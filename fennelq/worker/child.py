@@ -27,6 +27,7 @@ class Child:
         self.name = executor_name()
         self._orders, self._silence, self._quarantine = orders, silence, quarantine
         self._process: asyncio.subprocess.Process | None = None
+        self._asked = False
         self._heard = clock.monotonic() + _STARTING
         self.ready = False
         """Whether it last said that Redis answers and jobs are read."""
@@ -64,7 +65,9 @@ class Child:
     def stop(self) -> None:
         """Ask it to stop; asked again, it hurries."""
         if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
+            # Two signals of one number can arrive as one.
+            self._process.send_signal(signal.SIGINT if self._asked else signal.SIGTERM)
+            self._asked = True
 
     def kill(self, why: str) -> None:
         """End it at once; its leases bring its jobs back."""

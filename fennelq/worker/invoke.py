@@ -37,6 +37,10 @@ class Invoker:
         except asyncio.CancelledError:
             if not expired.happened or task.uncancel() > 0:
                 raise
+        except BaseException:
+            if expired.happened:
+                task.uncancel()
+            raise
         else:
             if not expired.happened:
                 return value

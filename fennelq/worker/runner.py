@@ -47,11 +47,10 @@ class Runner:
             return self._unrun(delivery, error, "bad_payload", outcome.died)
         try:
             value = await self._perform(bound, delivery)
-        except asyncio.CancelledError as error:
-            if _cancelled_from_outside():
-                raise
-            return self._judge(bound.plan, delivery, error)
         except BaseException as error:
+            if _cancelled_from_outside() and not isinstance(error, (Retry, Snooze, Reject)):
+                # Whatever a handler makes of its cancellation is no failure: a deploy costs no try.
+                raise asyncio.CancelledError from error
             return self._judge(bound.plan, delivery, error)
         return self._success(bound, delivery, value)
 

@@ -101,7 +101,6 @@ def test_what_is_not_understood_is_one_sentence_without_the_password(url: str) -
     assert raised.value.__cause__ is None
 
 
-@pytest.mark.xfail(strict=True, reason="a password with a character that should have been escaped is shown")
 @pytest.mark.parametrize(
     "url",
     [

@@ -94,8 +94,8 @@ def test_a_priority_is_one_of_three() -> None:
 def test_a_duration_is_seconds_or_a_timedelta(name: str) -> None:
     for value in (1, 0.5, timedelta(minutes=2), TEN_YEARS):
         assert getattr(said(**{name: value}), name) == value
-    for value in ("5", b"5", [5], object()):
-        assert refusal(**{name: value}).startswith(f"{name} must be seconds or a timedelta, not ")
+    for wrong in ("5", b"5", [5], object()):
+        assert refusal(**{name: wrong}).startswith(f"{name} must be seconds or a timedelta, not ")
 
 
 @pytest.mark.parametrize("name", DURATIONS)

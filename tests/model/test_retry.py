@@ -153,6 +153,7 @@ def test_a_policy_is_rebound_and_never_changed() -> None:
     "build",
     [
         lambda: RetryPolicy(-1),
+        lambda: RetryPolicy(2.5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         lambda: RetryPolicy.exponential(-1),
         lambda: RetryPolicy.exponential(base=-1),
         lambda: RetryPolicy.exponential(cap=math.inf),

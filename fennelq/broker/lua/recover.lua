@@ -59,7 +59,7 @@ local function recover(lane, entry, fields)
   if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
     vanished = vanished + 1
   else
-    remember(record, job, 'recovered', f.w, death_of[f.w or ''])
+    remember(record, job, 'recovered', death_of[f.w or ''])
     if deliveries >= (tonumber(f.M) or tonumber(max_deliveries)) then
       give_up(lane, entry, job, f, deliveries)
     else

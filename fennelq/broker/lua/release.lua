@@ -24,7 +24,7 @@ local function put_back(lane, entry, fields)
   local job, record = fields[2], fields[2] and record_of(fields[2])
   local f = record and load(record)
   if not f or f.p ~= lane .. '/' .. entry then return 0 end
-  remember(record, job, why, f.w)
+  remember(record, job, why)
   ready(record, job, lane, deliveries_after(record, f, tonumber(fields[4]) or 1))
   return 1
 end

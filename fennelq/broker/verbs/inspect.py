@@ -10,7 +10,7 @@ import orjson
 from fennelq import clock
 from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys
 from fennelq.broker.verb import Command, text
-from fennelq.model.job import JobInfo, Priority, Status
+from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.outcome import failure_from_wire
 
 _STATUS = {
@@ -63,6 +63,11 @@ def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
         return _job_info(keys.queue, key, reply)
 
     return Command(["HGETALL", keys.record(key)], read)
+
+
+def history(keys: QueueKeys, key: str) -> Command[list[Event]]:
+    """The unusual things that happened to a job, the oldest first; the last fifty are kept."""
+    return Command(["LRANGE", keys.history(key), 0, -1], lambda reply: [_event(line) for line in reply])
 
 
 def status(keys: QueueKeys, key: str) -> Command[Status]:
@@ -204,3 +209,15 @@ def _headers(options: bytes) -> dict[str, str]:
         return dict(orjson.loads(options).get("h", {})) if options else {}
     except (ValueError, AttributeError):
         return {}
+
+
+def _event(line: bytes) -> Event:
+    said = orjson.loads(line)
+    begun = said.get("begun")
+    return Event(
+        at=clock.from_ms(int(said["at"])),
+        what=said["what"],
+        owner=said.get("owner"),
+        begun=clock.from_ms(int(begun)) if begun else None,
+        more=said.get("more"),
+    )

@@ -2,8 +2,9 @@
 -- No job is given up because its history cannot be written.
 local HISTORY = 50
 
-local function remember(record, job, what, owner, more)
-  local line = cjson.encode({at = now, what = what, owner = owner or nil, more = more})
+local function remember(record, job, what, more)
+  local run = redis.call('HMGET', record, 'w', 'b')
+  local line = cjson.encode({at = now, what = what, owner = run[1] or nil, begun = tonumber(run[2] or nil), more = more})
   redis.pcall('RPUSH', history_of(job), line)
   redis.pcall('LTRIM', history_of(job), -HISTORY, -1)
   redis.call('HSET', record, 'H', '1')

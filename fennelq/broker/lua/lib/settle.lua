@@ -77,7 +77,7 @@ end
 -- Retry: the failure, and how long to wait.
 function settle.R(record, job, place, _, wait, failure)
   keep_lane(record, (split(place)))
-  remember(record, job, 'failed', redis.call('HGET', record, 'w'), cjson.decode(failure).type)
+  remember(record, job, 'failed', cjson.decode(failure).type)
   later(retry, job, now + wait)
   redis.call('HINCRBY', record, 'n', 1)
   redis.call('HSET', record, 's', 'R', 'x', failure, 'p', 'retry', 'T', place)

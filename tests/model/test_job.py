@@ -1,0 +1,77 @@
+"""The values a job is made of, and its id."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fennelq import clock
+from fennelq.model.codec import ANY_RESULT
+from fennelq.model.job import Delivery, Job, JobInfo, Status, new_key, split_id
+from fennelq.model.options import NAME
+
+
+def test_keys_sort_by_the_time_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for ms in (1, 255, 256, 1_700_000_000_000, 1_700_000_000_001, 0xFFFFFFFFFFFF):
+        monkeypatch.setattr(clock, "wall_ms", lambda ms=ms: ms)
+        made.append(new_key())
+    assert made == sorted(made)
+
+
+def test_keys_of_the_same_millisecond_are_all_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "wall_ms", lambda: 1_700_000_000_000)
+    keys = {new_key() for _ in range(10_000)}
+    assert len(keys) == 10_000
+    assert all(len(key) == 28 and NAME.fullmatch(key) for key in keys)
+
+
+def test_an_id_says_where_its_job_lives() -> None:
+    job = Job("mail", "7", "app:welcome", b"[[],{}]", ANY_RESULT)
+    delivery = Delivery("mail", "s", "1-0", "7", "app:welcome", b"", b"", 0, 1, 1, 0)
+    assert job.id == delivery.id == "mail:7"
+    assert split_id(job.id) == ("mail", "7")
+
+
+@given(st.from_regex(NAME, fullmatch=True), st.text(min_size=1))
+def test_an_id_is_taken_apart_at_its_first_colon(queue: str, key: str) -> None:
+    assert split_id(f"{queue}:{key}") == (queue, key)
+
+
+@pytest.mark.parametrize("text", ["", "mail", ":7", "mail:", ":"])
+def test_a_text_that_is_no_id_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a job id: it reads queue:key, like 'mail:0199c0de…'"):
+        split_id(text)
+
+
+def test_a_delivery_is_finished_with_its_token() -> None:
+    delivery = Delivery("mail", "s:high", "5-1", "7", "app:welcome", b"", b"", 0, 1, 1, 0)
+    assert delivery.token == ("mail", "s:high", "5-1")
+
+
+def test_the_words_for_a_jobs_life_are_these() -> None:
+    assert [status.value for status in Status] == [
+        "UNKNOWN",
+        "SCHEDULED",
+        "SENT",
+        "EXECUTING",
+        "RETRY",
+        "SUCCESS",
+        "DEAD",
+        "CANCELLED",
+    ]
+    assert all(status.name == status.value == str(status) for status in Status)
+
+
+def test_a_job_has_ended_when_nothing_more_will_happen_by_itself() -> None:
+    assert {status for status in Status if status.ended} == {Status.SUCCESS, Status.DEAD, Status.CANCELLED}
+
+
+def test_what_is_known_of_a_job_can_be_listed() -> None:
+    info = JobInfo(id="mail:7", task="app:welcome", queue="mail", status=Status.SENT)
+    assert dataclasses.asdict(info)["status"] == "SENT"
+    with pytest.raises(AttributeError):
+        info.status = Status.DEAD  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,202 @@
+"""Settings come from four places, and a mistake in any of them is told by name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fennelq import App
+from fennelq.errors import ConfigurationError
+from fennelq.settings import PREFIX, Settings
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def pyproject(tmp_path: Path) -> Write:
+    """`pyproject("result_ttl = 5")`: the folder of a project with these lines in [tool.fennelq]."""
+
+    def write(lines: str) -> Path:
+        (tmp_path / "pyproject.toml").write_text(f"[tool.other]\nx = 1\n[tool.fennelq]\n{lines}\n", "utf-8")
+        return tmp_path
+
+    return write
+
+
+def refusal(root: Path | None = None, **given: Any) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.load(root, **given)
+    return str(caught.value)
+
+
+# Where they come from
+
+
+def test_without_a_word_they_are_the_defaults(tmp_path: Path) -> None:
+    settings = Settings.load(tmp_path)
+    assert settings == Settings.load(None)
+    assert (settings.redis_url, settings.namespace, settings.default_queue) == (None, None, "default")
+    assert (settings.default_retries, settings.result_ttl, settings.concurrency) == (3, 3600, 32)
+
+
+def test_a_later_source_counts_more_than_an_earlier_one(
+    pyproject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pyproject("result_ttl = 1\nfailure_ttl = 1\nlease = 1")
+    monkeypatch.setenv("FENNELQ_RESULT_TTL", "2")
+    monkeypatch.setenv("FENNELQ_FAILURE_TTL", "2")
+    settings = Settings.load(root, result_ttl=3)
+    assert settings.result_ttl == 3
+    assert settings.failure_ttl == 2
+    assert settings.lease == 1
+    assert settings.record_ttl == 86400
+
+
+def test_an_argument_may_take_back_what_the_project_says(pyproject: Write) -> None:
+    assert Settings.load(pyproject('redis_url = "redis://elsewhere"'), redis_url=None).redis_url is None
+
+
+def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: dict[str, Any] = {
+        name: {
+            "redis_url": "redis://h",
+            "namespace": "n",
+            "default_queue": "q",
+            "log_format": "json",
+            "log_level": "debug",
+        }.get(name, 7)
+        for name in Settings.model_fields
+    }
+    expected = Settings.load(None, **said).model_dump()
+    assert expected == said
+    root = pyproject("\n".join(f"{name} = {value!r}" for name, value in said.items()))
+    assert Settings.load(root).model_dump() == expected
+    for name, value in said.items():
+        monkeypatch.setenv(f"{PREFIX}{name.upper()}", str(value))
+    assert Settings.load(None).model_dump() == expected
+
+
+def test_what_belongs_to_the_command_line_is_no_setting(
+    pyproject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FENNELQ_APP", "shop.tasks:app")
+    assert Settings.load(pyproject('app = "shop.tasks:app"')) == Settings.load(None)
+
+
+def test_a_project_without_our_table_or_without_a_file_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", "utf-8")
+    assert Settings.load(tmp_path) == Settings.load(tmp_path / "nowhere")
+
+
+def test_an_app_takes_them_as_keyword_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENNELQ_LEASE", "5")
+    app = App("shop", redis_url="redis://127.0.0.1:1", result_ttl=9)
+    assert (app.settings.lease, app.settings.result_ttl, app.namespace) == (5, 9, "shop")
+    assert App("shop", namespace="other").namespace == "other"
+
+
+# Mistakes
+
+
+def test_a_misspelt_name_is_refused_wherever_it_is_and_the_right_one_suggested(
+    pyproject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suggested = "unknown setting 'resut_ttl': did you mean 'result_ttl'?"
+    assert refusal(resut_ttl=1) == f"App(…): {suggested}"
+    assert refusal(pyproject("resut_ttl = 1")) == f"[tool.fennelq] in pyproject.toml: {suggested}"
+    monkeypatch.setenv("FENNELQ_RESUT_TTL", "1")
+    assert refusal() == f"the environment (FENNELQ_…): {suggested}"
+
+
+def test_a_name_like_no_other_is_refused_with_those_there_are() -> None:
+    assert re.search(r"unknown setting 'zzz'; known: \w+, \w+", refusal(zzz=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("result_ttl", "soon"),
+        ("result_ttl", -1),
+        ("result_ttl", math.nan),
+        ("result_ttl", math.inf),
+        ("default_retries", 1.5),
+        ("default_retries", -1),
+        ("lease", 0),
+        ("lease", None),
+        ("concurrency", 0),
+        ("processes", 0),
+        ("enqueue_timeout", 0),
+        ("max_payload_bytes", 0),
+        ("log_level", "loud"),
+        ("log_format", "xml"),
+        ("namespace", "a b"),
+        ("default_queue", "{mail}"),
+        ("redis_url", 5),
+    ],
+)
+def test_a_bad_value_is_refused_by_the_name_of_its_setting(name: str, value: Any) -> None:
+    text = refusal(**{name: value})
+    assert text.startswith(f"setting {name}")
+    assert repr(value) in text
+
+
+def test_a_bad_value_of_the_environment_or_the_project_is_refused_in_the_same_way(
+    pyproject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refusal(pyproject("lease = 0")).startswith(
+        "setting lease: Input should be greater than or equal to 1"
+    )
+    monkeypatch.setenv("FENNELQ_LEASE", "soon")
+    assert refusal().startswith("setting lease: Input should be a valid number")
+
+
+@pytest.mark.parametrize("text", ["[tool.fennelq", "\xff", "[tool]\nfennelq = 5\n", "tool = 5\n"])
+def test_a_project_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(text.encode("latin-1"))
+    assert str(tmp_path / "pyproject.toml") in refusal(tmp_path)
+
+
+# What they are
+
+
+def test_they_never_change() -> None:
+    settings = Settings.load(None)
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.lease = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_says_what_it_is_in_which_unit_and_what_none_or_zero_does(name: str) -> None:
+    field = Settings.model_fields[name]
+    said = field.description or ""
+    assert said.endswith(".")
+    assert 20 <= len(said) <= 120
+    kind = str(field.annotation)
+    if "float" in kind:
+        assert "Seconds" in said
+    if "bytes" in name:
+        assert "bytes" in said
+    if field.default is None:
+        assert "None" in said
+    allows_zero = any(getattr(rule, "ge", None) == 0 for rule in field.metadata)
+    if allows_zero and "None" not in kind:
+        assert "0 " in said or "at least" in said or "never less" in said
+
+
+def test_what_follows_from_others_is_worked_out() -> None:
+    settings = Settings.load(None, lease=8)
+    assert (settings.beat, settings.maintenance) == (2, 2)
+    settings = Settings.load(None, lease=8, heartbeat_interval=1, maintenance_interval=3)
+    assert (settings.beat, settings.maintenance) == (1, 3)
+
+
+def test_a_record_outlives_the_retry_of_a_late_caller() -> None:
+    assert Settings.load(None, record_ttl=0).record_ms == 600_000
+    assert Settings.load(None, record_ttl=900).record_ms == 900_000
+    assert Settings.load(None, record_ttl=0, tombstone_ttl=0).record_ms == 1

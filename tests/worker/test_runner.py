@@ -1,0 +1,240 @@
+"""Runner: from a delivery to an outcome, without Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from fennelq import App, Reject, Retry, RetryPolicy, Snooze, current_job
+from fennelq.model import outcome
+from fennelq.model.job import Delivery
+from fennelq.model.outcome import Outcome
+from fennelq.worker.invoke import Invoker
+from fennelq.worker.runner import Runner
+
+FAILURE_MS, RESULT_MS = 86_400_000, 3_600_000
+Function = Callable[..., Any]
+
+
+def app_with(function: Function, **options: Any) -> App:
+    app = App("shop", redis_url="redis://127.0.0.1:1/0")
+    app.task(name="shop:task", **options)(function)
+    return app
+
+
+def runner_of(app: App, *, most_bytes: int = 1 << 20) -> Runner:
+    return Runner(app.tasks, Invoker(4), failure_ttl_ms=FAILURE_MS, most_bytes=most_bytes)
+
+
+def delivery(args: bytes = b"[[],{}]", *, task: str = "shop:task", options: bytes = b"", tries: int = 0) -> Delivery:
+    return Delivery("mail", "s", "1-1", "7", task, args, options, tries, 1, 1, 1_700_000_000_000)
+
+
+async def run(function: Function, args: bytes = b"[[],{}]", **told: Any) -> Outcome:
+    told_of_delivery = {name: told.pop(name) for name in ("options", "tries") if name in told}
+    return await runner_of(app_with(function, **told)).run(delivery(args, **told_of_delivery))
+
+
+def failure(ended: Outcome) -> dict[str, Any]:
+    said: dict[str, Any] = orjson.loads(ended.error)
+    return said
+
+
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+def add_in_thread(a: int, b: int) -> int:
+    return a + b
+
+
+async def nothing() -> None: ...
+
+
+async def fail() -> None:
+    raise ConnectionError("nobody listens")
+
+
+# Success
+
+
+@pytest.mark.parametrize("function", [add, add_in_thread])
+async def test_what_a_task_returns_is_its_success(function: Function) -> None:
+    assert await run(function, b"[[1],{\"b\":2}]") == Outcome(outcome.SUCCESS, b'{"ok":3}', ttl_ms=RESULT_MS)
+
+
+async def test_nothing_returned_is_a_success_without_value() -> None:
+    assert (await run(nothing)).kind == outcome.SUCCESS_WITHOUT_VALUE
+
+
+async def test_the_tasks_options_and_then_the_calls_say_how_long_a_result_is_kept() -> None:
+    assert (await run(add, b"[[1,2],{}]", result_ttl=5)).ttl_ms == 5000
+    assert (await run(add, b"[[1,2],{}]", result_ttl=5, options=b'{"s":7}')).ttl_ms == 7000
+
+
+async def test_a_task_sees_its_delivery_as_the_current_job() -> None:
+    async def look() -> list[Any]:
+        job = current_job()
+        return [job.id, job.task, job.queue, job.tries, job.max_retries, job.fence, dict(job.headers)]
+
+    ended = await run(look, tries=2, retries=5, options=b'{"h":{"a":"b"}}')
+    assert orjson.loads(ended.value)["ok"] == ["mail:7", "shop:task", "mail", 3, 5, 1, {"a": "b"}]
+
+
+# Failure
+
+
+async def test_a_failed_try_is_retried_with_what_went_wrong() -> None:
+    ended = await run(fail, retry=RetryPolicy.fixed(2, delay=1.5))
+    assert (ended.kind, ended.value) == (outcome.RETRY, b"1500")
+    assert failure(ended)["type"] == "ConnectionError"
+    assert failure(ended)["message"] == "nobody listens"
+
+
+@pytest.mark.parametrize(("tries", "kind"), [(0, "R"), (1, "R"), (2, "D")])
+async def test_the_last_try_that_fails_is_the_jobs_death(tries: int, kind: str) -> None:
+    ended = await run(fail, retries=2, tries=tries)
+    assert ended.kind == kind
+    if kind == "D":
+        assert failure(ended)["tries"] == tries + 1
+        assert failure(ended)["reason"] == "failed"
+        assert "in fail" in failure(ended)["traceback"]
+        assert ended.ttl_ms == FAILURE_MS
+
+
+async def test_a_task_may_say_how_it_goes_on() -> None:
+    async def say(what: str) -> None:
+        raise {"retry": Retry(delay=2), "snooze": Snooze(3), "reject": Reject("no")}[what]
+
+    retry, snooze, reject = [await run(say, b'[["%s"],{}]' % what) for what in (b"retry", b"snooze", b"reject")]
+    assert (retry.kind, retry.value) == (outcome.RETRY, b"2000")
+    assert (snooze.kind, snooze.value) == (outcome.SNOOZE, b"+3000")
+    assert (reject.kind, reject.reason) == (outcome.DEAD, "rejected")
+
+
+async def test_a_run_that_takes_too_long_has_timed_out() -> None:
+    async def dawdle() -> None:
+        await asyncio.sleep(60)
+
+    ended = await run(dawdle, timeout=0.02, retries=0)
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "timeout")
+
+
+# What cannot be run
+
+
+async def test_an_unknown_task_is_left_to_somebody_who_knows_it() -> None:
+    ended = await runner_of(app_with(add)).run(delivery(task="shop:tusk"))
+    assert (ended.kind, ended.reason) == (outcome.UNKNOWN_TASK, "unknown_task")
+    assert "did you mean 'shop:task'" in failure(ended)["message"]
+
+
+async def test_a_name_that_comes_from_redis_is_never_imported() -> None:
+    ended = await runner_of(app_with(add)).run(delivery(b'[["true"],{}]', task="os:system"))
+    assert ended.reason == "unknown_task"
+
+
+@pytest.mark.parametrize("args", [b"", b"{", b'[["x","y"],{}]', b"[[],{}]", b"\xff"])
+async def test_a_call_that_cannot_be_read_is_dead_and_has_spent_no_try(args: bytes) -> None:
+    ended = await run(add, args)
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "bad_payload")
+    assert failure(ended)["tries"] == 0
+
+
+async def test_options_that_cannot_be_read_are_a_bad_payload() -> None:
+    assert (await run(add, b"[[1,2],{}]", options=b'{"r":-1}')).reason == "bad_payload"
+
+
+async def test_a_result_that_cannot_be_written_is_the_jobs_death_without_a_retry() -> None:
+    async def lie() -> int:
+        return "seven"  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+    ended = await run(lie, retries=5)
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "bad_result")
+
+
+async def test_a_result_over_the_limit_is_the_jobs_death() -> None:
+    async def repeat(n: int) -> str:
+        return "x" * n
+
+    runner = runner_of(app_with(repeat), most_bytes=100)
+    assert (await runner.run(delivery(b"[[98],{}]"))).kind == outcome.SUCCESS
+    assert (await runner.run(delivery(b"[[99],{}]"))).reason == "bad_result"
+
+
+# Being stopped
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+async def test_a_cancellation_from_outside_is_no_outcome(timeout: float | None) -> None:
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    await is_handed_back(wait, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+async def test_what_a_handler_makes_of_its_cancellation_is_no_failure(timeout: float | None) -> None:
+    """Many libraries turn a cancellation into an error of their own; a deploy must not cost a try."""
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ConnectionError("lost in between") from None
+
+    await is_handed_back(wait, timeout=timeout)
+
+
+async def test_a_thread_that_cannot_be_stopped_is_not_waited_for() -> None:
+    import threading
+
+    may_end = threading.Event()
+
+    def wait() -> None:
+        may_end.wait(20)
+
+    try:
+        await is_handed_back(wait)
+    finally:
+        may_end.set()
+
+
+async def test_a_handler_may_still_finish_when_it_is_cancelled() -> None:
+    async def wait() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "finished quickly"
+        return "never"
+
+    ended = await cancelled_on_the_way(wait)
+    assert ended.value == b'{"ok":"finished quickly"}'
+
+
+@pytest.mark.parametrize(("said", "kind"), [(Snooze(5), "Z"), (Retry(delay=5), "R"), (Reject("no"), "D")])
+async def test_a_handler_may_say_how_its_job_goes_on_when_it_is_cancelled(said: Exception, kind: str) -> None:
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise said from None
+
+    assert (await cancelled_on_the_way(wait)).kind == kind
+
+
+async def cancelled_on_the_way(function: Function, **options: Any) -> Outcome:
+    run = asyncio.create_task(runner_of(app_with(function, **options)).run(delivery()))
+    await asyncio.sleep(0.02)  # until it waits
+    run.cancel()
+    async with asyncio.timeout(5):
+        return await run
+
+
+async def is_handed_back(function: Function, **options: Any) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled_on_the_way(function, **options)
