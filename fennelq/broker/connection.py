@@ -6,6 +6,7 @@ import re
 import ssl
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
 from redis import connection as redis_connection
 
@@ -49,6 +50,7 @@ def address_of(url: str) -> Address:
             f"redis_url {shown!r} is not understood: use redis://, rediss://, unix:// or embedded://"
         )
     try:
+        _refuse_stray_at(url)
         said: dict[str, Any] = cast("Any", redis_connection).parse_url(url)  # it is not annotated
         return Address(
             shown,
@@ -65,7 +67,14 @@ def address_of(url: str) -> Address:
             "with every special character of the password percent-escaped"
         ) from None
     except OSError as error:
-        raise ConfigurationError(f"redis_url {shown!r} cannot be used: {error}") from None
+        raise ConfigurationError(f"redis_url {shown!r} is not understood: {error}") from None
+
+
+def _refuse_stray_at(url: str) -> None:
+    """An @ behind the host is part of a password that was not escaped; the parser would connect somewhere else."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
+        raise ValueError
 
 
 def _greeting(said: dict[str, Any]) -> Sequence[tuple[Word, ...]]:

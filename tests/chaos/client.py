@@ -1,50 +1,60 @@
-"""A client that can be made to die in the middle of what it does: `python -m tests.chaos.client REDIS_URL DO [JOB …]`.
+"""A client that can be made to die in the middle of what it does: `python -m tests.chaos.client URL QUEUE DOING`.
 
-It sends, cancels, replays, purges or watches, one job after another, by the public API.
+It does it by the public API, to jobs whose ids it knows: done again by the next client, it is the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Final
 
 from fennelq import App
+from fennelq.queues import Queues
 from tests.chaos import jobs
 from tests.chaos.load import call
 
-COUNT = 20
+COUNT: Final = 20
 
 
-async def send(app: App, ids: list[str]) -> None:
-    """Jobs with ids of its own: said again by the next client, they are the same jobs."""
-    for key in ids:
-        await app.client.send(call(app, jobs.work, 1, job_id=key, queue="sent"))
+def ids(queue: str) -> list[str]:
+    """The jobs of a queue that is tested with clients."""
+    return [f"{queue}:c{number}" for number in range(COUNT)]
 
 
-async def cancel(app: App, ids: list[str]) -> None:
-    for job in ids:
+async def send(app: App, queue: str) -> None:
+    for job in ids(queue):
+        await app.client.send(call(app, jobs.work, 1, queue=queue, job_id=job.partition(":")[2]))
+
+
+async def cancel(app: App, queue: str) -> None:
+    for job in ids(queue):
         await app.result(job).cancel()
 
 
-async def replay(app: App, _: list[str]) -> None:
-    await app.dlq.replay()
+async def watch(app: App, queue: str) -> None:
+    await asyncio.wait([asyncio.ensure_future(app.result(job).get(timeout=0.5)) for job in ids(queue)])
 
 
-async def purge(app: App, _: list[str]) -> None:
-    await app.queues.purge("purged")
+async def replay(app: App, queue: str) -> None:
+    await app.dlq.replay(queue=queue)
 
 
-async def watch(app: App, ids: list[str]) -> None:
-    await asyncio.gather(*(app.result(job).get(timeout=30) for job in ids))
+async def forget(app: App, queue: str) -> None:
+    await app.dlq.purge(queue=queue)
 
 
-DOINGS = {function.__name__: function for function in (send, cancel, replay, purge, watch)}
+async def purge(app: App, queue: str) -> None:
+    await Queues(app).purge(queue)
 
 
-async def main(url: str, doing: str, ids: list[str]) -> None:
+DOINGS: Final = {doing.__name__: doing for doing in (send, cancel, watch, replay, forget, purge)}
+
+
+async def main(url: str, queue: str, doing: str) -> None:
     async with jobs.app_of(redis_url=url) as app:
-        await DOINGS[doing](app, ids)
+        await DOINGS[doing](app, queue)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    asyncio.run(main(*sys.argv[1:]))
