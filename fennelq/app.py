@@ -22,7 +22,7 @@ from fennelq.model.job import Job, split_id
 from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
 from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.result import AsyncResult
-from fennelq.settings import Settings
+from fennelq.settings import SettingArgs, Settings
 from fennelq.task import (
     AnyTask,
     AsyncTask,
@@ -60,7 +60,7 @@ class App:
     the later over the earlier. Nothing is connected before the first call.
     """
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(self, name: str, **settings: Unpack[SettingArgs]) -> None:
         self.name = valid_name("app name", name)
         self.root = _project_root(sys._getframe(1).f_globals.get("__file__"))  # pyright: ignore[reportPrivateUsage]
         self.settings = Settings.load(self.root, **settings)

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from fennelq.waiting import Ended
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 _OK = b'{"ok":'
 
 
-class AsyncResult(Generic[R]):
+class AsyncResult(Generic[R_co]):
     """The handle of a job. It can be made again anywhere from the job's id: `app.result(id)`."""
 
     __slots__ = ("_app", "_queue_key", "_returns", "deduplicated", "id")
 
     def __init__(
-        self, app: App, job_id: str, returns: ResultCodec[R] | None, *, deduplicated: bool = False
+        self, app: App, job_id: str, returns: ResultCodec[R_co] | None, *, deduplicated: bool = False
     ) -> None:
         self._app, self._returns = app, returns
         self.id = job_id
@@ -46,7 +47,7 @@ class AsyncResult(Generic[R]):
     def __hash__(self) -> int:
         return hash(self.id)
 
-    async def get(self, timeout: float | None = None) -> R:
+    async def get(self, timeout: float | None = None) -> R_co:
         """What the task returned.
 
         Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is

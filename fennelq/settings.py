@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
@@ -23,6 +23,35 @@ LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 PREFIX = "FENNELQ_"
 _OTHER_VARIABLES = {"FENNELQ_APP", "FENNELQ_CRASH", "FENNELQ_LEDGER"}
 """Variables with our prefix that are not settings."""
+
+
+class SettingArgs(TypedDict, total=False):
+    """The settings as keyword arguments of `App`; what each means is said below."""
+
+    redis_url: str | None
+    namespace: str | None
+    default_queue: str
+    default_retries: int
+    result_ttl: float
+    failure_ttl: float
+    record_ttl: float
+    tombstone_ttl: float
+    enqueue_timeout: float
+    dlq_max_age: float
+    dlq_max_len: int
+    processes: int | None
+    concurrency: int
+    lease: float
+    heartbeat_interval: float | None
+    maintenance_interval: float | None
+    schedule_interval: float
+    grace_period: float
+    max_deliveries: int
+    unknown_task_patience: float
+    stall_timeout: float
+    max_payload_bytes: int
+    log_format: LogFormat
+    log_level: LogLevel
 
 
 class Settings(BaseSettings):
@@ -104,7 +133,7 @@ class Settings(BaseSettings):
     @field_validator("namespace", "default_queue")
     @classmethod
     def _is_name(cls, name: str | None, info: ValidationInfo) -> str | None:
-        return None if name is None else valid_name(f"setting {info.field_name}", name)
+        return None if name is None else valid_name(f"setting {info.field_name}: name", name)
 
     @classmethod
     def load(cls, root: Path | None, **given: Any) -> Self:

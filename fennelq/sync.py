@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
 _ONE_LOOK = 0.05
@@ -59,13 +60,13 @@ class BlockingTask(Generic[P, R]):
         return BlockingTask(self._task.options(**options))
 
 
-class BlockingResult(Generic[R]):
+class BlockingResult(Generic[R_co]):
     """The handle of a job, for code without an event loop."""
 
     __slots__ = ("_app", "_returns", "deduplicated", "id")
 
     def __init__(
-        self, app: App, job_id: str, returns: ResultCodec[R] | None, *, deduplicated: bool = False
+        self, app: App, job_id: str, returns: ResultCodec[R_co] | None, *, deduplicated: bool = False
     ) -> None:
         self._app, self._returns = app, returns
         self.id = job_id
@@ -74,7 +75,7 @@ class BlockingResult(Generic[R]):
     def __repr__(self) -> str:
         return f"<BlockingResult {self.id}>"
 
-    def get(self, timeout: float | None = None) -> R:
+    def get(self, timeout: float | None = None) -> R_co:
         """What the task returned; raises as `AsyncResult.get` does."""
         return value_of(self._app, self.id, self._returns, _end_of(self._app, self.id, timeout))
 

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from fennelq.errors import InvalidArguments
 from fennelq.model.hints import NOT_JSON, has_choice, hints_of, sendable
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 NO_ARGUMENTS = b"[[],{}]"
 
@@ -189,14 +189,14 @@ class CallCodec:
         )
 
 
-class ResultCodec(Generic[R]):
+class ResultCodec(Generic[R_co]):
     """Writes and reads what a task returns."""
 
     def __init__(self, annotation: Any = JsonValue) -> None:
         self.is_none = annotation in (None, type(None))
         """True when the task is annotated `-> None`: it has no result to keep."""
         self._annotation = annotation
-        self._cached: TypeAdapter[tuple[R]] | None = None
+        self._cached: TypeAdapter[tuple[R_co]] | None = None
 
     @classmethod
     def of(cls, task: str, function: Callable[..., Any]) -> ResultCodec[Any]:
@@ -205,13 +205,13 @@ class ResultCodec(Generic[R]):
         return cls(JsonValue if annotation is Any else annotation)
 
     @property
-    def _adapter(self) -> TypeAdapter[tuple[R]]:
+    def _adapter(self) -> TypeAdapter[tuple[R_co]]:
         # In a tuple, because models, dataclasses and typed dicts accept no configuration at the top.
         if self._cached is None:
             self._cached = TypeAdapter(cast("Any", _tuple_of([self._annotation])), config=_RESULT)
         return self._cached
 
-    def encode(self, value: R) -> bytes:
+    def encode(self, value: Any) -> bytes:
         """The value as JSON; raises ValueError when it is not as annotated, or cannot be written."""
         if value is None and self.is_none:
             return b""
@@ -222,10 +222,10 @@ class ResultCodec(Generic[R]):
             raise ValueError(f"the result cannot be encoded as {self._annotation}: {error}") from None
         return raw[1:-1]
 
-    def decode(self, raw: bytes) -> R:
+    def decode(self, raw: bytes) -> R_co:
         """The value that was written; raises ValueError when it is not one."""
         if not raw and self.is_none:
-            return cast("R", None)
+            return cast("R_co", None)
         return self._adapter.validate_json(b"[%b]" % raw)[0]
 
 

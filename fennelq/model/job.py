@@ -16,7 +16,8 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from fennelq import clock
 from fennelq.model.codec import ResultCodec
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+"""What a task returns: jobs and results of different tasks fit into one list."""
 
 Priority = Literal["high", "normal", "low"]
 
@@ -39,14 +40,14 @@ class Status(StrEnum):
         return self in (Status.SUCCESS, Status.DEAD, Status.CANCELLED)
 
 
-class Job(NamedTuple, Generic[R]):
+class Job(NamedTuple, Generic[R_co]):
     """One call, described and encoded: everything that `enqueue` tells Redis about it."""
 
     queue: str
     key: str
     task: str
     args: bytes
-    returns: ResultCodec[R]
+    returns: ResultCodec[R_co]
     priority: Priority = "normal"
     options: bytes = b""
     """What the call overrides of the task's own options, encoded; empty when it overrides nothing."""

@@ -57,6 +57,7 @@ class Consumer:
         self._stopping = False
         self._blocking = False
         self._complaints = Complaints("reading")
+        self._round = self._drained_in = 0
         self.drained = asyncio.Event()
         """Set while everything that was ready has been taken."""
         self.connected = False
@@ -90,6 +91,14 @@ class Consumer:
             if self._blocking:
                 self._ringing = asyncio.create_task(self._doorbell_rings())
 
+    async def look_again(self) -> None:
+        """Returns when everything that was ready at the time of this call has been taken."""
+        now = self._round
+        while self._drained_in <= now:
+            self.drained.clear()
+            await self._doorbell_rings()
+            await self.drained.wait()
+
     async def stop(self, reading: asyncio.Task[None]) -> None:
         """Stop reading. A blocked read is woken, never cancelled: that would strand what it delivers."""
         self._stopping = True
@@ -104,9 +113,11 @@ class Consumer:
         if self._slots.free <= 0:
             await self._slots.changed()
             return
+        self._round += 1
         drained = await self._fetch_round()
         self.connected = True
         if drained:
+            self._drained_in = self._round
             self.drained.set()
             await self._block()
 

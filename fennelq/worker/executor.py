@@ -96,7 +96,7 @@ class Executor:
             await asyncio.wait([reading, ending, *duties], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._wind_down(reading, [ending, *duties])
-        for task in (reading, *duties):
+        for task in (reading, ending, *duties):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
@@ -240,17 +240,30 @@ class Executor:
     # Stopping
 
     async def _until_told(self) -> None:
-        if not self._burst:
-            await self._stop.wait()
-            return
-        told = asyncio.create_task(self._stop.wait())
-        while not told.done():
+        ends = [asyncio.create_task(self._stop.wait(), name="told")]
+        if self._burst:
+            ends.append(asyncio.create_task(self._until_nothing_is_left(), name="burst"))
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in done:
+                end.result()
+        finally:
+            for end in ends:
+                end.cancel()
+
+    async def _until_nothing_is_left(self) -> None:
+        while True:
             await self.consumer.drained.wait()
             await self.workbench.settled()
-            if not self.workbench.tokens():
-                break
-            await asyncio.wait([told, *self.workbench.tasks()], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+            if running := self.workbench.tasks():
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                continue
+            # The last job may have sent another before it ended, even to a queue that nobody knew of.
+            done = self.workbench.done
+            await self._discovered(await self.broker.ask(presence.known_queues(self.app.namespace)))
+            await self.consumer.look_again()
+            if self.workbench.done == done and not self.workbench.tokens():
+                return
 
     async def _wind_down(self, reading: asyncio.Task[None], duties: list[asyncio.Task[None]]) -> None:
         await self.consumer.stop(reading)

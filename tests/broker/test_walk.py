@@ -401,7 +401,7 @@ def test_any_walk_keeps_every_job_in_one_place_and_every_outcome(server: Server)
             deadline=None,
             database=None,
             print_blob=True,
-            phases=(Phase.explicit, Phase.generate),
+            phases=(Phase.explicit, Phase.generate, Phase.shrink),
             suppress_health_check=[
                 HealthCheck.too_slow,
                 HealthCheck.filter_too_much,

@@ -97,7 +97,14 @@ def account(
         more_results = _more_than_one_result(client, sent)
     for job, record in records.items():
         _judge(it, job, sent[job], record)
-    it.completed_twice = sum(stats[kind] for kind in "SNDK") - it.done - it.dead - it.cancelled + more_results
+    it.completed_twice = (
+        sum(stats[kind] for kind in "SNDK")
+        - it.done
+        - it.dead
+        - it.cancelled
+        - stats["replayed"]
+        + more_results
+    )
     it.retried_twice += max(0, stats["R"] - sum(record.tries for record in records.values() if record))
     it.recovered, it.released = stats["recovered"], stats["released"]
     if ledger is not None:
@@ -138,7 +145,9 @@ def _read(it: Account, rows: list[Row], sent: Sent) -> None:
 def _records(client: redis.Redis, sent: Sent) -> dict[str, _Record | None]:
     return {
         job: _Record(_text(said[0]) or "Q", int(said[1] or 0), _text(said[2])) if any(said) else None
-        for job, said in _of_each(client, sent, lambda pipe, keys, key: pipe.hmget(keys.record(key), "s", "n", "p"))
+        for job, said in _of_each(
+            client, sent, lambda pipe, keys, key: pipe.hmget(keys.record(key), "s", "n", "p")
+        )
     }
 
 

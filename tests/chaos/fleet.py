@@ -108,7 +108,7 @@ class Fleet:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._spawner, self.server, self.lease = spawner, server, lease
-        self._environment = {
+        self.environment = {
             "FENNELQ_LEASE": str(lease),
             "FENNELQ_SCHEDULE_INTERVAL": "0.1",
             "FENNELQ_LOG_FORMAT": "json",
@@ -134,7 +134,7 @@ class Fleet:
         ready: bool = True,
     ) -> Worker:
         """One more worker, at work when this returns. `url` leads to the server another way."""
-        environment = {**self._environment, "FENNELQ_REDIS_URL": url or self.server.url, **(settings or {})}
+        environment = {**self.environment, "FENNELQ_REDIS_URL": url or self.server.url, **(settings or {})}
         process = self._spawner(
             "fennelq",
             *("worker", "-A", f"{jobs.__name__}:app", "-p", str(processes), "-c", str(concurrency), *words),

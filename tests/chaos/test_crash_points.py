@@ -1,4 +1,4 @@
-"""A process dies at every step there is, one after the other: no job is lost, none has two outcomes.
+"""A process dies at every step there is: no job is lost, none has two outcomes.
 
 Each point has a queue of its own and a process that is armed with it (`FENNELQ_CRASH`). When all of these are dead,
 one worker comes and cleans up after them.
@@ -6,59 +6,61 @@ one worker comes and cleans up after them.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
+import redis
 
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
-from fennelq.broker.keys import LANES, queue_keys
+from fennelq.broker.keys import GROUP, LANES, QueueKeys, queue_keys
 from fennelq.broker.scripts import script
+from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle, presence
 from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
 from fennelq.model.job import AnyJob, Delivery, JobFailure
 from fennelq.model.outcome import died
 from fennelq.worker.orders import Orders
 from tests.chaos import client, jobs, scale
-from tests.chaos.account import Account, Sent, account, drained
+from tests.chaos.account import Sent, account, drained
 from tests.chaos.conftest import Figure
 from tests.chaos.fleet import Fleet
-from tests.chaos.load import call, name_of, send
+from tests.chaos.load import call, send
 from tests.kit.audit import audit
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
 from tests.kit.waiting import eventually
 
+A = TypeVar("A")
+
 pytestmark = pytest.mark.timeout(scale.of(150, long=1200))
 
-CRASHED = 137
-CONCURRENCY = 32
-AT_ONCE = 8
+CRASHED: Final = 137
+CONCURRENCY: Final = 32
+AT_ONCE: Final = 12
 """Processes that are made to die at the same time."""
-NUMBER = scale.of(60, long=200)
-LIFETIMES = Lifetimes(3_600_000, 3_600_000)
-
-Scene = "Scene"
+NUMBER: Final = scale.of(60, long=200)
+LIFETIMES: Final = Lifetimes(3_600_000, 3_600_000)
 
 
 class Site(NamedTuple):
     """Where a process is going to die: its queue, on its server."""
 
     server: Server
-    queue: str
+    ledger: Ledger
     broker: BlockingBroker
-
-    def say(self, verb: Any) -> Any:
-        return self.broker.run(verb)
+    queue: str
 
     @property
-    def keys(self) -> Any:
+    def keys(self) -> QueueKeys:
         return queue_keys(jobs.NAME, self.queue)
+
+    def say(self, verb: Verb[A]) -> A:
+        return self.broker.run(verb)
 
     def send(self, number: int, function: Any, *args: Any, **options: Any) -> Sent:
         def described(app: Any) -> list[AnyJob]:
@@ -66,17 +68,25 @@ class Site(NamedTuple):
 
         return send(self.server.url, described)
 
-    def take(self, number: int, who: str = "ghost") -> list[Delivery]:
-        """Delivered to somebody of whom nobody will hear any more."""
+    def take(self, number: int) -> list[Delivery]:
+        """Delivered to somebody who will not be heard of any more."""
         self.say(presence.open_queue(self.keys))
-        verb = lifecycle.fetch(
-            self.keys, consumer=who, free=number, lanes=[*LANES.values()], lifetimes=LIFETIMES
+        lanes = [*LANES.values()]
+        verb = lifecycle.fetch(self.keys, consumer="ghost", free=number, lanes=lanes, lifetimes=LIFETIMES)
+        return self.say(verb).deliveries
+
+    def begun(self) -> int:
+        """Runs that have begun."""
+        return sum(
+            row.kind == "start" and row.job_id.startswith(f"{self.queue}:") for row in self.ledger.read()
         )
-        deliveries: list[Delivery] = self.say(verb).deliveries
-        return deliveries
 
 
 # What is there when the process comes
+
+
+def nothing(_: Site) -> Sent:
+    return {}
 
 
 def busy(site: Site) -> Sent:
@@ -84,18 +94,14 @@ def busy(site: Site) -> Sent:
     return {**site.send(NUMBER - 4, jobs.work, 20), **site.send(4, jobs.flaky, 20)}
 
 
-def nothing(_: Site) -> Sent:
-    return {}
-
-
 def scheduled(site: Site) -> Sent:
     return site.send(NUMBER, jobs.work, 5, delay=0.2)
 
 
 def abandoned(site: Site) -> Sent:
-    """In the hands of an executor that is dead."""
+    """Some are in the hands of an executor that is dead."""
     sent = site.send(NUMBER, jobs.work, 5)
-    site.take(30)
+    assert len(site.take(30)) == 30
     return sent
 
 
@@ -109,52 +115,59 @@ def simultaneous(site: Site) -> Sent:
     return site.send(100, jobs.work, 700)
 
 
-def queued(site: Site) -> Sent:
+def known(site: Site) -> Sent:
     """Jobs whose ids the client knows."""
 
     def described(app: Any) -> list[AnyJob]:
-        return [
-            call(app, jobs.work, 1, queue=site.queue, job_id=job.partition(":")[2])
-            for job in client.ids(site.queue)
-        ]
+        keys = [job.partition(":")[2] for job in client.ids(site.queue)]
+        return [call(app, jobs.work, 1, queue=site.queue, job_id=key) for key in keys]
 
     return send(site.server.url, described)
 
 
 def dead(site: Site) -> Sent:
-    sent = queued(site)
-    failure = JobFailure("ValueError", "it never worked")
-    held = site.take(client.COUNT)
-    verb = lifecycle.finish(site.keys, [Settled(one, died(failure, 1, 3_600_000)) for one in held], LIFETIMES)
-    assert site.say(verb) == [1] * client.COUNT
+    sent = known(site)
+    outcome = died(JobFailure("ValueError", "it never worked"), 1, 3_600_000)
+    held = [Settled(delivery, outcome) for delivery in site.take(client.COUNT)]
+    assert site.say(lifecycle.finish(site.keys, held, LIFETIMES)) == [1] * client.COUNT
     return sent
 
 
 # What happens while it is there
 
 
-def wait(_: Site, process: Process) -> Sent:
+def wait(_: Site, __: Process) -> Sent:
     return {}
 
 
 def arrival(site: Site, process: Process) -> Sent:
     """Jobs come when it has gone to sleep."""
-
-    def blocked() -> bool:
-        with site.server.client() as looking:
-            consumers: Any = looking.xinfo_consumers(site.keys["s"], "fq")
-            return bool(consumers)
-
-    eventually(blocked, within=20, tolerate=(Exception,))
+    _is_reading(site, process)
     return busy(site)
 
 
 def farewell(site: Site, process: Process) -> Sent:
-    """It is told to stop when it has begun."""
-    ledger = Ledger.inherited_by(process) if False else None
-    del ledger
+    """It is told to stop, with jobs in its hands."""
+    eventually(lambda: site.begun() >= 20, within=20, what=f"20 jobs of {site.queue} have begun")
     process.term()
     return {}
+
+
+def idle_farewell(site: Site, process: Process) -> Sent:
+    """It is told to stop, with nothing to do; then jobs come."""
+    _is_reading(site, process)
+    process.term()
+    return busy(site)
+
+
+def _is_reading(site: Site, process: Process) -> None:
+    with site.server.client() as looking:
+        eventually(
+            lambda: looking.xinfo_consumers(site.keys["s"], GROUP),
+            within=20,
+            tolerate=(redis.ResponseError,),
+            what=f"{process!r} reads",
+        )
 
 
 class Point(NamedTuple):
@@ -165,11 +178,155 @@ class Point(NamedTuple):
     before: Callable[[Site], Sent] = busy
     meanwhile: Callable[[Site, Process], Sent] = wait
     doing: str = ""
-    """What a client does; an executor dies where there is none."""
+    """What the process does, if it is a client; otherwise it is an executor."""
     concurrency: int = CONCURRENCY
-    outcome: str = "S"
-    """How the jobs end after all."""
+    end: str = "done"
+    """What the jobs come to in the end."""
+    row: str = "F2"
 
     @property
     def name(self) -> str:
-        return f"{self.at}:{self.nth}" + (f" ({self.doing})" if self.doing else "")
+        return f"{self.at}:{self.nth}" + (f", {self.doing}" if self.doing else "")
+
+
+def around(name: str, nth: int, **scene: Any) -> list[Point]:
+    """Before a script is sent, when it was sent and not answered, and when it was answered."""
+    return [Point(f"{when}:{name}", nth, **scene) for when in ("before", "sent", "answered")]
+
+
+POINTS: Final = [
+    # An executor begins, takes jobs, runs them, writes down how they ended.
+    Point("first_beat", 1),
+    Point("opened", 1),
+    *around("open", 1),
+    *around("fetch", 2),
+    Point("woken", 1, nothing, arrival),
+    Point("answered:fetch", 3, nothing, arrival),
+    Point("before_handler", 1),
+    Point("before_handler", 40),
+    Point("after_handler", 1),
+    Point("after_handler", 40),
+    *around("finish", 1),
+    *around("finish", 2),
+    Point("before:finish", 1, simultaneous, concurrency=100, row="F10"),
+    *around("beat", 2, before=long),
+    # Duties.
+    *around("promote", 1, before=scheduled),
+    *around("recover", 1, before=abandoned),
+    *around("gc", 1),
+    # It stops.
+    *around("release", 1, before=long, meanwhile=farewell),
+    *around("close", 1, before=nothing, meanwhile=idle_farewell),
+    # Clients.
+    *around("enqueue", 10, before=nothing, doing="send"),
+    *around("cancel", 10, before=known, doing="cancel", end="cancelled"),
+    *around("watch", 1, before=known, doing="watch"),
+    *around("replay", 1, before=dead, doing="replay"),
+    *around("forget", 1, before=dead, doing="forget", end="gone"),
+    *around("purge", 1, before=known, doing="purge", end="cancelled"),
+]
+
+
+class Aftermath:
+    """All of them are dead, and one worker has cleaned up."""
+
+    def __init__(self, server: Server, spawner: Spawner, ledger: Ledger, round: int) -> None:
+        self.server, self.ledger = server, ledger
+        self._spawner, self._round = spawner, round
+        self._broker = BlockingBroker(address_of(server.url))
+        self.sent: dict[str, dict[str, str]] = {}
+        self.codes: dict[str, int] = {}
+
+    def happen(self) -> None:
+        """Several at a time, and then the worker."""
+        self._teach()
+        for first in range(0, len(POINTS), AT_ONCE):
+            dying = [self._begin(point) for point in POINTS[first : first + AT_ONCE]]
+            for point, site, process in dying:
+                self.sent[site.queue].update(point.meanwhile(site, process))
+            for point, site, process in dying:
+                self.codes[site.queue] = process.returncode(40)
+                self._do_again(point, site)
+        self._clean_up()
+
+    def site(self, point: Point) -> Site:
+        return Site(self.server, self.ledger, self._broker, f"q{POINTS.index(point)}")
+
+    def _teach(self) -> None:
+        """A script that has to be taught first is sent twice, and the wrong one of the two would be counted."""
+        with self.server.client() as admin:
+            for path in (files("fennelq.broker") / "lua").iterdir():
+                if path.name.endswith(".lua"):
+                    admin.script_load(script(path.name.removesuffix(".lua")).source)
+
+    def _begin(self, point: Point) -> tuple[Point, Site, Process]:
+        site = self.site(point)
+        self.sent[site.queue] = dict(point.before(site))
+        armed = {"FENNELQ_CRASH": f"{point.at}:{point.nth + self._round}"}
+        if point.doing:
+            return point, site, self._client(point, site, armed)
+        return point, site, self._executor(point, site, armed)
+
+    def _executor(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
+        orders = Orders(
+            app=f"{jobs.__name__}:app",
+            queues=site.queue,
+            concurrency=point.concurrency,
+            grace=0.1,
+        )
+        fleet = Fleet(self._spawner, self.server, self.ledger)
+        environment = {**fleet.environment, "FENNELQ_REDIS_URL": self.server.url, **armed}
+        return self._spawner("fennelq.worker.process", orders.to_text(), environment=environment)
+
+    def _client(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
+        if point.doing == "send":
+            self.sent[site.queue] = dict.fromkeys(client.ids(site.queue), "work")
+        words = (self.server.url, site.queue, point.doing)
+        return self._spawner(client.__name__, *words, environment=armed)
+
+    def _do_again(self, point: Point, site: Site) -> None:
+        """What a client died of doing is done again, by one who is not armed."""
+        if point.doing:
+            asyncio.run(client.main(self.server.url, site.queue, point.doing))
+
+    def _clean_up(self) -> None:
+        fleet = Fleet(self._spawner, self.server, self.ledger)
+        fleet.start(concurrency=100)
+        for point in POINTS:
+            drained(self.server, within=60, queue=self.site(point).queue)
+        fleet.stop()
+
+
+@pytest.fixture(scope="module", params=range(scale.of(1, long=10)))
+def aftermath(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Aftermath]:
+    """Made once for all points; in the long run several times, each time a passing later."""
+    directory = tmp_path_factory.mktemp("crashes")
+    spawner = Spawner(directory)
+    with Server() as server:
+        try:
+            after = Aftermath(server, spawner, Ledger(directory / "ledger"), request.param)
+            after.happen()
+            audit(server)
+            yield after
+        finally:
+            spawner.close()
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
+def test_no_job_is_lost_and_none_ends_twice_when_a_process_dies(
+    aftermath: Aftermath, point: Point, figure: Figure
+) -> None:
+    site = aftermath.site(point)
+    sent = aftermath.sent[site.queue]
+    assert aftermath.codes[site.queue] == CRASHED, "it did not come to this point"
+    it = account(aftermath.server, sent, aftermath.ledger, budget=point.concurrency, queues=(site.queue,))
+    if point.end == "gone":
+        assert (len(it.lost), it.completed_twice) == (len(sent), len(sent))
+        return
+    it.sound()
+    assert vars(it)[point.end] == len(sent) > 0
+    figure(
+        point.row, f"{point.name}: {len(sent)} jobs, lost 0, completed twice 0, run again {it.started_again}"
+    )

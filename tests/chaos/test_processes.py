@@ -72,7 +72,10 @@ def test_after_a_crash_all_its_jobs_start_again_at_once_elsewhere(
     drained(server, within=30)
     fleet.stop()
     account(server, sent, ledger, budget=fleet.budget).sound()
-    figure("F12", f"32 jobs of a killed executor started again {delays[0]:.2f}–{delays[-1]:.2f} s later (lease {LEASE:g})")
+    figure(
+        "F12",
+        f"32 jobs of a killed executor started again {delays[0]:.2f}–{delays[-1]:.2f} s later (lease {LEASE:g})",
+    )
     assert delays[-1] < 3 * LEASE
 
 
@@ -91,7 +94,10 @@ def test_executors_end_with_their_supervisor(
     gone = time.monotonic() - killed
     with server.client() as client:
         pending = cast("Any", client.xpending(f"fq:{{{jobs.NAME}/long}}:s", GROUP))["pending"]
-    figure("F3", f"4 executors gone {gone:.2f} s after their supervisor, {pending} of 32 jobs left in their hands")
+    figure(
+        "F3",
+        f"4 executors gone {gone:.2f} s after their supervisor, {pending} of 32 jobs left in their hands",
+    )
     assert gone < 8
     assert pending <= 8, "only what is stuck in a thread may be left to its lease"
     finisher = fleet.start(concurrency=64)
@@ -143,7 +149,9 @@ def test_what_outlasts_the_grace_period_is_handed_back_untouched(
     fleet.stop()
     it = account(server, sent, ledger, budget=8)
     it.sound()
-    figure("F4", f"grace 1 s: gone after {took:.2f} s, {it.released} handed back, {it.started_again} run again")
+    figure(
+        "F4", f"grace 1 s: gone after {took:.2f} s, {it.released} handed back, {it.started_again} run again"
+    )
     assert (it.done, it.released, it.started_again, it.recovered) == (8, 8, 8, 0)
     assert took < 1 + 2 + 5
     again = [row for row in rows_of(ledger, "start") if row.at > handed]
@@ -152,7 +160,9 @@ def test_what_outlasts_the_grace_period_is_handed_back_untouched(
         for job in sent:
             record = cast("Any", client.hgetall(f"fq:{{{jobs.NAME}/default}}:j:{job.partition(':')[2]}"))
             assert b"n" not in record, "a try was spent"
-            told = cast("Any", client.lrange(f"fq:{{{jobs.NAME}/default}}:hist:{job.partition(':')[2]}", 0, -1))
+            told = cast(
+                "Any", client.lrange(f"fq:{{{jobs.NAME}/default}}:hist:{job.partition(':')[2]}", 0, -1)
+            )
             assert b'"what":"stopped"' in told[0]
 
 

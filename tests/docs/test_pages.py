@@ -28,5 +28,5 @@ def test_every_decision_says_its_context_and_what_was_given_up() -> None:
 
 
 def test_no_page_names_a_path_of_somebodys_machine() -> None:
-    private = re.compile(r"/work\b|/home/(?!you\b)|/root\b|/Users/")
+    private = re.compile(r"/(?:home|root|tmp|Users)/")
     assert [page.name for page in every_page() if private.search(page.read_text("utf-8"))] == []

@@ -116,6 +116,14 @@ async def test_the_newest_come_first_unless_the_oldest_are_asked_for(shop: Shop)
     assert ids(await shop.app.dlq.list(limit=1, order="oldest")) == [first]
 
 
+async def test_queues_are_listed_together_in_the_order_of_death(shop: Shop) -> None:
+    first = (await shop.kill(welcomes=1))[0].id
+    second = (await shop.kill(charges=1))[0].id
+    third = (await shop.kill(welcomes=1))[0].id
+    assert ids(await shop.app.dlq.list()) == [third, second, first]
+    assert ids(await shop.app.dlq.list(limit=2, order="oldest")) == [first, second]
+
+
 async def test_every_queue_is_looked_at_unless_one_is_named(shop: Shop) -> None:
     charged, welcomed = await shop.kill(charges=1, welcomes=1)
     assert set(ids(await shop.app.dlq.list())) == {charged.id, welcomed.id}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.invoke import Invoker
 from fennelq.worker.runner import Runner
+from tests.kit.waiting import aeventually
 
 FAILURE_MS, RESULT_MS = 86_400_000, 3_600_000
 Function = Callable[..., Any]
@@ -169,72 +171,85 @@ async def test_a_result_over_the_limit_is_the_jobs_death() -> None:
 # Being stopped
 
 
+@pytest.fixture
+def started() -> threading.Event:
+    """Set by a handler as soon as it runs."""
+    return threading.Event()
+
+
 @pytest.mark.parametrize("timeout", [None, 30])
-async def test_a_cancellation_from_outside_is_no_outcome(timeout: float | None) -> None:
+async def test_a_cancellation_from_outside_is_no_outcome(
+    started: threading.Event, timeout: float | None
+) -> None:
     async def wait() -> None:
+        started.set()
         await asyncio.sleep(60)
 
-    await is_handed_back(wait, timeout=timeout)
+    with pytest.raises(asyncio.CancelledError):
+        await stopped(wait, started, timeout=timeout)
 
 
 @pytest.mark.parametrize("timeout", [None, 30])
-async def test_what_a_handler_makes_of_its_cancellation_is_no_failure(timeout: float | None) -> None:
+async def test_what_a_handler_makes_of_its_cancellation_is_no_failure(
+    started: threading.Event, timeout: float | None
+) -> None:
     """Many libraries turn a cancellation into an error of their own; a deploy must not cost a try."""
 
     async def wait() -> None:
+        started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             raise ConnectionError("lost in between") from None
 
-    await is_handed_back(wait, timeout=timeout)
+    with pytest.raises(asyncio.CancelledError):
+        await stopped(wait, started, timeout=timeout)
 
 
-async def test_a_thread_that_cannot_be_stopped_is_not_waited_for() -> None:
-    import threading
-
+async def test_a_thread_that_cannot_be_stopped_is_not_waited_for(started: threading.Event) -> None:
     may_end = threading.Event()
 
     def wait() -> None:
+        started.set()
         may_end.wait(20)
 
     try:
-        await is_handed_back(wait)
+        with pytest.raises(asyncio.CancelledError):
+            await stopped(wait, started)
     finally:
         may_end.set()
 
 
-async def test_a_handler_may_still_finish_when_it_is_cancelled() -> None:
+async def test_a_handler_may_still_finish_when_it_is_cancelled(started: threading.Event) -> None:
     async def wait() -> str:
+        started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             return "finished quickly"
         return "never"
 
-    ended = await cancelled_on_the_way(wait)
-    assert ended.value == b'{"ok":"finished quickly"}'
+    assert (await stopped(wait, started)).value == b'{"ok":"finished quickly"}'
 
 
 @pytest.mark.parametrize(("said", "kind"), [(Snooze(5), "Z"), (Retry(delay=5), "R"), (Reject("no"), "D")])
-async def test_a_handler_may_say_how_its_job_goes_on_when_it_is_cancelled(said: Exception, kind: str) -> None:
+async def test_a_handler_may_say_how_its_job_goes_on_when_it_is_cancelled(
+    started: threading.Event, said: Exception, kind: str
+) -> None:
     async def wait() -> None:
+        started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             raise said from None
 
-    assert (await cancelled_on_the_way(wait)).kind == kind
+    assert (await stopped(wait, started)).kind == kind
 
 
-async def cancelled_on_the_way(function: Function, **options: Any) -> Outcome:
+async def stopped(function: Function, started: threading.Event, **options: Any) -> Outcome:
+    """The outcome of a run that is cancelled on its way, if it has one."""
     run = asyncio.create_task(runner_of(app_with(function, **options)).run(delivery()))
-    await asyncio.sleep(0.02)  # until it waits
+    await aeventually(started.is_set)
     run.cancel()
     async with asyncio.timeout(5):
         return await run
-
-
-async def is_handed_back(function: Function, **options: Any) -> None:
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled_on_the_way(function, **options)

@@ -1,0 +1,274 @@
+"""What users write, and the types they get. Never run: it must be accepted as it stands by every type checker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from fennelq import (
+    App,
+    AsyncResult,
+    BrokerUnavailable,
+    DuplicateJob,
+    EnqueueFailed,
+    FennelqError,
+    InvalidArguments,
+    Job,
+    JobCancelled,
+    JobContext,
+    JobError,
+    JobInfo,
+    PayloadTooLarge,
+    Reject,
+    ResultExpired,
+    ResultTimeout,
+    Retry,
+    RetryPolicy,
+    Settings,
+    Snooze,
+    Status,
+    Task,
+    TaskFailed,
+    UnknownTask,
+    as_completed,
+    current_job,
+    gather,
+    wait,
+)
+from fennelq.sync import BlockingResult
+
+
+@dataclass
+class Order:
+    id: int
+
+
+app = App("shop", redis_url="redis://localhost", result_ttl=60)
+
+
+# Tasks: bare and with options, of both kinds
+
+
+@app.task
+async def welcome(user_id: int, template: str = "hello") -> str:
+    return f"{template} {user_id}"
+
+
+@app.task(queue="mail", retries=5, timeout=30)
+async def charge(order: Order, *, currency: str = "EUR") -> Order:
+    return order
+
+
+@app.task
+def resize(path: str, width: int) -> tuple[int, int]:
+    return (width, len(path))
+
+
+@app.task(name="shop.jobs:report", priority="low", retry=RetryPolicy.explicit([1, 60]), headers={"team": "a"})
+def report() -> None:
+    return None
+
+
+@app.task(expires=timedelta(hours=1), result_ttl=0, failure_ttl=60.5, max_deliveries=2)
+async def spread(*paths: str, **sizes: int) -> dict[str, int]:
+    return sizes
+
+
+@app.cron("0 9 * * 1-5", tz="Europe/Paris", queue="mail")
+async def digest() -> int:
+    return 1
+
+
+@app.every(timedelta(minutes=5), name="sweeper", overlap="skip")
+def sweep() -> int:
+    return 1
+
+
+# A plain call involves no queue
+
+
+async def plain_calls() -> None:
+    assert_type(await welcome(42), str)
+    assert_type(await welcome(user_id=42, template="x"), str)
+    assert_type(await charge(Order(1), currency="USD"), Order)
+    assert_type(resize("a.png", 10), tuple[int, int])
+    assert_type(await spread("a", "b", c=1), dict[str, int])
+    assert_type(await digest(), int)
+    assert_type(sweep(), int)
+    report()
+
+
+# delay() takes the task's parameters, get() returns what the task returns
+
+
+async def sending() -> None:
+    result = await welcome.delay(42)
+    assert_type(result, AsyncResult[str])
+    assert_type(await result.get(), str)
+    assert_type(await result.get(timeout=30), str)
+    assert_type(await (await welcome.delay(42, template="x")).get(), str)
+    assert_type(await (await charge.delay(Order(1), currency="USD")).get(), Order)
+    assert_type(await (await resize.delay(path="a.png", width=10)).get(), tuple[int, int])
+    assert_type(await (await spread.delay("a", "b", c=1)).get(), dict[str, int])
+    assert_type(await report.delay(), AsyncResult[None])
+    assert_type(await digest.delay(), AsyncResult[int])
+
+
+async def handles(result: AsyncResult[str]) -> None:
+    assert_type(result.id, str)
+    assert_type(result.deduplicated, bool)
+    assert_type(await result.status(), Status)
+    assert_type((await result.status()).ended, bool)
+    assert_type(await result.info(), JobInfo | None)
+    assert_type(await result.cancel(), bool)
+    assert_type({result}, set[AsyncResult[str]])
+
+
+# options() is the same task, equally typed
+
+
+async def options() -> None:
+    later = welcome.options(delay=60, priority="high", key="welcome:42", ttl=timedelta(days=1))
+    assert_type(await later.delay(42), AsyncResult[str])
+    assert_type(await later(42), str)
+    assert_type(await later.options(at=datetime.now(UTC)).delay(42), AsyncResult[str])
+    assert_type(resize.options(job_id="a", timeout=None)("a.png", 1), tuple[int, int])
+    await welcome.options(retry=RetryPolicy.exponential(5, cap=60).giving_up_on(KeyError)).delay(42)
+
+
+# Describing first, sending afterwards
+
+
+async def describing() -> None:
+    job = welcome.job(42, template="x")
+    assert_type(job, Job[str])
+    assert_type(job.id, str)
+    assert_type(await app.enqueue([job, welcome.job(43)]), list[AsyncResult[str]])
+    assert_type(await app.enqueue(charge.job(Order(n)) for n in range(3)), list[AsyncResult[Order]])
+    assert_type(await app.call(job), str)
+    assert_type(await app.call(charge.job(Order(1)), timeout=30), Order)
+    assert_type(await welcome.map([1, 2, 3]), list[AsyncResult[str]])
+    assert_type(await resize.map(["a", "b"], [1, 2]), list[AsyncResult[tuple[int, int]]])
+
+
+async def jobs_of_different_tasks_go_together() -> None:
+    jobs: list[Job[object]] = [welcome.job(1), resize.job("a", 1)]
+    assert_type(await app.enqueue(jobs), list[AsyncResult[object]])
+    await app.enqueue([welcome.job(1), resize.job("a", 1), report.job()])
+    await gather(await welcome.delay(1), await resize.delay("a", 1))
+    await wait([await welcome.delay(1), await report.delay()])
+
+
+async def without_the_code() -> None:
+    assert_type(await app.send("shop.tasks:welcome", 42, queue="mail"), AsyncResult[Any])
+    assert_type(app.describe("shop.tasks:welcome", 42, _kwargs={"template": "x"}), Job[Any])
+    assert_type(app.result("mail:0199"), AsyncResult[Any])
+
+
+# Without an event loop
+
+
+def synchronous() -> None:
+    result = welcome.sync.delay(42)
+    assert_type(result, BlockingResult[str])
+    assert_type(result.get(timeout=30), str)
+    assert_type(result.status(), Status)
+    assert_type(result.info(), JobInfo | None)
+    assert_type(welcome.sync.options(delay=5).delay(42, template="x").get(), str)
+    assert_type(welcome.options(delay=5).sync.delay(42).get(), str)
+    assert_type(resize.sync.map(["a"], [1]), list[BlockingResult[tuple[int, int]]])
+    assert_type(report.sync.delay(), BlockingResult[None])
+
+
+# Several at once
+
+
+async def several() -> None:
+    first, second = await welcome.map([1, 2])
+    assert_type(await gather(first, second), list[str])
+    assert_type(await gather(first, second, timeout=5), list[str])
+    assert_type(await gather(first, return_exceptions=True), list[str | BaseException])
+    ended, pending = await wait([first, second], timeout=5, return_when="first")
+    assert_type(ended, set[AsyncResult[str]])
+    assert_type(pending, set[AsyncResult[str]])
+    async for result in as_completed([first, second], timeout=5):
+        assert_type(await result.get(), str)
+
+
+# Inside a task
+
+
+@app.task(retries=3)
+async def careful(order: Order) -> str:
+    job = current_job()
+    assert_type(job, JobContext)
+    assert_type((job.id, job.task, job.queue), tuple[str, str, str])
+    assert_type((job.tries, job.max_retries, job.fence), tuple[int, int, int])
+    assert_type(job.enqueued_at, datetime)
+    assert_type(job.headers, Mapping[str, str])
+    if job.tries > 2:
+        raise Reject("no such order")
+    if job.tries > 1:
+        raise Snooze(until=datetime.now(UTC) + timedelta(hours=1))
+    raise Retry(delay=timedelta(seconds=5))
+
+
+# Errors carry facts
+
+
+async def errors(result: AsyncResult[str]) -> None:
+    try:
+        await result.get(timeout=1)
+    except TaskFailed as failed:
+        assert_type((failed.job_id, failed.error_type, failed.message), tuple[str, str, str])
+        assert_type((failed.traceback, failed.tries), tuple[str, int])
+    except (JobCancelled, ResultExpired) as ended:
+        assert_type(ended.job_id, str)
+    except JobError as ended:
+        assert_type(ended.job_id, str)
+    except ResultTimeout as late:
+        assert_type((late.job_id, late.timeout), tuple[str, float])
+    except BrokerUnavailable as away:
+        assert_type(await app.enqueue(away.jobs), list[AsyncResult[Any]])
+        assert_type(away.reason, str)
+    except InvalidArguments as refused:
+        assert_type((refused.task, refused.parameter), tuple[str, str | None])
+    except (PayloadTooLarge, DuplicateJob, UnknownTask) as refused:
+        raise refused
+    except EnqueueFailed as some:
+        assert_type(some.failures, dict[int, Exception])
+    except FennelqError:
+        pass
+
+
+def a_timeout_is_a_timeout(error: ResultTimeout) -> TimeoutError:
+    return error
+
+
+# Tasks as values
+
+
+def names_of(tasks: Sequence[Task[..., Any]]) -> list[str]:
+    return [task.name for task in tasks]
+
+
+def as_values() -> None:
+    names_of([welcome, charge, resize, report])
+    assert_type(app.tasks, Mapping[str, Task[Any, Any]])
+    call: Callable[[int], Coroutine[Any, Any, str]] = welcome
+    plain: Callable[[str, int], tuple[int, int]] = resize
+    assert_type(plain("a", 1), tuple[int, int])
+    asyncio.run(call(1))
+
+
+@asynccontextmanager
+async def an_app() -> AsyncGenerator[App]:
+    async with App("shop") as shop:
+        assert_type(shop.settings, Settings)
+        assert_type(shop.settings.result_ttl, float)
+        assert_type(shop.settings.redis_url, str | None)
+        yield shop

@@ -1,0 +1,201 @@
+"""Stopping: what runs may finish, what cannot is handed back, nothing is lost and no try is spent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fennelq import App, AsyncResult, Status
+from fennelq.broker.verb import Command
+from fennelq.broker.verbs import inspect
+from tests.kit.ledger import Ledger
+from tests.kit.spawn import Process
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+from tests.worker import shop
+from tests.worker.conftest import Workers
+from tests.worker.shop import Gate, task_of
+
+Results = list[AsyncResult[Any]]
+
+
+async def hold_all(app: App, gate: Gate, number: int, function: Callable[..., Any] = shop.hold) -> Results:
+    """So many jobs that wait at the gate."""
+    task = task_of(app, function)
+    return await app.enqueue([task.job(str(gate)) for _ in range(number)])
+
+
+# In this process
+
+
+async def test_what_runs_may_finish_and_nothing_more_is_started(app: App, gate: Gate) -> None:
+    async with running(app, concurrency=4) as executor:
+        results = await hold_all(app, gate, 10)
+        await aeventually(lambda: executor.slots.free == 0)
+        executor.stop()
+        gate.open()
+    statuses = Counter([await result.status() for result in results])
+    assert statuses == {Status.SUCCESS: 4, Status.SENT: 6}
+
+
+async def test_a_job_that_comes_after_the_stop_is_not_taken(app: App, gate: Gate) -> None:
+    async with running(app, concurrency=4) as executor:
+        (held,) = await hold_all(app, gate, 1)
+        await aeventually(lambda: executor.slots.taken == 1)
+        executor.stop()
+        late = await task_of(app, shop.double).delay(1)
+        gate.open()
+    assert await held.status() is Status.SUCCESS
+    assert await late.status() is Status.SENT
+
+
+@pytest.mark.parametrize("function", [shop.hold, shop.hold_in_thread, shop.fail_when_stopped])
+async def test_what_exceeds_the_grace_period_is_handed_back_untouched(
+    app: App, gate: Gate, function: Callable[..., Any]
+) -> None:
+    async with running(app, concurrency=4, grace=0.1) as executor:
+        results = await hold_all(app, gate, 3, function)
+        await aeventually(lambda: executor.slots.taken == 3)
+    for result in results:
+        await is_as_new(app, result)
+    gate.open()
+    async with running(app):
+        assert [await result.get(timeout=5) for result in results] == [1, 1, 1]
+
+
+async def test_a_job_that_twenty_deploys_handed_back_has_spent_neither_tries_nor_deliveries(
+    app: App, gate: Gate
+) -> None:
+    (result,) = await hold_all(app, gate, 1)
+    for _ in range(20):
+        async with running(app, grace=0) as executor:
+            await aeventually(lambda: executor.slots.taken == 1)
+        await is_as_new(app, result)
+    gate.open()
+    async with running(app):
+        assert await result.get(timeout=5) == 1
+
+
+async def test_a_second_request_to_stop_skips_the_wait(app: App, gate: Gate) -> None:
+    async with running(app, concurrency=4, grace=60) as executor:
+        (result,) = await hold_all(app, gate, 1)
+        await aeventually(lambda: executor.slots.taken == 1)
+        executor.stop()
+        executor.stop(now=True)
+    await is_as_new(app, result)
+
+
+async def test_a_handler_that_refuses_to_stop_holds_up_nothing(app: App, gate: Gate) -> None:
+    async with running(app, concurrency=4, grace=0.05) as executor:
+        (result,) = await hold_all(app, gate, 1, shop.refuse_to_stop)
+        await aeventually(lambda: executor.slots.taken == 1)
+        executor.stop()
+    await is_as_new(app, result)
+    gate.open()
+    async with running(app):
+        assert await result.get(timeout=5) == 1
+
+
+async def test_an_executor_that_leaves_takes_its_consumers_and_its_name_with_it(app: App) -> None:
+    keys = app.client.keys("default")
+    async with running(app) as executor:
+        await (await task_of(app, shop.double).delay(1)).get(timeout=5)
+        await aeventually(lambda: knows(app, executor.name))
+    consumers = await app.client.ask(Command(["XINFO", "CONSUMERS", keys["s"], "fq"], list))
+    assert consumers == []
+    assert not await knows(app, executor.name)
+
+
+async def test_starts_and_stops_under_load_run_every_job_exactly_once(app: App) -> None:
+    runs = Counter[int]()
+
+    @app.task
+    async def note(n: int) -> None:
+        runs[n] += 1
+        await asyncio.sleep(0.002)
+
+    results = await note.map(range(600))
+    while not all(runs[n] for n in range(600)):
+        async with running(app, concurrency=8, grace=5) as executor:
+            before = len(runs)
+            await aeventually(lambda: len(runs) >= min(before + 50, 600))
+            executor.stop()
+    assert runs == Counter(range(600))
+    assert {await result.status() for result in results} == {Status.SUCCESS}
+
+
+# Signals
+
+
+async def test_sigterm_lets_running_jobs_finish(
+    workers: Workers, app: App, gate: Gate, ledger: Ledger
+) -> None:
+    worker = workers("-p", "2", "-c", "3", "--grace", "60")
+    results = await hold_all(app, gate, 10)
+    await aeventually(lambda: len(ledger.starts()) == 6, within=15)
+    worker.term()
+    worker.wait_for("stopping")
+    gate.open()
+    assert worker.returncode() == 0
+    assert Counter([await result.status() for result in results]) == {Status.SUCCESS: 6, Status.SENT: 4}
+    assert ledger.starts() == ledger.ends()
+
+
+@pytest.mark.parametrize("signal", ["term", "interrupt"])
+async def test_a_second_signal_hands_everything_back_at_once(
+    workers: Workers, app: App, gate: Gate, ledger: Ledger, signal: str
+) -> None:
+    worker = workers("-p", "2", "-c", "2", "--grace", "600")
+    results = await hold_all(app, gate, 2) + await hold_all(app, gate, 2, shop.hold_in_thread)
+    await aeventually(lambda: len(ledger.starts()) == 4, within=15)
+    getattr(worker, signal)()
+    worker.wait_for("stopping")
+    getattr(worker, signal)()
+    assert worker.returncode() == 0
+    for result in results:
+        await is_as_new(app, result)
+
+
+async def test_a_deploy_runs_every_job_exactly_once_and_loses_none(
+    workers: Workers, app: App, ledger: Ledger
+) -> None:
+    """Three generations of workers, each told to stop in the middle of its work."""
+    nap = task_of(app, shop.nap)
+    results = await app.enqueue([nap.job(0.02) for _ in range(300)])
+    worker: Process | None = None
+    for generation in range(1, 4):
+        successor = workers("-p", "2", "-c", "4", "--grace", "30")
+        successor.wait_for("worker_started")
+        if worker is not None:
+            worker.term()
+        worker = successor
+        await aeventually(lambda g=generation: len(ledger.ends()) >= 60 * g, within=20)
+    await aeventually(lambda: len(ledger.ends()) == 300, within=20)
+    assert worker is not None
+    worker.term()
+    assert worker.returncode() == 0
+    assert set(ledger.starts().values()) == {1}
+    assert {await result.status() for result in results} == {Status.SUCCESS}
+
+
+async def is_as_new(app: App, result: AsyncResult[Any]) -> None:
+    """As if it had never been started: waiting, no try spent, its first delivery still to come."""
+    info = await result.info()
+    assert info is not None
+    assert (info.status, info.tries, info.error, info.owner) == (Status.SENT, 0, None, None)
+    assert info.place is not None
+    lane, _, entry = info.place.partition("/")
+    stream = app.client.keys(info.queue)[lane]
+    ((_, fields),) = await app.client.ask(Command(["XRANGE", stream, entry, entry], list))
+    assert fields[2:] == [b"n", b"1"]
+    assert await app.client.ask(inspect.pending(app.client.keys(info.queue), lane)) == 0
+
+
+async def knows(app: App, executor: str) -> bool:
+    from fennelq.broker.verbs import presence
+
+    return executor in await app.client.ask(presence.known_executors(app.namespace))
