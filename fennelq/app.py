@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -13,6 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
+from fennelq import embedded
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.verbs.lifecycle import Lifetimes
@@ -62,7 +64,7 @@ class App:
 
     def __init__(self, name: str, **settings: Unpack[SettingArgs]) -> None:
         self.name = valid_name("app name", name)
-        self.root = _project_root(sys._getframe(1).f_globals.get("__file__"))  # pyright: ignore[reportPrivateUsage]
+        self.root = embedded.project_root(Path(sys._getframe(1).f_globals.get("__file__") or Path.cwd()))  # pyright: ignore[reportPrivateUsage]
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name
         self.noted = NotedQueues()
@@ -196,7 +198,7 @@ class App:
     def address(self) -> Address:
         """Where Redis is. With no URL configured, a private server is started, or met if it runs already."""
         url = self.settings.redis_url
-        if url is None or url.startswith("embedded://"):
+        if url is None or self.settings.embedded:
             return address_of(_embedded(url, self.root))
         return address_of(url)
 
@@ -243,18 +245,7 @@ class App:
         await self.close()
 
 
-def _project_root(file: str | None) -> Path:
-    """Nearest folder above the app's module with a pyproject.toml or a .git, else the module's own."""
-    start = Path(file).resolve().parent if file else Path.cwd()
-    for folder in (start, *start.parents):
-        if (folder / "pyproject.toml").is_file() or (folder / ".git").exists():
-            return folder
-    return start
-
-
 def _embedded(url: str | None, root: Path) -> str:
-    from fennelq import embedded
-
     where = embedded.recognised_deployment() if url is None else None
     if where is not None:
         raise ConfigurationError(
@@ -262,6 +253,8 @@ def _embedded(url: str | None, root: Path) -> str:
             "(embedded:// asks for a private server explicitly)"
         )
     folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
+    # By the standard library's logging: an application that has not asked for our log lines is not to print any.
+    logging.getLogger("fennelq").info("no redis_url is set: using a private server, its data in %s", folder)
     return embedded.start(folder).url
 
 

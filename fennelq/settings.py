@@ -148,6 +148,11 @@ class Settings(BaseSettings):
             raise ConfigurationError(_sentence(error)) from None
 
     @property
+    def embedded(self) -> bool:
+        """Whether a private server is used."""
+        return self.redis_url is None or self.redis_url.startswith("embedded://")
+
+    @property
     def record_ms(self) -> int:
         """How long a finished job's record lives at least."""
         return max(1, round(max(self.record_ttl, self.tombstone_ttl) * 1000))

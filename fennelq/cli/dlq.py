@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from fennelq.app import App
 
 commands = typer.Typer(no_args_is_help=True, help="Dead jobs: look at them, replay them, remove them.")
+
+_EXPORTED_AT_ONCE = 100
 
 Limit = Annotated[
     int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many, the oldest first.")
@@ -213,13 +216,22 @@ async def _dead(app: App, job: str) -> DeadLetter:
 
 async def _export(app: App, meant: Filters, limit: int | None, file: Any) -> int:
     written = 0
+    page: list[DeadLetter] = []
     async for letter in app.dlq.scan(**meant):
-        whole = await app.dlq.get(letter.id)
-        print(output.record(output.of_letter(whole or letter)), file=file)
-        written += 1
+        page.append(letter)
+        if len(page) == _EXPORTED_AT_ONCE or written + len(page) == limit:
+            written += await _write(app, page, file)
+            page = []
         if written == limit:
-            break
-    return written
+            return written
+    return written + await _write(app, page, file)
+
+
+async def _write(app: App, page: list[DeadLetter], file: Any) -> int:
+    """Everything about each, asked for in one round trip; one that was replayed meanwhile as it was listed."""
+    for letter, whole in zip(page, await asyncio.gather(*(app.dlq.get(one.id) for one in page)), strict=True):
+        print(output.record(output.of_letter(whole or letter)), file=file)
+    return len(page)
 
 
 def _say_count(count: int, what: str, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import orjson
@@ -112,13 +113,31 @@ def cancelled(reason: str, ttl_ms: int) -> Outcome:
 
 def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
     """What is kept of an exception; never more than a few kilobytes of it."""
-    name = type(error).__qualname__
-    module = type(error).__module__
-    kind = name if module in ("builtins", "__main__") else f"{module}.{name}"
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(type(error), error, _of_the_task(error.__traceback__)))
     return JobFailure(
-        _cut(kind, _TYPE_BYTES), _cut(_message(error), _MESSAGE_BYTES), _tail(text, _TRACEBACK_BYTES), reason
+        _cut(_kind_of(error), _TYPE_BYTES),
+        _cut(_message(error), _MESSAGE_BYTES),
+        _tail(text, _TRACEBACK_BYTES),
+        reason,
     )
+
+
+def _kind_of(error: BaseException) -> str:
+    """The name of its class, as one would import it."""
+    name, module = type(error).__qualname__, type(error).__module__
+    if module in ("builtins", "__main__"):
+        return name
+    return f"fennelq.{name}" if module.startswith("fennelq.") else f"{module}.{name}"
+
+
+def _of_the_task(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the task: how the worker came to call it says nothing about the failure."""
+    inner = trace
+    while inner is not None and str(inner.tb_frame.f_globals.get("__name__", "")).startswith(
+        "fennelq.worker."
+    ):
+        inner = inner.tb_next
+    return inner if inner is not None else trace
 
 
 def failure_to_wire(failure: JobFailure, tries: int) -> bytes:

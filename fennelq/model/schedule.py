@@ -7,24 +7,29 @@ skips runs at the next one that exists, a time that comes twice runs the first t
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from functools import lru_cache
+from itertools import count, islice
 from typing import Any, Literal, Self, TypedDict, cast, get_args
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import orjson
 from croniter import CroniterBadDateError, croniter
 
-from fennelq.errors import ConfigurationError
+from fennelq.errors import ConfigurationError, suggestion
 from fennelq.model.job import AnyJob, Priority
-from fennelq.model.options import NAME, OptionArgs, Seconds, epoch_ms, seconds
+from fennelq.model.options import NAME, TEN_YEARS, OptionArgs, Seconds, epoch_ms, seconds
 
 Overlap = Literal["allow", "skip", "queue"]
 
 _MOST_MISSED = 1000
 _SHORTEST_MS = 10
+_YEARS_BETWEEN = 50
+_RANDOM = re.compile(r"(^|[\s,])r($|[\s,/(])", re.IGNORECASE)
 
 
 class When(TypedDict, total=False):
@@ -65,6 +70,8 @@ class Schedule:
     args: bytes
     options: bytes = b""
     priority: Priority = "normal"
+    expires_ms: int = 0
+    max_deliveries: int = 0
     cron: str | None = None
     every_ms: int | None = None
     tz: str = "UTC"
@@ -94,7 +101,11 @@ class Schedule:
     def of(cls, name: str, job: AnyJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
         """The schedule of a described call; raises ConfigurationError with the reason when it makes no sense."""
         if unknown := set(when) - set(When.__annotations__):
-            raise ConfigurationError(f"schedule {name}: unknown option {min(unknown)!r}")
+            said = min(unknown)
+            raise ConfigurationError(
+                f"schedule {name}: unknown option {said!r}{suggestion(said, When.__annotations__)}"
+            )
+        _check_no_single_call(name, job)
         return cls(
             name=name,
             task=job.task,
@@ -102,34 +113,45 @@ class Schedule:
             args=job.args,
             options=job.options,
             priority=job.priority,
+            expires_ms=job.expires_ms,
+            max_deliveries=job.max_deliveries,
             cron=cron,
-            every_ms=None if every is None else round(seconds(every) * 1000),
+            every_ms=None if every is None else _duration_ms(name, "the interval", every),
             tz=when.get("tz", "UTC"),
             overlap=when.get("overlap", "allow"),
             catchup=when.get("catchup", "none"),
-            jitter_ms=round(seconds(when.get("jitter", 0)) * 1000),
+            jitter_ms=_duration_ms(name, "jitter", when.get("jitter", 0)),
             start_ms=_moment(name, when.get("start")),
             end_ms=_moment(name, when.get("end")),
         )
 
     # Ticks
 
+    def after(self, moment_ms: int) -> Iterator[int]:
+        """The ticks later than this moment, in order."""
+        moment_ms = max(moment_ms, self.start_ms - 1)
+        for due in self._intervals(moment_ms) if self.every_ms else self._times(moment_ms):
+            if self.end_ms and due > self.end_ms:
+                return
+            yield due
+
     def next_after(self, moment_ms: int) -> int | None:
         """The first tick later than this moment; None when there is none."""
-        moment_ms = max(moment_ms, self.start_ms - 1)
-        due = self._next_interval(moment_ms) if self.every_ms else self._next_cron(moment_ms)
-        return None if due is None or (self.end_ms and due > self.end_ms) else due
+        return next(self.after(moment_ms), None)
 
     def ticks(self, first_ms: int, until_ms: int) -> tuple[list[int], int | None]:
-        """The ticks from one that is known up to a moment (the last thousand, if there are more), and the one after."""
-        due: int | None = first_ms
-        found: list[int] = []
-        if self.every_ms and until_ms - first_ms > self.every_ms * _MOST_MISSED:
-            due = self._next_interval(until_ms - self.every_ms * _MOST_MISSED)
-        while due is not None and due <= until_ms:
-            found.append(due)
-            due = self.next_after(due)
-        return found[-_MOST_MISSED:], due
+        """The ticks from one that is known up to a moment (the last thousand, if there are more), and the one after.
+
+        Looks back from the end, further and further: to go through all that an outage of weeks has left takes too long.
+        """
+        reach = _MOST_MISSED * (self.every_ms or 1000)
+        while until_ms - first_ms > reach:
+            found, following = self._between(self.next_after(until_ms - reach), until_ms)
+            if len(found) >= _MOST_MISSED:
+                return found[-_MOST_MISSED:], following
+            reach *= 4
+        found, following = self._between(first_ms, until_ms)
+        return found[-_MOST_MISSED:], following
 
     def caught_up(self, missed: list[int]) -> list[int]:
         """Which of the missed ticks are run after all."""
@@ -137,8 +159,8 @@ class Schedule:
             return []
         if self.catchup == "last":
             return missed[-1:]
-        kind, _, number = self.catchup.partition(":")
-        if kind != "all" or not number.isdigit() or not 1 <= int(number) <= _MOST_MISSED:
+        kind, _, number = str(self.catchup).partition(":")
+        if kind != "all" or not number.isdecimal() or not 1 <= int(number) <= _MOST_MISSED:
             raise ConfigurationError(
                 f"schedule {self.name}: catchup is none, last or all:<n>, not {self.catchup!r}"
             )
@@ -149,38 +171,52 @@ class Schedule:
         if not self.jitter_ms:
             return due_ms
         chance = int.from_bytes(hashlib.sha1(f"{self.name}.{due_ms}".encode()).digest()[:6], "big")
-        return due_ms + chance % (self.jitter_ms + 1)
+        start = due_ms + chance % (self.jitter_ms + 1)
+        return min(start, self.end_ms) if self.end_ms else start
 
     def job_key(self, due_ms: int) -> str:
         """The key of a tick's job: whoever claims the tick makes the same job."""
         return f"cron.{self.name}.{due_ms}"
 
-    def _next_interval(self, moment_ms: int) -> int:
-        every, origin = self.every_ms or 1, self.start_ms
-        return origin + ((moment_ms - origin) // every + 1) * every
+    def _between(self, first_ms: int | None, until_ms: int) -> tuple[list[int], int | None]:
+        if first_ms is None or first_ms > until_ms:
+            return [], first_ms
+        found = [first_ms]
+        for due in self.after(first_ms):
+            if due > until_ms:
+                return found, due
+            found.append(due)
+        return found, None
 
-    def _next_cron(self, moment_ms: int) -> int | None:
-        zone = _zone(self.tz)
+    def _intervals(self, moment_ms: int) -> Iterator[int]:
+        every, origin = self.every_ms or 1, self.start_ms
+        return count(origin + ((moment_ms - origin) // every + 1) * every, every)
+
+    def _times(self, moment_ms: int) -> Iterator[int]:
+        zone, last = _zone(self.tz), moment_ms
         wall = datetime.fromtimestamp(moment_ms / 1000, UTC).astimezone(zone).replace(tzinfo=None, fold=0)
         for candidate in _walls(self.cron or "", wall):
             due = _instant(candidate, zone)
-            if due > moment_ms:
-                return due
-        return None
+            if due > last:
+                yield due
+                last = due
 
     # On the wire
 
     def to_wire(self) -> bytes:
-        """The schedule as JSON, with the keys in order: equal schedules are equal texts."""
-        said: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        said["args"], said["options"] = self.args.decode(), self.options.decode()
-        return orjson.dumps(
-            {k: v for k, v in said.items() if v not in (None, "", 0)}, option=orjson.OPT_SORT_KEYS
-        )
+        """The schedule as JSON, with the keys in order: equal schedules are equal texts. What is as usual is left out, so
+        an older version can read whatever does not use what it does not know."""
+        said: dict[str, Any] = {
+            name: value
+            for name, field in self.__dataclass_fields__.items()
+            if (value := getattr(self, name)) != field.default
+        }
+        texts = {name: value.decode() for name, value in said.items() if isinstance(value, bytes)}
+        return orjson.dumps({**said, **texts}, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """A schedule that was written; raises ValueError when it cannot be read."""
+        """A schedule that was written; raises ValueError when it cannot be read, as one of a later version may be."""
         try:
             said = cast("dict[str, Any]", orjson.loads(raw))
             args, options = str(said.pop("args", "")), str(said.pop("options", ""))
@@ -189,15 +225,10 @@ class Schedule:
             raise ValueError(f"the schedule cannot be read: {error}") from None
 
 
-def preview(expression: str, tz: str, after_ms: int, count: int) -> list[int]:
+def preview(expression: str, tz: str, after_ms: int, number: int) -> list[int]:
     """The next ticks of a cron expression; raises ConfigurationError when it or the zone is wrong."""
     schedule = Schedule(name="preview", task="a:b", queue="q", args=b"", cron=expression, tz=tz)
-    found: list[int] = []
-    due = schedule.next_after(after_ms)
-    while due is not None and len(found) < count:
-        found.append(due)
-        due = schedule.next_after(due)
-    return found
+    return [*islice(schedule.after(after_ms), number)]
 
 
 def _check_times(schedule: Schedule) -> None:
@@ -205,26 +236,65 @@ def _check_times(schedule: Schedule) -> None:
         raise ConfigurationError(f"schedule {schedule.name}: an interval is at least {_SHORTEST_MS / 1000} s")
     try:
         _zone(schedule.tz)
-    except (KeyError, ValueError, OSError):
+    except (KeyError, ValueError, OSError, TypeError):
+        raise ConfigurationError(f"schedule {schedule.name}: {_no_zone(str(schedule.tz))}") from None
+    if schedule.cron is not None and (reason := _unreadable(schedule.cron)):
         raise ConfigurationError(
-            f"schedule {schedule.name}: {schedule.tz!r} is no time zone: write an IANA name like Europe/Paris"
-        ) from None
-    if schedule.cron is not None:
-        try:
-            croniter(schedule.cron, datetime(2026, 1, 1))  # noqa: DTZ001 - wall clock time has no zone
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ConfigurationError(
-                f"schedule {schedule.name}: cron expression {schedule.cron!r} cannot be read: {error}"
-            ) from None
+            f"schedule {schedule.name}: cron expression {schedule.cron!r} cannot be read: {reason}"
+        )
     if schedule.jitter_ms < 0:
         raise ConfigurationError(f"schedule {schedule.name}: jitter must not be negative")
     if schedule.end_ms and schedule.end_ms < schedule.start_ms:
         raise ConfigurationError(f"schedule {schedule.name}: end comes before start")
 
 
+def _unreadable(expression: str) -> str:
+    """Why this is no cron expression; empty when it is one."""
+    if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return "it is no text"
+    if not expression.startswith("@") and len(expression.split()) not in (5, 6):
+        return "it has five fields (minute hour day month weekday), or six with the seconds last"
+    if _RANDOM.search(expression):
+        return "R would be another time in every process: use jitter="
+    try:
+        croniter(expression, datetime(2026, 1, 1))  # noqa: DTZ001 - wall clock time has no zone
+    except (ValueError, KeyError, AttributeError) as error:
+        return str(error)
+    return ""
+
+
+def _no_zone(name: str) -> str:
+    known = available_timezones()
+    if not known:
+        return f"time zone {name!r} cannot be looked up: install the tzdata package"
+    near = get_close_matches(name[:100], known, n=1)
+    better = f"did you mean {near[0]!r}?" if near else "write an IANA name like Europe/Paris"
+    return f"{name[:100]!r} is no time zone: {better}"
+
+
+def _check_no_single_call(name: str, job: AnyJob) -> None:
+    single = {"delay": job.delay_ms, "at": job.at_ms, "key": job.idempotency, "job_id": job.nonce}
+    if said := [option for option, value in single.items() if value]:
+        raise ConfigurationError(
+            f"schedule {name}: {said[0]}= belongs to a single call, and this one is made again and again"
+        )
+
+
+def _duration_ms(name: str, what: str, value: Seconds) -> int:
+    try:
+        length = seconds(value)
+    except (TypeError, ValueError):
+        length = -1.0
+    if not 0 <= length <= TEN_YEARS:
+        raise ConfigurationError(
+            f"schedule {name}: {what} must be seconds or a timedelta, up to ten years, not {value!r}"
+        )
+    return round(length * 1000)
+
+
 def _walls(expression: str, after: datetime) -> Iterator[datetime]:
     """The times on the wall that the expression names, from one on; the moment itself excluded."""
-    times = croniter(expression, after, ret_type=datetime, max_years_between_matches=50)
+    times = croniter(expression, after, ret_type=datetime, max_years_between_matches=_YEARS_BETWEEN)
     while True:
         try:
             yield times.get_next()
@@ -266,6 +336,6 @@ def _zone(name: str) -> ZoneInfo:
 def _moment(name: str, moment: datetime | None) -> int:
     if moment is None:
         return 0
-    if moment.tzinfo is None:
-        raise ConfigurationError(f"schedule {name}: start and end must know their time zone")
+    if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"schedule {name}: start and end are datetimes that know their time zone")
     return epoch_ms(moment)

@@ -244,7 +244,7 @@ def _say_hello(app: App, orders: Orders, count: int) -> None:
         "worker_started",
         version=__version__,
         app=f"{app.name} ({orders.app})",
-        redis=app.address.shown,
+        redis=f"embedded, {app.address.shown}" if app.settings.embedded else app.address.shown,
         queues=f"{queues} and every other in Redis" if routing.every else queues,
         tasks=len(app.tasks),
         processes=f"{count} x {orders.concurrency}",

@@ -62,7 +62,7 @@ async def due(at_ms: int) -> int:
 async def block(seconds: float) -> str:
     """Blocks the loop, as a call does that should have been awaited."""
     with written_down():
-        time.sleep(seconds)  # noqa: ASYNC251 – that is the fault
+        time.sleep(seconds)
     return "done"
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-import psutil
 import pytest
 
 from fennelq.broker.keys import GROUP
 from fennelq.model.job import AnyJob
 from tests.broker.desk import Desk, a_job
 from tests.chaos import jobs, scale
-from tests.chaos.account import Sent, account, drained
+from tests.chaos.account import account, drained
 from tests.chaos.conftest import Figure
 from tests.chaos.fleet import LEASE, Executor, Fleet, Worker
-from tests.chaos.jobs import app_of
 from tests.chaos.load import Feeder, call, send
 from tests.kit.ledger import Ledger, Row
 from tests.kit.server import Server

@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from pydantic import ValidationError
 
 from fennelq import App
 from fennelq.errors import ConfigurationError
-from fennelq.settings import PREFIX, Settings
+from fennelq.settings import PREFIX, SettingArgs, Settings
 
 Write = Callable[[str], Path]
 
@@ -187,6 +187,11 @@ def test_every_setting_says_what_it_is_in_which_unit_and_what_none_or_zero_does(
     allows_zero = any(getattr(rule, "ge", None) == 0 for rule in field.metadata)
     if allows_zero and "None" not in kind:
         assert "0 " in said or "at least" in said or "never less" in said
+
+
+def test_every_setting_can_be_typed_as_an_argument_of_app() -> None:
+    fields = Settings.model_fields
+    assert get_type_hints(SettingArgs) == {name: field.annotation for name, field in fields.items()}
 
 
 def test_what_follows_from_others_is_worked_out() -> None:

@@ -1,0 +1,287 @@
+"""The background duties, tick by tick."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from fennelq.app import App
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verb import Command
+from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.model.codec import ANY_RESULT
+from fennelq.model.job import AnyJob, Job
+from fennelq.model.outcome import JobFailure, died
+from fennelq.service import tend
+from fennelq.settings import Settings
+from fennelq.worker.janitor import Janitor
+from fennelq.worker.presence import Presence
+from fennelq.worker.promoter import Promoter
+from tests.kit.waiting import aeventually
+
+LONGEST = 5.0
+
+
+def a_job(key: str, **told: Any) -> AnyJob:
+    fields: dict[str, Any] = {"task": "shop:note", "args": b"[[],{}]", **told}
+    return Job(queue="mail", key=key, returns=ANY_RESULT, **fields)
+
+
+async def enqueue(broker: Broker, keys: QueueKeys, *jobs: AnyJob) -> None:
+    await broker.run(presence.open_queue(keys))
+    await broker.run(lifecycle.enqueue(keys, jobs))
+
+
+async def waiting(broker: Broker, keys: QueueKeys) -> int:
+    return await broker.ask(inspect.length(keys, "s"))
+
+
+# The promoter
+
+
+@pytest.fixture
+def promoter(broker: Broker, mail: QueueKeys) -> Promoter:
+    return Promoter(broker, lambda: [mail], lambda: LONGEST)
+
+
+async def test_with_nothing_scheduled_the_promoter_sleeps_as_long_as_it_may(promoter: Promoter) -> None:
+    assert await promoter.tick() == LONGEST
+
+
+async def test_the_promoter_sleeps_until_the_next_job_is_due(
+    promoter: Promoter, broker: Broker, mail: QueueKeys
+) -> None:
+    await enqueue(broker, mail, a_job("later", delay_ms=3000), a_job("soon", delay_ms=2000))
+    assert 1.5 < await promoter.tick() <= 2.0
+    assert await waiting(broker, mail) == 0
+
+
+async def test_the_promoter_moves_what_is_due_and_nothing_else(
+    promoter: Promoter, broker: Broker, mail: QueueKeys
+) -> None:
+    await enqueue(broker, mail, a_job("due", at_ms=1), a_job("later", delay_ms=2000))
+    assert await promoter.tick() > 1.5
+    assert await waiting(broker, mail) == 1
+    assert await broker.ask(inspect.length(mail, "sched")) == 1
+
+
+async def test_a_promoter_that_has_not_moved_all_that_is_due_comes_again_at_once(
+    promoter: Promoter, broker: Broker, mail: QueueKeys
+) -> None:
+    await enqueue(broker, mail, *(a_job(str(n), at_ms=1) for n in range(150)))
+    assert await promoter.tick() == 0
+    assert await waiting(broker, mail) == 100
+    assert await promoter.tick() == LONGEST
+    assert await waiting(broker, mail) == 150
+
+
+async def test_the_promoter_looks_after_all_queues_at_once(broker: Broker, mail: QueueKeys) -> None:
+    other = queue_keys("shop", "other")
+    await enqueue(broker, mail, a_job("1", at_ms=1))
+    await enqueue(broker, other, a_job("2", at_ms=1))
+    await Promoter(broker, lambda: [mail, other], lambda: LONGEST).tick()
+    assert [await waiting(broker, keys) for keys in (mail, other)] == [1, 1]
+
+
+async def test_the_promoter_is_woken_when_something_is_due_before_its_next_tick(promoter: Promoter) -> None:
+    await promoter.tick()
+    promoter.expect(LONGEST + 1)
+    assert not promoter.woken.is_set()
+    promoter.expect(0.01)
+    async with asyncio.timeout(2):
+        await promoter.woken.wait()
+
+
+async def test_what_becomes_due_while_the_promoter_asks_is_not_missed(promoter: Promoter) -> None:
+    await promoter.tick()
+    ticking = asyncio.create_task(promoter.tick())
+    await asyncio.sleep(0)  # it has asked, and has no answer yet
+    promoter.expect(0.01)
+    await ticking
+    async with asyncio.timeout(2):
+        await promoter.woken.wait()
+
+
+# The janitor
+
+
+DEAD = died(JobFailure("ValueError", "no such user"), 1, 60_000)
+
+
+async def bury(broker: Broker, keys: QueueKeys, number: int) -> None:
+    """So many dead jobs."""
+    await enqueue(broker, keys, *(a_job(str(n)) for n in range(number)))
+    lifetimes = lifecycle.Lifetimes(record_ms=60_000, failure_ms=60_000, unknown_ms=0)
+    verb = lifecycle.fetch(keys, consumer="anna", free=number, lanes=["s"], lifetimes=lifetimes)
+    settled = [lifecycle.Settled(d, DEAD) for d in (await broker.run(verb)).deliveries]
+    await broker.run(lifecycle.finish(keys, settled, lifetimes))
+
+
+async def dead(broker: Broker, keys: QueueKeys) -> int:
+    return await broker.ask(inspect.length(keys, "dlq"))
+
+
+def janitor(broker: Broker, keys: Sequence[QueueKeys], **settings: Any) -> Janitor:
+    return Janitor(broker, lambda: keys, Settings.load(None, **settings))
+
+
+async def test_the_janitor_keeps_the_newest_of_too_many_dead(broker: Broker, mail: QueueKeys) -> None:
+    await bury(broker, mail, 10)
+    await janitor(broker, [mail], dlq_max_len=3).tick()
+    kept = await broker.ask(inspect.dead(mail, "", 100))
+    assert [letter.key for letter in kept] == ["7", "8", "9"]
+
+
+async def test_the_janitor_removes_the_dead_that_are_too_old(broker: Broker, mail: QueueKeys) -> None:
+    await bury(broker, mail, 3)
+    await janitor(broker, [mail], dlq_max_age=3600).tick()
+    assert await dead(broker, mail) == 3
+    await aeventually(lambda: swept(broker, mail))
+
+
+async def swept(broker: Broker, keys: QueueKeys) -> bool:
+    await janitor(broker, [keys], dlq_max_age=0.05).tick()
+    return await dead(broker, keys) == 0
+
+
+async def test_the_janitor_comes_again_at_once_while_there_is_more(broker: Broker, mail: QueueKeys) -> None:
+    other = queue_keys("shop", "other")
+    await bury(broker, mail, 100)
+    await bury(broker, other, 5)
+    duty = janitor(broker, [mail, other], dlq_max_len=0)
+    assert await duty.tick() < 0.5
+    assert [await dead(broker, keys) for keys in (mail, other)] == [0, 0]
+    assert await duty.tick() >= 1
+
+
+# Presence
+
+
+def presence_of(broker: Broker, discovered: list[set[str]], queues: Sequence[str] = ("mail",)) -> Presence:
+    async def heard(known: set[str]) -> None:
+        discovered.append(known)
+
+    return Presence(
+        app="shop",
+        executor="anna",
+        broker=broker,
+        interval=2.5,
+        facts=lambda: {"pid": 7, "running": 3},
+        queues=lambda: set(queues),
+        discovered=heard,
+    )
+
+
+async def test_an_executor_tells_people_about_itself(broker: Broker) -> None:
+    assert await presence_of(broker, []).tick() == 2.5
+    facts = orjson.loads((await broker.ask(presence.known_executors("shop")))["anna"])
+    assert (facts["pid"], facts["running"], facts["interval"]) == (7, 3, 2.5)
+    assert abs(facts["beat_ms"] / 1000 - time.time()) < 60
+
+
+async def test_an_executor_notes_its_queues_and_learns_of_others(broker: Broker) -> None:
+    discovered: list[set[str]] = []
+    duty = presence_of(broker, discovered, ["mail", "default"])
+    await duty.tick()
+    assert await broker.ask(presence.known_queues("shop")) == {"mail", "default"}
+    await broker.ask(presence.note_queues("shop", ["brand.new"]))
+    await duty.tick()
+    assert discovered[-1] == {"mail", "default", "brand.new"}
+
+
+async def test_after_a_flush_an_executor_notes_its_queues_again(broker: Broker) -> None:
+    duty = presence_of(broker, [])
+    await duty.tick()
+    await broker.ask(Command(["FLUSHALL"], bytes))
+    await duty.tick()
+    assert await broker.ask(presence.known_queues("shop")) == {"mail"}
+
+
+async def test_executors_that_have_been_silent_for_hours_are_forgotten(broker: Broker) -> None:
+    for name, age in (("berta", 3_700_000), ("clara", 60_000)):
+        facts = orjson.dumps({"beat_ms": int(time.time() * 1000) - age})
+        await broker.ask(presence.note_executor("shop", name, facts))
+    await broker.ask(presence.note_executor("shop", "dora", b"rubbish"))
+    await presence_of(broker, []).tick()
+    assert set(await broker.ask(presence.known_executors("shop"))) == {"anna", "clara"}
+
+
+async def test_the_executors_of_a_running_app_say_what_they_do(app: App) -> None:
+    from tests.kit.workers import running
+
+    async with running(app, concurrency=7) as executor:
+        facts = await aeventually(lambda: said_by(app, executor.name))
+    assert facts["concurrency"] == 7
+    assert facts["queues"] == ["default"]
+    assert facts["running"] == 0
+
+
+async def said_by(app: App, executor: str) -> dict[str, Any] | None:
+    known = await app.client.ask(presence.known_executors("shop"))
+    return orjson.loads(known[executor]) if executor in known else None
+
+
+# Any duty
+
+
+class Duty:
+    """Ticks as it is told to, and counts."""
+
+    name = "duty"
+
+    def __init__(self, *ticks: float | Exception) -> None:
+        self._ticks = list(ticks)
+        self.ticked = 0
+        self.woken = asyncio.Event()
+        self.done = asyncio.Event()
+
+    async def tick(self) -> float:
+        self.ticked += 1
+        tick = self._ticks.pop(0) if self._ticks else 1000.0
+        if not self._ticks:
+            self.done.set()
+        if isinstance(tick, Exception):
+            raise tick
+        return tick
+
+
+async def tended(duty: Duty) -> None:
+    """Until it has nothing more to do."""
+    tending = asyncio.create_task(tend(duty, retry_after=0.001))
+    try:
+        async with asyncio.timeout(5):
+            await duty.done.wait()
+    finally:
+        tending.cancel()
+        await asyncio.gather(tending, return_exceptions=True)
+
+
+async def test_a_duty_is_done_again_after_the_pause_it_asks_for() -> None:
+    duty = Duty(0.001, 0, 0.001, 1000)
+    await tended(duty)
+    assert duty.ticked == 4
+
+
+async def test_an_error_costs_one_tick_and_never_the_duty() -> None:
+    duty = Duty(ValueError("once"), ReplyError("READONLY"), OSError(), 0, 1000)
+    await tended(duty)
+    assert duty.ticked == 5
+
+
+async def test_a_duty_that_goes_wrong_again_and_again_complains_once(logged: list[Any]) -> None:
+    await tended(Duty(*(ValueError(f"number {n}") for n in range(50))))
+    assert [line["error"] for line in logged if line["event"] == "trouble"] == ["ValueError: number 0"]
+
+
+async def test_a_duty_that_is_woken_does_not_sleep_on() -> None:
+    duty = Duty(1000, 1000)
+    duty.woken.set()
+    await tended(duty)
+    assert duty.ticked == 2

@@ -1,0 +1,153 @@
+"""Supervisor: keeps executors alive, and none of them outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+import psutil
+import pytest
+
+from fennelq import App, Status
+from fennelq.worker.orders import CANNOT_RUN, Orders
+from fennelq.worker.supervisor import Supervisor
+from tests.kit.ledger import Ledger
+from tests.kit.spawn import Process, Spawner
+from tests.kit.waiting import aeventually
+from tests.worker import shop
+from tests.worker.conftest import Workers
+from tests.worker.shop import Gate, task_of
+
+
+def executors(worker: Process) -> list[psutil.Process]:
+    """The executor processes of a worker."""
+    children = psutil.Process(worker.pid).children()
+    return [child for child in children if "fennelq.worker.process" in child.cmdline()]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+async def test_there_are_as_many_executors_as_were_ordered(workers: Workers) -> None:
+    worker = workers("-p", "3")
+    await aeventually(lambda: len(executors(worker)) == 3)
+
+
+async def test_an_executor_that_crashes_is_replaced_and_the_work_goes_on(workers: Workers, app: App) -> None:
+    worker = workers("-p", "1")
+    double = task_of(app, shop.double)
+    assert await (await double.delay(1)).get(timeout=15) == 2
+    (first,) = executors(worker)
+    first.kill()
+    assert "SIGKILL" in worker.wait_for("executor_crashed")
+    assert await (await double.delay(2)).get(timeout=15) == 4
+    (second,) = executors(worker)
+    assert second.pid != first.pid
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_the_crash_of_one_executor_disturbs_no_other(
+    workers: Workers, app: App, gate: Gate, ledger: Ledger
+) -> None:
+    worker = workers("-p", "2", "-c", "1", FENNELQ_LEASE="60")
+    await aeventually(lambda: len(executors(worker)) == 2)
+    doomed, other = await task_of(app, shop.hold).map([str(gate)] * 2)
+    await aeventually(lambda: len(ledger.starts()) == 2, within=15)
+    pids = {row.job_id: row.pid for row in ledger.read()}
+    os.kill(pids[doomed.id], signal.SIGKILL)
+    worker.wait_for("executor_crashed")
+    gate.open()
+    assert await other.get(timeout=15) == 1
+    assert await doomed.status() is Status.EXECUTING
+    assert {row.pid for row in ledger.read() if row.job_id == other.id} == {pids[other.id]}
+
+
+async def test_executors_do_not_outlive_a_supervisor_that_is_killed_and_hand_their_jobs_back(
+    workers: Workers, app: App, gate: Gate, ledger: Ledger
+) -> None:
+    worker = workers("-p", "2", "-c", "2", "--grace", "600")
+    results = await task_of(app, shop.hold).map([str(gate)] * 4)
+    await aeventually(lambda: len(ledger.starts()) == 4, within=15)
+    orphans = executors(worker)
+    assert len(orphans) == 2
+    worker.kill()
+    await aeventually(lambda: not any(map(is_alive, orphans)), within=10)
+    for result in results:
+        info = await result.info()
+        assert info is not None
+        assert (info.status, info.tries) == (Status.SENT, 0)
+
+
+async def test_an_executor_that_cannot_run_ends_at_once_and_says_why(spawn: Spawner, redis_url: str) -> None:
+    orders = Orders(app="tests.worker.no_such_shop:app")
+    executor = spawn("fennelq.worker.process", orders.to_text(), environment={"FENNELQ_REDIS_URL": redis_url})
+    assert executor.returncode() == CANNOT_RUN
+    assert "no_such_shop" in executor.text
+
+
+def test_orders_arrive_as_they_were_given() -> None:
+    orders = Orders(app="shop:app", concurrency=7, queues="mail:3,default:1", lanes=("s:high",), grace=1.5)
+    assert Orders.from_text(orders.to_text()) == orders
+
+
+# Without processes
+
+
+class Rehearsal(Supervisor):
+    """Executors that live so long and end so, on a clock that only they move."""
+
+    def __init__(self, *ends: tuple[float, int], burst: bool = False) -> None:
+        super().__init__(Orders(app="shop:app", burst=burst), 1, silence=60.0, note=lambda _, __: None)
+        self._ends = list(ends)
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    async def _run(self, orders: Orders) -> int:
+        if not self._ends:
+            self._told.set()
+            return 0
+        lifetime, code = self._ends.pop(0)
+        self.now += lifetime
+        return code
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+async def rehearse(monkeypatch: pytest.MonkeyPatch, rehearsal: Rehearsal) -> int:
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: rehearsal.now)
+    return await rehearsal._keep_alive()
+
+
+@pytest.mark.parametrize(
+    ("ends", "pauses"),
+    [
+        ([(1, -9)] * 9, [0.5, 1, 2, 4, 8, 16, 30, 30, 30]),
+        ([(1, 1), (1, 1), (100, 1), (1, 1)], [0.5, 1, 0.5, 1]),
+        ([(1, 0), (1, 0)], []),
+    ],
+    ids=["one crash after another", "a long life in between", "makes room for a fresh one"],
+)
+async def test_the_pause_before_a_successor_grows_with_every_crash_and_not_for_good(
+    monkeypatch: pytest.MonkeyPatch, ends: Sequence[tuple[float, int]], pauses: Sequence[float]
+) -> None:
+    rehearsal = Rehearsal(*ends)
+    assert await rehearse(monkeypatch, rehearsal) == 0
+    assert rehearsal.pauses == pauses
+
+
+async def test_in_a_burst_an_executor_that_is_done_is_not_replaced_and_one_that_crashed_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rehearsal = Rehearsal((1, -9), (1, 0), (1, 0), burst=True)
+    assert await rehearse(monkeypatch, rehearsal) == 0
+    assert rehearsal.pauses == [0.5]
+    assert len(rehearsal._ends) == 1
+
+
+async def test_an_executor_that_cannot_run_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsal = Rehearsal((1, CANNOT_RUN), (1, 0))
+    assert await rehearse(monkeypatch, rehearsal) == CANNOT_RUN
+    assert rehearsal.pauses == []
