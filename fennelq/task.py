@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeGuard, TypeVar, Unpack, cast
 
 from fennelq.errors import ConfigurationError, FennelqError, PayloadTooLarge
 from fennelq.model.codec import CallCodec, ResultCodec
@@ -192,6 +192,11 @@ class ThreadTask(Task[P, R]):
 AnyTask = Task[Any, Any]
 
 
+def is_task(function: Callable[..., Any]) -> TypeGuard[AnyTask]:
+    """Whether it is a task already: decorators may be stacked."""
+    return isinstance(function, Task)
+
+
 def check_declared(name: str, function: Callable[..., Any], options: OptionArgs) -> None:
     """Raises ConfigurationError for what cannot be a task, and for options that only one call can have."""
     for option in _PER_JOB:
@@ -213,7 +218,7 @@ def task_name(function: Callable[..., Any]) -> str:
     module = function.__module__
     if module == "__main__":
         module = _main_module()
-    return f"{module}:{function.__qualname__}"
+    return f"{module.removesuffix('.__main__')}:{function.__qualname__}"
 
 
 def _main_module() -> str:
@@ -224,7 +229,7 @@ def _main_module() -> str:
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:
         name: str = spec.name
-        return name.removesuffix(".__main__")
+        return name
     file = getattr(main, "__file__", None)
     return Path(file).stem if file else "__main__"
 

@@ -12,6 +12,7 @@ import asyncio
 import os
 import random
 from collections import defaultdict
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from fennelq.broker.batch import Batcher, pages
@@ -156,7 +157,7 @@ class Waiting:
         if self._link is not None and self._link.connected:
             return
         if self._subscribing is None or self._subscribing.done():
-            self._subscribing = asyncio.create_task(self._subscribe())
+            self._subscribing = _watched(self._subscribe())
         await asyncio.shield(self._subscribing)
 
     async def _subscribe(self) -> None:
@@ -183,7 +184,7 @@ class Waiting:
         if not confirmed.done():
             confirmed.set_exception(why)
         elif self._waiters and not (confirmed.cancelled() or self._closed):
-            self._subscribing = asyncio.create_task(self._subscribe_again())
+            self._subscribing = _watched(self._subscribe_again())
 
     async def _subscribe_again(self) -> None:
         """What was published meanwhile is lost: subscribe, then look at every job that is waited for."""
@@ -204,3 +205,10 @@ class Waiting:
             self._tell(name, Ended(self._tasks[name], envelope))
         elif name in self._waiters:
             self._overtaking[name] = envelope
+
+
+def _watched(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task whose failure is known even when everybody who waited for it has gone meanwhile."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -93,37 +91,24 @@ def run(
     """Run jobs until SIGTERM or Ctrl-C; a second one stops at once."""
     from fennelq import log
     from fennelq.cli.session import found
+    from fennelq.worker.orders import Orders, lanes_of
     from fennelq.worker.supervisor import serve
 
-    _say_to_children(FENNELQ_LOG_LEVEL=log_level, FENNELQ_LOG_FORMAT=log_format)
     named = found(app, app_dir)
-    _show_children(named.folder)
     settings = named.app.settings
-    log.setup(log_format or settings.log_format, log_level or settings.log_level)
-    code = serve(
-        named,
-        processes=processes,
-        concurrency=concurrency,
+    orders = Orders(
+        app=named.path,
+        folder=str(named.folder),
+        log_format=log_format or settings.log_format,
+        log_level=log_level or settings.log_level,
+        concurrency=concurrency or settings.concurrency,
         queues=queues,
-        priorities=priority,
+        lanes=lanes_of(priority),
         burst=burst,
-        grace=grace,
+        grace=settings.grace_period if grace is None else grace,
         max_jobs=max_jobs,
         max_rss=max_rss,
-        health=health_port,
-        reload=reload,
-        force=force,
     )
+    log.setup(orders.log_format, orders.log_level)
+    code = serve(named.app, orders, processes=processes, health=health_port, reload=reload, force=force)
     raise typer.Exit(code)
-
-
-def _show_children(folder: Path) -> None:
-    """Executors look for the app's modules in the current folder by themselves, and in another one when told."""
-    if folder != Path.cwd():
-        also = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{also}" if also else str(folder)
-
-
-def _say_to_children(**variables: str | None) -> None:
-    """Settings take a variable like this from the environment, which the executors inherit."""
-    os.environ.update({name: value for name, value in variables.items() if value is not None})

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fennelq import crash
+from fennelq import crash, log
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
@@ -23,6 +23,8 @@ from fennelq.model.routing import Routing
 from fennelq.service import Complaints
 from fennelq.worker.heartbeat import Token
 from fennelq.worker.slots import Slots
+
+_logger = log.get("fennelq.consumer")
 
 
 class Consumer:
@@ -43,8 +45,8 @@ class Consumer:
         block_ms: int,
         patience: float = ANSWER_TIMEOUT,
     ) -> None:
-        """`block_ms` and `patience` together are the longest that a lost reply can hold up a read: what it stranded is to
-        be handed back, at no cost, before others find that its lease ran out."""
+        """`block_ms` and `patience` together are the longest that a lost reply can hold up a read: what it stranded is
+        to be handed back, at no cost, before others find that its lease ran out."""
         self._app, self._name, self._broker = app, name, broker
         self._lanes, self._lifetimes = lanes, lifetimes
         self._block_ms, self._patience = block_ms, patience
@@ -52,6 +54,7 @@ class Consumer:
         self._doorbell = broker.doorbell()
         self._routing = Routing({})
         self._opened: set[str] = set()
+        self._known: set[str] = set()
         self._suspects: set[Token] = set()
         self._ringing: asyncio.Task[None] | None = None
         self._stopping = False
@@ -166,7 +169,11 @@ class Consumer:
                 await self._broker.run(lifecycle.release(keys, entries, "stranded"))
 
     async def _open(self, keys: QueueKeys) -> None:
-        await self._broker.run(presence.open_queue(keys))
+        made = await self._broker.run(presence.open_queue(keys))
+        if made and keys.queue in self._known:
+            # Somebody has deleted the lanes, or Redis came back without its data: whatever was in them is gone.
+            _logger.warning("groups_made_anew", queue=keys.queue, lanes=made)
+        self._known.add(keys.queue)
         self._opened.add(keys.queue)
         if crash.at is not None:
             crash.at("opened")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fennelq import clock, log
 from fennelq.app import App
@@ -163,7 +164,7 @@ class Executor:
             broker=self.broker,
             interval=settings.beat,
             facts=self._facts,
-            queues=self._own_queues,
+            queues=lambda: self._own_queues() | {keys.queue for keys in self._queues()},
             discovered=self._discovered,
         )
         recovery = Recovery(
@@ -240,7 +241,7 @@ class Executor:
     # Stopping
 
     async def _until_told(self) -> None:
-        ends = [asyncio.create_task(self._stop.wait(), name="told")]
+        ends: list[asyncio.Task[Any]] = [asyncio.create_task(self._stop.wait(), name="told")]
         if self._burst:
             ends.append(asyncio.create_task(self._until_nothing_is_left(), name="burst"))
         try:

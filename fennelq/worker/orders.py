@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fennelq.broker.keys import LANES, QUARANTINE
+from fennelq.errors import ConfigurationError
 
 CANNOT_RUN = 78
 """Exit code of an executor that cannot run with these settings: starting it again would not help."""
@@ -17,6 +18,10 @@ class Orders:
     """How an executor is to run."""
 
     app: str
+    folder: str = "."
+    """Where the app's modules are looked for first."""
+    log_format: str = "auto"
+    log_level: str = "info"
     name: str = ""
     concurrency: int = 32
     queues: str | None = None
@@ -46,3 +51,13 @@ class Orders:
         said: dict[str, Any] = json.loads(text)
         said["lanes"] = tuple(said["lanes"])
         return cls(**said)
+
+
+def lanes_of(priorities: str | None) -> tuple[str, ...]:
+    """The lanes that `--priority high,normal` names, in the order they are read; raises ConfigurationError."""
+    if not priorities:
+        return tuple(LANES.values())
+    said = {part.strip() for part in priorities.split(",")}
+    if unknown := said - set(LANES):
+        raise ConfigurationError(f"priority {min(unknown)!r} is not one of high, normal, low")
+    return tuple(lane for priority, lane in LANES.items() if priority in said)

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from fennelq import log
@@ -26,10 +27,9 @@ _LAST_WORDS = 2.0
 def main(text: str) -> int:
     """Run one executor by these orders; answers the exit code."""
     orders = Orders.from_text(text)
-    log.setup(os.environ.get("FENNELQ_LOG_FORMAT", "auto"), os.environ.get("FENNELQ_LOG_LEVEL", "info"))
+    log.setup(orders.log_format, orders.log_level)
     try:
-        app = load_app(orders.app)
-        log.setup(app.settings.log_format, app.settings.log_level)
+        app = load_app(orders.app, Path(orders.folder))
         _on_the_fastest_loop(_run(app, orders))
     except ConfigurationError as error:
         _logger.critical("cannot_run", why=str(error))

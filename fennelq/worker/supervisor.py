@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from fennelq import clock, log
-from fennelq.broker.keys import LANES
 from fennelq.broker.verbs import census, presence
-from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
 from fennelq.worker import preflight
 from fennelq.worker.child import Child
@@ -24,7 +22,6 @@ from fennelq.worker.reload import SourceWatch
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.worker.discovery import FoundApp
 
 _logger = log.get("fennelq.supervisor")
 
@@ -36,43 +33,27 @@ Note = Callable[[str, str], None]
 
 
 def serve(
-    found: FoundApp,
+    app: App,
+    orders: Orders,
     *,
     processes: int | None = None,
-    concurrency: int | None = None,
-    queues: str | None = None,
-    priorities: str | None = None,
-    burst: bool = False,
-    grace: float | None = None,
-    max_jobs: int | None = None,
-    max_rss: int | None = None,
     health: str | None = None,
     reload: bool = False,
     force: bool = False,
 ) -> int:
     """Run a worker until it is told to stop; answers the exit code."""
-    settings = found.app.settings
-    orders = Orders(
-        app=found.path,
-        concurrency=concurrency or settings.concurrency,
-        queues=queues,
-        lanes=_lanes(priorities),
-        burst=burst,
-        grace=settings.grace_period if grace is None else grace,
-        max_jobs=max_jobs,
-        max_rss=max_rss,
-    )
-    count = processes or settings.processes or os.cpu_count() or 1
+    Routing.parse(orders.queues)
+    count = processes or app.settings.processes or os.cpu_count() or 1
     # Starting the embedded server, or finding that Redis cannot be worked with, happens here: once, before any child.
-    _say_hello(found.app, orders, count)
-    preflight.check(found.app, force=force)
+    _say_hello(app, orders, count)
+    preflight.check(app, force=force)
     supervisor = Supervisor(
         orders,
         count,
-        silence=settings.stall_timeout,
-        note=_note_of(found.app),
+        silence=app.settings.stall_timeout,
+        note=_note_of(app),
         health=health,
-        sources=SourceWatch(found.app.root) if reload else None,
+        sources=SourceWatch(app.root) if reload else None,
     )
     return asyncio.run(supervisor.run())
 
@@ -224,15 +205,6 @@ def _note_of(app: App) -> Note:
             _logger.warning("death_not_noted", executor=executor, error=str(error))
 
     return note
-
-
-def _lanes(priorities: str | None) -> tuple[str, ...]:
-    if not priorities:
-        return tuple(LANES.values())
-    said = {part.strip() for part in priorities.split(",")}
-    if unknown := said - set(LANES):
-        raise ConfigurationError(f"priority {min(unknown)!r} is not one of high, normal, low")
-    return tuple(lane for priority, lane in LANES.items() if priority in said)
 
 
 def _say_hello(app: App, orders: Orders, count: int) -> None:

@@ -58,8 +58,8 @@ class Workbench:
         return None
 
     def lose(self, tokens: Iterable[Token]) -> None:
-        """These jobs have been taken from us: cancel their handlers. A job whose outcome is on its way is left alone: its
-        settling may have taken it from us, and will be told."""
+        """These jobs have been taken from us: cancel their handlers. A job whose outcome is on its way is left alone:
+        its settling may have taken it from us, and will be told."""
         for token in tokens:
             work = self._held.get(token)
             if work is not None and not work.settling:
@@ -94,8 +94,9 @@ class Workbench:
         if work.delivery.token not in self._held:
             return
         work.settling = True
-        self._report(work.delivery, outcome, clock.monotonic() - began)
         self._settler.settle(work.delivery, outcome)
+        # After it, because a log that cannot be written must not keep a job from being settled.
+        self._report(work.delivery, outcome, clock.monotonic() - began)
 
     def _report(self, delivery: Delivery, outcome: Outcome, seconds: float) -> None:
         """One line about the end of a run. Nothing is worked out for a line that is not written."""

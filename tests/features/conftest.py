@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,7 +12,7 @@ from fennelq import App
 
 MakeApp = Callable[..., App]
 
-IMPATIENT = {"schedule_interval": 0.02, "heartbeat_interval": 0.1}
+IMPATIENT: Final[dict[str, Any]] = {"schedule_interval": 0.02, "heartbeat_interval": 0.1}
 """Look often for jobs that have become due and for queues that have turned up."""
 
 
@@ -22,7 +22,8 @@ async def make_app(redis_url: str) -> AsyncIterator[MakeApp]:
     made: list[App] = []
 
     def make(name: str = "shop", **settings: Any) -> App:
-        app = App(name, **{"redis_url": redis_url, **IMPATIENT, **settings})
+        said: dict[str, Any] = {"redis_url": redis_url, **IMPATIENT, **settings}
+        app = App(name, **said)
         made.append(app)
         return app
 

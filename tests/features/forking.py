@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 
-from fennelq import App
+from fennelq import App, Task
 
 CHILDREN = 3
 
@@ -19,10 +20,14 @@ def main(url: str) -> None:
         raise NotImplementedError
 
     print("before", double.sync.delay(1).get(timeout=10), flush=True)
-    children = [fork(lambda n=n: print("child", double.sync.delay(n).get(timeout=10))) for n in range(CHILDREN)]
+    children = [fork(partial(answer, double, n)) for n in range(CHILDREN)]
     for pid in children:
         os.waitpid(pid, 0)
     print("after", double.sync.delay(100).get(timeout=10), flush=True)
+
+
+def answer(double: Task[[int], int], n: int) -> None:
+    print("child", double.sync.delay(n).get(timeout=10))
 
 
 def fork(work: Callable[[], None]) -> int:

@@ -149,7 +149,9 @@ TASKS = {
 
 
 @pytest.mark.parametrize("kind", TASKS)
-async def test_a_task_name_that_nobody_knows_makes_the_job_dead_as_unknown_task(shop: Shop, kind: str) -> None:
+async def test_a_task_name_that_nobody_knows_makes_the_job_dead_as_unknown_task(
+    shop: Shop, kind: str
+) -> None:
     result = await shop.spoiled(t=TASKS[kind])
     async with running(shop.app, concurrency=1):
         assert await shop.is_dead_once(result) == "unknown_task"

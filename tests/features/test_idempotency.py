@@ -217,7 +217,7 @@ async def test_the_same_job_id_with_other_arguments_is_refused(app: App, desk: D
         desk.may_end.set()
         async with running(app):
             await first.get(timeout=5)
-    with pytest.raises(DuplicateJob, match="default:welcome.42") as refused:
+    with pytest.raises(DuplicateJob, match=r"default:welcome\.42") as refused:
         await task.delay(43)
     assert refused.value.job_id == first.id
 

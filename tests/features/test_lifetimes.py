@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any, Final, cast
 
 import pytest
 import redis
@@ -16,7 +17,14 @@ from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 
-BRIEFLY = {"result_ttl": 1, "failure_ttl": 1, "record_ttl": 1, "tombstone_ttl": 1, "dlq_max_age": 1, "maintenance_interval": 0.1}
+BRIEFLY: Final[dict[str, Any]] = {
+    "result_ttl": 1,
+    "failure_ttl": 1,
+    "record_ttl": 1,
+    "tombstone_ttl": 1,
+    "dlq_max_age": 1,
+    "maintenance_interval": 0.1,
+}
 KINDS = 10
 
 
@@ -108,7 +116,9 @@ async def run(shop: Shop, number: int) -> None:
 
 async def test_a_replay_works_as_long_as_the_dead_letter_queue_lists_the_job(make_app: MakeApp) -> None:
     """However short everything else is kept: record, arguments and headers are there until the entry goes."""
-    app = make_app(**{**BRIEFLY, "dlq_max_age": 3600, "failure_ttl": 0.05, "record_ttl": 0.05, "tombstone_ttl": 0.05})
+    app = make_app(
+        **{**BRIEFLY, "dlq_max_age": 3600, "failure_ttl": 0.05, "record_ttl": 0.05, "tombstone_ttl": 0.05}
+    )
     broken = True
 
     @app.task(retries=0)
@@ -119,7 +129,7 @@ async def test_a_replay_works_as_long_as_the_dead_letter_queue_lists_the_job(mak
 
     async with running(app):
         result = await charge.options(headers={"request": "r-1"}, key="charge:7").delay(7)
-        await aeventually(lambda: listed(app) )
+        await aeventually(lambda: listed(app))
         await asyncio.sleep(0.2)  # the passing of time is what this is about
         assert await listed(app)
         broken = False
@@ -142,7 +152,7 @@ async def test_what_the_dead_letter_queue_no_longer_lists_is_gone_altogether(
             await aeventually(lambda: trimmed_to(app, 3))
         kept = [letter.id.partition(":")[2] for letter in await app.dlq.list()]
         prefix = app.client.keys("default").prefix
-        records = [key.decode() for key in client.keys(f"{prefix.replace('[', '?')}j:*")]
+        records = [key.decode() for key in cast("list[bytes]", client.keys(f"{prefix}j:*"))]
         assert sorted(records) == sorted(f"{prefix}j:{key}" for key in kept)
         assert len(client.keys(f"{prefix}idem:*")) == 3
         assert {(await app.dlq.get(f"default:{key}")) is not None for key in kept} == {True}
@@ -164,7 +174,7 @@ def only_permanent_keys(client: redis.Redis) -> bool:
     names = {name for kind in KEY_KINDS if kind.permanent for name in kind.pattern.split(", ")} | {"swept"}
     permanent = {f"fq:{{shop}}:{name.removeprefix('{app} ')}" for name in names if name.startswith("{app}")}
     permanent |= {f"fq:{{shop/{queue}}}:{name}" for queue in ("default", "mail") for name in names}
-    others = {key.decode() for key in client.scan_iter(count=1000)} - permanent
+    others = {key.decode() for key in cast("Iterator[bytes]", client.scan_iter(count=1000))} - permanent
     assert not others, f"{len(others)}, like {sorted(others)[:5]}"
     return True
 

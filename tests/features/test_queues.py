@@ -33,7 +33,9 @@ class Sequence:
         return [self.note.options(queue=queue).job(queue) for _ in range(number)]
 
 
-async def run_all(app: App, jobs: Iterable[Job[None]], queues: str | None = None, concurrency: int = 1) -> None:
+async def run_all(
+    app: App, jobs: Iterable[Job[None]], queues: str | None = None, concurrency: int = 1
+) -> None:
     """Send all, then let a worker come."""
     results = await app.enqueue(jobs)
     async with running(app, concurrency=concurrency, queues=queues):

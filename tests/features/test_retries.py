@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -48,7 +49,11 @@ async def test_retries_counts_the_runs_after_the_first(app: App) -> None:
         raise ValueError(name)
 
     async with running(app):
-        for name, task in (("declared", fail), ("two", fail.options(retries=2)), ("none", fail.options(retries=0))):
+        for name, task in (
+            ("declared", fail),
+            ("two", fail.options(retries=2)),
+            ("none", fail.options(retries=0)),
+        ):
             with pytest.raises(TaskFailed) as failed:
                 await (await task.delay(name)).get(timeout=5)
             assert failed.value.tries == runs[name]
@@ -145,7 +150,7 @@ async def test_an_exception_that_cannot_be_shown_is_a_failure_like_any_other(app
     async with running(app):
         with pytest.raises(TaskFailed, match="cannot be shown"):
             await (await fail.delay()).get(timeout=5)
-        with pytest.raises(TaskFailed, match="half a . letter"):
+        with pytest.raises(TaskFailed, match=r"half a . letter"):
             await (await fail_in_utf16.delay()).get(timeout=5)
 
 
@@ -230,7 +235,7 @@ async def test_a_policy_says_when_the_next_run_is_due(app: App, curve: str) -> N
     async with running(app):
         result = await fail.delay()
         for tries, wait in enumerate(waits, start=1):
-            due_in = await aeventually(lambda tries=tries: seconds_to_retry(app, result.id, tries))
+            due_in = await aeventually(partial(seconds_to_retry, app, result.id, tries))
             assert wait - 5 < due_in <= wait
             await make_due(app, result.id)
         with pytest.raises(TaskFailed):
@@ -244,7 +249,7 @@ async def test_full_jitter_is_anything_up_to_the_wait(app: App) -> None:
 
     async with running(app):
         results = await app.enqueue([fail.job() for _ in range(20)])
-        waits = [await aeventually(lambda r=result: seconds_to_retry(app, r.id, 1)) for result in results]
+        waits = [await aeventually(partial(seconds_to_retry, app, result.id, 1)) for result in results]
     assert all(0 <= wait <= 1000 for wait in waits)
     assert len({round(wait) for wait in waits}) > 5
     assert min(waits) < 500 < max(waits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -98,7 +99,11 @@ async def test_a_scheduled_job_keeps_its_priority(app: App) -> None:
         order.append(name)
 
     soon = note.options(delay=0.05)
-    jobs = [soon.options(priority="low").job("low"), soon.job("normal"), soon.options(priority="high").job("high")]
+    jobs = [
+        soon.options(priority="low").job("low"),
+        soon.job("normal"),
+        soon.options(priority="high").job("high"),
+    ]
     results = await app.enqueue(jobs)
     blocker = asyncio.Event()
 
@@ -109,7 +114,7 @@ async def test_a_scheduled_job_keeps_its_priority(app: App) -> None:
     async with running(app, concurrency=1):
         await block.delay()
         for result in results:
-            await aeventually(lambda r=result: is_sent(app, r.id))
+            await aeventually(partial(is_sent, app, result.id))
         blocker.set()
         await asyncio.gather(*(result.get(timeout=5) for result in results))
     assert order == ["high", "normal", "low"]

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -346,7 +346,7 @@ async def queued(app: App, queue: str = "default") -> int:
 
 
 @contextmanager
-def script_calls(server: Server) -> Iterator[Callable[[], int]]:
+def script_calls(server: Server) -> Generator[Callable[[], int]]:
     with server.client() as client:
         before = calls_of_scripts(client)
         yield lambda: calls_of_scripts(client) - before

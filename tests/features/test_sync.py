@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -131,6 +133,22 @@ async def test_it_works_inside_a_running_event_loop(shop: Shop) -> None:
         assert await asyncio.to_thread(lambda: shop.double.sync.delay(4).get(timeout=5)) == 8
         assert await (await shop.double.delay(5)).get(timeout=5) == 10
         await shop.app.close()
+
+
+def test_one_event_loop_after_another_leaves_no_connections_behind(shop: Shop, server: Server) -> None:
+    """As a program does that calls `asyncio.run` again and again, or a bridge from synchronous code."""
+
+    async def send(n: int) -> None:
+        await shop.double.delay(n)
+
+    with warnings.catch_warnings(), server.client() as client:
+        warnings.simplefilter("ignore", ResourceWarning)  # nobody has closed the app
+        for n in range(20):
+            asyncio.run(send(n))
+        gc.collect()
+        eventually(lambda: len(client.client_list()) <= 3)
+    with running_aside(shop.app):
+        eventually(lambda: len(shop.runs) == 20)
 
 
 def test_it_survives_a_fork(shop: Shop, redis_url: str, spawn: Spawner) -> None:

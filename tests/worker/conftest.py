@@ -72,7 +72,12 @@ class Workers:
 
     def __call__(self, *flags: str, **environment: str) -> Process:
         return self._spawn(
-            "fennelq", "worker", "-A", f"{shop.__name__}:app", *flags, environment={**self._environment, **environment}
+            "fennelq",
+            "worker",
+            "-A",
+            f"{shop.__name__}:app",
+            *flags,
+            environment={**self._environment, **environment},
         )
 
 

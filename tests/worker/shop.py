@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Gate:
 
 
 @contextmanager
-def written_down() -> Iterator[None]:
+def written_down() -> Generator[None]:
     """A run; its end is written when nothing was raised, and its try in either case."""
     ledger = Ledger.inherited() if LEDGER_VARIABLE in os.environ else None
     job = current_job()
@@ -61,7 +61,7 @@ async def nap(seconds: float) -> None:
 async def hold(gate: str) -> int:
     """Waits at a gate; answers which try it was."""
     with written_down():
-        while not Gate(gate).is_open:
+        while not Gate(gate).is_open:  # noqa: ASYNC110 – another process opens it
             await asyncio.sleep(_POLL)
     return current_job().tries
 

@@ -32,7 +32,9 @@ def runner_of(app: App, *, most_bytes: int = 1 << 20) -> Runner:
     return Runner(app.tasks, Invoker(4), failure_ttl_ms=FAILURE_MS, most_bytes=most_bytes)
 
 
-def delivery(args: bytes = b"[[],{}]", *, task: str = "shop:task", options: bytes = b"", tries: int = 0) -> Delivery:
+def delivery(
+    args: bytes = b"[[],{}]", *, task: str = "shop:task", options: bytes = b"", tries: int = 0
+) -> Delivery:
     return Delivery("mail", "s", "1-1", "7", task, args, options, tries, 1, 1, 1_700_000_000_000)
 
 
@@ -66,7 +68,7 @@ async def fail() -> None:
 
 @pytest.mark.parametrize("function", [add, add_in_thread])
 async def test_what_a_task_returns_is_its_success(function: Function) -> None:
-    assert await run(function, b"[[1],{\"b\":2}]") == Outcome(outcome.SUCCESS, b'{"ok":3}', ttl_ms=RESULT_MS)
+    assert await run(function, b'[[1],{"b":2}]') == Outcome(outcome.SUCCESS, b'{"ok":3}', ttl_ms=RESULT_MS)
 
 
 async def test_nothing_returned_is_a_success_without_value() -> None:
@@ -112,7 +114,9 @@ async def test_a_task_may_say_how_it_goes_on() -> None:
     async def say(what: str) -> None:
         raise {"retry": Retry(delay=2), "snooze": Snooze(3), "reject": Reject("no")}[what]
 
-    retry, snooze, reject = [await run(say, b'[["%s"],{}]' % what) for what in (b"retry", b"snooze", b"reject")]
+    retry, snooze, reject = [
+        await run(say, b'[["%s"],{}]' % what) for what in (b"retry", b"snooze", b"reject")
+    ]
     assert (retry.kind, retry.value) == (outcome.RETRY, b"2000")
     assert (snooze.kind, snooze.value) == (outcome.SNOOZE, b"+3000")
     assert (reject.kind, reject.reason) == (outcome.DEAD, "rejected")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,11 +122,14 @@ async def test_starts_and_stops_under_load_run_every_job_exactly_once(app: App) 
     results = await note.map(range(600))
     while not all(runs[n] for n in range(600)):
         async with running(app, concurrency=8, grace=5) as executor:
-            before = len(runs)
-            await aeventually(lambda: len(runs) >= min(before + 50, 600))
+            await aeventually(partial(have_run, runs, min(len(runs) + 50, 600)))
             executor.stop()
     assert runs == Counter(range(600))
     assert {await result.status() for result in results} == {Status.SUCCESS}
+
+
+def have_run(runs: Counter[int], number: int) -> bool:
+    return len(runs) >= number
 
 
 # Signals
@@ -167,19 +171,23 @@ async def test_a_deploy_runs_every_job_exactly_once_and_loses_none(
     nap = task_of(app, shop.nap)
     results = await app.enqueue([nap.job(0.02) for _ in range(300)])
     worker: Process | None = None
-    for generation in range(1, 4):
+    for enough in (60, 120, 180):
         successor = workers("-p", "2", "-c", "4", "--grace", "30")
         successor.wait_for("worker_started")
         if worker is not None:
             worker.term()
         worker = successor
-        await aeventually(lambda g=generation: len(ledger.ends()) >= 60 * g, within=20)
+        await aeventually(partial(have_ended, ledger, enough), within=20)
     await aeventually(lambda: len(ledger.ends()) == 300, within=20)
     assert worker is not None
     worker.term()
     assert worker.returncode() == 0
     assert set(ledger.starts().values()) == {1}
     assert {await result.status() for result in results} == {Status.SUCCESS}
+
+
+def have_ended(ledger: Ledger, number: int) -> bool:
+    return len(ledger.ends()) >= number
 
 
 async def is_as_new(app: App, result: AsyncResult[Any]) -> None:

@@ -1,0 +1,157 @@
+"""Settling: outcomes are written down in batches, whatever the network does, and one never takes another with it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from fennelq import App, Status, TaskFailed
+from fennelq.broker.broker import Broker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import QueueKeys
+from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.model.codec import ANY_RESULT
+from fennelq.model.job import Delivery, Job
+from fennelq.model.outcome import succeeded
+from fennelq.worker.settler import Answer, Settler
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+from tests.worker import shop
+
+LIFETIMES = Lifetimes(record_ms=60_000, failure_ms=60_000)
+DONE = succeeded(b"42", 60_000)
+
+
+class Answers:
+    """What a settler was told."""
+
+    def __init__(self, settler: Settler) -> None:
+        self.by_key: dict[str, Answer] = {}
+        settler.tell = self._hear
+
+    def _hear(self, settled: Settled, answer: Answer) -> None:
+        self.by_key[settled.delivery.key] = answer
+
+
+async def deliveries(broker: Broker, keys: QueueKeys, number: int) -> list[Delivery]:
+    """So many jobs in our hands."""
+    jobs = [Job(keys.queue, str(n), "shop:note", b"[[],{}]", ANY_RESULT) for n in range(number)]
+    await broker.run(presence.open_queue(keys))
+    for start in range(0, number, 100):
+        await broker.run(lifecycle.enqueue(keys, jobs[start : start + 100]))
+    verb = lifecycle.fetch(keys, consumer="anna", free=number, lanes=["s"], lifetimes=LIFETIMES)
+    return (await broker.run(verb)).deliveries
+
+
+async def test_what_finishes_together_is_one_script_call(
+    broker: Broker, mail: QueueKeys, server: Server
+) -> None:
+    held = await deliveries(broker, mail, 250)
+    settler = Settler("shop", broker, LIFETIMES)
+    answers = Answers(settler)
+    before = scripts(server)
+    for delivery in held:
+        settler.settle(delivery, DONE)
+    await settler.drain()
+    assert answers.by_key == {str(n): Answer.SETTLED for n in range(250)}
+    assert scripts(server) - before == 3
+
+
+async def test_a_reply_that_was_lost_makes_no_outcome_count_twice(
+    broker: Broker, mail: QueueKeys, proxy: Proxy
+) -> None:
+    held = await deliveries(broker, mail, 200)
+    through = Broker(address_of(proxy.url))
+    settler = Settler("shop", through, LIFETIMES)
+    answers = Answers(settler)
+    fate = random.Random(7)
+    proxy.drop_replies(lambda _: fate.random() < 0.5, command="EVALSHA", cut=True)
+    for start in range(0, 200, 20):
+        for delivery in held[start : start + 20]:
+            settler.settle(delivery, DONE)
+        await settler.drain()
+    await through.close()
+    assert proxy.counters.dropped > 0
+    assert len(answers.by_key) == 200
+    assert set(answers.by_key.values()) == {Answer.SETTLED, Answer.SETTLED_BEFORE}
+    assert (await broker.ask(inspect.stats(mail)))["S"] == 200
+
+
+async def test_an_outcome_of_a_job_that_is_no_longer_ours_is_refused(broker: Broker, mail: QueueKeys) -> None:
+    held = await deliveries(broker, mail, 2)
+    await broker.run(lifecycle.release(mail, [(held[0].lane, held[0].entry)]))
+    settler = Settler("shop", broker, LIFETIMES)
+    answers = Answers(settler)
+    for delivery in held:
+        settler.settle(delivery, DONE)
+    await settler.drain()
+    assert answers.by_key == {"0": Answer.LOST, "1": Answer.SETTLED}
+    assert await broker.ask(inspect.status(mail, "0")) is Status.SENT
+
+
+async def test_outcomes_wait_for_a_server_that_is_away(
+    app: App, server: Server, proxy: Proxy, gate: shop.Gate
+) -> None:
+    runs = Counter[int]()
+    may_end = asyncio.Event()
+
+    @app.task
+    async def note(n: int) -> int:
+        runs[n] += 1
+        await may_end.wait()
+        return n
+
+    results = await note.map(range(20))
+    through = shop.app_of(redis_url=proxy.url)
+    through._tasks.update(app._tasks)
+    async with running(through, concurrency=20) as executor:
+        await aeventually(lambda: len(runs) == 20)
+        proxy.refuse()
+        may_end.set()
+        await aeventually(lambda: executor.slots.taken == 0)
+        assert {await result.status() for result in results} == {Status.EXECUTING}
+        proxy.up()
+        assert [await result.get(timeout=10) for result in results] == list(range(20))
+    await through.close()
+    assert runs == Counter(range(20))
+
+
+@pytest.mark.audit(skip="a record was spoiled on purpose")
+async def test_a_job_that_cannot_be_settled_is_dead_as_broken_and_takes_no_other_with_it(
+    app: App, server: Server
+) -> None:
+    may_end = asyncio.Event()
+    started = Counter[int]()
+
+    @app.task
+    async def note(n: int) -> int:
+        started[n] += 1
+        await may_end.wait()
+        return n
+
+    results = await note.map(range(10))
+    async with running(app, concurrency=10):
+        await aeventually(lambda: len(started) == 10)
+        queue, _, key = results[4].id.partition(":")
+        with server.client() as client:
+            client.set(app.client.keys(queue).result(key), "not a list")
+        may_end.set()
+        for n, result in enumerate(results):
+            if n != 4:
+                assert await result.get(timeout=5) == n
+        with pytest.raises(TaskFailed, match="Broken"):
+            await results[4].get(timeout=5)
+        (letter,) = await app.dlq.list()
+    assert (letter.id, letter.reason) == (results[4].id, "broken")
+
+
+def scripts(server: Server) -> int:
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval"))
