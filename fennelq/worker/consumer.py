@@ -102,9 +102,13 @@ class Consumer:
             await self._doorbell_rings()
             await self.drained.wait()
 
+    def halt(self) -> None:
+        """From this moment on, nothing more is started."""
+        self._stopping = True
+
     async def stop(self, reading: asyncio.Task[None]) -> None:
         """Stop reading. A blocked read is woken, never cancelled: that would strand what it delivers."""
-        self._stopping = True
+        self.halt()
         while not reading.done():
             self._slots.notify()
             await self._doorbell_rings()

@@ -70,9 +70,13 @@ class Executor:
         self.broker = Broker(app.address)
         self.workbench = self._workbench()
         self._promoter = Promoter(self.broker, self._queues, self._longest_sleep)
-        self._courier = Courier(app.namespace, self.broker, app.settings.beat)
+        self._courier = Courier(app.namespace, self.broker)
         self._ticker = Ticker(
-            app.namespace, self.broker, lambda: app.schedules.declared, self._courier.woken.set
+            app.namespace,
+            self.broker,
+            declared=lambda: app.schedules.declared,
+            hand=self._courier.woken.set,
+            longest=self._longest_sleep,
         )
         self._listener = Listener(
             app.namespace,
@@ -104,6 +108,7 @@ class Executor:
     def stop(self, *, now: bool = False) -> None:
         """Take no more jobs, let those that run finish within the grace period. `now` skips the wait."""
         self._stop.set()
+        self.consumer.halt()
         if now:
             self._hurry.set()
 
