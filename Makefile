@@ -25,6 +25,14 @@ demo: $(STAMP) ## an embedded server, a worker and a handful of jobs, in 15 seco
 test: $(STAMP) ## the whole suite (T=tests/broker for a part, ARGS="-k retry -x" for pytest)
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS) $(T)
 
+.PHONY: chaos
+chaos: $(STAMP) ## kill, pause and cut off workers for half an hour (SEED=1 does it again, DEMO=1 takes 20 seconds)
+	$(if $(DEMO),$(PY) -m tests.chaos.demo,$(PY) -m pytest -p tests.chaos.long tests/chaos $(ARGS))
+
+.PHONY: mutate
+mutate: $(STAMP) ## take every write and every guard out of the scripts: do the tests notice? (S="fetch finish" for a part)
+	$(PY) -m tests.mutation $(S)
+
 .PHONY: check
 check: $(STAMP) ## format, lint, both type checkers, import rings, generated pages
 	$(PY) -m ruff format --check .

@@ -4,6 +4,7 @@ app        App: settings, tasks, the way to Redis
 task       what @app.task makes of a function
 client     sends jobs; result, waiting: what became of them
 dlq        the dead, and how to bring them back
+schedules  recurring jobs, declared in code or made at run time
 sync       all of it without an event loop
 model/     what a job is: pure values and decisions
 broker/    the only package that speaks Redis: verbs, scripts, links
@@ -30,12 +31,16 @@ from fennelq.errors import (
     ResultExpired,
     ResultTimeout,
     TaskFailed,
+    UnknownSchedule,
     UnknownTask,
+    UnreadableSchedule,
 )
 from fennelq.model.job import Job, JobInfo, Status
 from fennelq.model.outcome import Reject, Retry, Snooze
 from fennelq.model.retry import RetryPolicy
+from fennelq.model.schedule import Schedule
 from fennelq.result import AsyncResult, as_completed, gather, wait
+from fennelq.schedules import ScheduleInfo
 from fennelq.settings import Settings
 from fennelq.task import Task
 
@@ -60,12 +65,16 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleInfo",
     "Settings",
     "Snooze",
     "Status",
     "Task",
     "TaskFailed",
+    "UnknownSchedule",
     "UnknownTask",
+    "UnreadableSchedule",
     "as_completed",
     "current_job",
     "gather",

@@ -28,10 +28,10 @@ from fennelq.settings import SettingArgs, Settings
 from fennelq.task import (
     AnyTask,
     AsyncTask,
-    Task,
     ThreadTask,
     check_declared,
     described_without_code,
+    is_task,
     task_name,
 )
 
@@ -124,8 +124,11 @@ class App:
         times, options = split_when(said)
 
         def decorate(function: Callable[..., Any]) -> AnyTask:
-            task = function if isinstance(function, Task) else self._register(function, None, options)
-            self.schedules.declare(task.job(), name=name, cron=cron, every=every, when=times)
+            if is_task(function):
+                task, called = function, function.options(**options)
+            else:
+                task = called = self._register(function, None, options)
+            self.schedules.declare(called.job(), name=name, cron=cron, every=every, when=times)
             return task
 
         return decorate
@@ -220,6 +223,9 @@ class App:
         with self._lock:
             client = self._clients.get(loop)
             if client is None:
+                # Programs that call asyncio.run() again and again leave clients of loops that are no more.
+                for closed in [known for known in self._clients if known.is_closed()]:
+                    del self._clients[closed]
                 client = self._clients[loop] = Client(self)
         self._last = (loop, client)
         return client

@@ -3,6 +3,8 @@
     FennelqError
     ├── ConfigurationError      the settings, the app or the deployment are wrong
     ├── UnknownTask             no task of this name is registered
+    ├── UnknownSchedule         there is no schedule of this name
+    ├── UnreadableSchedule      only a later version can read this schedule
     ├── InvalidArguments        a call does not fit the task's signature
     ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
     ├── DuplicateJob            this job id is taken by another call
@@ -43,6 +45,24 @@ class UnknownTask(FennelqError):
         self.task = task
         shown = task if len(task) <= 200 else f"{task[:200]}…"
         super().__init__(f"unknown task {shown!r}{suggestion(task, known)}")
+
+
+class UnknownSchedule(FennelqError):
+    """There is no schedule of this name."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        super().__init__(f"no schedule {name[:200]!r}{suggestion(name, known)}")
+
+
+class UnreadableSchedule(FennelqError):
+    """What Redis holds of a schedule cannot be read here: a later version has written it, or somebody by hand."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+        super().__init__(
+            f"schedule {name[:200]!r} cannot be read, perhaps a later version has written it: {reason}"
+        )
 
 
 class InvalidArguments(FennelqError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -9,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from fennelq import clock
 from fennelq.broker.keys import AppKeys
+from fennelq.broker.verbs import census
 from fennelq.broker.verbs import schedule as verbs
-from fennelq.errors import ConfigurationError, FennelqError, suggestion
-from fennelq.model.job import AnyJob
-from fennelq.model.options import Seconds
+from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
+from fennelq.model.job import AnyJob, JobInfo, Status
+from fennelq.model.options import Seconds, epoch_ms
 from fennelq.model.schedule import Schedule, When
 
 if TYPE_CHECKING:
@@ -22,12 +25,7 @@ if TYPE_CHECKING:
     from fennelq.result import AsyncResult
 
 
-class UnknownSchedule(FennelqError):
-    """There is no schedule of this name."""
-
-    def __init__(self, name: str, known: list[str]) -> None:
-        self.name = name
-        super().__init__(f"no schedule {name!r}{suggestion(name, known)}")
+_LONGEST_ERROR = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +39,16 @@ class ScheduleInfo:
     next_run: datetime | None
     last_run: datetime | None
     last_job: str | None
+    last_status: Status | None
+    """Where the last job is in its life; None when nothing is known of it (any more)."""
     run_count: int
+    waiting: int
+    """Runs that wait until the one before them has ended."""
     skipped: int
     """Ticks left out, because they were missed or the previous run had not ended."""
     last_error: str | None
+    """What the last run that did not end well has failed of."""
+    last_error_at: datetime | None
 
     @property
     def name(self) -> str:
@@ -88,9 +92,14 @@ class Schedules:
         every: Seconds | None = None,
         **when: Unpack[When],
     ) -> ScheduleInfo:
-        """Make a schedule, or change the one of this name: `await app.schedules.add(report.job(7), every=60)`."""
+        """Make a schedule, or change the one of this name: `await app.schedules.add(report.job(7), every=60)`.
+
+        Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
+        paused.
+        """
         schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
-        await self._change("put", schedule.name, schedule)
+        due = schedule.next_after(await self._now())
+        await self._change("put", schedule.name, schedule.to_wire(), due)
         return await self.get(schedule.name)
 
     async def pause(self, name: str) -> None:
@@ -99,17 +108,20 @@ class Schedules:
 
     async def resume(self, name: str) -> None:
         """Runs again from its next tick on; what came due while it was paused is not made up for."""
-        await self._change("resume", name, (await self.get(name)).schedule)
+        schedule = (await self.get(name)).schedule
+        await self._change("resume", name, next_ms=schedule.next_after(await self._now()))
 
     async def remove(self, name: str) -> None:
         """Forget a schedule that was made at run time. One that the code declares can only be paused."""
         await self._change("remove", name)
 
     async def run(self, name: str) -> AsyncResult[Any]:
-        """Run it once, now; its ticks stay what they are."""
-        schedule = (await self.get(name)).schedule
-        key = f"cron.{schedule.name}.now.{clock.wall_ms()}"
-        job = verbs.job_of(schedule, key)
+        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
+        info = await self.get(name)
+        job = verbs.job_by_hand(info.schedule)
+        # Said before it is sent: a job that is announced and never comes is in nobody's way.
+        goes_on = info.last_status is not None and not info.last_status.ended
+        await self._change("run", name, "" if goes_on else job.id)
         return await self._app.client.send(job)
 
     async def get(self, name: str) -> ScheduleInfo:
@@ -117,43 +129,87 @@ class Schedules:
         client = self._app.client
         state = await client.ask(verbs.state(self._keys, name))
         if not state:
-            raise UnknownSchedule(name, await client.ask(verbs.names(self._keys)))
-        return _info(state)
+            raise await self._unknown(name)
+        waiting = await client.ask(verbs.queued(self._keys))
+        return await self._info(name, state, waiting)
 
     async def list(self) -> list[ScheduleInfo]:
-        """Every schedule, by name."""
+        """Every schedule, by name. One that only a later version can read is left out, and logged."""
         client = self._app.client
+        waiting = await client.ask(verbs.queued(self._keys))
         names = await client.ask(verbs.names(self._keys))
-        states = [await client.ask(verbs.state(self._keys, name)) for name in names]
-        return [_info(state) for state in states if state]
+        states = await asyncio.gather(*(client.ask(verbs.state(self._keys, name)) for name in names))
+        asked = [self._info(name, state, waiting) for name, state in zip(names, states, strict=True) if state]
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        for info in told:
+            if isinstance(info, BaseException):
+                if not isinstance(info, UnreadableSchedule):
+                    raise info
+                _say_unreadable(info)
+        return [info for info in told if not isinstance(info, BaseException)]
 
-    async def _change(self, what: verbs.Change, name: str, schedule: Schedule | None = None) -> None:
-        client = self._app.client
-        definition, due = b"", None
-        if schedule is not None:
-            definition = schedule.to_wire()
-            due = schedule.next_after(await client.ask(verbs.server_now()))
-        answer = await client.run(verbs.change(self._keys, what, name, definition, due))
+    async def _now(self) -> int:
+        return await self._app.client.ask(census.now())
+
+    async def _unknown(self, name: str) -> UnknownSchedule:
+        known = await self._app.client.ask(verbs.names(self._keys))
+        return UnknownSchedule(name, known)
+
+    async def _info(
+        self, name: str, state: Mapping[str, bytes], waiting: Mapping[str, Sequence[int]]
+    ) -> ScheduleInfo:
+        try:
+            schedule = Schedule.from_wire(state["definition"])
+        except (ValueError, KeyError) as error:
+            raise UnreadableSchedule(name, str(error)) from None
+        last = state.get("last_job", b"").decode()
+        job = await self._app.client.info(last) if last else None
+        return _told(schedule, state, job, len(waiting.get(name, ())))
+
+    async def _change(
+        self, what: verbs.Change, name: str, value: bytes | str = "", next_ms: int | None = None
+    ) -> None:
+        answer = await self._app.client.run(verbs.schedule(self._keys, what, name, value, next_ms))
         if answer == 0:
-            raise UnknownSchedule(name, await client.ask(verbs.names(self._keys)))
+            raise await self._unknown(name)
         if answer == -1:
             raise ConfigurationError(
                 f"schedule {name!r} is declared in code: change it there (it can be paused here)"
             )
 
 
-def _info(state: Mapping[str, bytes]) -> ScheduleInfo:
+def _say_unreadable(error: UnreadableSchedule) -> None:
+    from fennelq import log  # whoever imports fennelq does not pay for it
+
+    log.get("fennelq.schedules").warning("schedule_unreadable", schedule=error.name, error=error.reason)
+
+
+def failure_told(job: JobInfo | None) -> tuple[str, int | None]:
+    """Why a run did not end well, or has not yet, and when; nothing of one that did."""
+    if job is None or job.error is None or job.status is Status.SUCCESS:
+        return "", None
+    when = job.ended_at or job.started_at
+    told = f"{job.error.error_type}: {job.error.message}"[:_LONGEST_ERROR]
+    return told, epoch_ms(when) if when else None
+
+
+def _told(schedule: Schedule, state: Mapping[str, bytes], job: JobInfo | None, waiting: int) -> ScheduleInfo:
     said = {name: value.decode() for name, value in state.items() if name != "definition"}
+    paused = said.get("paused") == "1"
+    error, error_ms = failure_told(job)
     return ScheduleInfo(
-        schedule=Schedule.from_wire(state["definition"]),
+        schedule=schedule,
         declared=said.get("source") == "code",
-        paused=said.get("paused") == "1",
-        next_run=_moment(said.get("next")) if said.get("paused") != "1" else None,
+        paused=paused,
+        next_run=None if paused else _moment(said.get("next")),
         last_run=_moment(said.get("last_run")),
         last_job=said.get("last_job"),
+        last_status=job.status if job is not None else None,
         run_count=int(said.get("runs", 0)),
+        waiting=waiting,
         skipped=int(said.get("skipped", 0)),
-        last_error=said.get("last_error"),
+        last_error=error or said.get("last_error"),
+        last_error_at=clock.from_ms(error_ms) if error_ms else _moment(said.get("last_error_at")),
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.kit.audit import audit
+from tests.kit.clock import ServerClock
+from tests.kit.clock import use as use_clock
 from tests.kit.ledger import Ledger
 from tests.kit.proxy import Proxy
 from tests.kit.server import Kind, Server, Servers, available
@@ -100,6 +102,14 @@ def server(servers: Servers, server_kind: Kind, used_servers: list[Server]) -> S
 def redis_url(server: Server) -> str:
     """The URL of `server`."""
     return server.url
+
+
+@pytest.fixture
+def server_clock(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerClock]:
+    """The clock of `server`, to be moved or stopped: see `tests.kit.clock`."""
+    use_clock(monkeypatch)
+    with server.client() as client:
+        yield ServerClock(client)
 
 
 @pytest.fixture

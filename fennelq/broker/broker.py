@@ -97,7 +97,7 @@ class Doorbell:
 
     async def wake(self) -> None:
         """Make a waiting `wait` return now, with nothing. Cancelling it would strand what it is to get."""
-        while self._waiting and not await self._unblocked():
+        while self._waiting and not await self._unblocked():  # noqa: ASYNC110 - what it waits for is in Redis
             # It has not come to block yet: it connects, or its command is on the way.
             await asyncio.sleep(_SOON)
 

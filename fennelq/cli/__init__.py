@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fennelq.cli import dlq, enqueue, info, job, queue, worker
+from fennelq.cli import cron, dlq, enqueue, info, job, queue, worker
 from fennelq.cli.exits import MEANINGS, Commands
 
 __all__ = ["main", "program"]
@@ -30,6 +30,7 @@ program.command("worker")(worker.run)
 program.add_typer(dlq.commands, name="dlq")
 program.add_typer(queue.commands, name="queue")
 program.add_typer(job.commands, name="job")
+program.add_typer(cron.commands, name="cron")
 program.command("enqueue")(enqueue.send)
 program.command("info")(info.show)
 

@@ -81,7 +81,7 @@ def send(
         "job_id": job_id,
     }
     options = cast("OptionArgs", {name: value for name, value in said.items() if value is not None})
-    job = _described(named, task, arguments or [], kwargs or [], options, anyway=anyway)
+    job = described(named, task, arguments or [], kwargs or [], options, anyway=anyway)
     sent, end = with_app(named, lambda app: _send(app, job, timeout, wait=wait))
     if not wait:
         _say_sent(sent, as_json=as_json)
@@ -112,9 +112,10 @@ def _say_sent(sent: dict[str, Any], *, as_json: bool) -> None:
 # From texts to a call
 
 
-def _described(
+def described(
     app: App, name: str, arguments: list[str], kwargs: list[str], options: OptionArgs, *, anyway: bool
 ) -> AnyJob:
+    """The call that is meant; raises UnknownTask, with the nearest name, and InvalidArguments."""
     task = _task(app, name)
     if task is not None:
         args, named = _call_of(task, arguments, kwargs)

@@ -17,6 +17,7 @@ from fennelq.errors import (
     PayloadTooLarge,
     ResultExpired,
     ResultTimeout,
+    UnknownSchedule,
     UnknownTask,
 )
 
@@ -37,7 +38,7 @@ MEANINGS: Final = {
     Exit.OK: "it worked",
     Exit.FAILED: "it did not, or not for every job; the job failed or was cancelled; you said no",
     Exit.USAGE: "the command line is wrong, or the arguments do not fit the task",
-    Exit.NOT_FOUND: "no such job or task",
+    Exit.NOT_FOUND: "no such job, task or schedule",
     Exit.TIMED_OUT: "the job has not ended within --timeout",
     Exit.UNAVAILABLE: "Redis is not available",
     Exit.CONFIGURATION: "the app or its settings are wrong",
@@ -48,6 +49,7 @@ _CODES: Final = {
     BrokerUnavailable: Exit.UNAVAILABLE,
     ConfigurationError: Exit.CONFIGURATION,
     UnknownTask: Exit.NOT_FOUND,
+    UnknownSchedule: Exit.NOT_FOUND,
     ResultExpired: Exit.NOT_FOUND,
     ResultTimeout: Exit.TIMED_OUT,
     InvalidArguments: Exit.USAGE,

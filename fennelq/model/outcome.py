@@ -131,7 +131,7 @@ def _kind_of(error: BaseException) -> str:
 
 
 def _of_the_task(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the task: how the worker came to call it says nothing about the failure."""
+    """A traceback from the task on: how the worker came to call it says nothing about the failure."""
     inner = trace
     while inner is not None and str(inner.tb_frame.f_globals.get("__name__", "")).startswith(
         "fennelq.worker."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, Literal, Self, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -26,7 +26,7 @@ from fennelq.model.options import NAME, TEN_YEARS, OptionArgs, Seconds, epoch_ms
 
 Overlap = Literal["allow", "skip", "queue"]
 
-_MOST_MISSED = 1000
+_MOST_TICKS = 1000
 _SHORTEST_MS = 10
 _YEARS_BETWEEN = 50
 _RANDOM = re.compile(r"(^|[\s,])r($|[\s,/(])", re.IGNORECASE)
@@ -54,7 +54,10 @@ class ScheduledArgs(When, OptionArgs, total=False):
 
 
 def split_when(said: ScheduledArgs) -> tuple[When, OptionArgs]:
-    """The part about the schedule, and the part about the task."""
+    """The part about the schedule, and the part about the task. Raises ConfigurationError for what is neither."""
+    known = {**When.__annotations__, **OptionArgs.__annotations__}
+    if unknown := set(said) - set(known):
+        raise ConfigurationError(f"unknown option {min(unknown)!r}{suggestion(min(unknown), known)}")
     times = {name: value for name, value in said.items() if name in When.__annotations__}
     options = {name: value for name, value in said.items() if name not in When.__annotations__}
     return cast("When", times), cast("OptionArgs", options)
@@ -139,19 +142,32 @@ class Schedule:
         """The first tick later than this moment; None when there is none."""
         return next(self.after(moment_ms), None)
 
-    def ticks(self, first_ms: int, until_ms: int) -> tuple[list[int], int | None]:
-        """The ticks from one that is known up to a moment (the last thousand, if there are more), and the one after.
+    def first_ticks(
+        self, first_ms: int | None, until_ms: int, most: int | None = _MOST_TICKS
+    ) -> tuple[list[int], int | None]:
+        """The ticks from one that is known up to a moment, no more than `most`, and the one after them."""
+        if first_ms is None:
+            return [], None
+        found: list[int] = []
+        for due in chain([first_ms], self.after(first_ms)):
+            if due > until_ms or len(found) == most:
+                return found, due
+            found.append(due)
+        return found, None
+
+    def last_ticks(self, first_ms: int, until_ms: int) -> tuple[list[int], int | None]:
+        """The same, but when there are more than a thousand the last of them.
 
         Looks back from the end, further and further: to go through all that an outage of weeks has left takes too long.
         """
-        reach = _MOST_MISSED * (self.every_ms or 1000)
+        reach = _MOST_TICKS * (self.every_ms or 1000)
         while until_ms - first_ms > reach:
-            found, following = self._between(self.next_after(until_ms - reach), until_ms)
-            if len(found) >= _MOST_MISSED:
-                return found[-_MOST_MISSED:], following
+            found, following = self.first_ticks(self.next_after(until_ms - reach), until_ms, None)
+            if len(found) >= _MOST_TICKS:
+                return found[-_MOST_TICKS:], following
             reach *= 4
-        found, following = self._between(first_ms, until_ms)
-        return found[-_MOST_MISSED:], following
+        found, following = self.first_ticks(first_ms, until_ms, None)
+        return found[-_MOST_TICKS:], following
 
     def caught_up(self, missed: list[int]) -> list[int]:
         """Which of the missed ticks are run after all."""
@@ -160,7 +176,7 @@ class Schedule:
         if self.catchup == "last":
             return missed[-1:]
         kind, _, number = str(self.catchup).partition(":")
-        if kind != "all" or not number.isdecimal() or not 1 <= int(number) <= _MOST_MISSED:
+        if kind != "all" or not number.isdecimal() or not 1 <= int(number) <= _MOST_TICKS:
             raise ConfigurationError(
                 f"schedule {self.name}: catchup is none, last or all:<n>, not {self.catchup!r}"
             )
@@ -178,16 +194,6 @@ class Schedule:
         """The key of a tick's job: whoever claims the tick makes the same job."""
         return f"cron.{self.name}.{due_ms}"
 
-    def _between(self, first_ms: int | None, until_ms: int) -> tuple[list[int], int | None]:
-        if first_ms is None or first_ms > until_ms:
-            return [], first_ms
-        found = [first_ms]
-        for due in self.after(first_ms):
-            if due > until_ms:
-                return found, due
-            found.append(due)
-        return found, None
-
     def _intervals(self, moment_ms: int) -> Iterator[int]:
         every, origin = self.every_ms or 1, self.start_ms
         return count(origin + ((moment_ms - origin) // every + 1) * every, every)
@@ -204,8 +210,10 @@ class Schedule:
     # On the wire
 
     def to_wire(self) -> bytes:
-        """The schedule as JSON, with the keys in order: equal schedules are equal texts. What is as usual is left out, so
-        an older version can read whatever does not use what it does not know."""
+        """The schedule as JSON, with the keys in order: equal schedules are equal texts.
+
+        What is as usual is left out, so that an older version can read whatever uses nothing that it does not know.
+        """
         said: dict[str, Any] = {
             name: value
             for name, field in self.__dataclass_fields__.items()
@@ -221,7 +229,7 @@ class Schedule:
             said = cast("dict[str, Any]", orjson.loads(raw))
             args, options = str(said.pop("args", "")), str(said.pop("options", ""))
             return cls(**said, args=args.encode(), options=options.encode())
-        except (TypeError, AttributeError, ConfigurationError) as error:
+        except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
             raise ValueError(f"the schedule cannot be read: {error}") from None
 
 
@@ -281,10 +289,9 @@ def _check_no_single_call(name: str, job: AnyJob) -> None:
 
 
 def _duration_ms(name: str, what: str, value: Seconds) -> int:
-    try:
-        length = seconds(value)
-    except (TypeError, ValueError):
-        length = -1.0
+    # Whoever writes every="30" may mean minutes.
+    is_duration = isinstance(value, int | float | timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
+    length = seconds(value) if is_duration else -1.0
     if not 0 <= length <= TEN_YEARS:
         raise ConfigurationError(
             f"schedule {name}: {what} must be seconds or a timedelta, up to ten years, not {value!r}"

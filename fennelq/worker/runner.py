@@ -15,7 +15,6 @@ from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
 from fennelq.worker.invoke import Invoker, TaskTimeout
 
-
 Verdict = Callable[[JobFailure, int, int], Outcome]
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _logger = log.get("fennelq.supervisor")
 
-_FIRST_PAUSE, _LONGEST_PAUSE, _HEALTHY_AFTER = 0.5, 30.0, 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE, _HEALTHY_AFTER = 0.5, 10.0, 5.0
+# An executor that was at work for a while has not died of starting, and others wait for its jobs.
 _EXIT_MARGIN = 10.0
 
 Note = Callable[[str, str], None]

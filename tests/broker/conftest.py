@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.broker.desk import Desk
+from tests.broker.timetable import Timetable
+from tests.kit.clock import ServerClock
 from tests.kit.server import Server
 
 
@@ -23,3 +25,11 @@ def desk(bare: Desk) -> Desk:
     """The queue `mail`, opened."""
     bare.open()
     return bare
+
+
+@pytest.fixture
+def timetable(server: Server, server_clock: ServerClock) -> Iterator[Timetable]:
+    """The schedules of the app `shop`, on a server whose clock stands still."""
+    timetable = Timetable(server, server_clock)
+    yield timetable
+    timetable.close()

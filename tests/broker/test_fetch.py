@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
@@ -79,6 +80,17 @@ def test_it_tells_whether_something_is_left(desk: Desk) -> None:
     desk.enqueue(*some_jobs(3))
     assert not desk.fetch(free=2).drained
     assert desk.fetch(free=2).drained
+
+
+def test_a_lane_that_gave_less_than_was_asked_for_is_not_read_again(desk: Desk) -> None:
+    def reads() -> int:
+        stats = cast("dict[str, dict[str, int]]", desk.redis.info("commandstats"))
+        return stats.get("cmdstat_xreadgroup", {}).get("calls", 0)
+
+    desk.enqueue(*some_jobs(3))
+    before = reads()
+    assert len(desk.fetch(lanes=["s"]).deliveries) == 3
+    assert reads() == before + 1
 
 
 def test_big_jobs_are_taken_by_bytes_and_not_by_slots(desk: Desk) -> None:
@@ -273,6 +285,15 @@ def test_an_expired_job_is_cancelled_and_its_waiters_find_out(desk: Desk) -> Non
 def test_a_job_that_expires_later_runs(desk: Desk) -> None:
     desk.enqueue(a_job(expires_ms=DAY))
     assert len(desk.take()) == 1
+
+
+def test_a_job_that_has_started_does_not_expire(desk: Desk) -> None:
+    desk.enqueue(a_job(expires_ms=DAY))
+    woken = desk.block()
+    desk.fetch(woken=woken)
+    desk.redis.hset(desk.keys.record("1"), "E", 1)
+    (again,) = desk.fetch(woken=woken).deliveries
+    assert desk.finish([again]) == [1]
 
 
 def test_an_expired_job_takes_no_slot(desk: Desk) -> None:

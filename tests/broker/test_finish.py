@@ -70,6 +70,15 @@ def test_a_record_outlives_a_late_retry_of_its_call_and_its_result(desk: Desk) -
     assert desk.result_ttl("2") == about(DAY)
 
 
+@pytest.mark.parametrize("outcome", [DONE, NOTHING, CANCELLED], ids="SNK")
+@pytest.mark.parametrize(("keep", "kept"), [(DAY, DAY), (1_000, LIFETIMES.record_ms)])
+def test_a_record_is_kept_for_as_long_as_the_job_may_be_handed_over_again(
+    desk: Desk, outcome: Outcome, keep: int, kept: int
+) -> None:
+    desk.finish(desk.executing(a_job(keep_ms=keep)), outcome)
+    assert desk.record_ttl() == about(kept)
+
+
 def test_a_dead_job_is_in_the_dlq_and_its_record_never_expires(desk: Desk) -> None:
     (delivery,) = desk.executing()
     before = desk.now()
@@ -238,6 +247,15 @@ def test_who_lost_a_job_that_waits_for_a_retry_changes_nothing(desk: Desk) -> No
     assert desk.everything() == before
 
 
+@ALL
+def test_who_lost_a_job_for_good_changes_nothing(desk: Desk, outcome: Outcome) -> None:
+    zombie = desk.executing()
+    assert desk.recover(max_deliveries=1).dead == 1
+    before = desk.everything()
+    assert desk.finish(zombie, outcome) == [0]
+    assert desk.everything() == before
+
+
 @pytest.mark.audit(lost={"mail:1"})
 def test_an_owner_whose_record_is_of_a_wrong_type_by_now_has_lost_it(desk: Desk) -> None:
     (delivery,) = desk.executing()
@@ -252,6 +270,20 @@ def test_an_owner_whose_record_is_gone_has_lost_it(desk: Desk) -> None:
     desk.finish([delivery])
     desk.redis.delete(desk.keys.record("1"), desk.keys.result("1"))
     assert desk.finish([delivery]) == [0]
+
+
+def test_a_job_that_nobody_has_taken_cannot_be_settled(desk: Desk) -> None:
+    (delivery,) = desk.executing(a_job("1"))
+    desk.release([delivery])
+    desk.enqueue(a_job("2"))
+    handed_back, fresh = (delivery._replace(key=key, entry=entry_of(desk, key)) for key in "12")
+    before = desk.everything()
+    assert desk.finish([handed_back, fresh]) == [0, 0]
+    assert desk.everything() == before
+
+
+def entry_of(desk: Desk, key: str) -> str:
+    return desk.record(key)["p"].partition("/")[2]
 
 
 def test_one_of_many_who_settle_at_once_is_the_owner(desk: Desk) -> None:

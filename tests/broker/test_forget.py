@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.desk import Desk, a_job, some_jobs
+from fennelq.model.outcome import retried
+from tests.broker.desk import DEAD, FAILURE, Desk, a_job, some_jobs
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -23,6 +24,15 @@ def test_entry_record_result_and_key_go_together(desk: Desk, window: int) -> Non
     assert desk.stats()["purged"] == 1
 
 
+def test_a_history_goes_along(desk: Desk) -> None:
+    desk.finish(desk.executing(), retried(0, FAILURE))
+    desk.promote()
+    desk.finish(desk.take(), DEAD)
+    assert len(desk.history()) == 1
+    desk.forget(desk.entries("dlq")[0][0])
+    assert desk.history() == []
+
+
 def test_only_those_named_are_removed(desk: Desk) -> None:
     entries = desk.dead(*some_jobs(3))
     assert desk.forget(entries[0], entries[2]) == 2
@@ -37,6 +47,11 @@ def test_what_is_gone_is_not_counted(desk: Desk) -> None:
     before = desk.everything()
     assert desk.forget(entry, "1-1") == 0
     assert desk.everything() == before
+
+
+def test_nobody_forgotten_is_nobody_counted(desk: Desk) -> None:
+    assert desk.forget("1-1") == 0
+    assert desk.stats() == {}
 
 
 def test_a_job_that_was_replayed_meanwhile_is_left_alone(desk: Desk) -> None:

@@ -95,6 +95,8 @@ def test_it_tells_the_next_due_time_of_both_sets(desk: Desk) -> None:
     assert desk.promote() == (0, about(DAY))
     desk.enqueue(a_job("3", delay_ms=3 * DAY))
     assert desk.promote() == (0, about(DAY))
+    desk.cancel("2")
+    assert desk.promote() == (0, about(2 * DAY))
 
 
 def test_a_member_whose_record_is_gone_is_dropped_and_counted(desk: Desk) -> None:

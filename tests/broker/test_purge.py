@@ -80,16 +80,21 @@ def test_those_who_wait_are_told(desk: Desk) -> None:
         assert heard() == ("me", b'mail:1\n{"cancelled":"purged"}')
 
 
-def test_entries_that_belong_to_no_job_go_and_are_not_the_end(desk: Desk) -> None:
-    desk.enqueue(*some_jobs(20), *(a_job(f"later-{key}", delay_ms=DAY) for key in range(20)))
-    desk.redis.xadd(desk.keys["s"], {"what": "this"})
+@pytest.mark.parametrize("delay", [0, DAY])
+def test_entries_that_belong_to_no_job_go_and_are_not_the_end(desk: Desk, delay: int) -> None:
+    desk.enqueue(*some_jobs(20, delay_ms=delay))
     desk.redis.delete(*(desk.keys.record(str(key)) for key in range(1, 21)))
-    desk.redis.delete(*(desk.keys.record(f"later-{key}") for key in range(20)))
-    desk.enqueue(a_job("last"))
+    desk.enqueue(a_job("last", delay_ms=2 * delay))
     assert desk.purge(5) == 1
     assert desk.purge(5) == 0
     assert desk.everywhere() == []
     purged(desk, "last")
+
+
+def test_an_entry_that_was_not_written_by_an_arrow_goes(desk: Desk) -> None:
+    desk.stray("s", what="this")
+    assert desk.purge() == 0
+    assert desk.entries("s") == []
 
 
 def test_an_entry_of_a_job_that_is_elsewhere_goes_and_the_job_does_not(desk: Desk) -> None:

@@ -265,6 +265,14 @@ def test_an_entry_of_a_job_that_is_elsewhere_is_removed_and_the_job_is_not(desk:
     assert desk.record()["p"] == "sched"
 
 
+def test_a_second_entry_of_a_job_that_waits_is_removed_and_the_job_stays(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.stray("s:low", i="1", n="1")
+    desk.block(lanes=["s:low"])
+    assert desk.recover().vanished == 1
+    assert desk.everywhere() == desk.waiting("s") == ["1"]
+
+
 @pytest.mark.parametrize("status", ["S", "N", "K", "D", "R", "L"])
 @pytest.mark.audit(skip="the record was tampered with")
 def test_a_job_that_does_not_run_is_not_queued_again(desk: Desk, status: str) -> None:

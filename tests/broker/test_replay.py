@@ -8,13 +8,14 @@ import pytest
 
 from fennelq.broker.keys import LANES
 from fennelq.broker.trouble import ReplyError, Trouble, classify
-from fennelq.model.outcome import Outcome, retried
-from tests.broker.desk import DEAD, DONE, FAILURE, Desk, a_job, some_jobs
+from fennelq.model.outcome import Outcome, not_known, retried
+from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, some_jobs
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
 
 DAY = 86_400_000
+UNKNOWN = not_known(FAILURE, 0, DAY)
 
 
 @pytest.mark.audit(unfinished=True)
@@ -39,6 +40,38 @@ def test_of_its_death_only_the_history_is_kept(desk: Desk) -> None:
     assert "no such user" in record["x"]
     assert desk.result() == []
     assert desk.record_ttl() == -1
+
+
+def test_its_history_goes_on(desk: Desk) -> None:
+    desk.replay(*desk.dead())
+    assert [line["what"] for line in desk.history()] == ["replayed"]
+
+
+def test_a_job_of_an_unknown_task_waits_again_for_somebody_who_knows_it(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redis.hset(desk.keys.record("1"), "U", desk.now() - LIFETIMES.patience_ms)
+    desk.finish(desk.take(), UNKNOWN)
+    desk.replay(desk.entries("dlq")[0][0])
+    desk.finish(desk.take(), UNKNOWN)
+    assert desk.record()["s"] == "L"
+
+
+@pytest.mark.audit(unfinished=True)
+def test_a_job_that_was_stranded_often_may_be_so_again(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    for _ in range(9):
+        desk.release(desk.take(), "stranded")
+    desk.finish(desk.take(), DEAD)
+    desk.replay(desk.entries("dlq")[0][0])
+    desk.release(desk.take(), "stranded")
+    assert [delivery.deliveries for delivery in desk.take()] == [1]
+
+
+def test_a_job_that_is_queued_again_in_its_own_lane_needs_no_note_of_it(desk: Desk) -> None:
+    desk.executing(a_job(priority="high"))
+    desk.recover()
+    assert desk.waiting("s:high") == ["1"]
+    assert "m" not in desk.record()
 
 
 def test_a_record_that_was_about_to_go_stays(desk: Desk) -> None:

@@ -335,7 +335,9 @@ class Walk(RuleBasedStateMachine):
         assert delivery.key not in self.ended
         if outcome.kind == "R":
             self.tries[delivery.key] += 1
-        elif outcome.kind not in "ZU":
+        elif outcome.kind == "U":  # as if the half second had passed already
+            self.desk.redis.zadd(self.desk.keys["sched"], {delivery.key: 1})
+        elif outcome.kind != "Z":
             self.end(delivery.key, outcome.kind, outcome.value.decode())
 
     def end(self, key: str, kind: str, envelope: str) -> None:

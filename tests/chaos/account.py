@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, cast
 
 import redis
 
-from fennelq.broker.keys import STREAMS, queue_keys
+from fennelq.broker.keys import STREAMS, QueueKeys, queue_keys
 from tests.chaos import jobs
 from tests.kit.ledger import Ledger, Row
 from tests.kit.server import Server
@@ -70,8 +70,14 @@ class Account:
         yield "lost", len(self.lost)
 
     def __str__(self) -> str:
-        shown = {**vars(self), "lost": len(self.lost), "innocents_dead": len(self.innocents_dead)}
-        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
+        again = f"{self.started_again} of {self.budget}"
+        innocents, poison = len(self.innocents_dead), self.poison_dead
+        return (
+            f"{self.enqueued} jobs, {self.done} done, lost {len(self.lost)}, unfinished {self.unfinished}, "
+            f"completed twice {self.completed_twice}, retried twice {self.retried_twice}, "
+            f"innocents dead {innocents}, poison dead {poison}, run again {again}, to the end {self.run_twice}, "
+            f"recovered {self.recovered}, handed back {self.released}"
+        )
 
 
 class _Record:
@@ -156,7 +162,10 @@ def _more_than_one_result(client: redis.Redis, sent: Sent) -> int:
     return sum(max(0, length - 1) for _, length in lengths)
 
 
-def _of_each(client: redis.Redis, sent: Sent, ask: Any) -> Iterator[tuple[str, Any]]:
+Ask = Callable[[Any, QueueKeys, str], Any]
+
+
+def _of_each(client: redis.Redis, sent: Sent, ask: Ask) -> Iterator[tuple[str, Any]]:
     left = iter(sent)
     while page := list(islice(left, _PAGE)):
         pipe = client.pipeline(transaction=False)

@@ -130,6 +130,7 @@ class Fleet:
         processes: int = 1,
         concurrency: int = CONCURRENCY,
         url: str | None = None,
+        app: str = f"{jobs.__name__}:app",
         settings: Mapping[str, str] | None = None,
         ready: bool = True,
     ) -> Worker:
@@ -137,7 +138,7 @@ class Fleet:
         environment = {**self.environment, "FENNELQ_REDIS_URL": url or self.server.url, **(settings or {})}
         process = self._spawner(
             "fennelq",
-            *("worker", "-A", f"{jobs.__name__}:app", "-p", str(processes), "-c", str(concurrency), *words),
+            *("worker", "-A", app, "-p", str(processes), "-c", str(concurrency), *words),
             environment=environment,
         )
         worker = Worker(process)

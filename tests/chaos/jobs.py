@@ -1,4 +1,4 @@
-"""The app whose workers are killed. Each run writes its start and its end to the ledger of the test, if there is one."""
+"""The app whose workers are killed. Each run writes its start and its end to the ledger of the test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -25,7 +25,7 @@ def _ledger() -> Ledger | None:
 
 
 @contextmanager
-def written_down(note: str = "") -> Iterator[None]:
+def written_down(note: str = "") -> Generator[None]:
     """A run: its end is written only when nothing was raised. The token is the fence."""
     job, ledger = current_job(), _ledger()
     if ledger is None:

@@ -17,6 +17,7 @@ from tests.chaos.account import Sent
 
 BATCH = 50
 Mix = Callable[[App, random.Random], AnyJob]
+Described = Callable[[App], Iterable[AnyJob]]
 
 
 def name_of(job: AnyJob) -> str:
@@ -30,6 +31,15 @@ def call(app: App, function: Any, *args: Any, **options: Any) -> AnyJob:
     return (task.options(**options) if options else task).job(*args)
 
 
+def some(number: int, function: Any, *args: Any, **options: Any) -> Described:
+    """So many calls of the same."""
+
+    def described(app: App) -> list[AnyJob]:
+        return [call(app, function, *args, **options) for _ in range(number)]
+
+    return described
+
+
 def everyday(app: App, dice: random.Random) -> AnyJob:
     """Short jobs; two in a hundred fail once, two are for later."""
     milliseconds, kind = dice.uniform(0, 200), dice.random()
@@ -40,12 +50,12 @@ def everyday(app: App, dice: random.Random) -> AnyJob:
     return call(app, jobs.work, milliseconds)
 
 
-def send(url: str, described: Callable[[App], Iterable[AnyJob]], **settings: Any) -> Sent:
+def send(url: str, described: Described, **settings: Any) -> Sent:
     """Send these jobs: job id → function. Returns when Redis has them all."""
     return asyncio.run(_send(url, described, settings))
 
 
-async def _send(url: str, described: Callable[[App], Iterable[AnyJob]], settings: dict[str, Any]) -> Sent:
+async def _send(url: str, described: Described, settings: dict[str, Any]) -> Sent:
     async with jobs.app_of(redis_url=url, enqueue_timeout=2, **settings) as app:
         sent: dict[str, str] = {}
         for batch in _batches(described(app)):

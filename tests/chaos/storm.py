@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from fennelq import App
 from fennelq.model.job import AnyJob
 from tests.chaos import jobs
 from tests.chaos.account import Account, Sent, account, drained
@@ -18,7 +19,6 @@ from tests.chaos.load import Feeder, call, everyday, send
 from tests.kit.audit import audit
 from tests.kit.ledger import Ledger
 from tests.kit.proxy import Proxy
-from tests.kit.server import Server
 
 QUARANTINE_FROM: Final = 3
 
@@ -59,12 +59,9 @@ class Aftermath:
     """Seconds from the last fault, or the last job, until nothing was left to be done."""
 
     def __str__(self) -> str:
-        it = self.account
         return (
-            f"{it.enqueued} jobs: lost {len(it.lost)}, completed twice {it.completed_twice}, retried twice "
-            f"{it.retried_twice}, innocents dead {len(it.innocents_dead)}, poison dead {it.poison_dead}; "
-            f"{self.kills} kills, {self.pauses} pauses; run again {it.started_again} of {it.budget}, "
-            f"ran to the end twice {it.run_twice}, stale {self.stale}; empty after {self.until_empty:.1f} s"
+            f"{self.kills} kills, {self.pauses} pauses: {self.account}; stale {self.stale}, "
+            f"empty after {self.until_empty:.1f} s"
         )
 
 
@@ -107,7 +104,7 @@ class Storm:
         number = self._weather.poison
         self._fleet.budget += number * (QUARANTINE_FROM - 1) * CONCURRENCY
 
-        def described(app: jobs.App) -> list[AnyJob]:
+        def described(app: App) -> list[AnyJob]:
             return [call(app, jobs.poison, jobs.DEATHS[i % len(jobs.DEATHS)]) for i in range(number)]
 
         return send(self._fleet.server.url, described) if number else {}
@@ -197,8 +194,3 @@ class Storm:
 def storm(weather: Weather, fleet: Fleet, ledger: Ledger, dice: random.Random) -> Aftermath:
     """Let it happen."""
     return Storm(weather, fleet, ledger, dice).rage()
-
-
-def a_server_that_keeps(fsync: str) -> Server:
-    """A server with an append-only file."""
-    return Server(aof=True, config={"appendfsync": fsync})

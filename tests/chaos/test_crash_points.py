@@ -28,7 +28,7 @@ from tests.chaos import client, jobs, scale
 from tests.chaos.account import Sent, account, drained
 from tests.chaos.conftest import Figure
 from tests.chaos.fleet import Fleet
-from tests.chaos.load import call, send
+from tests.chaos.load import call, send, some
 from tests.kit.audit import audit
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -63,10 +63,7 @@ class Site(NamedTuple):
         return self.broker.run(verb)
 
     def send(self, number: int, function: Any, *args: Any, **options: Any) -> Sent:
-        def described(app: Any) -> list[AnyJob]:
-            return [call(app, function, *args, queue=self.queue, **options) for _ in range(number)]
-
-        return send(self.server.url, described)
+        return send(self.server.url, some(number, function, *args, queue=self.queue, **options))
 
     def take(self, number: int) -> list[Delivery]:
         """Delivered to somebody who will not be heard of any more."""

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 from fennelq.broker.keys import GROUP
-from fennelq.model.job import AnyJob
 from tests.broker.desk import Desk, a_job
 from tests.chaos import jobs, scale
 from tests.chaos.account import account, drained
 from tests.chaos.conftest import Figure
 from tests.chaos.fleet import LEASE, Executor, Fleet, Worker
-from tests.chaos.load import Feeder, call, send
+from tests.chaos.load import Feeder, send, some
 from tests.kit.ledger import Ledger, Row
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
-
-
-def some(number: int, function: Any, *args: Any, **options: Any) -> Any:
-    """So many calls of the same."""
-
-    def described(app: Any) -> Sequence[AnyJob]:
-        return [call(app, function, *args, **options) for _ in range(number)]
-
-    return described
 
 
 def rows_of(ledger: Ledger, kind: str) -> list[Row]:

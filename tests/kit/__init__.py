@@ -3,6 +3,7 @@
     server    a Valkey or Redis of the tests' own
     proxy     the network between a client and a server, to be broken at will
     spawn     child processes: start, wait for a line, signal, end
+    clock     the server's clock, to be moved
     ledger    which runs of which job started and ended, written by the jobs themselves
     waiting   `eventually`, instead of sleeping
 

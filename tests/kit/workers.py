@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ async def running(
     queues: str | None = None,
     priorities: Iterable[Priority] = ("high", "normal", "low"),
     grace: float = 5.0,
-) -> AsyncIterator[Executor]:
+) -> AsyncGenerator[Executor]:
     """An executor of `app` on this loop, at work for the length of the block.
 
     At the end it is stopped as a signal would stop it: what runs may finish. When the block fails, nothing is waited
@@ -45,7 +45,7 @@ async def running(
 
 
 @contextmanager
-def running_aside(app: App, **how: Any) -> Iterator[Executor]:
+def running_aside(app: App, **how: Any) -> Generator[Executor]:
     """`running`, in a thread with a loop of its own: for tests that have no loop, or block theirs."""
     with start_blocking_portal() as portal:
         with portal.wrap_async_context_manager(running(app, **how)) as executor:

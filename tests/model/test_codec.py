@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, NewType, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, TypeVar, cast
 
 import orjson
 import pytest
@@ -20,8 +20,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
 from typing_extensions import TypedDict
 
+from fennelq import App
 from fennelq.errors import ConfigurationError, InvalidArguments
 from fennelq.model.codec import ANY_RESULT, NO_ARGUMENTS, CallCodec, ResultCodec
+
+if TYPE_CHECKING:
+    from decimal import Decimal as OnlyForCheckers
 
 QUICK = settings(deadline=None, max_examples=25)
 TASK = "shop:welcome"
@@ -196,7 +200,6 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (timedelta, st.timedeltas(timedelta(days=-9999), timedelta(days=9999))),
     (Decimal, decimals),
     (uuid.UUID, st.uuids()),
-    (complex, st.complex_numbers(allow_nan=False, allow_infinity=False)),
     (Path, texts.filter(lambda text: "\0" not in text).map(Path)),
     (ipaddress.IPv4Address, st.ip_addresses(v=4)),
     (Colour, st.sampled_from(Colour)),
@@ -691,3 +694,31 @@ def test_a_result_that_cannot_be_read_is_a_value_error(raw: bytes) -> None:
             returns.decode(raw)
         except ValueError:
             pass
+
+
+# All of it, where users meet it
+
+
+async def test_a_call_is_refused_at_delay_before_anything_is_sent() -> None:
+    app = App("shop", redis_url="redis://127.0.0.1:1", enqueue_timeout=0.001)
+
+    async def note(when: Any, order: Order) -> None: ...
+
+    task = app.task(note)
+    with pytest.raises(InvalidArguments, match=r"parameter 'when': JSON has no datetime"):
+        await task.delay(datetime.now(UTC), Order(id=1))
+    with pytest.raises(InvalidArguments, match=r"parameter 'order'"):
+        task.sync.delay("now", cast("Any", "no order"))
+    with pytest.raises(InvalidArguments, match=r"missing a required argument: 'order'"):
+        task.job(*cast("Any", ["now"]))
+
+
+def test_a_name_that_is_known_to_type_checkers_only_is_refused_when_the_task_is_declared() -> None:
+    app = App("shop")
+
+    def note(price: OnlyForCheckers) -> None: ...
+
+    with pytest.raises(
+        ConfigurationError, match=r"name 'OnlyForCheckers' is not defined.*under TYPE_CHECKING"
+    ):
+        app.task(note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
@@ -16,6 +17,7 @@ from fennelq.broker.keys import QueueKeys, queue_keys
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
+from tests.kit.waiting import eventually
 from tests.worker import shop
 
 
@@ -56,7 +58,7 @@ def gate(tmp_path: Path) -> shop.Gate:
 
 
 class Workers:
-    """`workers("-p", "2")`: `fennelq worker` for the shop, at work when this returns."""
+    """`workers("-p", "2")`: `fennelq worker` for the shop, with its first executor."""
 
     def __init__(self, spawn: Spawner, server: Server, ledger: Ledger) -> None:
         self._spawn = spawn
@@ -71,7 +73,7 @@ class Workers:
         }
 
     def __call__(self, *flags: str, **environment: str) -> Process:
-        return self._spawn(
+        worker = self._spawn(
             "fennelq",
             "worker",
             "-A",
@@ -79,6 +81,18 @@ class Workers:
             *flags,
             environment={**self._environment, **environment},
         )
+        # It understands signals before it has its first executor.
+        eventually(lambda: not worker.running or executors(worker), within=15)
+        return worker
+
+
+def executors(worker: Process) -> list[psutil.Process]:
+    """The executor processes of a worker."""
+    try:
+        children = psutil.Process(worker.pid).children()
+        return [child for child in children if "fennelq.worker.process" in child.cmdline()]
+    except psutil.NoSuchProcess:
+        return []
 
 
 @pytest.fixture

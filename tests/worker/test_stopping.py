@@ -145,8 +145,9 @@ async def test_sigterm_lets_running_jobs_finish(
     worker.wait_for("stopping")
     gate.open()
     assert worker.returncode() == 0
-    assert Counter([await result.status() for result in results]) == {Status.SUCCESS: 6, Status.SENT: 4}
     assert ledger.starts() == ledger.ends()
+    for result in results:
+        assert await result.status() is (Status.SUCCESS if result.id in ledger.ends() else Status.SENT)
 
 
 @pytest.mark.parametrize("signal", ["term", "interrupt"])
@@ -173,7 +174,6 @@ async def test_a_deploy_runs_every_job_exactly_once_and_loses_none(
     worker: Process | None = None
     for enough in (60, 120, 180):
         successor = workers("-p", "2", "-c", "4", "--grace", "30")
-        successor.wait_for("worker_started")
         if worker is not None:
             worker.term()
         worker = successor

@@ -13,17 +13,11 @@ from fennelq import App, Status
 from fennelq.worker.orders import CANNOT_RUN, Orders
 from fennelq.worker.supervisor import Supervisor
 from tests.kit.ledger import Ledger
-from tests.kit.spawn import Process, Spawner
+from tests.kit.spawn import Spawner
 from tests.kit.waiting import aeventually
 from tests.worker import shop
-from tests.worker.conftest import Workers
+from tests.worker.conftest import Workers, executors
 from tests.worker.shop import Gate, task_of
-
-
-def executors(worker: Process) -> list[psutil.Process]:
-    """The executor processes of a worker."""
-    children = psutil.Process(worker.pid).children()
-    return [child for child in children if "fennelq.worker.process" in child.cmdline()]
 
 
 def is_alive(process: psutil.Process) -> bool:

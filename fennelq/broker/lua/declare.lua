@@ -2,14 +2,14 @@
 --
 -- Each version of the code is known by the digest of all it declares. Two versions may run at once during a deploy: the
 -- one that came later holds, and an older one that restarts changes nothing. It takes over again (a rollback) once the
--- later one has not been heard of for `patience`.
+-- later one has not looked for `patience`.
 --
 -- New schedules are added, changed ones changed, vanished ones removed. A paused one stays paused; those made at run time
 -- are left alone, unless the code now declares their name.
 --
 -- Answers 1 when the schedules are now this version's · 0 when a later version holds.
 --
---@keys cron:due, cron:meta, cron:versions, cron:names
+--@keys cron:due, cron:meta, cron:versions, cron:names, cron:queued
 --@args prefix, digest, patience
 --@each name, definition, next_due
 --@include now, cron
@@ -17,12 +17,11 @@
 
 local VERSIONS = 50
 
-local current = redis.call('HGET', cron_meta, 'digest')
-local heard = tonumber(redis.call('HGET', cron_meta, 'heard') or 0)
+local known = redis.call('HMGET', cron_meta, 'digest', 'heard')
+local current, silence = known[1], math.abs(now - (tonumber(known[2]) or 0))
 
-if current ~= digest then
-  local known = redis.call('ZSCORE', cron_versions, digest)
-  if known and now - heard < tonumber(patience) then return 0 end
+if current and current ~= digest then
+  if redis.call('ZSCORE', cron_versions, digest) and silence < tonumber(patience) then return 0 end
 end
 
 redis.call('HSET', cron_meta, 'digest', digest, 'heard', stamp)
@@ -39,4 +38,5 @@ end
 for _, name in ipairs(redis.call('SMEMBERS', cron_names)) do
   if not declared[name] and redis.call('HGET', state_of(name), 'source') == 'code' then remove(name) end
 end
+tell()
 return 1

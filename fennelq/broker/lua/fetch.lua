@@ -61,7 +61,7 @@ local function admit(lane, entry, job, deliveries)
     close_failed(lane, entry, job, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
   elseif f.v and tonumber(f.v) ~= VERSION then
     close_failed(lane, entry, job, 'U', 'UnknownVersion', 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION, 'unknown_version')
-  elseif expires and expires <= now then
+  elseif expires and expires <= now and f.s ~= 'X' then
     close(lane, entry, job, 'K', '{"cancelled":"expired"}')
   else
     start(lane, entry, job, deliveries, record, f)

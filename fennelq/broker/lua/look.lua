@@ -1,28 +1,70 @@
--- look: which schedules are due, by the server's clock.
+-- look: what there is to do about recurring jobs, by the server's clock.
 --
--- Answers {now, when anybody last looked, ms to the next due time or -1, hand-overs waiting, schedules whose runs queue,
--- then per due schedule: name, definition, next, last job, whether that is still on its way}. That somebody looks at all tells late ticks, which simply
--- run, from those that were missed because nothing ran.
+-- Whoever looks promises that somebody will look again by the next due time, or after `longest`. A process that comes
+-- new and finds the promise broken knows that nobody was there: ticks that are due by now were missed, and only ticks
+-- that come due from now on (`awake`) can be merely late. A process that has looked before was there itself, however late
+-- it is; but not even that counts when nobody has looked for a minute, as after a night in a laptop's bag.
 --
---@keys cron:due, cron:meta, out, cron:queued
---@args prefix, limit
---@include now
+-- Hand-overs that somebody has left behind, and runs that queue until the one before has ended, which has to be asked of
+-- another slot, are looked after in turns: one executor every now and then, not the whole fleet at once.
+--
+-- Answers {now, awake, the version that declares, ms to the next due time or -1, hand-overs waiting, schedules whose runs
+-- queue, your turn 0/1, the due schedules, some of those whose runs queue}; of each schedule its name, definition, next,
+-- last job, whether that is still on its way, the runs that queue.
+--
+--@keys cron:due, cron:meta, cron:queued, out
+--@args prefix, version, again, longest, limit
+--@include now, cron
 --@flags allow-oom
 
-local seen = tonumber(redis.call('HGET', cron_meta, 'seen') or stamp)
-redis.call('HSET', cron_meta, 'seen', stamp)
+local LATE, GONE = 1000, 60000
+local TURN = 200
+local BYTES = 1048576
 
-local due = {}
+local function about(name)
+  local f = redis.call('HMGET', state_of(name), 'definition', 'next', 'last_job', 'paused')
+  local job = f[3] or ''
+  return f, {name, f[1], f[2], job, redis.call('HEXISTS', out, job), redis.call('HGET', cron_queued, name) or ''}
+end
+
+local due, bytes = {}, 0
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', cron_due, '-inf', now, 'LIMIT', 0, limit)) do
-  local state = redis.call('HMGET', prefix .. 'cron:s:' .. name, 'definition', 'next', 'last_job')
-  if state[1] then
-    local job = state[3] or ''
-    due[#due + 1] = {name, state[1], state[2], job, redis.call('HEXISTS', out, job)}
+  local f, said = about(name)
+  if f[1] and string.match(f[2] or '', '^%d+$') then
+    due[#due + 1] = said
+    bytes = bytes + #f[1]
   else
     redis.call('ZREM', cron_due, name)
   end
+  if bytes > BYTES then break end
 end
 
 local head, wait = redis.call('ZRANGEBYSCORE', cron_due, '(' .. stamp, '+inf', 'WITHSCORES', 'LIMIT', 0, 1), -1
 if head[2] then wait = head[2] - now end
-return {now, seen, wait, redis.call('HLEN', out), redis.call('HLEN', cron_queued), due}
+
+local known = redis.call('HMGET', cron_meta, 'digest', 'seen', 'back', 'awake', 'turn')
+local seen, back, awake = tonumber(known[2]), tonumber(known[3]), tonumber(known[4])
+local broken = not awake or now - seen > GONE or (again == '0' and now > back + LATE)
+if broken then awake = now end
+
+-- Due ones are looked after first.
+local pause = #due > 0 and LATE or math.min(tonumber(longest), wait >= 0 and wait or tonumber(longest))
+back = math.min(math.max(broken and 0 or back, now + pause), now + GONE)
+redis.call('HSET', cron_meta, 'seen', stamp, 'back', string.format('%.0f', back), 'awake', string.format('%.0f', awake))
+if known[1] == version then redis.call('HSET', cron_meta, 'heard', stamp) end
+
+local handing, queued, turn, waiting = redis.call('HLEN', out), redis.call('HLEN', cron_queued), 0, {}
+if handing + queued > 0 and math.abs(now - (tonumber(known[5]) or 0)) >= TURN then
+  turn = 1
+  redis.call('HSET', cron_meta, 'turn', stamp)
+  for _, name in ipairs(redis.call('HRANDFIELD', cron_queued, limit)) do
+    local f, said = about(name)
+    if not f[1] then
+      redis.call('HDEL', cron_queued, name)
+    elseif f[4] ~= '1' then
+      waiting[#waiting + 1] = said
+    end
+  end
+end
+
+return {now, awake, known[1] or '', wait, handing, queued, turn, due, waiting}

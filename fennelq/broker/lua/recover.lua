@@ -41,6 +41,8 @@ local function give_up(lane, entry, job, f, deliveries)
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
   })
   settle_job(job, lane .. '/' .. entry, 'D', failure_ttl, failure)
+  -- Its token settled nothing: the silent executor, should it wake up, must not be told that it did.
+  redis.call('HDEL', record_of(job), 'T')
   dead = dead + 1
 end
 

@@ -1,12 +1,13 @@
 -- schedule: what people do to a schedule at run time. Executors are told at once.
 --
--- put: add it or change it. pause, resume: a resumed one goes on with the time given, what it missed is missed.
--- remove: forget it. Schedules that the code declares can be paused, but only the code changes or removes them.
+-- put: add it or change it to `value`. pause, resume: a resumed one goes on with the time given, what it missed is
+-- missed. remove: forget it. run: the job `value` of it was sent by hand; it is the one to wait for unless `value` is ''.
+-- Schedules that the code declares can be paused and run, but only the code changes or removes them.
 --
 -- Answers 1 done · 0 no such schedule · -1 it is the code's.
 --
 --@keys cron:due, cron:names, cron:queued
---@args prefix, verb, name, definition, next_due
+--@args prefix, verb, name, value, next_due
 --@include now, cron
 --@flags allow-oom
 
@@ -14,27 +15,26 @@ local state = state_of(name)
 local source = redis.call('HGET', state, 'source')
 
 local function change()
+  if source == 'code' and (verb == 'put' or verb == 'remove') then return -1 end
   if verb == 'put' then
-    if source == 'code' then return -1 end
-    put(name, definition, next_due, 'runtime')
-    return 1
-  end
-  if not source then return 0 end
-  if verb == 'pause' then
+    put(name, value, next_due, 'runtime')
+  elseif not source then
+    return 0
+  elseif verb == 'pause' then
     redis.call('HSET', state, 'paused', '1')
     redis.call('ZREM', cron_due, name)
   elseif verb == 'resume' then
-    redis.call('HDEL', state, 'paused')
-    set_next(name, next_due)
-  elseif source == 'code' then
-    return -1
-  else
+    if redis.call('HDEL', state, 'paused') == 1 then set_next(name, next_due) end
+  elseif verb == 'remove' then
     remove(name)
-    redis.call('HDEL', cron_queued, name)
+  else
+    redis.call('HSET', state, 'last_run', stamp)
+    redis.call('HINCRBY', state, 'runs', 1)
+    if value ~= '' then redis.call('HSET', state, 'last_job', value) end
   end
   return 1
 end
 
 local answer = change()
-if answer == 1 then redis.call('PUBLISH', prefix .. 'wake', 'cron') end
+if answer == 1 then tell() end
 return answer

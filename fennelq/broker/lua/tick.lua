@@ -1,20 +1,21 @@
 -- tick: claims the due ticks of a schedule. Of any number of executors one gets 1.
 --
--- The claim is that `next` is still what the claimer saw: it moves on in this very step, outlives the jobs and needs no
--- leader and no clock but the server's. The jobs are written to `out` together with the decision; a courier enqueues
--- them in their queue's slot, under fixed ids, and removes them then. Every step may be repeated.
+-- The claim is that the schedule is still what the claimer saw: `next` moves on in this very step, outlives the jobs and
+-- needs no leader and no clock but the server's. The jobs are written to `out` together with the decision; a courier
+-- enqueues them in their queue's slot, under fixed ids, and removes them then. Every step may be repeated.
 --
 -- Answers 1 claimed · 0 somebody else was first, or the schedule has changed.
 --
 --@keys cron:due, cron:queued, out
---@args prefix, name, definition, seen_next, next_due, last_run, skipped, queued, last_error
+--@args prefix, name, definition, seen_next, seen_job, seen_queued, next_due, last_run, skipped, queued, last_error, last_error_at
 --@each id, job
 --@include now, cron
 --@flags allow-oom
 
 local state = state_of(name)
-local known = redis.call('HMGET', state, 'definition', 'next', 'paused')
-if known[1] ~= definition or known[2] ~= seen_next or known[3] == '1' then return 0 end
+local known = redis.call('HMGET', state, 'definition', 'next', 'last_job', 'paused')
+if known[1] ~= definition or known[2] ~= seen_next or (known[3] or '') ~= seen_job or known[4] == '1' then return 0 end
+if (redis.call('HGET', cron_queued, name) or '') ~= seen_queued then return 0 end
 
 set_next(name, next_due)
 for i = first, #ARGV, stride do
@@ -24,6 +25,6 @@ for i = first, #ARGV, stride do
 end
 if last_run ~= '' then redis.call('HSET', state, 'last_run', last_run) end
 if skipped ~= '0' then redis.call('HINCRBY', state, 'skipped', skipped) end
-if last_error ~= '' then redis.call('HSET', state, 'last_error', last_error) end
+if last_error ~= '' then redis.call('HSET', state, 'last_error', last_error, 'last_error_at', last_error_at) end
 if queued ~= '' then redis.call('HSET', cron_queued, name, queued) end
 return 1

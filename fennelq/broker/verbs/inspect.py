@@ -67,7 +67,11 @@ def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
 
 def history(keys: QueueKeys, key: str) -> Command[list[Event]]:
     """The unusual things that happened to a job, the oldest first; the last fifty are kept."""
-    return Command(["LRANGE", keys.history(key), 0, -1], lambda reply: [_event(line) for line in reply])
+
+    def read(reply: Any) -> list[Event]:
+        return [_event(line) for line in reply]
+
+    return Command(["LRANGE", keys.history(key), 0, -1], read)
 
 
 def status(keys: QueueKeys, key: str) -> Command[Status]:

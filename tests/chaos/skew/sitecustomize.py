@@ -28,7 +28,10 @@ class SkewedDatetime(datetime.datetime):
 
 
 def _skewed(function: Any) -> Any:
-    return lambda seconds=None: function(_time() + SKEW if seconds is None else seconds)
+    def here(seconds: float | None = None) -> Any:
+        return function(_time() + SKEW if seconds is None else seconds)
+
+    return here
 
 
 if SKEW:

@@ -1,4 +1,4 @@
--- A schedule's state: definition, source, next, paused, last_run, last_job, runs, skipped, last_error, queued.
+-- A schedule's state: definition, source, next, paused, last_run, last_job, runs, skipped, last_error, last_error_at.
 local function state_of(name) return prefix .. 'cron:s:' .. name end
 
 local function set_next(name, next_due)
@@ -10,17 +10,31 @@ local function set_next(name, next_due)
   end
 end
 
--- Adds a schedule, or changes it; one that stays the same keeps its next time.
+-- When a definition runs; whatever else of it changes, a tick that is due stays due.
+local function times_of(definition)
+  local read, said = pcall(cjson.decode, definition)
+  if not read or type(said) ~= 'table' then return definition end
+  local times = {}
+  for _, field in ipairs({'cron', 'every_ms', 'tz', 'start_ms', 'end_ms'}) do times[#times + 1] = tostring(said[field]) end
+  return table.concat(times, '|')
+end
+
+-- Adds a schedule, or changes it; one that keeps its times keeps its next.
 local function put(name, definition, next_due, source)
   local state = state_of(name)
-  local same = redis.call('HGET', state, 'definition') == definition
+  local known = redis.call('HMGET', state, 'definition', 'next')
+  local same = known[1] and known[2] and times_of(known[1]) == times_of(definition)
   redis.call('SADD', cron_names, name)
   redis.call('HSET', state, 'definition', definition, 'source', source)
-  if not same then set_next(name, next_due) end
+  set_next(name, same and known[2] or next_due)
 end
 
 local function remove(name)
   redis.call('ZREM', cron_due, name)
   redis.call('SREM', cron_names, name)
+  redis.call('HDEL', cron_queued, name)
   redis.call('DEL', state_of(name))
 end
+
+-- Executors sleep until the next due time they know of.
+local function tell() redis.call('PUBLISH', prefix .. 'wake', 'cron') end

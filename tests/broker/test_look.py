@@ -1,0 +1,237 @@
+"""look: what there is to do about recurring jobs, and since when somebody has been looking."""
+
+from __future__ import annotations
+
+import pytest
+
+from fennelq.broker.verbs import schedule as verbs
+from tests.broker.timetable import MINUTE, NEXT, NOW, V1, V2, Timetable, a_schedule
+from tests.kit.server import Server
+
+pytestmark = pytest.mark.both_servers
+
+LATE, GONE = 1000, 60_000
+
+
+def test_with_nothing_scheduled_there_is_nothing_to_do(timetable: Timetable) -> None:
+    look = timetable.look()
+    assert (look.now_ms, look.wait_ms, look.handing, look.queued) == (NOW, -1, 0, 0)
+    assert (look.due, look.waiting, look.turn, look.version) == ([], [], False, "")
+
+
+def test_it_says_how_long_until_the_next_is_due(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule("a"), a_schedule("b", every_ms=3_600_000))
+    look = timetable.look()
+    assert (look.wait_ms, look.due, look.version) == (NEXT - NOW, [], V1)
+
+
+def test_what_is_due_is_told_with_all_that_a_claim_needs(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.clock.stop_at(NEXT)
+    (seen,) = timetable.look().due
+    assert seen == verbs.Seen("report", a_schedule().to_wire(), NEXT, "", False, b"")
+    timetable.tick(seen, runs=[NEXT], queued=[NEXT + 1])
+    timetable.clock.pass_by(MINUTE)
+    (seen,) = timetable.look().due
+    assert seen.last_job == f"mail:cron.report.{NEXT}"
+    assert (seen.last_job_on_its_way, seen.queued) == (True, f"[{NEXT + 1}]".encode())
+    timetable.hand_over()
+    assert timetable.look().due[0].last_job_on_its_way is False
+
+
+def test_a_schedule_is_due_at_its_time_and_not_before(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.clock.stop_at(NEXT - 1)
+    assert (timetable.look().due, timetable.look().wait_ms) == ([], 1)
+    timetable.clock.stop_at(NEXT)
+    assert [seen.name for seen in timetable.look().due] == ["report"]
+
+
+def test_paused_ones_are_not_due(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.schedule("pause")
+    timetable.clock.pass_by(MINUTE)
+    assert (timetable.look().due, timetable.look().wait_ms) == ([], -1)
+
+
+def test_many_due_ones_come_in_pages_the_longest_due_first(timetable: Timetable) -> None:
+    timetable.declare(V1, *(a_schedule(f"s{n}", every_ms=1000 * (n + 1)) for n in range(5)))
+    timetable.clock.pass_by(10_000)
+    assert [seen.name for seen in timetable.look(limit=2).due] == ["s0", "s1"]
+
+
+def test_a_page_is_no_larger_than_a_megabyte_or_one_schedule(timetable: Timetable) -> None:
+    large = b'[["%s"],{}]' % (b"x" * 700_000)
+    timetable.declare(V1, *(a_schedule(f"s{n}", args=large) for n in range(4)))
+    timetable.clock.pass_by(MINUTE)
+    assert len(timetable.look().due) == 2
+
+
+@pytest.mark.parametrize("next_ms", ["", "soon", "1e3"])
+def test_an_entry_without_a_time_is_dropped_and_holds_up_nobody(timetable: Timetable, next_ms: str) -> None:
+    timetable.declare(V1, a_schedule("a"), a_schedule("b"))
+    timetable.redis.hset(timetable.keys.schedule("a"), "next", next_ms)
+    timetable.clock.pass_by(MINUTE)
+    assert [seen.name for seen in timetable.look().due] == ["b"]
+    assert set(timetable.due()) == {"b"}
+
+
+def test_an_entry_without_a_schedule_is_dropped(timetable: Timetable) -> None:
+    timetable.redis.zadd(timetable.keys["cron:due"], {"ghost": 1})
+    assert timetable.look().due == []
+    assert timetable.due() == {}
+
+
+# Late, or missed
+
+
+def test_the_first_who_ever_looks_begins_the_watch(timetable: Timetable) -> None:
+    assert timetable.look(again=False).awake_ms == NOW
+
+
+def test_while_somebody_looks_as_promised_nothing_is_missed(timetable: Timetable) -> None:
+    timetable.look(again=False)
+    for again in (True, False, True):
+        timetable.clock.pass_by(4000)
+        assert timetable.look(again=again).awake_ms == NOW
+
+
+def test_a_newcomer_who_finds_the_promise_broken_begins_the_watch_anew(timetable: Timetable) -> None:
+    timetable.look(again=False, longest_ms=4000)
+    timetable.clock.pass_by(4000 + LATE)
+    assert timetable.look(again=False).awake_ms == NOW
+    timetable.clock.pass_by(4000 + LATE + 1)
+    assert timetable.look(again=False).awake_ms == timetable.clock.now()
+
+
+def test_the_promise_is_the_next_due_time_when_that_is_sooner(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule(every_ms=1000))
+    timetable.look(again=False)
+    timetable.clock.pass_by(1000 + LATE + 1)
+    assert timetable.look(again=False).awake_ms == timetable.clock.now()
+
+
+def test_what_one_newcomer_finds_missed_is_missed_for_the_others_too(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.look(again=False)
+    timetable.clock.pass_by(3 * MINUTE)
+    awake = timetable.look(again=False).awake_ms
+    timetable.clock.pass_by(1)
+    assert timetable.look(again=False).awake_ms == awake
+    assert timetable.look(again=True).awake_ms == awake
+
+
+def test_one_who_was_there_and_is_late_has_missed_nothing(timetable: Timetable) -> None:
+    timetable.look(again=False)
+    timetable.clock.pass_by(GONE)
+    assert timetable.look(again=True).awake_ms == NOW
+
+
+def test_after_more_than_a_minute_nobody_was_there(timetable: Timetable) -> None:
+    timetable.look(again=False)
+    timetable.clock.pass_by(GONE + 1)
+    assert timetable.look(again=True).awake_ms == timetable.clock.now()
+
+
+def test_whoever_has_something_to_claim_is_given_time_for_it(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule(every_ms=1000))
+    timetable.clock.pass_by(1000)
+    awake = timetable.look(again=False).awake_ms
+    timetable.clock.pass_by(2 * LATE)
+    assert timetable.look(again=False).awake_ms == awake
+
+
+def test_a_longer_promise_is_not_broken_by_one_who_looks_more_often(timetable: Timetable) -> None:
+    timetable.look(again=False, longest_ms=20_000)
+    timetable.look(again=True, longest_ms=1000)
+    timetable.clock.pass_by(20_000)
+    assert timetable.look(again=False).awake_ms == NOW
+
+
+def test_when_the_servers_clock_jumps_back_promises_do_not_hold_for_ever(timetable: Timetable) -> None:
+    timetable.look(again=False)
+    timetable.clock.pass_by(-60 * MINUTE)
+    timetable.look(again=True)
+    timetable.clock.pass_by(2 * GONE)
+    assert timetable.look(again=False).awake_ms == timetable.clock.now()
+
+
+def test_after_a_flush_the_watch_begins_anew(timetable: Timetable, server: Server) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.look(again=False)
+    server.flush()
+    timetable.clock.stop_at(NOW + MINUTE)
+    look = timetable.look(again=True)
+    assert (look.awake_ms, look.version, look.due) == (NOW + MINUTE, "", [])
+
+
+# Turns
+
+
+def waiting(timetable: Timetable, *names: str) -> None:
+    """Schedules with runs that queue."""
+    timetable.declare(V1, *(a_schedule(name, overlap="queue") for name in names))
+    timetable.clock.stop_at(NEXT)
+    for seen in timetable.look().due:
+        timetable.tick(seen, runs=[NEXT], queued=[NEXT + 1, NEXT + 2])
+
+
+def test_runs_that_queue_are_told_to_one_of_those_who_look(timetable: Timetable) -> None:
+    waiting(timetable, "a")
+    first, second = timetable.look(V1), timetable.look(V2)
+    assert (first.turn, second.turn) == (True, False)
+    assert [(seen.name, verbs.runs_of(seen.queued)) for seen in first.waiting] == [
+        ("a", [NEXT + 1, NEXT + 2])
+    ]
+    assert second.waiting == []
+    assert first.queued == second.queued == 1
+
+
+def test_the_next_turn_is_somebody_elses(timetable: Timetable) -> None:
+    waiting(timetable, "a")
+    assert timetable.look().turn
+    timetable.clock.pass_by(199)
+    assert not timetable.look().turn
+    timetable.clock.pass_by(1)
+    assert timetable.look().turn
+
+
+def test_hand_overs_are_looked_after_in_turns_as_well(timetable: Timetable) -> None:
+    waiting(timetable, "a")
+    timetable.redis.delete(timetable.keys["cron:queued"])
+    first, second = timetable.look(), timetable.look()
+    assert (first.handing, first.turn) == (1, True)
+    assert (second.handing, second.turn) == (1, False)
+    timetable.hand_over()
+    timetable.clock.pass_by(1000)
+    assert not timetable.look().turn
+
+
+def test_runs_of_a_paused_schedule_wait_until_it_is_resumed(timetable: Timetable) -> None:
+    waiting(timetable, "a")
+    timetable.schedule("pause", "a")
+    look = timetable.look()
+    assert (look.queued, look.waiting) == (1, [])
+    assert timetable.queued("a") == [NEXT + 1, NEXT + 2]
+
+
+def test_runs_of_a_schedule_that_is_gone_are_forgotten(timetable: Timetable) -> None:
+    timetable.redis.hset(timetable.keys["cron:queued"], "ghost", "[1]")
+    assert timetable.look().waiting == []
+    assert timetable.queued("ghost") is None
+
+
+def test_of_many_schedules_with_runs_that_queue_none_is_passed_over_for_ever(timetable: Timetable) -> None:
+    waiting(timetable, *(f"s{n}" for n in range(9)))
+    met = set[str]()
+    for _ in range(60):
+        timetable.clock.pass_by(200)
+        met |= {seen.name for seen in timetable.look(limit=3).waiting}
+    assert len(met) == 9
+
+
+def test_over_maxmemory_one_can_look(timetable: Timetable, server: Server) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.clock.pass_by(MINUTE)
+    with server.configured(maxmemory="1"):
+        assert len(timetable.look().due) == 1

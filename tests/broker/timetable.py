@@ -1,0 +1,178 @@
+"""The schedules of an app on the workbench: verbs are said, and keys are looked at from behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import orjson
+
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import AppKeys
+from fennelq.broker.verb import Command, Verb, as_is
+from fennelq.broker.verbs import schedule as verbs
+from fennelq.broker.verbs.schedule import Change, Claim, Look, Seen
+from fennelq.model.schedule import Schedule
+from tests.broker.desk import APP, shown
+from tests.kit.clock import ServerClock
+from tests.kit.server import Server
+
+A = TypeVar("A")
+
+NOW = 1_795_000_000_000
+MINUTE = 60_000
+NEXT = NOW + 20_000
+"""The next whole minute."""
+PATIENCE = 60_000
+V1, V2 = "v1", "v2"
+
+
+def a_schedule(name: str = "report", **told: Any) -> Schedule:
+    """Every minute."""
+    fields: dict[str, Any] = {"task": "app:report", "queue": "mail", "args": b"[[],{}]", "every_ms": MINUTE}
+    return Schedule(name=name, **fields | told)
+
+
+class Timetable:
+    """The schedules of the app `shop`. The clock of the server stands at `NOW`, until it is told to go on."""
+
+    def __init__(self, server: Server, clock: ServerClock) -> None:
+        self.clock, self.redis = clock, server.client()
+        self.broker = BlockingBroker(address_of(server.url))
+        self.keys = AppKeys(APP)
+        clock.stop_at(NOW)
+
+    def close(self) -> None:
+        self.broker.close()
+        self.redis.close()
+
+    # What is said
+
+    def say(self, verb: Verb[A]) -> A:
+        return self.broker.run(verb)
+
+    def declare(self, version: str, *schedules: Schedule) -> int:
+        now = self.clock.now()
+        said = [(one.name, one.to_wire(), one.next_after(now)) for one in schedules]
+        return self.say(verbs.declare(self.keys, version, PATIENCE, said))
+
+    def schedule(
+        self, what: Change, name: str = "report", value: bytes | str = "", next_ms: int | None = None
+    ) -> int:
+        return self.say(verbs.schedule(self.keys, what, name, value, next_ms))
+
+    def put(self, schedule: Schedule) -> int:
+        due = schedule.next_after(self.clock.now())
+        return self.schedule("put", schedule.name, schedule.to_wire(), due)
+
+    def look(
+        self, version: str = V1, *, again: bool = True, longest_ms: int = 4000, limit: int = 100
+    ) -> Look:
+        return self.say(verbs.look(self.keys, version, again=again, longest_ms=longest_ms, limit=limit))
+
+    def seen(self, name: str = "report") -> Seen:
+        """The schedule, which is due."""
+        (found,) = [seen for seen in self.look().due if seen.name == name]
+        return found
+
+    def tick(
+        self,
+        seen: Seen,
+        *,
+        runs: Sequence[int] = (),
+        next_ms: int | None = None,
+        skipped: int = 0,
+        queued: list[int] | None = None,
+        error: str = "",
+        error_ms: int | None = None,
+    ) -> bool:
+        """Claim what is due: these runs start, and it is due again a minute after."""
+        schedule = Schedule.from_wire(seen.definition)
+        claim = Claim(
+            seen=seen,
+            next_ms=seen.next_ms + MINUTE if next_ms is None else next_ms or None,
+            last_run_ms=runs[-1] if runs else None,
+            skipped=skipped,
+            queued=queued,
+            last_error=error,
+            last_error_ms=error_ms,
+            jobs=[verbs.job_of(schedule, run) for run in runs],
+        )
+        return self.say(verbs.tick(self.keys, claim))
+
+    def unqueue(self, seen: Seen) -> bool:
+        """Start the first of the runs that wait."""
+        first, *rest = verbs.runs_of(seen.queued)
+        job = verbs.job_of(Schedule.from_wire(seen.definition), first)
+        return self.say(verbs.unqueue(self.keys, seen, rest, first, job))
+
+    def hand_over(self) -> None:
+        """Be a courier whose jobs arrive."""
+        self.redis.delete(self.keys["out"])
+
+    # What is there
+
+    def state(self, name: str = "report") -> dict[str, str]:
+        """What is known of a schedule, besides its definition."""
+        reply = cast("dict[bytes, bytes]", self.redis.hgetall(self.keys.schedule(name)))
+        return {shown(field): shown(value) for field, value in reply.items() if field != b"definition"}
+
+    def definition(self, name: str = "report") -> Schedule:
+        raw = cast("bytes", self.redis.hget(self.keys.schedule(name), "definition"))
+        return Schedule.from_wire(raw)
+
+    def due(self) -> dict[str, int]:
+        """Schedule → when it is due."""
+        reply = cast("Any", self.redis.zrange(self.keys["cron:due"], 0, -1, withscores=True))
+        return {shown(name): int(score) for name, score in reply}
+
+    def names(self) -> set[str]:
+        return {shown(name) for name in cast("set[bytes]", self.redis.smembers(self.keys["cron:names"]))}
+
+    def meta(self) -> dict[str, str]:
+        reply = cast("dict[bytes, bytes]", self.redis.hgetall(self.keys["cron:meta"]))
+        return {shown(field): shown(value) for field, value in reply.items()}
+
+    def out(self) -> dict[str, dict[str, Any]]:
+        """Job id → the job that is to be handed over."""
+        reply = cast("dict[bytes, bytes]", self.redis.hgetall(self.keys["out"]))
+        return {shown(job): orjson.loads(said) for job, said in reply.items()}
+
+    def queued(self, name: str = "report") -> list[int] | None:
+        raw = cast("bytes | None", self.redis.hget(self.keys["cron:queued"], name))
+        return None if raw is None else verbs.runs_of(raw)
+
+    def everything(self) -> dict[str, Any]:
+        """All that is in Redis: equal before and after means that nothing was written."""
+        reads: dict[bytes, Any] = {
+            b"hash": self.redis.hgetall,
+            b"set": self.redis.smembers,
+            b"zset": partial(self.redis.zrange, start=0, end=-1, withscores=True),
+        }
+        names = cast("list[bytes]", self.redis.keys("fq:*"))
+        return {shown(name): reads[cast("bytes", self.redis.type(name))](name) for name in names}
+
+    def heard(self) -> _Ear:
+        """`with timetable.heard() as messages`: what executors are told meanwhile."""
+        return _Ear(self)
+
+
+class _Ear:
+    def __init__(self, timetable: Timetable) -> None:
+        self._timetable = timetable
+        self.messages: list[str] = []
+
+    def __enter__(self) -> list[str]:
+        self._pubsub: Any = cast("Any", self._timetable.redis).pubsub()
+        self._pubsub.subscribe(self._timetable.keys["wake"])
+        assert self._pubsub.get_message(timeout=5) is not None
+        return self.messages
+
+    def __exit__(self, *_: object) -> None:
+        # What was said before this answer has been heard.
+        self._timetable.broker.ask(Command(["PUBLISH", self._timetable.keys["wake"], "the end"], as_is))
+        while (message := self._pubsub.get_message(timeout=5))["data"] != b"the end":
+            self.messages.append(shown(message["data"]))
+        self._pubsub.close()

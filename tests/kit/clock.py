@@ -1,0 +1,66 @@
+"""A server whose clock a test can move or stop: due times, expiry, schedules and stamps follow it.
+
+TTLs, idle times and leases do not: those are the server's own. The offset is a key of the server, so whatever asks this
+server, in this process, lives in its time.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import partial
+from importlib import import_module
+from typing import Final
+
+import pytest
+import redis
+
+from fennelq.broker import verbs
+from fennelq.broker.scripts import script
+from fennelq.broker.verb import Command
+from fennelq.broker.verbs import census
+
+_KEY: Final = "kit:clock"
+
+VARIANT: Final = f"""
+local redis = setmetatable({{call = function(command, ...)
+  local said = redis.call(command, ...)
+  if command ~= 'TIME' then return said end
+  local set = redis.call('GET', '{_KEY}') or '+0'
+  local ms = said[1] * 1000 + math.floor(said[2] / 1000)
+  ms = string.sub(set, 1, 1) == '@' and tonumber(string.sub(set, 2)) or ms + tonumber(set)
+  return {{math.floor(ms / 1000), (ms % 1000) * 1000}}
+end}}, {{__index = redis}})
+"""
+"""Put before a script: what it takes for the time is the kit's."""
+
+_NOW: Final = f"{VARIANT} local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000"
+
+
+class ServerClock:
+    """Moves the clock of one server, for the scripts of this process."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def now(self) -> int:
+        """Milliseconds since the epoch, as scripts see it."""
+        return int(str(self._client.eval(_NOW, 0)))
+
+    def stop_at(self, ms: int) -> None:
+        """It is this moment, until told otherwise."""
+        self._client.set(_KEY, f"@{ms}")
+
+    def pass_by(self, ms: int) -> None:
+        """So much time passes at once; a clock that stands goes on standing."""
+        said = self._client.get(_KEY)
+        text = said.decode() if isinstance(said, bytes) else "+0"
+        self._client.set(_KEY, f"@{int(text[1:]) + ms}" if text[0] == "@" else f"{int(text) + ms:+}")
+
+
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on every verb of this process is said with the clock that can be moved."""
+    for module in pkgutil.iter_modules(verbs.__path__, f"{verbs.__name__}."):
+        said = import_module(module.name)
+        if hasattr(said, "script"):
+            monkeypatch.setattr(said, "script", partial(script, variant=VARIANT))
+    monkeypatch.setattr(census, "now", lambda: Command(["EVAL", _NOW, 0], int))
