@@ -67,7 +67,9 @@ def test_exports_are_sorted_and_all_there() -> None:
 
 
 def test_every_error_that_can_be_caught_can_be_imported_from_the_top() -> None:
-    errors_of_all = {kind.__name__ for kind in family(errors.FennelqError) if kind.__module__ == errors.__name__}
+    errors_of_all = {
+        kind.__name__ for kind in family(errors.FennelqError) if kind.__module__ == errors.__name__
+    }
     assert errors_of_all <= set(fennelq.__all__)
 
 

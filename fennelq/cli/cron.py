@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from zoneinfo import ZoneInfo
@@ -19,7 +20,7 @@ from fennelq.cli.exits import Exit, Problem
 from fennelq.cli.job import ended, print_result
 from fennelq.cli.options import AppDir, AppPath, Json, Timeout, Yes, duration, moment, queue_name
 from fennelq.cli.session import found, with_app
-from fennelq.errors import ConfigurationError
+from fennelq.errors import ConfigurationError, UnreadableSchedule
 from fennelq.model.schedule import Schedule, When, preview
 from fennelq.schedules import ScheduleInfo
 
@@ -305,16 +306,19 @@ async def _add(
 
 
 async def _known(app: App, names: list[str]) -> list[ScheduleInfo]:
-    """All or none: a misspelt name is told before anything is changed."""
-    return [await app.schedules.get(name) for name in names]
+    """All or none: a misspelt name is told before anything is changed. One that cannot be read exists all the same."""
+    infos: list[ScheduleInfo] = []
+    for name in names:
+        with suppress(UnreadableSchedule):
+            infos.append(await app.schedules.get(name))
+    return infos
 
 
 async def _removable(app: App, names: list[str]) -> None:
     for info in await _known(app, names):
         if info.declared:
-            raise Problem(
-                f"schedule {info.name!r} is declared in code: remove it there, or pause it", Exit.FAILED
-            )
+            told = f"schedule {info.name!r} is declared in code: remove it there, or pause it"
+            raise Problem(told, Exit.FAILED)
 
 
 # What is shown

@@ -31,6 +31,8 @@ class Child:
         self._heard = clock.monotonic() + _STARTING
         self.ready = False
         """Whether it last said that Redis answers and jobs are read."""
+        self.worked = False
+        """Whether it has ever said so."""
         self.fate = ""
         """How it ended, in words; empty while it lives."""
 
@@ -92,6 +94,7 @@ class Child:
         self._heard = clock.monotonic()
         if signs.READY in said or signs.NOT_READY in said:
             self.ready = said.rfind(signs.READY) > said.rfind(signs.NOT_READY)
+            self.worked = self.worked or signs.READY in said
         if signs.STALLED in said:
             self.kill("its loop is stalled")
         if signs.QUARANTINE in said:

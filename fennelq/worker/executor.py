@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fennelq import clock, log
@@ -35,6 +36,7 @@ from fennelq.worker.watchdog import Watchdog
 from fennelq.worker.workbench import Workbench
 
 _logger = log.get("fennelq.worker")
+_FAREWELL = 5.0
 
 
 def executor_name() -> str:
@@ -91,8 +93,8 @@ class Executor:
     async def run(self) -> None:
         """Run jobs until `stop` is called, or in a burst until nothing is left to run."""
         await self.consumer.serve(self._routing.including(self._own_queues()))
-        self.heartbeat.start()
         self.watchdog.start()
+        self.heartbeat.start()
         reading = asyncio.create_task(self.consumer.run(), name="consumer")
         duties = [asyncio.create_task(tend(service), name=service.name) for service in self._services()]
         ending = asyncio.create_task(self._until_told(), name="ending")
@@ -292,14 +294,23 @@ class Executor:
         if rest:
             # A handler may swallow its cancellation, and a thread cannot be stopped: neither may hold up the exit.
             await asyncio.wait(rest, timeout=1.0)
-        await self.workbench.settled()
+        with suppress(TimeoutError):
+            # Without Redis no outcome can be written down, and an exit cannot wait for ever: such a job runs again.
+            async with asyncio.timeout(_FAREWELL):
+                await self.workbench.settled()
         await self._hand_back()
 
     async def _hand_back(self) -> None:
         for keys in self.consumer.queues:
             entries = [(lane, entry) for queue, lane, entry in self.workbench.tokens() if queue == keys.queue]
-            if entries:
+            if not entries:
+                continue
+            try:
                 released = await self.broker.run(lifecycle.release(keys, entries))
+            except Exception as error:
+                # They come back all the same, when their leases have run out.
+                _logger.warning("not_handed_back", queue=keys.queue, jobs=len(entries), error=str(error))
+            else:
                 _logger.info("handed_back", queue=keys.queue, jobs=released)
 
     async def _leave(self) -> None:
@@ -309,6 +320,6 @@ class Executor:
             for keys in self.consumer.queues:
                 await self.broker.run(presence.close_consumer(keys, self.name))
             await self.broker.ask(presence.forget_executors(self.app.namespace, [self.name]))
-        except OSError as error:
+        except Exception as error:
             _logger.warning("left_without_farewell", error=str(error))
         await self.broker.close()

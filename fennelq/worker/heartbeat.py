@@ -91,14 +91,13 @@ class Heartbeat:
         while not self._ended.wait(pause):
             try:
                 found = self.beat()
+                self._beaten()
+                self._report(found)
+                pause = self._interval
             except Exception as error:
                 self._since = -1.0
                 self._complaints.about(error)
                 pause = min(0.5, self._interval)
-                continue
-            self._beaten()
-            self._report(found)
-            pause = self._interval
 
     def _beaten(self) -> None:
         now = clock.monotonic()

@@ -12,6 +12,8 @@ from typing import Any
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import wake_patterns
 from fennelq.broker.link import Link, LinkDown
+from fennelq.broker.trouble import ReplyError
+from fennelq.service import Complaints
 
 _LOOK_EVERY = 2.0
 
@@ -28,6 +30,7 @@ class Listener:
         self._due, self._schedules_changed = due, schedules_changed
         self._link: Link | None = None
         self._heard = False
+        self._complaints = Complaints("listening")
         self._down = asyncio.Event()
         self.woken = self._down
 
@@ -46,6 +49,9 @@ class Listener:
     def _hear(self, message: Any) -> None:
         if isinstance(message, LinkDown):
             self._down.set()
+        elif isinstance(message, ReplyError):
+            # A user who may not subscribe: executors look often enough by themselves.
+            self._complaints.about(message)
         elif message[0] == b"pmessage":
             self._understand(message[3])
         elif message[0] == b"psubscribe":

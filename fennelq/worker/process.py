@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -68,6 +69,10 @@ async def _run(app: App, orders: Orders) -> None:
 
 
 def _teller(pipe: int) -> Callable[[bytes], None]:
+    if pipe >= 0:
+        # A supervisor that stands still must not make those who tell it something stand still too.
+        os.set_blocking(pipe, False)
+
     def tell(sign: bytes) -> None:
         # A supervisor that is gone hears nothing; the lifeline says so.
         with suppress(OSError):
@@ -100,7 +105,11 @@ def _on_the_fastest_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1])
+    try:
+        code = main(sys.argv[1])
+    except BaseException:
+        traceback.print_exc()
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     # A stuck thread of a task must not hold up the exit: everything that matters has been written down.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from fennelq import clock, log
+from fennelq import log
 from fennelq.broker.verbs import census, presence
 from fennelq.model.routing import Routing
 from fennelq.worker import preflight
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _logger = log.get("fennelq.supervisor")
 
-_FIRST_PAUSE, _LONGEST_PAUSE, _HEALTHY_AFTER = 0.5, 10.0, 5.0
-# An executor that was at work for a while has not died of starting, and others wait for its jobs.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _EXIT_MARGIN = 10.0
 
 Note = Callable[[str, str], None]
@@ -76,6 +75,7 @@ class Supervisor:
         self._health = Health(health, live=self._live, ready=self._ready) if health else None
         self._sources = sources
         self._children: set[Child] = set()
+        self._telling: set[asyncio.Task[None]] = set()
         self._signals = 0
         self._told = asyncio.Event()
         self._reloaded = asyncio.Event()
@@ -142,11 +142,11 @@ class Supervisor:
     # Executors
 
     async def _keep_alive(self) -> int:
-        """One executor after another until told to stop; a crashed one is replaced after a growing pause."""
-        pause = _FIRST_PAUSE
+        """One executor after another until told to stop. One that was at work is replaced at once, because jobs wait;
+        one that does not get that far is started less and less often."""
+        pause = 0.0
         while True:
-            born = clock.monotonic()
-            code = await self._run(self._orders)
+            code, worked = await self._run(self._orders)
             if self._told.is_set():
                 return 0
             if code == 0 and not self._orders.burst:
@@ -156,10 +156,8 @@ class Supervisor:
                 continue
             if code in (0, CANNOT_RUN):
                 return code
-            if clock.monotonic() - born > _HEALTHY_AFTER:
-                pause = _FIRST_PAUSE
+            pause = _FIRST_PAUSE if worked else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
             await self._pause(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _until_changed(self) -> None:
         """The code cannot be run: wait until somebody has mended it."""
@@ -169,7 +167,8 @@ class Supervisor:
         told.cancel()
         changed.cancel()
 
-    async def _run(self, orders: Orders) -> int:
+    async def _run(self, orders: Orders) -> tuple[int, bool]:
+        """From the start of an executor to its end: its exit code, and whether it was at work."""
         child = Child(orders, silence=self._silence, quarantine=self._open_quarantine)
         self._children.add(child)
         try:
@@ -178,8 +177,10 @@ class Supervisor:
             self._children.discard(child)
         if code not in (0, CANNOT_RUN):
             _logger.error("executor_crashed", executor=child.name, fate=child.fate)
-            await asyncio.to_thread(self._note, child.name, child.fate)
-        return code
+            telling = asyncio.create_task(asyncio.to_thread(self._note, child.name, child.fate))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+        return code, child.worked
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -193,15 +193,15 @@ class Desk:
         return shown(cast("bytes", self.redis.xadd(self.keys[stream], cast("Any", fields))))
 
     @contextmanager
-    def listening(self, *channels: str) -> Generator[Callable[[], tuple[str, bytes] | None]]:
-        """`heard()` is the next message as (channel, data); None when there is none for a while."""
+    def listening(self, *channels: str) -> Generator[Callable[..., tuple[str, bytes] | None]]:
+        """`heard()` is the next message as (channel, data); None when there is none within so many seconds."""
         with cast("Any", self.redis).pubsub(ignore_subscribe_messages=False) as pubsub:
             pubsub.subscribe(*channels)
             for _ in channels:
                 assert pubsub.get_message(timeout=5)["type"] == "subscribe"
 
-            def heard() -> tuple[str, bytes] | None:
-                message = pubsub.get_message(timeout=0.2)
+            def heard(within: float = 5.0) -> tuple[str, bytes] | None:
+                message = pubsub.get_message(timeout=within)
                 return message and (shown(message["channel"]), message["data"])
 
             yield heard

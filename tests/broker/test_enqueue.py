@@ -88,6 +88,19 @@ def test_a_job_for_a_moment_is_due_at_that_moment(desk: Desk) -> None:
     assert desk.due() == {"1": moment}
 
 
+def test_promoters_are_told_of_a_job_that_is_due_before_all_others(desk: Desk) -> None:
+    channel = f"{desk.keys.prefix}wake"
+    with desk.listening(channel) as heard:
+        desk.enqueue(a_job("1", delay_ms=DAY))
+        assert heard() == (channel, b"%d" % DAY)
+        desk.enqueue(a_job("2", delay_ms=2 * DAY))
+        assert heard(0.05) is None
+        desk.enqueue(a_job("3", delay_ms=DAY // 2))
+        assert heard() == (channel, b"%d" % (DAY // 2))
+        desk.enqueue(a_job("4", at_ms=1))
+        assert heard() == (channel, b"0")
+
+
 def test_a_delayed_job_remembers_its_lane(desk: Desk) -> None:
     desk.enqueue(a_job(delay_ms=DAY, priority="high"))
     assert desk.record()["m"] == "s:high"

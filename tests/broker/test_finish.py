@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
@@ -9,9 +10,22 @@ from typing import cast
 import orjson
 import pytest
 
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.connection import address_of
+from fennelq.broker.verb import Command, as_is
+from fennelq.broker.verbs import lifecycle
 from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
 from fennelq.model.job import Delivery
-from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, retried, snoozed, succeeded
+from fennelq.model.outcome import (
+    Outcome,
+    cancelled,
+    died,
+    failure_to_wire,
+    not_known,
+    retried,
+    snoozed,
+    succeeded,
+)
 from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, RESULT_MS, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
 
@@ -23,7 +37,10 @@ RETRY = retried(60, FAILURE)
 SNOOZE = snoozed(60)
 CANCELLED = cancelled("asked to", 30_000)
 NOTHING = succeeded(b"", RESULT_MS)
-ALL = pytest.mark.parametrize("outcome", [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED], ids="SNDRZK")
+UNKNOWN = not_known(FAILURE, 0, MINUTE)
+ALL = pytest.mark.parametrize(
+    "outcome", [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED, UNKNOWN], ids="SNDRZKU"
+)
 
 
 # How it may end
@@ -114,6 +131,46 @@ def test_a_failed_try_waits_for_its_retry(desk: Desk) -> None:
     assert record["a"] == "[42]"
     assert desk.record_ttl() == -1
     assert desk.result() == []
+
+
+def test_its_history_tells_of_the_failed_try(desk: Desk) -> None:
+    desk.finish(desk.executing(), RETRY)
+    (line,) = desk.history()
+    assert (line["what"], line["owner"], line["more"]) == ("failed", "anna", "ValueError")
+    assert 0 <= desk.now() - line["at"] < MINUTE
+
+
+def test_a_job_of_a_task_that_nobody_knows_comes_back_a_little_later(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    before = desk.now()
+    desk.finish([delivery], UNKNOWN)
+    record = desk.record()
+    assert before + 500 <= desk.due("sched")["1"] <= desk.now() + 500
+    assert (record["s"], record["p"], record["T"]) == ("L", "sched", f"s/{delivery.entry}")
+    assert record.keys().isdisjoint({"n", "x", "y", "z"})
+    assert desk.result() == []
+
+
+@pytest.mark.parametrize(("known_for", "pause"), [(0, 500), (5_000, 5_000), (50_000, 30_000)])
+def test_the_longer_nobody_knows_a_task_the_longer_are_the_pauses(
+    desk: Desk, known_for: int, pause: int
+) -> None:
+    deliveries = desk.executing()
+    before = desk.now()
+    desk.redis.hset(desk.keys.record("1"), "U", before - known_for)
+    desk.finish(deliveries, UNKNOWN)
+    after = desk.now()
+    assert before + pause <= desk.due("sched")["1"] <= after + pause + (after - before)
+
+
+def test_a_task_that_nobody_knew_in_time_ends_the_job(desk: Desk) -> None:
+    deliveries = desk.executing()
+    desk.redis.hset(desk.keys.record("1"), "U", desk.now() - LIFETIMES.patience_ms)
+    desk.finish(deliveries, UNKNOWN)
+    assert desk.record()["s"] == "D"
+    assert desk.waiting("dlq") == ["1"]
+    assert desk.due("sched") == {}
+    assert desk.stats() == {"D": 1}
 
 
 def test_every_failed_try_is_counted(desk: Desk) -> None:
@@ -306,12 +363,18 @@ def test_one_of_many_who_settle_at_once_is_the_owner(desk: Desk) -> None:
 def broken(desk: Desk, key: str) -> None:
     """The job is in the DLQ, once, as broken, with a result that says so."""
     entries = [(entry, fields) for entry, fields in desk.entries("dlq") if fields["i"] == key]
-    assert [(fields["e"], fields["y"]) for _, fields in entries] == [("Broken", "broken")]
+    ((entry, fields),) = entries
     record = desk.record(key)
-    assert (record["s"], record["y"], record["p"]) == ("D", "broken", f"dlq/{entries[0][0]}")
+    assert (fields["t"], fields["e"], fields["y"]) == (record.get("t", ""), "Broken", "broken")
+    assert (record["s"], record["y"], record["p"]) == ("D", "broken", f"dlq/{entry}")
+    assert 0 <= desk.now() - int(record["z"]) < MINUTE
     assert desk.record_ttl(key) == -1
     told = orjson.loads(desk.result(key)[0])["dead"]
     assert (told["type"], told["reason"]) == ("Broken", "broken")
+    assert fields["m"] == told["message"][:200]
+    assert re.search(
+        r"WRONGTYPE|not an integer|attempt to|Expected|must be strings|bad argument", fields["m"]
+    )
     assert told == orjson.loads(record["x"])
     assert desk.result_ttl(key) == about(LIFETIMES.failure_ms)
 
@@ -403,6 +466,21 @@ def test_a_broken_job_tells_those_who_wait(desk: Desk) -> None:
         desk.settle(Settled(delivery, DONE))
         assert heard() == ("me", b"mail:1\n" + desk.result()[0].encode())
     assert "W" not in desk.record()
+
+
+def test_a_settle_that_came_to_a_broken_job_may_be_repeated(desk: Desk) -> None:
+    deliveries = desk.executing()
+    desk.finish(deliveries, Outcome("?"))
+    before = desk.everything()
+    assert desk.finish(deliveries, DONE) == [2]
+    assert desk.everything() == before
+
+
+def test_a_broken_job_stays_for_as_long_as_its_dlq_entry(desk: Desk) -> None:
+    deliveries = desk.executing()
+    desk.redis.pexpire(desk.keys.record("1"), MINUTE)
+    desk.finish(deliveries, Outcome("?"))
+    assert desk.record_ttl() == -1
 
 
 def test_nothing_is_kept_of_a_broken_job_when_failures_have_no_lifetime(desk: Desk) -> None:
@@ -505,7 +583,7 @@ def test_those_who_wait_are_told_once_with_the_envelope(desk: Desk, outcome: Out
         desk.finish([delivery], outcome)
         message = b"mail:1\n" + outcome.value
         assert {heard(), heard()} == {("me", message), ("you", message)}
-        assert heard() is None
+        assert heard(0.05) is None
     assert "W" not in desk.record()
 
 
@@ -515,6 +593,20 @@ def test_those_who_wait_for_a_job_that_goes_on_go_on_waiting(desk: Desk, outcome
     desk.watch("me", "1")
     desk.finish([delivery], outcome)
     assert desk.record()["W"] == "me"
+
+
+def test_who_may_not_publish_settles_all_the_same(desk: Desk, server: Server) -> None:
+    words = ["ACL", "SETUSER", "mute", "on", ">word", "~*", "+@all", "resetchannels"]
+    desk.broker.ask(Command(words, as_is))
+    mute = BlockingBroker(address_of(f"redis://mute:word@127.0.0.1:{server.port}"))
+    deliveries = desk.executing(*some_jobs(3))
+    desk.watch("me", "1", "2", "3")
+    settled = [Settled(*each) for each in zip(deliveries, [DONE, RETRY, SNOOZE], strict=True)]
+    assert mute.run(lifecycle.finish(desk.keys, settled, LIFETIMES)) == [1, 1, 1]
+    assert mute.run(lifecycle.enqueue(desk.keys, [a_job("4", delay_ms=DAY)])) == [1]
+    assert [desk.record(key)["s"] for key in "1234"] == ["S", "R", "L", "L"]
+    mute.close()
+    desk.broker.ask(Command(["ACL", "DELUSER", "mute"], as_is))
 
 
 def test_over_maxmemory_every_outcome_is_written(desk: Desk, server: Server) -> None:

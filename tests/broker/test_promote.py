@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fennelq.model.outcome import Outcome, retried, snoozed
+from fennelq.model.outcome import Outcome, not_known, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -67,10 +67,12 @@ def test_a_snoozed_job_is_promoted_without_a_try(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("priority", ["high", "normal", "low"])
-@pytest.mark.parametrize("outcome", [retried(0, FAILURE), Outcome("Z", b"@1")], ids="RZ")
+@pytest.mark.parametrize("outcome", [retried(9, FAILURE), snoozed(9), not_known(FAILURE, 0, 9)], ids="RZU")
 def test_a_job_that_ran_finds_back_to_its_own_lane(desk: Desk, outcome: Outcome, priority: str) -> None:
     (first,) = desk.executing(a_job(priority=priority))
     desk.finish([first], outcome)
+    for name in ("sched", "retry"):
+        desk.redis.zadd(desk.keys[name], {"1": 1}, xx=True)
     desk.promote()
     (second,) = desk.take()
     assert second.lane == first.lane

@@ -11,7 +11,7 @@ import pytest
 from fennelq.broker.verbs import lifecycle
 from fennelq.broker.verbs.lifecycle import Sweep
 from fennelq.model.outcome import retried
-from tests.broker.desk import DONE, FAILURE, LIFETIMES, Desk, about, a_job, some_jobs
+from tests.broker.desk import DONE, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -123,14 +123,10 @@ def test_after_the_last_delivery_a_job_is_dead(desk: Desk) -> None:
 def test_who_waits_for_a_dead_job_is_told(desk: Desk) -> None:
     desk.executing()
     desk.watch("me", "1")
-    with desk.redis.pubsub() as ear:
-        ear.subscribe("me")
-        assert ear.get_message(timeout=5) is not None
+    with desk.listening("me") as heard:
         recover(desk, max_deliveries=1)
-        told = ear.get_message(timeout=5)
-    (result,) = desk.result()
-    assert told is not None
-    assert told["data"].decode() == f"mail:1\n{result}"
+        (result,) = desk.result()
+        assert heard() == ("me", f"mail:1\n{result}".encode())
     assert json.loads(result)["dead"]["reason"] == "crash_loop"
     assert desk.result_ttl() == about(LIFETIMES.failure_ms)
 
@@ -263,6 +259,12 @@ def test_an_entry_of_a_job_that_is_elsewhere_is_removed_and_the_job_is_not(desk:
     assert recover(desk).vanished == 1
     assert desk.everywhere() == ["1"]
     assert desk.record()["p"] == "sched"
+
+
+def test_every_job_that_was_recovered_is_counted(desk: Desk) -> None:
+    desk.executing(*some_jobs(3))
+    desk.recover()
+    assert desk.stats() == {"recovered": 3}
 
 
 def test_a_second_entry_of_a_job_that_waits_is_removed_and_the_job_stays(desk: Desk) -> None:

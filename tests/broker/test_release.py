@@ -52,6 +52,13 @@ def test_a_job_that_a_blocked_read_brought_is_handed_back_too(desk: Desk) -> Non
     assert [delivery.key for delivery in desk.take("berta")] == ["1"]
 
 
+def test_only_the_last_fifty_lines_of_a_history_are_kept(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    for number in range(60):
+        desk.release(desk.take(f"executor-{number}"))
+    assert [line["owner"] for line in desk.history()] == [f"executor-{number}" for number in range(10, 60)]
+
+
 def test_only_the_owner_can_hand_back(desk: Desk) -> None:
     zombie = desk.executing()
     desk.release(zombie)

@@ -33,7 +33,8 @@ async def cancel(app: App, queue: str) -> None:
 
 
 async def watch(app: App, queue: str) -> None:
-    await asyncio.wait([asyncio.ensure_future(app.result(job).get(timeout=0.5)) for job in ids(queue)])
+    waiting = [app.result(job).get(timeout=0.5) for job in ids(queue)]
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def replay(app: App, queue: str) -> None:

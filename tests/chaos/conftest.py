@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.crew import Crew
 from tests.chaos.fleet import Fleet
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -19,6 +20,14 @@ Figure = Callable[[str, object], None]
 def fleet(spawn: Spawner, server: Server, ledger: Ledger) -> Fleet:
     """Workers on `server`, none of them started yet."""
     return Fleet(spawn, server, ledger)
+
+
+@pytest.fixture
+def crew(spawn: Spawner, server: Server, ledger: Ledger) -> Iterator[Crew]:
+    """Executors without a supervisor, on `server`, none of them started yet."""
+    crew = Crew(spawn, server, ledger)
+    yield crew
+    crew.close()
 
 
 @pytest.fixture

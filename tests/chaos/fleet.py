@@ -150,11 +150,14 @@ class Fleet:
 
     def at_work(self, worker: Worker, processes: int = 1) -> bool:
         """Whether so many executors of a worker have told of themselves."""
-        with self.server.client() as client:
-            told = cast("dict[bytes, bytes]", client.hgetall(f"fq:{{{jobs.NAME}}}:executors"))
-        names = {name.decode() for name in told}
+        names = self._told_of_themselves()
         assert worker.process.running, f"the worker has ended:\n{worker.process.tail()}"
         return len([one for one in worker.executors() if one.name in names]) >= processes
+
+    def _told_of_themselves(self) -> set[str]:
+        with self.server.client() as client:
+            told = cast("dict[bytes, bytes]", client.hgetall(f"fq:{{{jobs.NAME}}}:executors"))
+        return {name.decode() for name in told}
 
     def retire(self, worker: Worker, *, within: float = 40.0) -> int:
         """SIGTERM; answers the exit code."""
@@ -213,8 +216,9 @@ class Fleet:
                 self._charge(one)
 
     def any(self, dice: random.Random) -> Executor | None:
-        """Some executor."""
-        there = self.executors()
+        """Some executor that is at work."""
+        told = self._told_of_themselves()
+        there = [one for one in self.executors() if one.name in told]
         return dice.choice(there) if there else None
 
     def in_flight(self, executor: str, queue: str = "default") -> int:

@@ -12,10 +12,12 @@ from typing import Any
 from fennelq import App
 from fennelq.errors import BrokerUnavailable
 from fennelq.model.job import AnyJob
-from tests.chaos import jobs
+from tests.chaos import jobs, scale
 from tests.chaos.account import Sent
 
 BATCH = 50
+LONGEST = scale.of(200, long=60)
+"""Milliseconds."""
 Mix = Callable[[App, random.Random], AnyJob]
 Described = Callable[[App], Iterable[AnyJob]]
 
@@ -42,7 +44,7 @@ def some(number: int, function: Any, *args: Any, **options: Any) -> Described:
 
 def everyday(app: App, dice: random.Random) -> AnyJob:
     """Short jobs; two in a hundred fail once, two are for later."""
-    milliseconds, kind = dice.uniform(0, 200), dice.random()
+    milliseconds, kind = dice.uniform(0, LONGEST), dice.random()
     if kind < 0.02:
         return call(app, jobs.flaky, milliseconds)
     if kind < 0.04:

@@ -6,9 +6,16 @@ import os
 import random
 from typing import Final
 
+import pytest
+
 LONG: Final = os.environ.get("CHAOS_LONG") == "1"
 SEED: Final = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
 """`CHAOS_SEED=…` does the same again: the same jobs, the same faults at the same moments, as far as machines do."""
+
+
+def servers() -> list[pytest.MarkDecorator]:
+    """In the long run, on both kinds of server."""
+    return [pytest.mark.both_servers] if LONG else []
 
 
 def of(few: int, *, long: int) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from fennelq import App
 from fennelq.model.job import AnyJob
-from tests.chaos import jobs
+from tests.chaos import jobs, scale
 from tests.chaos.account import Account, Sent, account, drained
 from tests.chaos.fleet import CONCURRENCY, Fleet
 from tests.chaos.load import Feeder, call, everyday, send
@@ -86,7 +86,7 @@ class Storm:
             self._schedule()
             self._happen(feeder)
             sent = {**feeder.finish(), **poison}
-            until_empty = drained(server, within=60 + 10 * bool(poison))
+            until_empty = drained(server, within=scale.of(60, long=300))
             fleet.stop()
             return self._settle(sent, until_empty)
         finally:

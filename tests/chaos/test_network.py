@@ -33,7 +33,7 @@ from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import aeventually, eventually
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
+pytestmark = [pytest.mark.timeout(scale.of(120, long=600)), *scale.servers()]
 
 KEYS: Final = queue_keys(jobs.NAME, "default")
 SLACK: Final = 5.0

@@ -86,12 +86,10 @@ def test_executors_end_with_their_supervisor(
     )
     assert gone < 8
     assert pending <= 8, "only what is stuck in a thread may be left to its lease"
-    finisher = fleet.start(concurrency=64)
+    finisher = fleet.start("--grace", "0.2", concurrency=64)
     again = begun(ledger, 32 + 40, within=20)
     assert {row.job_id for row in again} == set(sent)
-    finisher.process.term()
-    finisher.process.term()
-    assert finisher.process.returncode(20) == 0
+    assert fleet.retire(finisher) == 0
 
 
 # Stops

@@ -30,6 +30,8 @@ from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 
+SLACK = 0.1
+
 
 @pytest.fixture
 def ran() -> Counter[int]:
@@ -241,17 +243,19 @@ async def test_connections_that_are_cut_all_the_time_lose_no_job_and_make_none_t
 async def test_without_redis_a_delay_fails_within_its_bound(
     make_app: MakeApp, proxy: Proxy, network: str
 ) -> None:
-    bound = 0.6
+    bound = 0.4
     app = make_app(redis_url=proxy.url, enqueue_timeout=bound)
     note = counting(app, Counter())
     await note.delay(0)
     getattr(proxy, network)()
-    for _ in range(2):
+    took: list[float] = []
+    for _ in range(3):
         began = time.monotonic()
         with pytest.raises(BrokerUnavailable, match="Redis is not available") as failed:
             await note.delay(1)
-        assert time.monotonic() - began < bound + 0.2
+        took.append(time.monotonic() - began)
         assert [job.args for job in failed.value.jobs] == [b"[[1],{}]"]
+    assert bound <= min(took) < bound + SLACK
 
 
 async def test_without_redis_from_the_start_a_delay_fails_within_its_bound(make_app: MakeApp) -> None:
@@ -260,7 +264,7 @@ async def test_without_redis_from_the_start_a_delay_fails_within_its_bound(make_
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable) as failed:
         await note.delay(1)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2
     assert len(failed.value.jobs) == 1
     assert isinstance(failed.value, FennelqError)
 

@@ -201,7 +201,7 @@ def test_a_waiting_thread_is_told_of_a_cancellation(shop: Shop, server: Server) 
 @pytest.mark.parametrize("timeout", [0, 0.05, 0.4])
 def test_a_timeout_is_honoured(shop: Shop, timeout: float) -> None:
     result = shop.double.options(delay=500).sync.delay(1)
-    assert timeout <= elapsed(ResultTimeout, lambda: result.get(timeout=timeout)) < timeout + SLACK
+    assert timeout <= quickest(ResultTimeout, lambda: result.get(timeout=timeout)) < timeout + SLACK
 
 
 def test_who_does_not_want_to_wait_gets_what_is_there(shop: Shop) -> None:
@@ -218,16 +218,15 @@ def test_who_does_not_want_to_wait_gets_what_is_there(shop: Shop) -> None:
 def test_a_timeout_is_honoured_while_redis_does_not_answer(flaky: Shop, proxy: Proxy, network: str) -> None:
     result = flaky.double.options(delay=500).sync.delay(1)
     getattr(proxy, network)()
-    for _ in range(2):
-        assert 0.3 <= elapsed(ResultTimeout, lambda: result.get(timeout=0.3)) < 0.3 + SLACK
+    assert 0.3 <= quickest(ResultTimeout, lambda: result.get(timeout=0.3)) < 0.3 + SLACK
 
 
 @pytest.mark.parametrize("network", ["refuse", "blackhole", "half"])
 def test_without_redis_a_delay_fails_within_its_bound(flaky: Shop, proxy: Proxy, network: str) -> None:
     flaky.double.sync.delay(0)
     getattr(proxy, network)()
-    assert elapsed(BrokerUnavailable, lambda: flaky.double.sync.delay(1)) < 0.5 + 2 * SLACK
-    assert elapsed(BrokerUnavailable, lambda: flaky.double.sync.map(range(500))) < 0.5 + 2 * SLACK
+    assert 0.5 <= quickest(BrokerUnavailable, lambda: flaky.double.sync.delay(1)) < 0.5 + SLACK
+    assert 0.5 <= quickest(BrokerUnavailable, lambda: flaky.double.sync.map(range(500))) < 0.5 + SLACK
 
 
 @pytest.mark.parametrize("network", ["refuse", "half"])
@@ -284,11 +283,15 @@ def test_one_refused_job_of_a_bulk_call_is_named_and_the_others_are_sent(shop: S
         assert [failed.value.handles[i].get(timeout=5) for i in (0, 2)] == [4, 6]
 
 
-def elapsed(expected: type[BaseException], call: Callable[[], object]) -> float:
-    began = time.monotonic()
-    with pytest.raises(expected):
-        call()
-    return time.monotonic() - began
+def quickest(expected: type[BaseException], call: Callable[[], object]) -> float:
+    """The seconds until it raises; the quickest of several attempts, because machines are busy."""
+    took: list[float] = []
+    for _ in range(3):
+        began = time.monotonic()
+        with pytest.raises(expected):
+            call()
+        took.append(time.monotonic() - began)
+    return min(took)
 
 
 def subscribers(server: Server) -> int:

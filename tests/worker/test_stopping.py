@@ -13,8 +13,10 @@ import pytest
 from fennelq import App, AsyncResult, Status
 from fennelq.broker.verb import Command
 from fennelq.broker.verbs import inspect
+from fennelq.worker.orders import Orders
 from tests.kit.ledger import Ledger
-from tests.kit.spawn import Process
+from tests.kit.server import Server
+from tests.kit.spawn import Process, Spawner
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.worker import shop
@@ -207,3 +209,33 @@ async def knows(app: App, executor: str) -> bool:
     from fennelq.broker.verbs import presence
 
     return executor in await app.client.ask(presence.known_executors(app.namespace))
+
+
+@pytest.mark.parametrize("function", [shop.hold, shop.hold_in_thread])
+async def test_an_executor_ends_in_time_although_redis_is_gone_and_a_thread_is_stuck(
+    spawn: Spawner, server: Server, app: App, gate: Gate, ledger: Ledger, function: Callable[..., Any]
+) -> None:
+    """Nothing can be handed back then: the leases bring the jobs back."""
+    environment = {"FENNELQ_REDIS_URL": server.url, **ledger.environment}
+    orders = Orders(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
+    executor = spawn("fennelq.worker.process", orders.to_text(), environment=environment)
+    await hold_all(app, gate, 1, function)
+    await aeventually(lambda: len(ledger.starts()) == 1, within=15)
+    server.kill()
+    executor.term()
+    executor.returncode(8)
+
+
+async def test_an_executor_ends_in_time_although_an_outcome_cannot_be_written_down(
+    spawn: Spawner, server: Server, app: App, gate: Gate, ledger: Ledger
+) -> None:
+    environment = {"FENNELQ_REDIS_URL": server.url, **ledger.environment}
+    orders = Orders(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
+    executor = spawn("fennelq.worker.process", orders.to_text(), environment=environment)
+    await hold_all(app, gate, 1)
+    await aeventually(lambda: len(ledger.starts()) == 1, within=15)
+    server.kill()
+    gate.open()
+    await aeventually(lambda: len(ledger.ends()) == 1)
+    executor.term()
+    executor.returncode(9)

@@ -90,58 +90,50 @@ def test_orders_arrive_as_they_were_given() -> None:
 
 
 class Rehearsal(Supervisor):
-    """Executors that live so long and end so, on a clock that only they move."""
+    """Executors that were at work or not, and end so."""
 
-    def __init__(self, *ends: tuple[float, int], burst: bool = False) -> None:
+    def __init__(self, *ends: tuple[bool, int], burst: bool = False) -> None:
         super().__init__(Orders(app="shop:app", burst=burst), 1, silence=60.0, note=lambda _, __: None)
         self._ends = list(ends)
-        self.now = 0.0
         self.pauses: list[float] = []
 
-    async def _run(self, orders: Orders) -> int:
+    async def _run(self, orders: Orders) -> tuple[int, bool]:
         if not self._ends:
             self._told.set()
-            return 0
-        lifetime, code = self._ends.pop(0)
-        self.now += lifetime
-        return code
+            return 0, True
+        worked, code = self._ends.pop(0)
+        return code, worked
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
 
 
-async def rehearse(monkeypatch: pytest.MonkeyPatch, rehearsal: Rehearsal) -> int:
-    monkeypatch.setattr("fennelq.clock.monotonic", lambda: rehearsal.now)
-    return await rehearsal._keep_alive()
-
-
 @pytest.mark.parametrize(
     ("ends", "pauses"),
     [
-        ([(1, -9)] * 9, [0.5, 1, 2, 4, 8, 16, 30, 30, 30]),
-        ([(1, 1), (1, 1), (100, 1), (1, 1)], [0.5, 1, 0.5, 1]),
-        ([(1, 0), (1, 0)], []),
+        ([(False, -9)] * 9, [0.5, 1, 2, 4, 8, 16, 30, 30, 30]),
+        ([(False, 1), (False, 1), (True, 1), (False, 1)], [0.5, 1, 0.5, 1]),
+        ([(True, -9)] * 3, [0.5, 0.5, 0.5]),
+        ([(True, 0), (True, 0)], []),
     ],
-    ids=["one crash after another", "a long life in between", "makes room for a fresh one"],
+    ids=["dies of starting", "was at work once", "dies at work", "makes room for a fresh one"],
 )
-async def test_the_pause_before_a_successor_grows_with_every_crash_and_not_for_good(
-    monkeypatch: pytest.MonkeyPatch, ends: Sequence[tuple[float, int]], pauses: Sequence[float]
+async def test_the_pause_before_a_successor_grows_while_none_gets_to_work(
+    ends: Sequence[tuple[bool, int]], pauses: Sequence[float]
 ) -> None:
     rehearsal = Rehearsal(*ends)
-    assert await rehearse(monkeypatch, rehearsal) == 0
+    assert await rehearsal._keep_alive() == 0
     assert rehearsal.pauses == pauses
 
 
-async def test_in_a_burst_an_executor_that_is_done_is_not_replaced_and_one_that_crashed_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rehearsal = Rehearsal((1, -9), (1, 0), (1, 0), burst=True)
-    assert await rehearse(monkeypatch, rehearsal) == 0
+async def test_in_a_burst_an_executor_that_is_done_is_not_replaced_and_one_that_crashed_is() -> None:
+    rehearsal = Rehearsal((True, -9), (True, 0), (True, 0), burst=True)
+    assert await rehearsal._keep_alive() == 0
     assert rehearsal.pauses == [0.5]
     assert len(rehearsal._ends) == 1
 
 
-async def test_an_executor_that_cannot_run_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    rehearsal = Rehearsal((1, CANNOT_RUN), (1, 0))
-    assert await rehearse(monkeypatch, rehearsal) == CANNOT_RUN
+async def test_an_executor_that_cannot_run_is_not_tried_again() -> None:
+    rehearsal = Rehearsal((False, CANNOT_RUN), (True, 0))
+    assert await rehearsal._keep_alive() == CANNOT_RUN
     assert rehearsal.pauses == []

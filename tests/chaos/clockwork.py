@@ -1,0 +1,72 @@
+"""Processes that keep time: `python -m tests.chaos.clockwork executor | promoter QUEUE`, until SIGTERM.
+
+An executor runs `beat`, and writes each run to the ledger; what it declares is in TEST_SCHEDULES. A promoter moves due
+jobs of one queue to their lanes and does nothing else: twenty thousand of them are to be moved, not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from fennelq import App
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import queue_keys
+from fennelq.service import tend
+from fennelq.worker.executor import Executor
+from fennelq.worker.promoter import Promoter
+from tests.chaos import jobs
+
+SCHEDULES: Final = "TEST_SCHEDULES"
+
+
+async def beat(milliseconds: float = 1) -> None:
+    """One run."""
+    with jobs.written_down():
+        await asyncio.sleep(milliseconds / 1000)
+
+
+def app_of(**settings: Any) -> App:
+    """The app `chaos` with the task `beat`, and the schedules of it that the environment says."""
+    app = App(jobs.NAME, **settings)
+    task = app.task(name="clockwork:beat")(beat)
+    for name, said in json.loads(os.environ.get(SCHEDULES, "{}")).items():
+        task.every(said.pop("every"), name=name, **said)
+    return app
+
+
+async def executor() -> None:
+    """Run jobs, like the process of a worker."""
+    app = app_of()
+    worker = Executor(app, concurrency=8, grace=5)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    print("at work", flush=True)
+    async with app:
+        await worker.run()
+
+
+async def promoter(queue: str) -> None:
+    """Move due jobs until told to stop."""
+    app = app_of()
+    broker = Broker(app.address)
+    tending = asyncio.create_task(
+        tend(Promoter(broker, lambda: [queue_keys(jobs.NAME, queue)], lambda: 0.05))
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, tending.cancel)
+    print("at work", flush=True)
+    await asyncio.wait([tending])
+    await broker.close()
+
+
+DOINGS: Final[Mapping[str, Callable[..., Coroutine[Any, Any, None]]]] = {
+    "executor": executor,
+    "promoter": promoter,
+}
+
+if __name__ == "__main__":
+    asyncio.run(DOINGS[sys.argv[1]](*sys.argv[2:]))

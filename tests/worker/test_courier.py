@@ -1,0 +1,192 @@
+"""The courier, tick by tick: what was decided elsewhere arrives in its queue, once, whatever happens on the way."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import orjson
+import pytest
+from structlog.typing import EventDict
+
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import LANES, AppKeys, QueueKeys, queue_keys
+from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.broker.verbs import schedule as verbs
+from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.broker.verbs.schedule import Claim, Seen
+from fennelq.model.job import AnyJob, Status
+from fennelq.model.outcome import succeeded
+from fennelq.model.schedule import Schedule
+from fennelq.worker.courier import Courier
+from tests.kit.server import Server
+
+KEYS = AppKeys("shop")
+LONGEST = 60.0
+
+
+def a_schedule(name: str = "report", **told: Any) -> Schedule:
+    fields: dict[str, Any] = {"task": "shop:report", "queue": "mail", "args": b"[[],{}]", "every_ms": 1000}
+    return Schedule(name=name, **fields | told)
+
+
+async def decided(broker: Broker, schedule: Schedule, *dues: int) -> list[AnyJob]:
+    """The jobs of these ticks, on their way."""
+    jobs = [verbs.job_of(schedule, due) for due in dues]
+    await broker.run(verbs.schedule(KEYS, "put", schedule.name, schedule.to_wire(), 1))
+    for page in [jobs[i : i + 1000] for i in range(0, len(jobs), 1000)]:
+        seen = Seen(schedule.name, schedule.to_wire(), 1, await last_job(broker, schedule.name), False, b"")
+        assert await broker.run(verbs.tick(KEYS, Claim(seen, 1, 1, 0, None, "", None, page)))
+    return jobs
+
+
+async def last_job(broker: Broker, name: str) -> str:
+    return (await broker.ask(verbs.state(KEYS, name))).get("last_job", b"").decode()
+
+
+async def waiting(broker: Broker, queue: str = "mail", lane: str = "s") -> int:
+    return await broker.ask(inspect.length(queue_keys("shop", queue), lane))
+
+
+def on_their_way(server: Server) -> int:
+    with server.client() as client:
+        number: int = client.hlen(KEYS["out"])
+    return number
+
+
+@pytest.fixture
+def courier(broker: Broker) -> Courier:
+    return Courier("shop", broker)
+
+
+async def test_with_nothing_to_be_handed_over_it_sleeps_until_it_is_woken(courier: Courier) -> None:
+    assert await courier.tick() == LONGEST
+
+
+async def test_a_job_arrives_as_it_was_decided(
+    courier: Courier, broker: Broker, mail: QueueKeys, server: Server
+) -> None:
+    schedule = a_schedule(
+        args=b'[[7],{"kind":"long"}]', options=b'{"r":1}', priority="high", max_deliveries=2
+    )
+    (job,) = await decided(broker, schedule, 5)
+    assert await courier.tick() == 0.0
+    assert await courier.tick() == LONGEST
+    assert (await waiting(broker, lane="s:high"), on_their_way(server)) == (1, 0)
+    info = await broker.ask(inspect.record(mail, job.key))
+    assert info is not None
+    assert (info.status, info.task, info.arguments) == (Status.SENT, "shop:report", b'[[7],{"kind":"long"}]')
+    with server.client() as client:
+        record = cast("dict[bytes, bytes]", client.hgetall(mail.record(job.key)))
+    assert (record[b"o"], record[b"M"], record[b"L"]) == (b'{"r":1}', b"2", b"86400000")
+
+
+async def test_a_job_that_is_put_off_waits_for_its_time(
+    courier: Courier, broker: Broker, server: Server
+) -> None:
+    await decided(broker, a_schedule(jitter_ms=1000), 10**13)
+    await courier.tick()
+    assert await broker.ask(inspect.length(queue_keys("shop", "mail"), "sched")) == 1
+
+
+async def test_jobs_of_many_queues_arrive_in_one_go_and_their_queues_are_known(
+    courier: Courier, broker: Broker, server: Server
+) -> None:
+    for n in range(5):
+        await decided(broker, a_schedule(f"s{n}", queue=f"q{n}"), 1, 2, 3)
+    await courier.tick()
+    assert [await waiting(broker, f"q{n}") for n in range(5)] == [3] * 5
+    assert await broker.ask(presence.known_queues("shop")) == {f"q{n}" for n in range(5)}
+
+
+async def test_very_many_jobs_arrive_each_once(courier: Courier, broker: Broker, server: Server) -> None:
+    await decided(broker, a_schedule(), *range(1, 3001))
+    await courier.tick()
+    assert (await waiting(broker), on_their_way(server)) == (3000, 0)
+
+
+async def test_large_jobs_arrive(courier: Courier, broker: Broker, server: Server) -> None:
+    await decided(broker, a_schedule(args=b'[["%s"],{}]' % (b"x" * 700_000)), 1, 2, 3)
+    await courier.tick()
+    assert (await waiting(broker), on_their_way(server)) == (3, 0)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_handed_over_again_it_is_the_same_job(
+    courier: Courier, broker: Broker, mail: QueueKeys, server: Server, ended: bool
+) -> None:
+    """As when a courier dies before it can say that the job has arrived."""
+    await decided(broker, a_schedule(), 5)
+    with server.client() as client:
+        before = cast("dict[bytes, bytes]", client.hgetall(KEYS["out"]))
+        await courier.tick()
+        if ended:
+            await run_all(broker, mail)
+        client.hset(KEYS["out"], mapping=cast("Any", before))
+    await courier.tick()
+    assert await waiting(broker) == (0 if ended else 1)
+    assert on_their_way(server) == 0
+
+
+async def run_all(broker: Broker, mail: QueueKeys) -> None:
+    await broker.run(presence.open_queue(mail))
+    lifetimes = Lifetimes(600_000, 600_000)
+    lanes = tuple(LANES.values())
+    verb = lifecycle.fetch(mail, consumer="anna", free=100, lanes=lanes, lifetimes=lifetimes)
+    settled = [Settled(one, succeeded(b"1", 0)) for one in (await broker.run(verb)).deliveries]
+    await broker.run(lifecycle.finish(mail, settled, lifetimes))
+
+
+async def test_what_only_a_later_version_can_read_stays_and_holds_up_nothing(
+    courier: Courier, broker: Broker, server: Server, logged: list[EventDict]
+) -> None:
+    await decided(broker, a_schedule(), *range(1, 100))
+    with server.client() as client:
+        strange = {**orjson.loads(cast("bytes", client.hget(KEYS["out"], "mail:cron.report.1"))), "shards": 4}
+        client.hset(KEYS["out"], mapping={"mail:new": orjson.dumps(strange), "mail:junk": b"what?"})
+    assert await courier.tick() == 0.0
+    assert (await waiting(broker), on_their_way(server)) == (99, 2)
+    assert await courier.tick() == LONGEST
+    assert [line["what"] for line in logged if line["event"] == "trouble"] == ["hand-over"]
+
+
+@pytest.mark.audit(skip="the test takes a stream away")
+async def test_trouble_with_one_queue_holds_up_no_other_and_loses_nothing(
+    courier: Courier, broker: Broker, server: Server, logged: list[EventDict]
+) -> None:
+    await decided(broker, a_schedule("bad", queue="bad"), 1, 2)
+    await decided(broker, a_schedule("good", queue="good"), 1, 2)
+    with server.client() as client:
+        client.set(queue_keys("shop", "bad")["s"], "what?")
+        await courier.tick()
+        assert (await waiting(broker, "good"), on_their_way(server)) == (2, 2)
+        assert await courier.tick() == LONGEST
+        assert any("WRONGTYPE" in line["error"] for line in logged if line["event"] == "trouble")
+        client.delete(queue_keys("shop", "bad")["s"])
+    await courier.tick()
+    # The scripts that failed had got as far as nothing, or as the entry without its record.
+    assert on_their_way(server) == 0
+
+
+@pytest.mark.audit(skip="the test takes a stream away")
+async def test_one_job_that_cannot_arrive_holds_up_no_other_of_its_queue(
+    courier: Courier, broker: Broker, server: Server
+) -> None:
+    await decided(broker, a_schedule("high", priority="high"), 1)
+    await decided(broker, a_schedule("normal"), *range(1, 30))
+    with server.client() as client:
+        client.set(queue_keys("shop", "mail")["s:high"], "what?")
+        await courier.tick()
+    assert (await waiting(broker), on_their_way(server)) == (29, 1)
+
+
+async def test_over_maxmemory_what_cannot_arrive_yet_stays_on_its_way(
+    courier: Courier, broker: Broker, server: Server
+) -> None:
+    await decided(broker, a_schedule(), *range(1, 30))
+    with server.configured(maxmemory="1"):
+        with pytest.raises(ReplyError, match="OOM"):
+            await courier.tick()
+        assert on_their_way(server) == 29
+    await courier.tick()
+    assert (await waiting(broker), on_their_way(server)) == (29, 0)

@@ -1,0 +1,144 @@
+"""The listener: what others say is heard at once, and what was said while nobody listened is looked up."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from structlog.typing import EventDict
+
+from fennelq.broker.broker import Broker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
+from fennelq.broker.verbs import lifecycle
+from fennelq.broker.verbs import schedule as verbs
+from fennelq.model.codec import ANY_RESULT
+from fennelq.model.job import Job
+from fennelq.worker.listener import Listener
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+
+KEYS = AppKeys("shop")
+
+
+class Heard:
+    """What an executor was told."""
+
+    def __init__(self) -> None:
+        self.due: list[float] = []
+        self.changes = 0
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def forget(self) -> None:
+        self.due.clear()
+        self.changes = 0
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+async def listener(broker: Broker, heard: Heard) -> Listener:
+    """A listener that listens, and has said already that everything has to be looked up."""
+    listener = Listener("shop", broker, due=heard.due.append, schedules_changed=heard.changed)
+    await listener.tick()
+    await aeventually(lambda: listener.listening and heard.changes == 2)
+    heard.forget()
+    return listener
+
+
+def say(server: Server, channel: str, text: str) -> None:
+    with server.client() as client:
+        assert client.publish(channel, text) == 1
+
+
+async def test_whoever_begins_to_listen_looks_everything_up(broker: Broker, heard: Heard) -> None:
+    listener = Listener("shop", broker, due=heard.due.append, schedules_changed=heard.changed)
+    assert not listener.listening
+    await listener.tick()
+    await aeventually(lambda: listener.listening)
+    assert heard.due[0] == 0.0
+    assert heard.changes >= 1
+
+
+async def test_it_hears_that_something_is_due_sooner(
+    listener: Listener, heard: Heard, broker: Broker, mail: QueueKeys
+) -> None:
+    await broker.run(
+        lifecycle.enqueue(mail, [Job("mail", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=2500)])
+    )
+    await aeventually(lambda: heard.due == [2.5])
+    await broker.run(
+        lifecycle.enqueue(mail, [Job("mail", "2", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=5000)])
+    )
+    other = queue_keys("shop", "other")
+    await broker.run(
+        lifecycle.enqueue(other, [Job("other", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=1000)])
+    )
+    await aeventually(lambda: heard.due == [2.5, 1.0])
+
+
+async def test_it_hears_that_a_schedule_has_changed(listener: Listener, heard: Heard, broker: Broker) -> None:
+    await broker.run(verbs.schedule(KEYS, "put", "report", b"{}", 1))
+    await aeventually(lambda: heard.changes == 1)
+    assert heard.due == []
+
+
+@pytest.mark.parametrize("text", ["", "soon", "nan", "cron2"])
+async def test_what_it_does_not_understand_it_ignores(
+    listener: Listener, heard: Heard, server: Server, text: str
+) -> None:
+    say(server, KEYS["wake"], text)
+    say(server, KEYS["wake"], "cron")
+    await aeventually(lambda: heard.changes == 1)
+    assert [due for due in heard.due if due == due] == []
+    assert listener.listening
+
+
+async def test_other_apps_are_not_heard(listener: Listener, heard: Heard, server: Server) -> None:
+    with server.client() as client:
+        for other in ("fq:{shop2}:wake", "fq:{ashop/mail}:wake", "fq:{shop}:wake2"):
+            assert client.publish(other, "0") == 0
+
+
+async def test_a_connection_that_was_lost_is_made_again_and_everything_looked_up(
+    listener: Listener, heard: Heard, server: Server
+) -> None:
+    with server.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    await aeventually(lambda: listener.woken.is_set())
+    assert not listener.listening
+    await listener.tick()
+    await aeventually(lambda: listener.listening and heard.changes == 2)
+    assert heard.due == [0.0, 0.0]
+    say(server, KEYS["wake"], "1500")
+    await aeventually(lambda: heard.due[-1] == 1.5)
+
+
+async def test_while_it_listens_a_tick_does_nothing(listener: Listener, heard: Heard, server: Server) -> None:
+    for _ in range(3):
+        await listener.tick()
+    with server.client() as client:
+        assert cast("Any", client.pubsub_numpat()) == 2
+    assert heard.changes == 0
+
+
+async def test_a_user_who_may_not_subscribe_is_told_so_once_and_does_without(
+    server: Server, heard: Heard, logged: list[EventDict]
+) -> None:
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "+@all", "resetchannels")
+    broker = Broker(address_of(server.url.replace("redis://", "redis://deaf:pw@")))
+    listener = Listener("shop", broker, due=heard.due.append, schedules_changed=heard.changed)
+    await listener.tick()
+    await aeventually(lambda: any("NOPERM" in str(line.get("error")) for line in logged))
+    await listener.tick()
+    assert not listener.listening
+    assert [line["what"] for line in logged if line["event"] == "trouble"] == ["listening"]
+    await broker.close()
+    with server.client() as client:
+        client.execute_command("ACL", "DELUSER", "deaf")
