@@ -26,8 +26,10 @@ class Service(Protocol):
 async def tend(service: Service, *, retry_after: float = 1.0) -> None:
     """Tick for ever, sooner when the service has an event `woken` and it is set.
 
-    An error costs one tick, never the loop.
+    An error costs one tick, never the loop. A little jitter keeps the executors of a fleet from ticking in step, but
+    not a service that is `punctual`: it has an appointment.
     """
+    earliest = 1.0 if getattr(service, "punctual", False) else 0.9
     complaints = Complaints(service.name)
     woken: asyncio.Event | None = getattr(service, "woken", None)
     while True:
@@ -36,8 +38,7 @@ async def tend(service: Service, *, retry_after: float = 1.0) -> None:
         except Exception as error:
             complaints.about(error)
             pause = retry_after
-        # A little jitter keeps the executors of a fleet from ticking in step.
-        await _sleep(pause * random.uniform(0.9, 1.0), woken)
+        await _sleep(pause * random.uniform(earliest, 1.0), woken)
 
 
 async def _sleep(seconds: float, woken: asyncio.Event | None) -> None:

@@ -46,15 +46,16 @@ class Heartbeat:
         self._complaints = Complaints("renewing leases")
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
         self._since = self._last = -1.0
+        self._hold_off = lease
         self.beaten_ms = 0
         """The server's clock when it answered last."""
 
     @property
     def steady(self) -> bool:
-        """True after one whole lease of beats that were answered, the last of them not long ago. Whoever is not steady
-        does not judge others: it may itself have been paused or cut off, and so may Redis have been."""
+        """True after a whole lease of beats that were answered (two, if it was paused before), the last of them not
+        long ago. Whoever is not steady does not judge others: it may have been cut off, and so may Redis have been."""
         now = clock.monotonic()
-        return self._since >= 0 and now - self._since >= self._lease and now - self._last < self._lease / 2
+        return self._since >= 0 and now - self._since >= self._hold_off and now - self._last < self._lease / 2
 
     @property
     def answered(self) -> bool:
@@ -101,6 +102,10 @@ class Heartbeat:
 
     def _beaten(self) -> None:
         now = clock.monotonic()
-        if self._since < 0 or now - self._last > self._lease / 2:
-            self._since = now
+        if self._since < 0:
+            self._since, self._hold_off = now, self._lease
+        elif now - self._last > self._lease / 2:
+            # It was paused itself, perhaps by a call that keeps the interpreter to itself. Then somebody else runs that
+            # very call now and is as silent: to judge him after one lease would end in nobody ever finishing it.
+            self._since, self._hold_off = now, 2 * self._lease
         self._last = now

@@ -18,6 +18,7 @@ class Promoter:
     """Promotes for all queues of an executor, in one round trip."""
 
     name = "promoter"
+    punctual = True
 
     def __init__(
         self, broker: Broker, queues: Callable[[], Sequence[QueueKeys]], longest: Callable[[], float]

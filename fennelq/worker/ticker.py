@@ -36,6 +36,7 @@ class Ticker:
     """Looks for due schedules, and declares those of the code."""
 
     name = "ticker"
+    punctual = True
 
     def __init__(
         self,

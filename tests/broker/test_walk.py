@@ -36,7 +36,7 @@ from tests.kit.server import Server
 
 T = TypeVar("T")
 
-WALKS: Final = int(os.environ.get("WALKS", "150"))
+WALKS: Final = int(os.environ.get("WALKS", "100"))
 STEPS: Final = 60
 
 EXECUTORS = st.sampled_from(["anna", "berta", "clara", "dora"])
