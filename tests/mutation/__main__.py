@@ -139,7 +139,7 @@ def judged(mutants: list[Mutant]) -> Iterator[Verdict]:
         import_module(module)  # once, and not in every child
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for number, verdict in enumerate(pool.map(verdict_on, mutants), 1):
-            if not verdict.noticed:
+            if not verdict.noticed and key_of(verdict.mutant) not in EQUIVALENT:
                 print(f"\nsurvived  {verdict.mutant.name}\n    {verdict.mutant.before}", flush=True)
             elif sys.stdout.isatty():
                 print(f"\r{number}/{len(mutants)}", end="", flush=True)

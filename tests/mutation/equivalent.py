@@ -210,6 +210,18 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'known[4]' in: status == 'D' and known[4]",
         ),
     ],
+    "every server tested raises errors as texts; others may raise tables": [
+        (
+            "lib/settle.lua",
+            "local text = type(problem) == 'table' and problem.err or tostring(problem)",
+            "without 'problem.err' in: type(problem) == 'table' and problem.err",
+        ),
+        (
+            "lib/settle.lua",
+            "local text = type(problem) == 'table' and problem.err or tostring(problem)",
+            "without 'type(problem) == 'table' and problem.err' in: type(problem) == 'table' and problem.err or tostring(problem)",
+        ),
+    ],
 }
 
 EQUIVALENT: Final[dict[Key, str]] = {key: reason for reason, keys in BY_REASON.items() for key in keys}

@@ -37,4 +37,4 @@ local function remove(name)
 end
 
 -- Executors sleep until the next due time they know of.
-local function tell() redis.call('PUBLISH', prefix .. 'wake', 'cron') end
+local function tell() redis.pcall('PUBLISH', prefix .. 'wake', 'cron') end
