@@ -190,9 +190,10 @@ def test_what_was_deleted_from_the_due_ones_is_put_back_by_the_next_version(time
     assert timetable.due() == {"report": NEXT}
 
 
-def test_a_definition_that_nobody_can_read_is_replaced(timetable: Timetable) -> None:
+@pytest.mark.parametrize("strange", ["what?", "7", "null", "[]", ""])
+def test_a_definition_that_nobody_can_read_is_replaced(timetable: Timetable, strange: str) -> None:
     timetable.declare(V1, a_schedule())
-    timetable.redis.hset(timetable.keys.schedule("report"), "definition", "what?")
+    timetable.redis.hset(timetable.keys.schedule("report"), "definition", strange)
     timetable.declare(V2, a_schedule(every_ms=1000))
     assert timetable.due() == {"report": NOW + 1000}
 

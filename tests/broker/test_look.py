@@ -76,6 +76,15 @@ def test_an_entry_without_a_time_is_dropped_and_holds_up_nobody(timetable: Timet
     assert set(timetable.due()) == {"b"}
 
 
+@pytest.mark.parametrize("field", ["definition", "next"])
+def test_an_entry_of_which_something_is_missing_is_dropped(timetable: Timetable, field: str) -> None:
+    timetable.declare(V1, a_schedule("a"), a_schedule("b"))
+    timetable.redis.hdel(timetable.keys.schedule("a"), field)
+    timetable.clock.pass_by(MINUTE)
+    assert [seen.name for seen in timetable.look().due] == ["b"]
+    assert set(timetable.due()) == {"b"}
+
+
 def test_an_entry_without_a_schedule_is_dropped(timetable: Timetable) -> None:
     timetable.redis.zadd(timetable.keys["cron:due"], {"ghost": 1})
     assert timetable.look().due == []
@@ -138,6 +147,14 @@ def test_whoever_has_something_to_claim_is_given_time_for_it(timetable: Timetabl
     timetable.clock.pass_by(1000)
     awake = timetable.look(again=False).awake_ms
     timetable.clock.pass_by(2 * LATE)
+    assert timetable.look(again=False).awake_ms == awake
+
+
+def test_it_is_given_that_time_even_if_the_next_is_due_in_a_moment(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule("a", every_ms=1000), a_schedule("b", start_ms=NOW + 1010))
+    timetable.clock.pass_by(1000)
+    awake = timetable.look(again=False).awake_ms
+    timetable.clock.pass_by(LATE + 500)
     assert timetable.look(again=False).awake_ms == awake
 
 

@@ -60,6 +60,13 @@ def test_a_tick_cannot_be_claimed_again_after_its_job_has_come_and_gone(due: Tim
     assert due.out() == {}
 
 
+def test_ticks_that_make_no_job_are_claimed_once_too(due: Timetable) -> None:
+    seen = due.seen()
+    assert due.tick(seen, skipped=1)
+    assert not due.tick(seen, skipped=1)
+    assert due.state()["skipped"] == "1"
+
+
 def test_several_ticks_are_claimed_at_once(due: Timetable) -> None:
     runs = [NEXT, NEXT + MINUTE, NEXT + 2 * MINUTE]
     assert due.tick(due.seen(), runs=runs, next_ms=NEXT + 3 * MINUTE, skipped=4)

@@ -39,6 +39,15 @@ def test_when_the_last_has_started_nothing_queues(timetable: Timetable) -> None:
     assert timetable.look().queued == 0
 
 
+def test_runs_that_wait_for_nothing_that_is_known_start(timetable: Timetable) -> None:
+    waiting(timetable)
+    timetable.redis.hdel(timetable.keys.schedule("report"), "last_job")
+    timetable.clock.pass_by(1000)
+    (seen,) = timetable.look().waiting
+    assert seen.last_job == ""
+    assert timetable.unqueue(seen)
+
+
 def test_of_many_one_starts_it(timetable: Timetable) -> None:
     seen = waiting(timetable)
     with ThreadPoolExecutor(8) as pool:

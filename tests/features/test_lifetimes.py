@@ -28,8 +28,8 @@ BRIEFLY: Final[dict[str, Any]] = {
 KINDS = 10
 
 NO_DIARIES: Final = {"latency_tracking": "no", "slowlog_log_slower_than": "-1"}
-"""A server remembers slow calls, and 25 kB of latencies for every command it was ever told: half of all its memory here,
-and more with each command that is new. That is not what jobs leave behind."""
+"""A server remembers slow calls, and 25 kB of latencies for every command it was ever told: half of all its memory
+here, and more with each command that is new. That is not what jobs leave behind."""
 
 
 class Shop:

@@ -20,9 +20,7 @@ local VERSIONS = 50
 local known = redis.call('HMGET', cron_meta, 'digest', 'heard')
 local current, silence = known[1], math.abs(now - (tonumber(known[2]) or 0))
 
-if current and current ~= digest then
-  if redis.call('ZSCORE', cron_versions, digest) and silence < tonumber(patience) then return 0 end
-end
+if current ~= digest and redis.call('ZSCORE', cron_versions, digest) and silence < tonumber(patience) then return 0 end
 
 redis.call('HSET', cron_meta, 'digest', digest, 'heard', stamp)
 if current == digest then return 1 end

@@ -12,8 +12,8 @@ end
 
 -- When a definition runs; whatever else of it changes, a tick that is due stays due.
 local function times_of(definition)
-  local read, said = pcall(cjson.decode, definition)
-  if not read or type(said) ~= 'table' then return definition end
+  local _, said = pcall(cjson.decode, definition)
+  if type(said) ~= 'table' then return definition end
   local times = {}
   for _, field in ipairs({'cron', 'every_ms', 'tz', 'start_ms', 'end_ms'}) do times[#times + 1] = tostring(said[field]) end
   return table.concat(times, '|')
@@ -23,7 +23,7 @@ end
 local function put(name, definition, next_due, source)
   local state = state_of(name)
   local known = redis.call('HMGET', state, 'definition', 'next')
-  local same = known[1] and known[2] and times_of(known[1]) == times_of(definition)
+  local same = times_of(known[1]) == times_of(definition)
   redis.call('SADD', cron_names, name)
   redis.call('HSET', state, 'definition', definition, 'source', source)
   set_next(name, same and known[2] or next_due)
