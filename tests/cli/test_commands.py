@@ -60,6 +60,8 @@ class Terminal:
     def __init__(self, *words: str, folder: Path, **environment: str) -> None:
         self.pid, self._screen = pty.fork()
         if self.pid == 0:  # pragma: no cover - the child becomes another program
+            # A suite that runs in the background ignores Ctrl-C, and so would its children.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.chdir(folder)
             os.environ.update({"PYTHONPATH": str(PROJECT), "COLUMNS": "100", "LINES": "40", **environment})
             os.execv(sys.executable, [sys.executable, "-m", "fennelq", *words])
