@@ -87,8 +87,9 @@ def nothing(_: Site) -> Sent:
 
 
 def busy(site: Site) -> Sent:
-    """Short jobs, some of which fail once."""
-    return {**site.send(NUMBER - 4, jobs.work, 20), **site.send(4, jobs.flaky, 20)}
+    """Short jobs, which do not end all at once; some of them fail first."""
+    thirds = [site.send((NUMBER - 4) // 3, jobs.work, milliseconds) for milliseconds in (5, 20, 35)]
+    return {**site.send(4, jobs.flaky, 20), **thirds[0], **thirds[1], **thirds[2]}
 
 
 def scheduled(site: Site) -> Sent:
@@ -180,6 +181,8 @@ class Point(NamedTuple):
     end: str = "done"
     """What the jobs come to in the end."""
     row: str = "F2"
+    step: int = 0
+    """How many passings later it dies in each further round of the long run: none, where there is only one."""
 
     @property
     def name(self) -> str:
@@ -196,17 +199,17 @@ POINTS: Final = [
     Point("first_beat", 1),
     Point("opened", 1),
     *around("open", 1),
-    *around("fetch", 2),
+    *around("fetch", 2, step=1),
     Point("woken", 1, nothing, arrival),
     Point("answered:fetch", 3, nothing, arrival),
-    Point("before_handler", 1),
-    Point("before_handler", 40),
-    Point("after_handler", 1),
-    Point("after_handler", 40),
+    Point("before_handler", 1, step=7),
+    Point("before_handler", 40, step=7),
+    Point("after_handler", 1, step=7),
+    Point("after_handler", 40, step=7),
     *around("finish", 1),
-    *around("finish", 2),
+    *around("finish", 2, step=1),
     Point("before:finish", 1, simultaneous, concurrency=100, row="F10"),
-    *around("beat", 2, before=long),
+    *around("beat", 2, before=long, step=1),
     # Duties.
     *around("promote", 1, before=scheduled),
     *around("recover", 1, before=abandoned),
@@ -215,8 +218,8 @@ POINTS: Final = [
     *around("release", 1, before=long, meanwhile=farewell),
     *around("close", 1, before=nothing, meanwhile=idle_farewell),
     # Clients.
-    *around("enqueue", 10, before=nothing, doing="send"),
-    *around("cancel", 10, before=known, doing="cancel", end="cancelled"),
+    *around("enqueue", 10, before=nothing, doing="send", step=1),
+    *around("cancel", 10, before=known, doing="cancel", end="cancelled", step=1),
     *around("watch", 1, before=known, doing="watch"),
     *around("replay", 1, before=dead, doing="replay"),
     *around("forget", 1, before=dead, doing="forget", end="gone"),
@@ -259,7 +262,7 @@ class Aftermath:
     def _begin(self, point: Point) -> tuple[Point, Site, Process]:
         site = self.site(point)
         self.sent[site.queue] = dict(point.before(site))
-        armed = {"FENNELQ_CRASH": f"{point.at}:{point.nth + self._round}"}
+        armed = {"FENNELQ_CRASH": f"{point.at}:{point.nth + self._round * point.step}"}
         if point.doing:
             return point, site, self._client(point, site, armed)
         return point, site, self._executor(point, site, armed)
