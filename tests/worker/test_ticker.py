@@ -314,6 +314,15 @@ async def test_a_paused_schedule_misses_nothing(fleet: Fleet) -> None:
     assert fleet.runs() == [4]
 
 
+async def test_when_the_servers_clock_is_set_back_no_tick_runs_twice_and_none_is_lost(fleet: Fleet) -> None:
+    ticker = await fleet.started(a_schedule())
+    await fleet.minutes(2, ticker)
+    fleet.time.pass_by(-5 * MINUTE)
+    await fleet.minutes(7, ticker)
+    assert fleet.runs() == [1, 2, 3, 4]
+    assert (await fleet.state())["runs"] == "4"
+
+
 # While the run before goes on
 
 
