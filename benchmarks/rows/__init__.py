@@ -13,6 +13,7 @@ from benchmarks.rows.lanes import Lanes
 from benchmarks.rows.latency import Latency
 from benchmarks.rows.memory import Memory
 from benchmarks.rows.payload import Payload
+from benchmarks.rows.punctual import DueAtOnce, Punctual
 from benchmarks.rows.row import Row
 from benchmarks.rows.sleep import Sleep
 from benchmarks.rows.waits import Waits
@@ -29,6 +30,8 @@ FULL: Sequence[Row] = (
     Backlog(),
     Payload(),
     Waits(),
+    Punctual(),
+    DueAtOnce(),
     Imports(),
 )
 
@@ -44,6 +47,8 @@ QUICK: Sequence[Row] = (
     Backlog(rounds=5, large=100_000, measured=20_000),
     Payload(small_jobs=10_000, large_jobs=1_000),
     Waits(),
+    Punctual(),
+    DueAtOnce(),
     Imports(),
 )
 
