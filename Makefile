@@ -26,7 +26,7 @@ test: $(STAMP) ## the whole suite (T=tests/broker for a part, ARGS="-k retry -x"
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS) $(T)
 
 .PHONY: chaos
-chaos: $(STAMP) ## kill, pause and cut off workers for half an hour (SEED=1 does it again, DEMO=1 takes 20 seconds)
+chaos: $(STAMP) ## kill, pause and cut off workers for an hour (SEED=1 does it again, DEMO=1 takes 20 seconds)
 	$(if $(DEMO),$(PY) -m tests.chaos.demo,$(PY) -m pytest -p tests.chaos.long tests/chaos $(ARGS))
 
 .PHONY: mutate

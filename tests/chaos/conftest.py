@@ -34,8 +34,8 @@ def crew(spawn: Spawner, server: Server, ledger: Ledger) -> Iterator[Crew]:
 def a_server(used_servers: list[Server]) -> Iterator[Callable[..., Server]]:
     """`a_server(aof=True)`: one of the test's own, running.
 
-    What it has acknowledged is on disk, unless a test asks for less: with `everysec` Redis answers before it has written
-    while the disk is slow, and a kill at that moment loses what no worker can bring back.
+    What it has acknowledged is on disk, unless a test asks for less: with `everysec` Redis answers before it has
+    written while the disk is slow, and a kill at that moment loses what no worker can bring back.
     """
     made: list[Server] = []
 
