@@ -139,7 +139,7 @@ def guardian_of(project: Path) -> int:
 
 def eventually(holds: Callable[[], bool]) -> None:
     """For what another process does in its own time, and announces to nobody."""
-    eventually_within(holds, within=15)
+    eventually_within(holds, within=45)
 
 
 def answers(client: redis.Redis) -> bool:

@@ -159,8 +159,8 @@ def test_jobs_whose_delivery_was_lost_on_the_way_come_back(
 def test_outcomes_are_written_down_once_when_every_second_answer_is_lost(
     fleet: Fleet, proxy: Proxy, ledger: Ledger, server: Server, figure: Figure
 ) -> None:
-    number = scale.of(500, long=2_000)
-    fleet.start(url=proxy.url, concurrency=8)
+    number = scale.of(1_000, long=2_000)
+    fleet.start(url=proxy.url, concurrency=4)
     proxy.drop_replies(every_second(answers_of("finish")), cut=True)
     # They end one by one, so that there are many answers to lose.
     sent = send(server.url, lambda app: [call(app, jobs.work, 3 * (i % 11)) for i in range(number)])
@@ -322,6 +322,7 @@ def test_too_many_clients_are_waited_out(
         admin.config_set("maxclients", connected - 4)
         admin.client_kill_filter(_type="normal", skipme=True)
         admin.client_kill_filter(_type="pubsub", skipme=True)
+        eventually(lambda: admin.info("stats")["rejected_connections"] > 0, within=20)
         time.sleep(scale.of(3, long=10))  # so long there are too many
         refused = admin.info("stats")["rejected_connections"]
         admin.config_set("maxclients", before)
