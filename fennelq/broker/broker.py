@@ -47,6 +47,10 @@ class Broker:
         """Say a plain command and read its answer."""
         return command.read(await self._link.call(command.words, min(within, self._timeout)))
 
+    async def ask_all(self, commands: Sequence[Command[A]]) -> list[A]:
+        """Say many commands in one round trip."""
+        return await asyncio.gather(*map(self.ask, commands))
+
     async def run_all(self, verbs: Sequence[Verb[A]]) -> list[A]:
         """Say many verbs in one round trip."""
         return await asyncio.gather(*map(self.run, verbs))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from fennelq import clock
-from fennelq.broker.keys import LANES, QUARANTINE, QueueKeys
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys
 from fennelq.broker.verb import Command, text
 from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.outcome import failure_from_wire
@@ -100,6 +100,15 @@ def length(keys: QueueKeys, name: str) -> Command[int]:
     return Command(["ZCARD" if name in ("sched", "retry") else "XLEN", keys[name]], int)
 
 
+def pending(keys: QueueKeys, lane: str) -> Command[int]:
+    """Delivered and not yet settled, in one lane; 0 when nobody has ever served it."""
+
+    def read(reply: Any) -> int:
+        return int(reply[0])
+
+    return Command(["XPENDING", keys[lane], GROUP], read)
+
+
 def stats(keys: QueueKeys) -> Command[dict[str, int]]:
     """The queue's counters."""
 
@@ -107,6 +116,18 @@ def stats(keys: QueueKeys) -> Command[dict[str, int]]:
         return {text(reply[i]): int(reply[i + 1]) for i in range(0, len(reply), 2)}
 
     return Command(["HGETALL", keys["stats"]], read)
+
+
+def groups(keys: QueueKeys, lane: str) -> Command[str]:
+    """The last entry that was delivered of a lane."""
+
+    def read(reply: Any) -> str:
+        for group in reply:
+            facts = {text(group[i]): group[i + 1] for i in range(0, len(group), 2)}
+            return text(facts["last-delivered-id"])
+        return "0-0"
+
+    return Command(["XINFO", "GROUPS", keys[lane]], read)
 
 
 def dead(keys: QueueKeys, after: str, limit: int, *, newest_first: bool = False) -> Command[list[DeadJob]]:
