@@ -118,18 +118,6 @@ def stats(keys: QueueKeys) -> Command[dict[str, int]]:
     return Command(["HGETALL", keys["stats"]], read)
 
 
-def groups(keys: QueueKeys, lane: str) -> Command[str]:
-    """The last entry that was delivered of a lane."""
-
-    def read(reply: Any) -> str:
-        for group in reply:
-            facts = {text(group[i]): group[i + 1] for i in range(0, len(group), 2)}
-            return text(facts["last-delivered-id"])
-        return "0-0"
-
-    return Command(["XINFO", "GROUPS", keys[lane]], read)
-
-
 def dead(keys: QueueKeys, after: str, limit: int, *, newest_first: bool = False) -> Command[list[DeadJob]]:
     """A page of the DLQ, starting behind the entry `after` ('' for the beginning)."""
 
