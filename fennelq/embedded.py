@@ -376,7 +376,7 @@ class _Keeper:
 
     def __init__(self, data: Path, binary: str) -> None:
         self._data, self._binary = data, binary
-        self._log = self._right = -1
+        self._log = self._right = self._users = -1
         self._socket: Path | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS_ALLOWED)
@@ -384,6 +384,7 @@ class _Keeper:
     def open(self) -> None:
         """Returns when the server answers and users can find it."""
         self._log = _open_log()
+        self._users = os.open(USERS_LOCK, os.O_RDWR | os.O_CREAT, 0o600)  # now: it may be removed later
         self._right = _claim_data()
         self._socket = _choose_socket(self._data)
         self._launch(self._socket)
@@ -393,7 +394,7 @@ class _Keeper:
 
     def keep(self) -> None:
         """Returns when the last user is gone, when told to stop, or when the server dies too often."""
-        threading.Thread(target=_tell_when_deserted, daemon=True).start()
+        threading.Thread(target=_tell_when_deserted, args=[self._users], daemon=True).start()
         while signal.sigwait(_signals()) == signal.SIGCHLD:
             if not self._still_served():
                 return
@@ -470,9 +471,8 @@ def _expect(_number: int, _frame: object) -> None:
     """Never called: the signal is blocked."""
 
 
-def _tell_when_deserted() -> None:
+def _tell_when_deserted(users: int) -> None:
     """Blocks until the last user is gone, and keeps newcomers waiting from then until the guardian's end."""
-    users = os.open(USERS_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(users, fcntl.LOCK_EX)
     os.kill(os.getpid(), signal.SIGUSR1)
 
