@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
 import time
+from collections.abc import Collection, Generator
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +21,29 @@ def stay_on_two_cores() -> None:
     """The bars are for two cores shared by server, workers and client; children inherit the choice."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+
+
+@contextlib.contextmanager
+def apart(server: int) -> Generator[None]:
+    """The server alone on the first core; what is started meanwhile runs on the others. Without pinning (not on Linux)
+    everything stays where it is."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    ours = os.sched_getaffinity(0)
+    first, *others = sorted(ours)
+    _pin(server, {first})
+    os.sched_setaffinity(0, others or ours)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, ours)
+        _pin(server, ours)
+
+
+def _pin(process: int, cores: Collection[int]) -> None:
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
 
 
 class Neighbours:

@@ -77,6 +77,10 @@ class Server:
         self._process.wait()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def cpu_seconds(self) -> float:
         return process_seconds(self._process.pid)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from benchmarks.arena import Arena, Drained
 from benchmarks.contestant import Crew
 from benchmarks.figures import AtLeast, AtLeastOfFloor, AtMost, Line, Sample
+from benchmarks.machine import apart
 from benchmarks.rows.row import Row
 
 
@@ -38,20 +39,34 @@ class Drain(Row):
 
 @dataclass(frozen=True)
 class TwoProcesses(Row):
-    """Two workers and the server share two cores, so 2 / (worker + server CPU per job) is the limit."""
+    """Two workers and the server share two cores, so 2 / (worker + server CPU per job) is the limit.
+
+    Where the kernel puts three processes on two cores decides up to a fifth of it, for the floor as well, so
+    the bar is held with the server on a core of its own (docs/adr/0007)."""
 
     name = "two"
     lines = (
         Line("drain, 2 processes, c=32 each", "jobs_per_s", "jobs/s"),
-        Line("  share of what two cores allow", "of_two_cores", "%", AtLeast(85), AtLeast(95)),
+        Line("  share of what two cores allow", "of_two_cores", "%"),
+        Line("  the same, server on its own core", "of_two_cores_apart", "%", AtLeast(85), AtLeast(95)),
         Line("  worker CPU per job", "worker_us", "us", digits=1),
         Line("  server CPU per job", "server_us", "us", digits=1),
     )
     jobs: int = 90_000
 
     def measure(self, arena: Arena) -> Sample:
+        drained = self._drain(arena)
+        with apart(arena.server.pid):
+            apart_drained = self._drain(arena)
+        shares = {"of_two_cores": _share(drained), "of_two_cores_apart": _share(apart_drained)}
+        return Sample({**figures_of(drained), **shares})
+
+    def _drain(self, arena: Arena) -> Drained:
         arena.fill(self.jobs)
         with arena.worker(Crew(processes=2)) as worker:
-            drained = arena.drain(worker, self.jobs, processes=2)
-        possible = 2e6 / (drained.worker_us + drained.server_us)
-        return Sample({**figures_of(drained), "of_two_cores": drained.jobs_per_s / possible * 100})
+            return arena.drain(worker, self.jobs, processes=2)
+
+
+def _share(drained: Drained) -> float:
+    """Of what two cores allow, in percent."""
+    return drained.jobs_per_s * (drained.worker_us + drained.server_us) / 2e6 * 100

@@ -239,6 +239,10 @@ def _by_queue(reply: Any, queues: Sequence[QueueKeys]) -> list[tuple[QueueKeys, 
 
 def _job_of(fields: Any) -> tuple[str, str]:
     """Job and delivery number of an entry; what no arrow has written is no job, and the fetch drops it."""
-    if isinstance(fields, list) and len(fields) == 4 and fields[0] == b"i":  # pyright: ignore[reportUnknownArgumentType]
-        return text(fields[1]), text(fields[3])
-    return "", "1"
+    match fields:
+        case [b"i", job]:
+            return text(job), "1"
+        case [b"i", job, b"n", deliveries]:
+            return text(job), text(deliveries)
+        case _:
+            return "", "1"

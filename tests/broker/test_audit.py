@@ -123,6 +123,10 @@ HARM: dict[str, tuple[Harm, str]] = {
         lambda desk: desk.redis.pexpire(desk.keys.record("dead"), DAY),
         r"job dead .*: it has not ended for good, and its record expires",
     ),
+    "somebody waits for a job that is not marked": (
+        lambda desk: desk.redis.hset(desk.keys.record("later"), "W", "app"),
+        r"job later .*: its end concerns others, and its record is not marked",
+    ),
     "an ended record does not": (
         lambda desk: desk.redis.persist(desk.keys.record("cancelled")),
         r"job cancelled .*: it has ended, and its record never expires",

@@ -21,7 +21,7 @@ def test_a_job_is_created_in_the_normal_lane_and_its_record_names_the_entry(desk
     assert desk.enqueue(a_job("7")) == [1]
     ((entry, fields),) = desk.entries("s")
     record = desk.record("7")
-    assert fields == {"i": "7", "n": "1"}
+    assert fields == {"i": "7"}
     assert before <= int(record.pop("c")) <= desk.now()
     assert record == {"t": "app:welcome", "a": "[42]", "p": f"s/{entry}"}
     assert desk.record_ttl("7") == -1

@@ -507,7 +507,7 @@ def test_an_idempotency_key_of_a_wrong_type_does_not_spoil_an_outcome(desk: Desk
     desk.redis.delete(desk.idem("app:welcome:42"))
 
 
-@pytest.mark.parametrize("entry", ["no-entry", "", "1-2-3"])
+@pytest.mark.parametrize("entry", ["no-entry", "", "1-2-3", "99999999999999999999-0"])
 def test_a_token_that_cannot_be_one_is_nobodys_and_the_others_settle(desk: Desk, entry: str) -> None:
     deliveries = desk.executing(*some_jobs(3))
     strange = deliveries[1]._replace(entry=entry)
@@ -515,17 +515,53 @@ def test_a_token_that_cannot_be_one_is_nobodys_and_the_others_settle(desk: Desk,
     assert desk.waiting() == ["2"]
 
 
-@pytest.mark.audit(lost={"mail:2"})
-def test_a_lane_that_vanished_does_not_keep_the_others_from_settling(desk: Desk) -> None:
+@pytest.mark.parametrize("instead", ["nothing", "a string", "an empty lane"])
+def test_what_ran_when_its_lane_vanished_is_settled_like_the_others(desk: Desk, instead: str) -> None:
     deliveries = desk.executing(a_job("1"), a_job("2", priority="low"), a_job("3"))
     desk.redis.delete(desk.keys["s:low"])
-    desk.redis.set(desk.keys["s:low"], "what?")
-    assert sorted(zip([d.key for d in deliveries], desk.finish(deliveries), strict=True)) == [
-        ("1", 1),
-        ("2", 0),
-        ("3", 1),
-    ]
-    desk.redis.delete(desk.keys["s:low"])
+    if instead == "a string":
+        desk.redis.set(desk.keys["s:low"], "what?")
+    elif instead == "an empty lane":
+        desk.open()
+    assert desk.finish(deliveries) == [1, 1, 1]
+    assert [desk.record(key)["s"] for key in "123"] == ["S", "S", "S"]
+    if instead == "a string":
+        desk.redis.delete(desk.keys["s:low"])
+
+
+# A batch that is not all the caller's: the records tell which runs are
+
+
+def test_of_a_batch_the_runs_that_were_taken_away_change_nothing(desk: Desk) -> None:
+    deliveries = desk.executing(*some_jobs(4))
+    desk.release([deliveries[1]])
+    desk.take("berta")
+    desk.release([deliveries[2]])
+    assert desk.finish(deliveries) == [1, 0, 0, 1]
+    assert [desk.record(key)["s"] for key in "1234"] == ["S", "X", "Q", "S"]
+    assert desk.stats()["S"] == 2
+    assert len(desk.pending()) == 1
+
+
+def test_of_a_batch_what_was_settled_before_is_told_so(desk: Desk) -> None:
+    deliveries = desk.executing(*some_jobs(3))
+    desk.finish(deliveries[:1])
+    assert desk.finish(deliveries) == [2, 1, 1]
+
+
+@pytest.mark.audit(lost={"mail:2"})
+@pytest.mark.parametrize("record", [None, "of a wrong type"])
+def test_of_such_a_batch_an_entry_without_a_record_is_dropped(desk: Desk, record: str | None) -> None:
+    deliveries = desk.executing(*some_jobs(3))
+    desk.release([deliveries[0]])
+    desk.redis.delete(desk.keys.record("2"))
+    if record:
+        desk.redis.set(desk.keys.record("2"), record)
+    assert desk.finish(deliveries) == [0, 0, 1]
+    assert not desk.pending()
+    assert desk.waiting() == ["1"]
+    assert desk.stats()["dropped"] == 1
+    desk.redis.delete(desk.keys.record("2"))
 
 
 def test_a_job_whose_record_vanished_leaves_a_tombstone(desk: Desk) -> None:

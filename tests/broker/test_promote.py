@@ -21,7 +21,7 @@ def test_a_due_job_goes_to_its_lane_as_a_new_entry(desk: Desk) -> None:
     assert desk.promote() == (1, -1)
     ((entry, fields),) = desk.entries("s")
     record = desk.record()
-    assert fields == {"i": "1", "n": "1"}
+    assert fields == {"i": "1"}
     assert (record["s"], record["p"]) == ("Q", f"s/{entry}")
     assert desk.due() == {}
     assert desk.stats() == {}

@@ -17,7 +17,7 @@ def test_a_released_job_waits_again_under_a_new_token(desk: Desk) -> None:
     ((entry, fields),) = desk.entries("s")
     record = desk.record()
     assert entry != delivery.entry
-    assert fields == {"i": "1", "n": "1"}
+    assert fields == {"i": "1"}
     assert (record["s"], record["p"]) == ("Q", f"s/{entry}")
     assert desk.pending() == {}
     assert desk.stats() == {"released": 1}

@@ -29,7 +29,7 @@ local picture = {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   local kind, content = redis.call('TYPE', key).ok, {}
   if kind == 'hash' then
-    content = redis.call('HMGET', key, 's', 'p', 'k')
+    content = redis.call('HMGET', key, 's', 'p', 'k', 'z', 'W', 'H', 'L')
   elseif kind == 'zset' then
     content = redis.call('ZRANGE', key, 0, -1)
   elseif kind == 'list' then
@@ -108,6 +108,8 @@ class _Record(NamedTuple):
     place: str
     idem: str
     expires: int
+    unmarked: bool
+    """Its end concerns others, and the one who settles it is not told so."""
 
 
 class _Problem(NamedTuple):
@@ -170,8 +172,9 @@ class _Queue:
 
     def _sort(self, key: _Key, job: str) -> None:
         if key.name.startswith("j:"):
-            status, place, idem = (_text(value or b"") for value in key.content)
-            self.records[job] = _Record(status or "Q", place, idem, key.expires)
+            status, place, idem = (_text(value or b"") for value in key.content[:3])
+            unmarked = key.content[3] is None and any(key.content[i] is not None for i in (2, 4, 5, 6))
+            self.records[job] = _Record(status or "Q", place, idem, key.expires, unmarked)
         elif key.type == "stream":
             self.streams[key.name] = _stream(key.content)
         elif key.name in SETS:
@@ -227,6 +230,8 @@ class _Queue:
             yield f"{there or 'no'} such entr{'ies are' if there > 1 else 'y is'} there: it can never go on"
         if record.expires >= 0:
             yield "it has not ended for good, and its record expires"
+        if record.unmarked:
+            yield "its end concerns others, and its record is not marked"
         if record.status not in self._statuses_at(record.place):
             yield "that is no place for a job of this status"
         if record.status == "X" and not self._owner(record.place):

@@ -8,7 +8,7 @@
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience, why
 --@each job
---@include now, keys, fields, place, history, later, settle
+--@include now, keys, fields, place, run, history, later, settle
 --@flags allow-oom
 
 local envelope = cjson.encode({cancelled = why})

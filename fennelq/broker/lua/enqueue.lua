@@ -47,6 +47,7 @@ local function with_extras(fields, args, more)
   add('k', more.k and ((more.w > 0 and '~' or '=') .. more.k))
   add('M', more.d)
   add('L', more.l)
+  add(MARK, (more.k or more.l) and '')
   add('u', more.u)
   add('h', more.u and redis.sha1hex(args))
   return fields
@@ -66,7 +67,7 @@ local function create(job, lane, due, task, args, extra)
     redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, args, more)))
     keep_lane(record, lane)
   else
-    local place = lane .. '/' .. redis.call('XADD', prefix .. lane, '*', 'i', job, 'n', '1')
+    local place = lane .. '/' .. add_entry(lane, job, 1)
     if more then
       redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 'p', place, 'c', stamp}, args, more)))
     else

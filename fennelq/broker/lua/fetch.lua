@@ -8,18 +8,19 @@
 -- What may not run is settled here. An entry whose record is gone, of a wrong type, or says it is elsewhere is dropped
 -- and counted: a job is where its record says it is.
 --
--- Answers: {jobs (10 values each), drained 0/1, ms to the next due time or -1, lanes without a group}
+-- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group}
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
 --@each lane, entry, job, deliveries
---@include now, keys, fields, place, history, later, settle
+--@include now, keys, fields, place, run, history, later, settle
 --@flags allow-oom
 
 local BYTES = 1048576
 local ENTRIES = 1000
 local VERSION = 1
 
+local run = consumer .. ' ' .. stamp .. ' '
 local jobs, taken, bytes, met = {}, 0, 0, 0
 
 local function drop(lane, entry)
@@ -37,12 +38,17 @@ local function close_failed(lane, entry, job, kind, type, problem, why)
   close(lane, entry, job, kind, failure)
 end
 
-local function start(lane, entry, job, deliveries, record, f)
-  local fence = tostring((tonumber(f.f) or 0) + 1)
-  redis.call('HSET', record, 's', 'X', 'w', consumer, 'b', stamp, 'f', fence)
+-- What a first run of a plain call would only repeat is left out of the answer, because every word of it costs.
+local function start(job, deliveries, record, f)
+  local starts = 1
+  if f.w then starts = select(3, run_of(f.w)) + 1 end
+  redis.call('HSET', record, 's', 'X', 'w', run .. starts)
+  local rest = ''
+  if f.w or f.n or f.o or deliveries > 1 then
+    rest = string.format('%d %d %d ', deliveries, starts, tonumber(f.n) or 0) .. (f.o or '')
+  end
   local n = #jobs
-  jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = lane, entry, job, f.t, f.a
-  jobs[n + 6], jobs[n + 7], jobs[n + 8], jobs[n + 9], jobs[n + 10] = f.o or '', tonumber(f.n) or 0, deliveries, fence, tonumber(f.c) or 0
+  jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = f.p, job, f.t, f.a, tonumber(f.c) or 0, rest
   taken = taken + 1
   bytes = bytes + #f.a + 200
 end
@@ -64,14 +70,14 @@ local function admit(lane, entry, job, deliveries)
   elseif expires and expires <= now and f.s ~= 'X' then
     close(lane, entry, job, 'K', '{"cancelled":"expired"}')
   else
-    start(lane, entry, job, deliveries, record, f)
+    start(job, deliveries, record, f)
   end
 end
 
--- Entries read like {'i', job, 'n', deliveries}; anything else was not written by an arrow and admits no job.
+-- Anything that `add_entry` cannot have written admits no job.
 local function admit_entry(lane, entry, fields)
-  if fields and fields[1] == 'i' and fields[3] == 'n' then
-    admit(lane, entry, fields[2], tonumber(fields[4]) or 1)
+  if fields and fields[1] == 'i' and (not fields[3] or fields[3] == 'n') then
+    admit(lane, entry, fields[2], deliveries_in(fields))
   else
     admit(lane, entry, nil)
   end

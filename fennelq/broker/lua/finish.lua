@@ -1,43 +1,64 @@
 -- finish: settles a batch of runs.
 --
--- XACK is the gate: it answers 1 to exactly one caller, because every re-delivery is a new entry. Who gets 0 is no longer
--- the owner and changes nothing, unless the record says that this very token settled the job already: then a reply was
--- lost and the answer is "done by you".
+-- XACK is the gate: it counts an entry for exactly one caller, because every re-delivery is a new entry. One XACK asks for
+-- all runs of a lane; nearly always it counts them all. When it does not, the records tell which: the arrow that took a
+-- job away has written there where it went. Who is no longer the owner changes nothing, unless the record says that this
+-- very token settled the job already: then a reply was lost and the answer is "done by you".
 --
 -- Answers, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience
 --@each place, job, ending, value
---@include now, keys, place, history, later, settle
+--@include now, keys, place, run, history, later, settle
 --@flags allow-oom
 
-local gone = {}
-
-local function remove(lane, entry)
-  local ids = gone[lane]
-  if ids then ids[#ids + 1] = entry else gone[lane] = {entry} end
+local entries, lane_of, entry_of = {}, {}, {}
+for i = first, #ARGV, stride do
+  local lane, entry = string.match(ARGV[i], '^([^/]+)/(%d+%-%d+)$')
+  if lane then
+    local ids = entries[lane]
+    if ids then ids[#ids + 1] = entry else entries[lane] = {entry} end
+    lane_of[i], entry_of[i] = lane, entry
+  end
 end
 
-local function done_before(job, place)
-  local known = redis.pcall('HMGET', record_of(job), 's', 'p', 'T')
-  if known.err or not known[1] or known[1] == 'Q' or known[1] == 'X' then return known.err == nil and known[3] == place end
-  return known[2] == place or known[3] == place
+local all_ours = {}
+for lane, ids in pairs(entries) do
+  all_ours[lane] = redis.pcall('XACK', prefix .. lane, GROUP, unpack(ids)) == #ids
+end
+
+local function remove(lane, entry)
+  redis.pcall('XACK', prefix .. lane, GROUP, entry)
+  return redis.pcall('XDEL', prefix .. lane, entry) == 1
 end
 
 -- `ending` is the kind and its number in one word, because every word of a call costs: S3600000, R1500, Z+60000.
+local function settle_run(i)
+  settle_job(ARGV[i + 1], ARGV[i], string.sub(ARGV[i + 2], 1, 1), string.sub(ARGV[i + 2], 2), ARGV[i + 3])
+  return 1
+end
+
+-- One of a batch that were not all ours. An entry that was, of a job that is elsewhere or nowhere, is dropped.
+local function settle_by_record(i)
+  local place, lane = ARGV[i], lane_of[i]
+  local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), 's', 'p', 'T')
+  local status, at, settled = known[1], known[2], known[3]
+  if lane and status == 'X' and at == place then
+    remove(lane, entry_of[i])
+    return settle_run(i)
+  end
+  if lane and at ~= place and remove(lane, entry_of[i]) then count('dropped') end
+  local ended = status and status ~= 'Q' and status ~= 'X'
+  return (settled == place or ended and at == place) and 2 or 0
+end
+
 local answers = {}
 for i = first, #ARGV, stride do
-  local place, job, ending = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local lane, entry = split(place)
-  if lane and redis.pcall('XACK', prefix .. lane, GROUP, entry) == 1 then
-    remove(lane, entry)
-    settle_job(job, place, string.sub(ending, 1, 1), string.sub(ending, 2), ARGV[i + 3])
-    answers[#answers + 1] = 1
-  else
-    answers[#answers + 1] = done_before(job, place) and 2 or 0
-  end
+  answers[#answers + 1] = all_ours[lane_of[i]] and settle_run(i) or settle_by_record(i)
 end
-for lane, ids in pairs(gone) do redis.call('XDEL', prefix .. lane, unpack(ids)) end
+for lane, ids in pairs(entries) do
+  if all_ours[lane] then redis.call('XDEL', prefix .. lane, unpack(ids)) end
+end
 write_counts()
 return answers

@@ -4,7 +4,7 @@
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience, limit
---@include now, keys, fields, place, history, later, settle
+--@include now, keys, fields, place, run, history, later, settle
 --@flags allow-oom
 
 local purged, met = 0, 0

@@ -16,7 +16,7 @@
 --
 --@keys stats, sched, retry, dlq, swept, sweep, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, deaths
---@include now, keys, fields, place, history, later, settle
+--@include now, keys, fields, place, run, history, later, settle
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3
@@ -35,7 +35,7 @@ end
 
 -- The job has killed, or lost, its executor too often.
 local function give_up(lane, entry, job, f, deliveries)
-  local death = death_of[f.w or ''] or 'nothing is known of the last death'
+  local death = death_of[run_of(f.w) or ''] or 'nothing is known of the last death'
   local failure = cjson.encode({
     type = 'CrashLoop', traceback = '', reason = 'crash_loop', tries = tonumber(f.n) or 0,
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
@@ -55,13 +55,13 @@ local function requeue(lane, job, f, deliveries)
 end
 
 local function recover(lane, entry, fields)
-  local job, deliveries = fields[2], tonumber(fields[4]) or 1
+  local job, deliveries = fields[2], deliveries_in(fields)
   local record = job and record_of(job)
   local f = record and load(record)
   if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
     vanished = vanished + 1
   else
-    remember(record, job, 'recovered', death_of[f.w or ''])
+    remember(record, job, 'recovered', death_of[run_of(f.w) or ''])
     if deliveries >= (tonumber(f.M) or tonumber(max_deliveries)) then
       give_up(lane, entry, job, f, deliveries)
     else

@@ -8,7 +8,7 @@
 --@keys stats, s, s:high, s:low, iso
 --@args prefix, why
 --@each lane, entry
---@include now, keys, fields, place, history
+--@include now, keys, fields, place, run, history
 --@flags allow-oom
 
 local STRANDINGS = 10
@@ -25,7 +25,7 @@ local function put_back(lane, entry, fields)
   local f = record and load(record)
   if not f or f.p ~= lane .. '/' .. entry then return 0 end
   remember(record, job, why)
-  ready(record, job, lane, deliveries_after(record, f, tonumber(fields[4]) or 1))
+  ready(record, job, lane, deliveries_after(record, f, deliveries_in(fields)))
   return 1
 end
 

@@ -7,7 +7,7 @@
 --@keys stats, dlq, s, s:high, s:low
 --@args prefix
 --@each entry
---@include now, keys, fields, place, history
+--@include now, keys, fields, place, run, history
 
 -- Takes the job's key again; false when another job holds it.
 local function take_key_again(job, idem)

@@ -14,7 +14,7 @@
 
 local function register(record, watchers)
   if not watchers then
-    redis.call('HSET', record, 'W', channel)
+    redis.call('HSET', record, 'W', channel, MARK, '')
   elseif not string.find(' ' .. watchers .. ' ', ' ' .. channel .. ' ', 1, true) then
     redis.call('HSET', record, 'W', watchers .. ' ' .. channel)
   end

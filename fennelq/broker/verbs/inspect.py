@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -169,6 +170,7 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
     status = _STATUS.get(said.get("s", "Q"), Status.UNKNOWN)
     failure = failure_from_wire(raw["x"])[0] if "x" in raw else None
     place = said.get("p")
+    owner, started, starts = _run(said.get("w", ""))
     return JobInfo(
         id=f"{queue}:{key}",
         task=said.get("t", ""),
@@ -176,13 +178,13 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
         status=status,
         priority=_PRIORITY.get(said.get("m") or said.get("p", "").partition("/")[0], "normal"),
         tries=int(said.get("n", 0)) + (1 if said.get("s") in ("X", "S", "N") else 0),
-        deliveries=int(said.get("f", 0)),
+        deliveries=starts,
         place=None if status.ended and status is not Status.DEAD else place,
-        owner=said.get("w") if status is Status.EXECUTING else None,
+        owner=owner if status is Status.EXECUTING else None,
         reason=said.get("y"),
         error=failure,
         enqueued_at=_moment(said, "c", clock.from_ms),
-        started_at=_moment(said, "b", clock.from_ms),
+        started_at=clock.from_ms(started) if started else None,
         ended_at=_moment(said, "z", clock.from_ms),
         expires_at=_moment(said, "E", clock.from_ms),
         replays=int(said.get("R", 0)),
@@ -192,8 +194,14 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
     )
 
 
+def _run(text: str) -> tuple[str | None, int, int]:
+    """The latest start of a job: who runs it, since when, and how many starts there have been."""
+    found = re.fullmatch(r"(.*) (\d+) (\d+)", text, re.ASCII)
+    return (found[1], int(found[2]), int(found[3])) if found else (None, 0, 0)
+
+
 def _moment(said: dict[str, str], field: str, of: Callable[[int], Any]) -> Any:
-    return of(int(said[field])) if field in said else None
+    return of(int(said[field])) if said.get(field) else None
 
 
 def _headers(options: bytes) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -192,19 +192,25 @@ def _extra(job: AnyJob) -> bytes:
 def _catch(queue: str, reply: Any) -> Catch:
     flat, drained, due, missing = reply
     return Catch(
-        [_delivery(queue, flat, i) for i in range(0, len(flat), 10)] if flat else [],
+        [_delivery(queue, flat, i) for i in range(0, len(flat), 6)] if flat else [],
         drained == 1,
         due,
         bool(missing),
     )
 
 
+_FIRST_RUN: Final = (1, 1, 0, b"")
+"""Deliveries, fence, tries and options of a plain call that runs for the first time."""
+
+
 def _delivery(queue: str, flat: list[Any], i: int) -> Delivery:
-    lane, entry, key, task, args, options, tries, deliveries, fence, created = flat[i : i + 10]
+    place, key, task, args, created, rest = flat[i : i + 6]
+    lane, _, entry = place.decode().partition("/")
+    deliveries, fence, tries, options = rest.split(b" ", 3) if rest else _FIRST_RUN
     return Delivery(
         queue,
-        lane.decode(),
-        entry.decode(),
+        lane,
+        entry,
         key.decode("utf-8", "backslashreplace"),
         task.decode("utf-8", "backslashreplace"),
         args,
@@ -212,7 +218,7 @@ def _delivery(queue: str, flat: list[Any], i: int) -> Delivery:
         int(tries),
         int(deliveries),
         int(fence),
-        int(created),
+        created,
     )
 
 

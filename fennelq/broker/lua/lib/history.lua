@@ -3,9 +3,9 @@
 local HISTORY = 50
 
 local function remember(record, job, what, more)
-  local run = redis.call('HMGET', record, 'w', 'b')
-  local line = cjson.encode({at = now, what = what, owner = run[1] or nil, begun = tonumber(run[2] or nil), more = more})
+  local owner, begun = run_of(redis.call('HGET', record, 'w'))
+  local line = cjson.encode({at = now, what = what, owner = owner, begun = tonumber(begun), more = more})
   redis.pcall('RPUSH', history_of(job), line)
   redis.pcall('LTRIM', history_of(job), -HISTORY, -1)
-  redis.call('HSET', record, 'H', '1')
+  redis.call('HSET', record, 'H', '1', MARK, '')
 end

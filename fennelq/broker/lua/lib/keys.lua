@@ -11,4 +11,8 @@ local function named_by(name)
   return type(job) == 'string' and job
 end
 
+-- A record is marked when its end concerns others: somebody waits, or a key or a history ends with it. The mark is the
+-- field of its end, empty until then, so that success learns from the write it makes anyway whether to look further.
+local MARK = 'z'
+
 local function split(place) return string.match(place or '', '^([^/]+)/(.+)$') end

@@ -10,8 +10,9 @@ end
 
 -- The record stays at least as long as its result, long enough for a late retry of delay() to find it, and, when it was
 -- handed over from another slot, long enough for a hand-over that is repeated.
+local record_ms = tonumber(record_ttl)
 local function keep_for(ttl, least)
-  local keep = tonumber(ttl) > tonumber(record_ttl) and ttl or record_ttl
+  local keep = tonumber(ttl) > record_ms and ttl or record_ttl
   return least and tonumber(least) > tonumber(keep) and least or keep
 end
 
@@ -44,10 +45,9 @@ local settle = {}
 
 -- Success: the result, and how long it is kept. The arguments have served; `p` goes on naming the token that settled.
 function settle.S(record, job, _, kind, ttl, envelope)
-  -- A record with the four fields of enqueue and the four of fetch has nobody waiting, no key, no history.
-  local plain = redis.call('HLEN', record) == 8
+  -- `z` is new unless the record was `marked`: most jobs have nobody waiting, no key, no history.
+  local plain = redis.call('HSET', record, 's', kind, 'z', stamp, 'a', '') == 1
   local known = plain and {} or redis.call('HMGET', record, 'W', 'k', 'H', 'L')
-  redis.call('HSET', record, 's', kind, 'z', stamp, 'a', '')
   publish_result(record, job, envelope, ttl, known[1])
   end_of_record(record, job, known[2], known[3], keep_for(ttl, known[4]))
 end
