@@ -12,6 +12,7 @@ import pytest
 
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
+from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, as_is
 from fennelq.broker.verbs import lifecycle
 from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
@@ -562,6 +563,21 @@ def test_of_such_a_batch_an_entry_without_a_record_is_dropped(desk: Desk, record
     assert desk.waiting() == ["1"]
     assert desk.stats()["dropped"] == 1
     desk.redis.delete(desk.keys.record("2"))
+
+
+@pytest.mark.parametrize("name", ["dlq", "stats"])
+def test_nothing_is_settled_while_there_is_no_room_for_the_dead(desk: Desk, name: str) -> None:
+    deliveries = desk.executing(a_job("1"), a_job("2"))
+    desk.enqueue(a_job("9"))
+    desk.redis.delete(desk.keys[name])
+    desk.redis.set(desk.keys[name], "what?")
+    before = desk.everything()
+    for say in (lambda: desk.finish(deliveries, DEAD), desk.take, lambda: desk.cancel("9"), desk.purge):
+        with pytest.raises(ReplyError, match=f"WRONGTYPE .*{name} is a string and should be"):
+            say()
+    assert desk.everything() == before
+    desk.redis.delete(desk.keys[name])
+    assert desk.finish(deliveries, DEAD) == [1, 1]
 
 
 def test_a_job_whose_record_vanished_leaves_a_tombstone(desk: Desk) -> None:

@@ -1,5 +1,14 @@
 -- Writes down how a job ended or goes on. The caller has taken the job out of its place, or won the XACK that lets it.
 -- One fragment serves finish, fetch (expired), cancel, purge and recover, so an outcome looks the same whoever wrote it.
+--
+-- Nothing may fail once a job has left its place, so the keys that any end may need are looked at before.
+for name, kind in pairs({[stats] = 'hash', [dlq] = 'stream'}) do
+  local found = redis.call('TYPE', name).ok
+  if found ~= kind and found ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. name .. ' is a ' .. found .. ' and should be a ' .. kind .. ': rename or delete it')
+  end
+end
+
 local counts = {}
 
 local function count(what, n) counts[what] = (counts[what] or 0) + (n or 1) end
