@@ -297,7 +297,7 @@ class Aftermath:
         fleet.stop()
 
 
-@pytest.fixture(scope="module", params=range(scale.of(1, long=10)))
+@pytest.fixture(scope="module", params=range(scale.of(1, long=20)))
 def aftermath(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Aftermath]:
