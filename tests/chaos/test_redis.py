@@ -305,7 +305,7 @@ def _can_write(admin: redis.Redis) -> bool:
 
 @pytest.mark.audit(unfinished=True)
 def test_a_stuck_job_costs_a_few_kilobytes(server: Server, figure: Figure) -> None:
-    number, each = scale.of(20_000, long=200_000), 100
+    number, each = scale.of(20_000, long=1_000_000), 100
     costs: dict[int, int] = {}
     for stuck in (0, 1):
         server.flush()
