@@ -108,9 +108,8 @@ class Task(Generic[P, R]):
         **when: Unpack[When],
     ) -> Schedule:
         """Declare that this task runs on a cron schedule, with these arguments."""
-        job: Callable[..., Job[R]] = self.job
-        described = job(*args, **(kwargs or {}))
-        return self.app.schedules.declare(described, name=name, cron=expression, every=None, when=when)
+        job = self._call(args, kwargs)
+        return self.app.schedules.declare(job, name=name, cron=expression, every=None, when=when)
 
     def every(
         self,
@@ -123,9 +122,8 @@ class Task(Generic[P, R]):
         **when: Unpack[When],
     ) -> Schedule:
         """Declare that this task runs at an interval, with these arguments."""
-        job: Callable[..., Job[R]] = self.job
-        described = job(*args, **(kwargs or {}))
-        return self.app.schedules.declare(described, name=name, cron=None, every=interval, when=when)
+        job = self._call(args, kwargs)
+        return self.app.schedules.declare(job, name=name, cron=None, every=interval, when=when)
 
     @property
     def sync(self) -> BlockingTask[P, R]:
@@ -142,6 +140,11 @@ class Task(Generic[P, R]):
         self._wire = said.to_wire()
         self._most_bytes = self.app.settings.max_payload_bytes
         self._plain = not self._wire and merged.said().keys() <= _NOT_OF_THE_JOB
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Job[R]:
+        """A call of which no type checker knows whether it fits."""
+        job: Callable[..., Job[R]] = self.job
+        return job(*args, **(kwargs or {}))
 
     def _described(self, encoded: bytes) -> Job[R]:
         merged = self._merged

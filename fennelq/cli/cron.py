@@ -18,7 +18,21 @@ from fennelq.cli.dlq import agree
 from fennelq.cli.enqueue import described
 from fennelq.cli.exits import Exit, Problem
 from fennelq.cli.job import ended, print_result
-from fennelq.cli.options import AppDir, AppPath, Json, Timeout, Yes, duration, moment, queue_name
+from fennelq.cli.options import (
+    AppDir,
+    AppPath,
+    CallArguments,
+    CallKeywords,
+    Expires,
+    Json,
+    TaskName,
+    Timeout,
+    ToLane,
+    ToQueue,
+    Yes,
+    duration,
+    moment,
+)
 from fennelq.cli.session import found, with_app
 from fennelq.errors import ConfigurationError, UnreadableSchedule
 from fennelq.model.schedule import Schedule, When, preview
@@ -81,15 +95,8 @@ def show(name: Name, app: AppPath = None, app_dir: AppDir = None, as_json: Json 
 
 @commands.command("add")
 def add(
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="module:function, or function if only one is named so.")
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[ARGUMENT…]", help="JSON values; what is no JSON is a text. Put -- before -5."
-        ),
-    ] = None,
+    task: TaskName,
+    arguments: CallArguments = None,
     app: AppPath = None,
     app_dir: AppDir = None,
     cron: Annotated[
@@ -128,22 +135,10 @@ def add(
     args: Annotated[
         str | None, typer.Option("--args", metavar="JSON", help="All arguments at once: '[7, \"daily\"]'.")
     ] = None,
-    kwargs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kwargs", "-k", metavar="NAME=VALUE", help="Keyword argument, or a JSON object; repeatable."
-        ),
-    ] = None,
-    queue: Annotated[
-        Any, typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Where its jobs wait.")
-    ] = None,
-    priority: Annotated[str | None, typer.Option("--priority", help="high, normal or low.")] = None,
-    expires: Annotated[
-        Any,
-        typer.Option(
-            "--expires", parser=duration, metavar="DURATION", help="Cancel a job not begun by then."
-        ),
-    ] = None,
+    kwargs: CallKeywords = None,
+    queue: ToQueue = None,
+    priority: ToLane = None,
+    expires: Expires = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Add it though the app has no such task.")] = False,
     as_json: Json = False,
 ) -> None:

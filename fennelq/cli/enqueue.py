@@ -9,10 +9,22 @@ import typer
 
 from fennelq.cli import output
 from fennelq.cli.job import ended, print_result
-from fennelq.cli.options import AppDir, AppPath, Json, Timeout, duration, moment, one_of, queue_name
+from fennelq.cli.options import (
+    AppDir,
+    AppPath,
+    CallArguments,
+    CallKeywords,
+    Expires,
+    Json,
+    TaskName,
+    Timeout,
+    ToLane,
+    ToQueue,
+    duration,
+    moment,
+)
 from fennelq.cli.session import found, with_app
 from fennelq.errors import InvalidArguments, UnknownTask
-from fennelq.model.job import Priority
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -22,29 +34,13 @@ if TYPE_CHECKING:
 
 
 def send(
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="module:function, or function if only one is named so.")
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[ARGUMENT…]", help="JSON values; what is no JSON is a text. Put -- before -5."
-        ),
-    ] = None,
+    task: TaskName,
+    arguments: CallArguments = None,
     app: AppPath = None,
     app_dir: AppDir = None,
-    kwargs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kwargs", "-k", metavar="NAME=VALUE", help="Keyword argument, or a JSON object; repeatable."
-        ),
-    ] = None,
-    queue: Annotated[
-        Any, typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Where it waits.")
-    ] = None,
-    priority: Annotated[
-        Any, typer.Option("--priority", parser=one_of(Priority), metavar="LANE", help="high, normal or low.")
-    ] = None,
+    kwargs: CallKeywords = None,
+    queue: ToQueue = None,
+    priority: ToLane = None,
     delay: Annotated[
         Any,
         typer.Option("--delay", parser=duration, metavar="DURATION", help="Not before: 60, 90s, 30m, 2h."),
@@ -52,12 +48,7 @@ def send(
     at: Annotated[
         Any, typer.Option("--at", parser=moment, metavar="MOMENT", help="Not before: 2026-05-01T14:30.")
     ] = None,
-    expires: Annotated[
-        Any,
-        typer.Option(
-            "--expires", parser=duration, metavar="DURATION", help="Cancel it if not begun by then."
-        ),
-    ] = None,
+    expires: Expires = None,
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key.")] = None,
     job_id: Annotated[
         str | None, typer.Option("--job-id", help="The job's own key; its id is QUEUE:KEY.")

@@ -12,7 +12,7 @@ import typer
 
 from fennelq.dlq import Filters, Moment
 from fennelq.errors import ConfigurationError
-from fennelq.model.job import split_id
+from fennelq.model.job import Priority, split_id
 from fennelq.model.options import valid_name
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
@@ -118,6 +118,30 @@ Timeout = Annotated[
 JobId = Annotated[Any, typer.Argument(parser=job_id, metavar="ID", help="Id of the job.")]
 JobIds = Annotated[list[Any], typer.Argument(parser=job_id, metavar="ID…", help="Ids of jobs.")]
 QueueName = Annotated[Any, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of the queue.")]
+
+TaskName = Annotated[
+    str, typer.Argument(metavar="TASK", help="module:function, or function if only one is named so.")
+]
+CallArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ARGUMENT…]", help="JSON values; what is no JSON is a text. Put -- before -5."),
+]
+CallKeywords = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kwargs", "-k", metavar="NAME=VALUE", help="Keyword argument, or a JSON object; repeatable."
+    ),
+]
+ToQueue = Annotated[
+    Any, typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Where it waits.")
+]
+ToLane = Annotated[
+    Any, typer.Option("--priority", parser=one_of(Priority), metavar="LANE", help="high, normal or low.")
+]
+Expires = Annotated[
+    Any,
+    typer.Option("--expires", parser=duration, metavar="DURATION", help="Cancel a job not begun by then."),
+]
 
 DeadIds = Annotated[
     list[Any] | None, typer.Argument(parser=job_id, metavar="[ID…]", help="Only these jobs. Default: all.")
