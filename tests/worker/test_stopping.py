@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fennelq import App, AsyncResult, Status
+from fennelq.broker.keys import GROUP
 from fennelq.broker.verb import Command
-from fennelq.broker.verbs import inspect
 from fennelq.worker.orders import Orders
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -202,7 +202,7 @@ async def is_as_new(app: App, result: AsyncResult[Any]) -> None:
     stream = app.client.keys(info.queue)[lane]
     ((_, fields),) = await app.client.ask(Command(["XRANGE", stream, entry, entry], list))
     assert fields[2:] == []  # the number of a first delivery is not written down
-    assert await app.client.ask(inspect.pending(app.client.keys(info.queue), lane)) == 0
+    assert (await app.client.ask(Command(["XPENDING", stream, GROUP], list)))[0] == 0
 
 
 async def knows(app: App, executor: str) -> bool:

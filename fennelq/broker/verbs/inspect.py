@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from fennelq import clock
-from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys
+from fennelq.broker.keys import LANES, QUARANTINE, QueueKeys
 from fennelq.broker.verb import Command, text
 from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.outcome import failure_from_wire
@@ -99,15 +99,6 @@ def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
 def length(keys: QueueKeys, name: str) -> Command[int]:
     """Entries of a lane, of the DLQ, or members of a sorted set."""
     return Command(["ZCARD" if name in ("sched", "retry") else "XLEN", keys[name]], int)
-
-
-def pending(keys: QueueKeys, lane: str) -> Command[int]:
-    """Delivered and not yet settled, in one lane; 0 when nobody has ever served it."""
-
-    def read(reply: Any) -> int:
-        return int(reply[0])
-
-    return Command(["XPENDING", keys[lane], GROUP], read)
 
 
 def stats(keys: QueueKeys) -> Command[dict[str, int]]:
