@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
+import redis
 
-from fennelq import App, JobExpired, Status, current_job
+from fennelq import App, JobExpired, RetryPolicy, Status, TaskFailed, current_job
+from fennelq.broker.keys import GROUP, LANES, QueueKeys
 from tests.features.conftest import MakeApp
+from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 
@@ -199,3 +203,39 @@ async def test_a_backlog_of_expired_jobs_does_not_keep_the_fresh_ones_waiting(ma
 
 async def is_sent(app: App, job_id: str) -> bool:
     return await app.result(job_id).status() is Status.SENT
+
+
+async def test_a_server_whose_clock_has_been_set_back_goes_on_with_everything(
+    app: App, server: Server
+) -> None:
+    broken = True
+
+    @app.task(retry=RetryPolicy.fixed(1, delay=0.01))
+    async def moody(n: int) -> int:
+        if broken:
+            raise ValueError(n)
+        return n
+
+    async with running(app):
+        first = await moody.delay(1)
+        with pytest.raises(TaskFailed):
+            await first.get(timeout=5)
+        look_an_hour_ahead(server.client(), app.client.keys("default"))
+        second = await moody.delay(2)
+        with pytest.raises(TaskFailed):
+            await second.get(timeout=5)
+        assert [dead.id for dead in await app.dlq.list(order="oldest")] == [first.id, second.id]
+        broken = False
+        assert (await app.dlq.replay()).replayed == 2
+        assert [await again.get(timeout=5) for again in (first, second)] == [1, 2]
+        assert await app.call(moody.options(delay=0.1, priority="high").job(3), timeout=5) == 3
+        assert await app.dlq.count() == 0
+
+
+def look_an_hour_ahead(client: redis.Redis, keys: QueueKeys) -> None:
+    """Make the streams look as if the server's clock had been an hour ahead until now: no id goes back."""
+    ahead = f"{int(time.time() * 1000) + 3_600_000}-7"
+    for lane in LANES.values():
+        client.xgroup_setid(keys[lane], GROUP, ahead)
+    for stream in (*LANES.values(), "dlq"):
+        client.execute_command("XSETID", keys[stream], ahead)
