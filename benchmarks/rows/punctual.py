@@ -16,23 +16,26 @@ from benchmarks.arena import Arena, SampleFailed
 from benchmarks.contestant import Crew
 from benchmarks.figures import AtMost, Line, Sample, percentile
 from benchmarks.rows.row import Row
-from fennelq import App
+from fennelq import App, AsyncResult
 
 T = TypeVar("T")
 
 _STAMP, _NOOP = "benchmarks.bodies:stamp", "benchmarks.bodies:noop"
+_STUMBLE = "benchmarks.jobs:stumble"
 _PATIENCE = 60.0
 _SCHEDULED = "fq:{bench/default}:sched"
 
 
 @dataclass(frozen=True)
 class Punctual(Row):
-    """On an idle system: jobs sent ahead of their time, and the ticks of a schedule. Each answers when it ended."""
+    """On an idle system: jobs sent ahead of their time, jobs that are tried again, and the ticks of a schedule."""
 
     name = "punctual"
     lines = (
         Line("delayed job, ms late, p50", "delayed_p50_ms", "ms", digits=1),
         Line("  p99", "delayed_p99_ms", "ms", AtMost(50), AtMost(10), digits=1),
+        Line("retried job, ms late, p50", "retried_p50_ms", "ms", digits=1),
+        Line("  p99", "retried_p99_ms", "ms", AtMost(50), AtMost(10), digits=1),
         Line("recurring job, ms late, p50", "recurring_p50_ms", "ms", digits=1),
         Line("  p99", "recurring_p99_ms", "ms", AtMost(50), AtMost(10), digits=1),
     )
@@ -45,16 +48,12 @@ class Punctual(Row):
         with arena.worker() as worker:
             arena.warm(worker)
             delayed = _with_app(arena, self._delayed)
+            retried = _with_app(arena, self._retried)
             recurring = _with_app(arena, self._recurring)
-        return Sample(
-            {
-                "delayed_p50_ms": percentile(delayed, 0.5),
-                "delayed_p99_ms": percentile(delayed, 0.99),
-                "recurring_p50_ms": percentile(recurring, 0.5),
-                "recurring_p99_ms": percentile(recurring, 0.99),
-            },
-            {"delayed_ms": delayed, "recurring_ms": recurring},
-        )
+        late = {"delayed": delayed, "retried": retried, "recurring": recurring}
+        p50 = {f"{kind}_p50_ms": percentile(values, 0.5) for kind, values in late.items()}
+        p99 = {f"{kind}_p99_ms": percentile(values, 0.99) for kind, values in late.items()}
+        return Sample(p50 | p99, {f"{kind}_ms": values for kind, values in late.items()})
 
     async def _delayed(self, app: App) -> list[float]:
         dues = [
@@ -64,6 +63,14 @@ class Punctual(Row):
         handles = await app.enqueue([app.describe(_STAMP, 0.0, at=due) for due in dues])
         ended: list[int] = [await handle.get(_PATIENCE) for handle in handles]
         return [_late_ms(due, at_ns) for due, at_ns in zip(dues, ended, strict=True)]
+
+    async def _retried(self, app: App) -> list[float]:
+        handles: list[AsyncResult[int]] = []
+        for _ in range(self.delayed):
+            handles += await app.enqueue([app.describe(_STUMBLE, random.uniform(0.5, self.seconds))])
+            await asyncio.sleep(0.01)  # one after the other: an idle system, not a burst
+        late_ns: list[int] = [await handle.get(_PATIENCE) for handle in handles]
+        return [late / 1e6 for late in late_ns]
 
     async def _recurring(self, app: App) -> list[float]:
         every = self.seconds / self.ticks
@@ -91,7 +98,7 @@ class DueAtOnce(Row):
     most_repeats = 1
     jobs: int = 100_000
     processes: int = 8
-    ahead: float = 30.0
+    ahead: float = 45.0
     """Seconds that sending them may take."""
 
     def measure(self, arena: Arena) -> Sample:
