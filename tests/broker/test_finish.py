@@ -330,18 +330,35 @@ def test_an_owner_whose_record_is_gone_has_lost_it(desk: Desk) -> None:
     assert desk.finish([delivery]) == [0]
 
 
-def test_a_job_that_nobody_has_taken_cannot_be_settled(desk: Desk) -> None:
-    (delivery,) = desk.executing(a_job("1"))
-    desk.release([delivery])
-    desk.enqueue(a_job("2"))
-    handed_back, fresh = (delivery._replace(key=key, entry=entry_of(desk, key)) for key in "12")
+@pytest.mark.parametrize("forgotten", ["that it began", "that it was delivered"])
+def test_what_a_failover_has_forgotten_of_a_run_does_not_lose_it(desk: Desk, forgotten: str) -> None:
+    """The new primary knows the job, and not all that the old one has done with it; of a second job it knows nothing."""
+    desk.enqueue(a_job("1", idempotency="order:1"), a_job("2"))
+    first, second = desk.take()
+    with desk.listening("app") as heard:
+        desk.watch("app", "1")
+        desk.redis.hset(desk.keys.record("1"), "s", "Q")
+        desk.redis.hdel(desk.keys.record("1"), "w")
+        if forgotten == "that it was delivered":
+            desk.redis.xack(desk.keys["s"], "fq", first.entry, second.entry)
+            desk.redis.xgroup_setid(desk.keys["s"], "fq", "0")
+        desk.redis.xdel(desk.keys["s"], second.entry)
+        desk.redis.xack(desk.keys["s"], "fq", second.entry)
+        desk.redis.delete(desk.keys.record("2"))
+        assert desk.finish([first, second]) == [1, 0]
+        assert heard()
+    assert desk.record()["s"] == "S"
+    assert desk.ttl(desk.idem("order:1")) == desk.record_ttl() > 0
+    assert not desk.pending()
+    assert not desk.take()
+
+
+def test_a_settle_with_a_token_that_was_handed_back_changes_nothing(desk: Desk) -> None:
+    deliveries = desk.executing(a_job("1"))
+    desk.release(deliveries)
     before = desk.everything()
-    assert desk.finish([handed_back, fresh]) == [0, 0]
+    assert desk.finish(deliveries) == [0]
     assert desk.everything() == before
-
-
-def entry_of(desk: Desk, key: str) -> str:
-    return desk.record(key)["p"].partition("/")[2]
 
 
 def test_one_of_many_who_settle_at_once_is_the_owner(desk: Desk) -> None:
@@ -550,34 +567,61 @@ def test_of_a_batch_what_was_settled_before_is_told_so(desk: Desk) -> None:
     assert desk.finish(deliveries) == [2, 1, 1]
 
 
-@pytest.mark.audit(lost={"mail:2"})
-@pytest.mark.parametrize("record", [None, "of a wrong type"])
-def test_of_such_a_batch_an_entry_without_a_record_is_dropped(desk: Desk, record: str | None) -> None:
+@pytest.mark.parametrize(("record", "end"), [(None, "S"), ("of a wrong type", "D")])
+def test_of_such_a_batch_a_run_without_its_record_ends_as_in_any_other(
+    desk: Desk, record: str | None, end: str
+) -> None:
     deliveries = desk.executing(*some_jobs(3))
     desk.release([deliveries[0]])
     desk.redis.delete(desk.keys.record("2"))
     if record:
         desk.redis.set(desk.keys.record("2"), record)
-    assert desk.finish(deliveries) == [0, 0, 1]
+    assert desk.finish(deliveries) == [0, 1, 1]
+    assert desk.record("2")["s"] == end
     assert not desk.pending()
     assert desk.waiting() == ["1"]
+    assert desk.finish(deliveries[1:2]) == [2 if record else 0]
+
+
+def test_of_such_a_batch_an_entry_whose_job_is_elsewhere_is_dropped(desk: Desk) -> None:
+    first, second = desk.executing(*some_jobs(2))
+    desk.finish([first])
+    strange = desk.stray("s", i="2")
+    desk.block()
+    assert desk.finish([first, second._replace(entry=strange), second]) == [2, 0, 1]
     assert desk.stats()["dropped"] == 1
-    desk.redis.delete(desk.keys.record("2"))
+    assert not desk.waiting()
 
 
-@pytest.mark.parametrize("name", ["dlq", "stats"])
-def test_nothing_is_settled_while_there_is_no_room_for_the_dead(desk: Desk, name: str) -> None:
+def test_nothing_is_settled_while_there_is_no_room_for_the_dead(desk: Desk) -> None:
     deliveries = desk.executing(a_job("1"), a_job("2"))
     desk.enqueue(a_job("9"))
-    desk.redis.delete(desk.keys[name])
-    desk.redis.set(desk.keys[name], "what?")
+    desk.redis.set(desk.keys["dlq"], "what?")
     before = desk.everything()
     for say in (lambda: desk.finish(deliveries, DEAD), desk.take, lambda: desk.cancel("9"), desk.purge):
-        with pytest.raises(ReplyError, match=f"WRONGTYPE .*{name} is a string and should be"):
+        with pytest.raises(ReplyError, match="WRONGTYPE .*dlq is a string and should be a stream"):
             say()
     assert desk.everything() == before
-    desk.redis.delete(desk.keys[name])
+    desk.redis.delete(desk.keys["dlq"])
     assert desk.finish(deliveries, DEAD) == [1, 1]
+
+
+@pytest.mark.parametrize("spoiled", ["the key", "its fields"])
+def test_nothing_fails_because_it_cannot_be_counted(desk: Desk, spoiled: str) -> None:
+    if spoiled == "the key":
+        desk.redis.set(desk.keys["stats"], "what?")
+    else:
+        fields = ["S", "D", "K", "dropped", "released", "replayed", "vanished", "purged"]
+        desk.redis.hset(desk.keys["stats"], mapping=dict.fromkeys(fields, "what?"))
+    desk.enqueue(*some_jobs(4))
+    desk.stray("s", i="nobody")
+    first, second, third, fourth = desk.take()
+    assert desk.finish([first], DEAD) == [1]
+    assert desk.release([second]) == 1
+    assert desk.finish([third, fourth]) == [1, 1]
+    assert desk.replay(*(entry for entry, _ in desk.entries("dlq"))) == [1]
+    assert desk.purge() == 2
+    desk.redis.delete(desk.keys["stats"])
 
 
 def test_a_job_whose_record_vanished_leaves_a_tombstone(desk: Desk) -> None:

@@ -319,10 +319,9 @@ class Walk(RuleBasedStateMachine):
         outcomes = [(delivery, an_outcome(kind, delivery)) for delivery, kind in batch]
         answers = self.desk.settle(*(Settled(*each) for each in outcomes))
         for (delivery, outcome), answer in zip(outcomes, answers, strict=True):
-            if answer == 1 or delivery.key not in self.lost:
-                # Of a job that was robbed, what is left may or may not tell whose it was.
-                owned = delivery.token in owners or delivery.key in self.lost
-                assert (answer == 1) == (owned and delivery.token not in self.settled)
+            # Of an entry that was robbed, the record is left to tell whose it was.
+            owned = delivery.token in owners or (answer == 1 and delivery.key in self.lost)
+            assert (answer == 1) == (owned and delivery.token not in self.settled)
             assert answer != 2 or delivery.token in self.settled
             if answer == 1:
                 self.write_down(delivery, outcome)

@@ -43,6 +43,8 @@ CRASHED: Final = 137
 CONCURRENCY: Final = 32
 AT_ONCE: Final = 12
 """Processes that are made to die at the same time."""
+PASSINGS: Final = 10
+"""In so many rounds, each point is armed for a later passing; no process passes all of them much oftener."""
 NUMBER: Final = scale.of(60, long=200)
 LIFETIMES: Final = Lifetimes(3_600_000, 3_600_000)
 
@@ -262,7 +264,8 @@ class Aftermath:
     def _begin(self, point: Point) -> tuple[Point, Site, Process]:
         site = self.site(point)
         self.sent[site.queue] = dict(point.before(site))
-        armed = {"FENNELQ_CRASH": f"{point.at}:{point.nth + self._round * point.step}"}
+        nth = point.nth + self._round % PASSINGS * point.step
+        armed = {"FENNELQ_CRASH": f"{point.at}:{nth}"}
         if point.doing:
             return point, site, self._client(point, site, armed)
         return point, site, self._executor(point, site, armed)

@@ -173,7 +173,8 @@ class _Queue:
     def _sort(self, key: _Key, job: str) -> None:
         if key.name.startswith("j:"):
             status, place, idem = (_text(value or b"") for value in key.content[:3])
-            unmarked = key.content[3] is None and any(key.content[i] is not None for i in (2, 4, 5, 6))
+            concerned = any(key.content[i] is not None for i in (2, 4, 5, 6))
+            unmarked = concerned and (key.content[3] is None or not status)
             self.records[job] = _Record(status or "Q", place, idem, key.expires, unmarked)
         elif key.type == "stream":
             self.streams[key.name] = _stream(key.content)

@@ -51,7 +51,8 @@ def main() -> int:
         return 2
     began = time.monotonic()
     verdicts = list(judged(mutants))
-    return report(verdicts, time.monotonic() - began)
+    everything = not (asked.scripts or asked.only)
+    return report(verdicts, time.monotonic() - began, everything=everything)
 
 
 def arguments() -> argparse.Namespace:
@@ -185,11 +186,12 @@ def tests_of(mutant: Mutant, targets: list[str]) -> int:
     )
 
 
-def report(verdicts: list[Verdict], seconds: float) -> int:
+def report(verdicts: list[Verdict], seconds: float, *, everything: bool) -> int:
     survivors = [verdict.mutant for verdict in verdicts if not verdict.noticed]
     known = [mutant for mutant in survivors if key_of(mutant) in EQUIVALENT]
     unknown = [mutant for mutant in survivors if key_of(mutant) not in EQUIVALENT]
     stale = {key_of(v.mutant) for v in verdicts if v.noticed} & EQUIVALENT.keys()
+    unfit = EQUIVALENT.keys() - {key_of(verdict.mutant) for verdict in verdicts} if everything else set()
     print(
         f"\n{len(verdicts)} mutants, {len(verdicts) - len(survivors)} noticed, {len(known)} equivalent, ",
         end="",
@@ -199,7 +201,9 @@ def report(verdicts: list[Verdict], seconds: float) -> int:
         print(f"  {mutant.name}\n      {mutant.before}")
     for key in sorted(stale):
         print(f"  noticed after all, though said to be equivalent: {key}")
-    return 1 if unknown or stale else 0
+    for key in sorted(unfit):
+        print(f"  fits no mutant any more: {key}")
+    return 1 if unknown or stale or unfit else 0
 
 
 def key_of(mutant: Mutant) -> tuple[str, str, str]:

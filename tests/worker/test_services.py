@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +13,20 @@ import orjson
 import pytest
 
 from fennelq.app import App
+from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
+from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import Command
+from fennelq.broker.verb import Command, as_is
 from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import AnyJob, Job, JobFailure
-from fennelq.model.outcome import died
+from fennelq.model.outcome import died, succeeded
 from fennelq.service import tend
 from fennelq.settings import Settings
+from fennelq.worker.executor import executor_name
 from fennelq.worker.janitor import Janitor
 from fennelq.worker.presence import Presence
 from fennelq.worker.promoter import Promoter
@@ -286,3 +292,20 @@ async def test_a_duty_that_is_woken_does_not_sleep_on() -> None:
     duty.woken.set()
     await tended(duty)
     assert duty.ticked == 2
+
+
+def test_the_longest_name_of_an_executor_leaves_plain_records_packed(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis keeps a hash packed while no field is longer than 64 bytes; the other way takes more than twice the memory."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "ip-10-123-123-123.eu-central-1.compute.internal")
+    monkeypatch.setattr(os, "getpid", lambda: 4_194_304)
+    keys, lifetimes = queue_keys("shop", "mail"), Lifetimes(1000, 1000)
+    broker = BlockingBroker(address_of(redis_url))
+    broker.run(presence.open_queue(keys))
+    broker.run(lifecycle.enqueue(keys, [a_job("1")]))
+    fetch = lifecycle.fetch(keys, consumer=executor_name(), free=1, lanes=["s"], lifetimes=lifetimes)
+    (delivery,) = broker.run(fetch).deliveries
+    assert broker.ask(Command(["OBJECT", "ENCODING", keys.record("1")], as_is)) == b"listpack"
+    broker.run(lifecycle.finish(keys, [Settled(delivery, succeeded(b"1", 1000))], lifetimes))
+    broker.close()

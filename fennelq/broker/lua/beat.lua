@@ -66,5 +66,5 @@ local function not_taken(stream)
 end
 
 for _, lane in ipairs(LANES) do look(lane) end
-if vanished > 0 then redis.call('HINCRBY', stats, 'vanished', vanished) end
+if vanished > 0 then redis.pcall('HINCRBY', stats, 'vanished', vanished) end
 return {lost, stranded, not_taken(prefix .. 'iso'), now}

@@ -69,7 +69,7 @@ local function create(job, lane, due, task, args, extra)
   else
     local place = lane .. '/' .. add_entry(lane, job, 1)
     if more then
-      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 'p', place, 'c', stamp}, args, more)))
+      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'Q', 'p', place, 'c', stamp}, args, more)))
     else
       redis.call('HSET', record, 't', task, 'a', args, 'p', place, 'c', stamp)
     end

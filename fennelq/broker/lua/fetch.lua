@@ -20,7 +20,7 @@ local BYTES = 1048576
 local ENTRIES = 1000
 local VERSION = 1
 
-local run = consumer .. ' ' .. stamp .. ' '
+local run_so_far = consumer .. ' ' .. stamp .. ' '
 local jobs, taken, bytes, met = {}, 0, 0, 0
 
 local function drop(lane, entry)
@@ -42,7 +42,7 @@ end
 local function start(job, deliveries, record, f)
   local starts = 1
   if f.w then starts = select(3, run_of(f.w)) + 1 end
-  redis.call('HSET', record, 's', 'X', 'w', run .. starts)
+  redis.call('HSET', record, 's', 'X', 'w', run_so_far .. starts)
   local rest = ''
   if f.w or f.n or f.o or deliveries > 1 then
     rest = string.format('%d %d %d ', deliveries, starts, tonumber(f.n) or 0) .. (f.o or '')

@@ -1,9 +1,11 @@
 -- finish: settles a batch of runs.
 --
--- XACK is the gate: it counts an entry for exactly one caller, because every re-delivery is a new entry. One XACK asks for
--- all runs of a lane; nearly always it counts them all. When it does not, the records tell which: the arrow that took a
--- job away has written there where it went. Who is no longer the owner changes nothing, unless the record says that this
--- very token settled the job already: then a reply was lost and the answer is "done by you".
+-- XACK is the gate: it counts an entry for exactly one caller, because every re-delivery is a new entry. One XACK per lane
+-- asks for all runs; nearly always it counts them all. When it does not, the records tell which: a run is its caller's
+-- while its job's record names this very place and has not ended, for whoever takes a job away writes down where it went.
+-- Without a record that can be read, it is the entry that tells: the one who took the job away has deleted it. Who is no
+-- longer the owner changes nothing, unless the record says that this token settled the job already: then a reply was lost
+-- and the answer is "done by you".
 --
 -- Answers, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
 --
@@ -39,23 +41,21 @@ local function settle_run(i)
   return 1
 end
 
--- One of a batch that were not all ours. An entry that was, of a job that is elsewhere or nowhere, is dropped.
+-- One of a batch that were not all ours. An entry that was, of a job that is elsewhere, is dropped.
 local function settle_by_record(i)
   local place, lane = ARGV[i], lane_of[i]
   local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), 's', 'p', 'T')
   local status, at, settled = known[1], known[2], known[3]
-  if lane and status == 'X' and at == place then
-    remove(lane, entry_of[i])
-    return settle_run(i)
-  end
-  if lane and at ~= place and remove(lane, entry_of[i]) then count('dropped') end
-  local ended = status and status ~= 'Q' and status ~= 'X'
+  local ended = status and not string.find('QX', status, 1, true)
+  local removed = lane and not (at == place and ended) and remove(lane, entry_of[i])
+  if lane and at == place and not ended or removed and not at then return settle_run(i) end
+  if removed then count('dropped') end
   return (settled == place or ended and at == place) and 2 or 0
 end
 
 local answers = {}
 for i = first, #ARGV, stride do
-  answers[#answers + 1] = all_ours[lane_of[i]] and settle_run(i) or settle_by_record(i)
+  answers[#answers + 1] = (all_ours[lane_of[i]] and settle_run or settle_by_record)(i)
 end
 for lane, ids in pairs(entries) do
   if all_ours[lane] then redis.call('XDEL', prefix .. lane, unpack(ids)) end

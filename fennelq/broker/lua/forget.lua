@@ -10,5 +10,5 @@
 
 local removed = 0
 for i = first, #ARGV do removed = removed + forget(ARGV[i]) end
-if removed > 0 then redis.call('HINCRBY', stats, 'purged', removed) end
+if removed > 0 then redis.pcall('HINCRBY', stats, 'purged', removed) end
 return removed

@@ -40,7 +40,7 @@ local function drop_consumers(stream, room)
 end
 
 local removed = trim_dlq()
-if removed > 0 then redis.call('HINCRBY', stats, 'purged', removed) end
+if removed > 0 then redis.pcall('HINCRBY', stats, 'purged', removed) end
 local dropped = 0
 for i = 3, #KEYS do dropped = dropped + drop_consumers(KEYS[i], limit - dropped) end
 return {removed, dropped}

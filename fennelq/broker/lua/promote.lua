@@ -34,5 +34,5 @@ end
 
 move(sched, 'sched')
 move(retry, 'retry')
-if dropped > 0 then redis.call('HINCRBY', stats, 'dropped', dropped) end
+if dropped > 0 then redis.pcall('HINCRBY', stats, 'dropped', dropped) end
 return {promoted, wait}

@@ -39,5 +39,5 @@ for i = first, #ARGV, stride do
     if found then released = released + put_back(lane, entry, found[2]) end
   end
 end
-if released > 0 then redis.call('HINCRBY', stats, 'released', released) end
+if released > 0 then redis.pcall('HINCRBY', stats, 'released', released) end
 return released

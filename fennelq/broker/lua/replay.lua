@@ -44,5 +44,5 @@ for i = first, #ARGV do
   if answer == 1 then replayed = replayed + 1 end
   answers[#answers + 1] = answer
 end
-if replayed > 0 then redis.call('HINCRBY', stats, 'replayed', replayed) end
+if replayed > 0 then redis.pcall('HINCRBY', stats, 'replayed', replayed) end
 return answers

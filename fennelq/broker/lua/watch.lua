@@ -12,9 +12,9 @@
 --@include keys
 --@flags allow-oom
 
-local function register(record, watchers)
+local function register(record, status, watchers)
   if not watchers then
-    redis.call('HSET', record, 'W', channel, MARK, '')
+    redis.call('HSET', record, 'W', channel, MARK, '', 's', status or 'Q')
   elseif not string.find(' ' .. watchers .. ' ', ' ' .. channel .. ' ', 1, true) then
     redis.call('HSET', record, 'W', watchers .. ' ' .. channel)
   end
@@ -31,7 +31,7 @@ local function watch(job)
   if status == 'D' and known[4] then return {'end', task, '{"dead":' .. known[4] .. '}'} end
   if status == 'K' then return {'end', task, cjson.encode({cancelled = known[5] or 'cancelled'})} end
   if status == 'S' then return {'gone', task, false} end
-  register(record, known[3])
+  register(record, status, known[3])
   return {'wait', task, false}
 end
 

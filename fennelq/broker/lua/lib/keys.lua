@@ -12,7 +12,8 @@ local function named_by(name)
 end
 
 -- A record is marked when its end concerns others: somebody waits, or a key or a history ends with it. The mark is the
--- field of its end, empty until then, so that success learns from the write it makes anyway whether to look further.
+-- field of its end, empty until then, so that success learns from the write it makes anyway whether to look further. Such
+-- a record says its status even where others leave it out, or that write would add a field after all.
 local MARK = 'z'
 
 local function split(place) return string.match(place or '', '^([^/]+)/(.+)$') end

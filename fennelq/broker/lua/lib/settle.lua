@@ -1,20 +1,19 @@
 -- Writes down how a job ended or goes on. The caller has taken the job out of its place, or won the XACK that lets it.
 -- One fragment serves finish, fetch (expired), cancel, purge and recover, so an outcome looks the same whoever wrote it.
 --
--- Nothing may fail once a job has left its place, so the keys that any end may need are looked at before.
-for name, kind in pairs({[stats] = 'hash', [dlq] = 'stream'}) do
-  local found = redis.call('TYPE', name).ok
-  if found ~= kind and found ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. name .. ' is a ' .. found .. ' and should be a ' .. kind .. ': rename or delete it')
-  end
+-- Nothing may fail once a job has left its place, so the key that any end may need is looked at before.
+local kind = redis.call('TYPE', dlq).ok
+if kind ~= 'stream' and kind ~= 'none' then
+  return redis.error_reply('WRONGTYPE ' .. dlq .. ' is a ' .. kind .. ' and should be a stream: rename or delete it')
 end
 
 local counts = {}
 
 local function count(what, n) counts[what] = (counts[what] or 0) + (n or 1) end
 
+-- A counter is not worth failing for, here as in every script.
 local function write_counts()
-  for what, n in pairs(counts) do redis.call('HINCRBY', stats, what, n) end
+  for what, n in pairs(counts) do redis.pcall('HINCRBY', stats, what, n) end
 end
 
 -- The record stays at least as long as its result, long enough for a late retry of delay() to find it, and, when it was
