@@ -40,8 +40,8 @@ _FAREWELL = 5.0
 
 
 def executor_name() -> str:
-    """A name that no other executor has or will have. Short: with it the largest field of a plain record is 64 bytes, up
-    to which Redis keeps small hashes packed."""
+    """A name that no other executor has or will have. Short: with it no field of a plain record is longer than the 64
+    bytes up to which Redis keeps small hashes packed."""
     return f"{socket.gethostname()[:28]}.{os.getpid()}.{os.urandom(3).hex()}"
 
 

@@ -332,7 +332,7 @@ def test_an_owner_whose_record_is_gone_has_lost_it(desk: Desk) -> None:
 
 @pytest.mark.parametrize("forgotten", ["that it began", "that it was delivered"])
 def test_what_a_failover_has_forgotten_of_a_run_does_not_lose_it(desk: Desk, forgotten: str) -> None:
-    """The new primary knows the job, and not all that the old one has done with it; of a second job it knows nothing."""
+    """The new primary knows the job, not all that the old one has done with it, and nothing of a second job."""
     desk.enqueue(a_job("1", idempotency="order:1"), a_job("2"))
     first, second = desk.take()
     with desk.listening("app") as heard:
@@ -599,7 +599,7 @@ def test_nothing_is_settled_while_there_is_no_room_for_the_dead(desk: Desk) -> N
     desk.redis.set(desk.keys["dlq"], "what?")
     before = desk.everything()
     for say in (lambda: desk.finish(deliveries, DEAD), desk.take, lambda: desk.cancel("9"), desk.purge):
-        with pytest.raises(ReplyError, match="WRONGTYPE .*dlq is a string and should be a stream"):
+        with pytest.raises(ReplyError, match=r"WRONGTYPE .*dlq is a string and should be a stream"):
             say()
     assert desk.everything() == before
     desk.redis.delete(desk.keys["dlq"])

@@ -297,7 +297,7 @@ async def test_a_duty_that_is_woken_does_not_sleep_on() -> None:
 def test_the_longest_name_of_an_executor_leaves_plain_records_packed(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis keeps a hash packed while no field is longer than 64 bytes; the other way takes more than twice the memory."""
+    """Redis keeps a hash packed while no field is longer than 64 bytes; unpacked it takes more than twice as much."""
     monkeypatch.setattr(socket, "gethostname", lambda: "ip-10-123-123-123.eu-central-1.compute.internal")
     monkeypatch.setattr(os, "getpid", lambda: 4_194_304)
     keys, lifetimes = queue_keys("shop", "mail"), Lifetimes(1000, 1000)
