@@ -6,6 +6,7 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any, cast
 
 import pytest
 import redis
@@ -238,4 +239,4 @@ def look_an_hour_ahead(client: redis.Redis, keys: QueueKeys) -> None:
     for lane in LANES.values():
         client.xgroup_setid(keys[lane], GROUP, ahead)
     for stream in (*LANES.values(), "dlq"):
-        client.execute_command("XSETID", keys[stream], ahead)
+        cast("Any", client).execute_command("XSETID", keys[stream], ahead)
