@@ -191,7 +191,7 @@ def report(verdicts: list[Verdict], seconds: float, *, everything: bool) -> int:
     known = [mutant for mutant in survivors if key_of(mutant) in EQUIVALENT]
     unknown = [mutant for mutant in survivors if key_of(mutant) not in EQUIVALENT]
     stale = {key_of(v.mutant) for v in verdicts if v.noticed} & EQUIVALENT.keys()
-    unfit = EQUIVALENT.keys() - {key_of(verdict.mutant) for verdict in verdicts} if everything else set()
+    unfit = {key for key in EQUIVALENT if everything} - {key_of(verdict.mutant) for verdict in verdicts}
     print(
         f"\n{len(verdicts)} mutants, {len(verdicts) - len(survivors)} noticed, {len(known)} equivalent, ",
         end="",
