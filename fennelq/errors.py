@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
 
 class FennelqError(Exception):
-    """The root: catch this to catch everything fennelq raises on purpose."""
+    """The root: catch this to catch everything fennelq raises on purpose. All can be pickled, with their facts."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default an exception is made anew from its text, which is not what these are made from.
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(kind: type[FennelqError], args: tuple[Any, ...]) -> FennelqError:
+    error = kind.__new__(kind, *args)
+    error.args = args  # an OSError, as ResultTimeout is one, leaves that to its __init__
+    return error
 
 
 class ConfigurationError(FennelqError):

@@ -1,0 +1,48 @@
+"""Errors travel: between processes, with all they know."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from fennelq import errors
+from fennelq.errors import FennelqError
+
+KNOWN: list[FennelqError] = [
+    errors.ConfigurationError("no such setting"),
+    errors.UnknownTask("shop:welcom", ["shop:welcome"]),
+    errors.UnknownSchedule("nightly", ["nightly2"]),
+    errors.UnreadableSchedule("nightly", "version 9"),
+    errors.InvalidArguments("shop:welcome", "is no number", "n"),
+    errors.PayloadTooLarge("the arguments of shop:welcome", 2, 1),
+    errors.DuplicateJob("mail:7", "shop:welcome"),
+    errors.BrokerUnavailable("no answer within 5 s"),
+    errors.EnqueueFailed({1: ValueError("no")}, ["handle"]),
+    errors.ResultTimeout("mail:7", 1.5),
+    errors.TaskFailed("mail:7", "shop.CardRefused", "no money", "Traceback …", 3),
+    errors.JobCancelled("mail:7", "purged"),
+    errors.JobExpired("mail:7"),
+    errors.ResultExpired("mail:7"),
+]
+
+
+@pytest.mark.parametrize("error", KNOWN, ids=lambda error: type(error).__name__)
+def test_an_error_is_the_same_in_another_process(error: FennelqError) -> None:
+    error.add_note("(element 3 of map)")
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(other) is type(error)
+        assert str(other) == str(error)
+        assert _facts(other) == _facts(error)
+
+
+def _facts(error: FennelqError) -> dict[str, str]:
+    return {name: repr(value) for name, value in vars(error).items()}
+
+
+def test_none_is_forgotten_here() -> None:
+    kinds = {
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FennelqError)
+    }
+    assert kinds - {type(error) for error in KNOWN} == {FennelqError, errors.JobError}
