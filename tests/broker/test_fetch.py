@@ -116,6 +116,14 @@ def test_small_jobs_are_not_held_up_by_the_byte_limit(desk: Desk) -> None:
     assert len(desk.take(free=100)) == 100
 
 
+@pytest.mark.parametrize("run", ["", "anna", "anna 1 many", "\0"])
+def test_a_job_whose_last_start_cannot_be_read_starts_as_for_the_first_time(desk: Desk, run: str) -> None:
+    desk.enqueue(a_job())
+    desk.redis.hset(desk.keys.record("1"), "w", run)
+    (delivery,) = desk.take()
+    assert delivery.fence == 1
+
+
 @pytest.mark.parametrize("lane", ["s", "iso"])
 def test_a_job_that_is_queued_again_comes_with_its_delivery_number(desk: Desk, lane: str) -> None:
     desk.executing()

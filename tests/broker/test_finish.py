@@ -130,6 +130,7 @@ def test_a_failed_try_waits_for_its_retry(desk: Desk) -> None:
     assert (record["s"], record["p"], record["n"], record["T"]) == ("R", "retry", "1", f"s/{delivery.entry}")
     assert orjson.loads(record["x"])["message"] == "no such user"
     assert record["a"] == "[42]"
+    assert "m" not in record  # the normal lane is not worth a field
     assert desk.record_ttl() == -1
     assert desk.result() == []
 

@@ -29,16 +29,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "local due = not head.err and head[2] and math.max(0, head[2] - now)",
             "without 'not head.err' in: not head.err and head[2] and math.max(0, head[2] - now)",
         ),
-        (
-            "finish.lua",
-            "if known.err or not known[1] or known[1] == 'Q' or known[1] == 'X' then return known.err == nil and known[3] == place end",
-            "without 'known.err == nil' in: known.err == nil and known[3] == place",
-        ),
-        (
-            "finish.lua",
-            "if known.err or not known[1] or known[1] == 'Q' or known[1] == 'X' then return known.err == nil and known[3] == place end",
-            "without 'known.err' in: known.err or not known[1] or known[1] == 'Q' or known[1] == 'X'",
-        ),
         ("gc.lua", "if consumers.err then return 0 end", "if consumers.err → false"),
         (
             "lib/fields.lua",
@@ -64,6 +54,16 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "only the cost is different": [
         ("enqueue.lua", "if more then", "if more → true"),
         (
+            "fetch.lua",
+            "if f.w then starts = select(3, run_of(f.w)) + 1 end",
+            "if f.w → true",
+        ),
+        (
+            "fetch.lua",
+            "if f.w or f.o or deliveries > 1 then",
+            "if f.w or f.o or deliveries > 1 → true",
+        ),
+        (
             "lib/settle.lua",
             "if history then redis.call('PEXPIRE', history_of(job), ttl) end",
             "if history → true",
@@ -72,6 +72,23 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "lib/settle.lua",
             "local known = plain and {} or redis.call('HMGET', record, 'W', 'k', 'H', 'L')",
             "without 'plain and {}' in: plain and {} or redis.call('HMGET', record, 'W', 'k', 'H', 'L')",
+        ),
+    ],
+    "then every run is judged by its record, which says the same, one by one": [
+        (
+            "finish.lua",
+            "if ids then ids[#ids + 1] = entry else entries[lane] = {entry} end",
+            "removed: entries[lane] = {entry}",
+        ),
+        (
+            "finish.lua",
+            "all_ours[lane] = redis.pcall('XACK', prefix .. lane, GROUP, unpack(ids)) == #ids",
+            "removed: all_ours[lane] = redis.pcall('XACK', prefix .. lane, GROUP, unpack(ids)) == #ids",
+        ),
+        (
+            "finish.lua",
+            "answers[#answers + 1] = (all_ours[lane_of[i]] and settle_run or settle_by_record)(i)",
+            "without 'all_ours[lane_of[i]] and settle_run' in: all_ours[lane_of[i]] and settle_run or settle_by_record",
         ),
     ],
     "false and nil are the same here": [
@@ -85,45 +102,9 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "return job and redis.call('EXISTS', record_of(job)) == 1 and job or nil",
             "without 'nil' in: job and redis.call('EXISTS', record_of(job)) == 1 and job or nil",
         ),
-        (
-            "lib/history.lua",
-            "local line = cjson.encode({at = now, what = what, owner = run[1] or nil, begun = tonumber(run[2] or nil), more = more})",
-            "without 'nil' in: run[2] or nil",
-        ),
-        (
-            "lib/history.lua",
-            "local line = cjson.encode({at = now, what = what, owner = run[1] or nil, begun = tonumber(run[2] or nil), more = more})",
-            "without 'run[2]' in: run[2] or nil",
-        ),
     ],
     "an entry that no arrow wrote is named by no record, so it is dropped for that": [
-        (
-            "fetch.lua",
-            "if fields and fields[1] == 'i' and fields[3] == 'n' then",
-            "if fields and fields[1] == 'i' and fields[3] == 'n' → true",
-        ),
-        (
-            "fetch.lua",
-            "if fields and fields[1] == 'i' and fields[3] == 'n' then",
-            "without 'fields' in: fields and fields[1] == 'i' and fields[3] == 'n'",
-        ),
-        (
-            "fetch.lua",
-            "if fields and fields[1] == 'i' and fields[3] == 'n' then",
-            "without 'fields[1] == 'i'' in: fields and fields[1] == 'i' and fields[3] == 'n'",
-        ),
-        (
-            "fetch.lua",
-            "if fields and fields[1] == 'i' and fields[3] == 'n' then",
-            "without 'fields[3] == 'n'' in: fields and fields[1] == 'i' and fields[3] == 'n'",
-        ),
-        ("fetch.lua", "local f = record and load(record)", "without 'record' in: record and load(record)"),
         ("recover.lua", "local f = record and load(record)", "without 'record' in: record and load(record)"),
-        (
-            "recover.lua",
-            "local job, deliveries = fields[2], tonumber(fields[4]) or 1",
-            "without '1' in: tonumber(fields[4]) or 1",
-        ),
         ("recover.lua", "local record = job and record_of(job)", "without 'job' in: job and record_of(job)"),
         ("release.lua", "local f = record and load(record)", "without 'record' in: record and load(record)"),
         (

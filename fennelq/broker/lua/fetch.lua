@@ -44,7 +44,7 @@ local function start(job, deliveries, record, f)
   if f.w then starts = select(3, run_of(f.w)) + 1 end
   redis.call('HSET', record, 's', 'X', 'w', run_so_far .. starts)
   local rest = ''
-  if f.w or f.n or f.o or deliveries > 1 then
+  if f.w or f.o or deliveries > 1 then
     rest = string.format('%d %d %d ', deliveries, starts, tonumber(f.n) or 0) .. (f.o or '')
   end
   local n = #jobs
@@ -56,8 +56,8 @@ end
 -- X at this very place means that a reply was lost, or the group was made anew under the job: it starts again. Whoever
 -- has it already holds the same token, so it still ends once.
 local function admit(lane, entry, job, deliveries)
-  local record = job and record_of(job)
-  local f = record and load(record)
+  local record = record_of(job)
+  local f = load(record)
   local expires = f and tonumber(f.E)
   met = met + 1
   if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
@@ -71,15 +71,6 @@ local function admit(lane, entry, job, deliveries)
     close(lane, entry, job, 'K', '{"cancelled":"expired"}')
   else
     start(job, deliveries, record, f)
-  end
-end
-
--- Anything that `add_entry` cannot have written admits no job.
-local function admit_entry(lane, entry, fields)
-  if fields and fields[1] == 'i' and (not fields[3] or fields[3] == 'n') then
-    admit(lane, entry, fields[2], deliveries_in(fields))
-  else
-    admit(lane, entry, nil)
   end
 end
 
@@ -102,7 +93,7 @@ local function read(lane)
       return true
     end
     local entries = reply[1][2]
-    for i = 1, #entries do admit_entry(lane, entries[i][1], entries[i][2]) end
+    for i = 1, #entries do admit(lane, entries[i][1], entries[i][2][2], deliveries_in(entries[i][2])) end
     if #entries < asked then return true end
   end
   return false

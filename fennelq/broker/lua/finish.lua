@@ -47,10 +47,10 @@ local function settle_by_record(i)
   local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), 's', 'p', 'T')
   local status, at, settled = known[1], known[2], known[3]
   local ended = status and not string.find('QX', status, 1, true)
-  local removed = lane and not (at == place and ended) and remove(lane, entry_of[i])
-  if lane and at == place and not ended or removed and not at then return settle_run(i) end
+  local removed = lane and remove(lane, entry_of[i])
+  if at == place and not ended or removed and not at then return settle_run(i) end
   if removed then count('dropped') end
-  return (settled == place or ended and at == place) and 2 or 0
+  return (at == place or settled == place) and 2 or 0
 end
 
 local answers = {}
