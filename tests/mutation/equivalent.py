@@ -52,7 +52,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "only the cost is different": [
-        ("enqueue.lua", "if more then", "if more → true"),
         (
             "fetch.lua",
             "if f.w then starts = select(3, run_of(f.w)) + 1 end",
