@@ -42,6 +42,8 @@ class QueueInfo:
     """What waits, by the lane it waits in."""
     ended: Mapping[str, int]
     """How often jobs have ended so far: succeeded, died, were cancelled, retried, replayed …"""
+    damage: str = ""
+    """Which of its keys are not of their type, and what to do; such a queue is not served, and nothing is counted."""
 
 
 class _Lane(NamedTuple):
@@ -79,6 +81,8 @@ class Queues:
         """How much is where in one queue."""
         client = self._app.client
         keys = client.keys(valid_name("queue", queue))
+        if damage := "; ".join(filter(None, await asyncio.gather(*map(client.ask, census.damage(keys))))):
+            return _damaged(queue, damage)
         lanes, stats = await asyncio.gather(_lanes(client, keys), client.ask(inspect.stats(keys)))
         scheduled, retry, dead = await asyncio.gather(
             *(client.ask(inspect.length(keys, name)) for name in ("sched", "retry", "dlq"))
@@ -160,6 +164,12 @@ async def _waiting(client: Client, keys: QueueKeys, limit: int) -> list[str]:
             page = inspect.waiting(keys, lane.name, lane.reading.last, limit - len(found))
             found += [entry.key for entry in await client.ask(page)]
     return found
+
+
+def _damaged(queue: str, damage: str) -> QueueInfo:
+    return QueueInfo(
+        name=queue, waiting=0, running=0, scheduled=0, retry=0, dead=0, lanes={}, ended={}, damage=damage
+    )
 
 
 def _named(stats: Mapping[str, int]) -> dict[str, int]:

@@ -52,16 +52,17 @@ async def _sleep(seconds: float, woken: asyncio.Event | None) -> None:
 
 
 class Complaints:
-    """Says that something is wrong, once a minute, however often it goes wrong."""
+    """Warns that something goes wrong, once a minute per kind of error and queue, however often it happens."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._last: dict[str, float] = {}
+        self._last: dict[tuple[str, object], float] = {}
 
     def about(self, error: BaseException, **facts: object) -> None:
         """Log it, unless the like was logged within the last minute."""
         kind = type(error).__name__
+        like = (kind, facts.get("queue"))
         now = clock.monotonic()
-        if self._last.get(kind, -_QUIET_FOR) + _QUIET_FOR <= now:
-            self._last[kind] = now
+        if self._last.get(like, -_QUIET_FOR) + _QUIET_FOR <= now:
+            self._last[like] = now
             _logger.warning("trouble", what=self._what, error=f"{kind}: {error}"[:500], **facts)

@@ -46,6 +46,8 @@ class SettingArgs(TypedDict, total=False):
     maintenance_interval: float | None
     schedule_interval: float
     grace_period: float
+    stop_grace: float
+    max_stuck: int | None
     max_deliveries: int
     unknown_task_patience: float
     stall_timeout: float
@@ -114,6 +116,18 @@ class Settings(BaseSettings):
     )
     grace_period: float = Field(
         25, ge=0, description="Seconds running jobs are given when a worker stops. 0 gives none."
+    )
+    stop_grace: float = Field(
+        5,
+        ge=0,
+        description="Seconds a run that was asked to stop (its timeout is over, or its lease is lost) may go on. "
+        "After that it is settled without its handler, and its slot counts as stuck.",
+    )
+    max_stuck: int | None = Field(
+        None,
+        ge=0,
+        description="Stuck slots above which an executor is replaced. None is half of its concurrency; "
+        "0 replaces it at the first.",
     )
     max_deliveries: int = Field(
         4, ge=1, description="Deliveries that may end in a crash before a job is dead."

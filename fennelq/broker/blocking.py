@@ -33,20 +33,32 @@ class BlockingBroker:
         return self.run_all([verb], timeout)[0]
 
     def run_all(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
-        """Say many verbs in one round trip."""
+        """Send many verbs in one round trip; raises the first error among the replies."""
+        out: list[A] = []
+        for reply in self.run_each(verbs, timeout):
+            if isinstance(reply, ReplyError):
+                raise reply
+            out.append(reply)
+        return out
+
+    def run_each(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | ReplyError]:
+        """Send many verbs in one round trip. Errors of the server are among the replies."""
         what = verbs[0].script.name if verbs else ""
         if crash.at is not None:
             crash.at(f"before:{what}")
         with self._link() as link:
             replies = link.call_all([verb.by_sha() for verb in verbs], timeout, what)
-            for place, reply in enumerate(replies):
-                if isinstance(reply, ReplyError):
-                    if classify(reply) is not Trouble.SCRIPT:
-                        raise reply
-                    replies[place] = link.call(verbs[place].by_source(), timeout)
+            forgotten = [place for place, reply in enumerate(replies) if _is_forgotten(reply)]
+            if forgotten:
+                taught = link.call_all([verbs[place].by_source() for place in forgotten], timeout)
+                for place, reply in zip(forgotten, taught, strict=True):
+                    replies[place] = reply
         if crash.at is not None:
             crash.at(f"answered:{what}")
-        return [verb.read(reply) for verb, reply in zip(verbs, replies, strict=True)]
+        return [
+            reply if isinstance(reply, ReplyError) else verb.read(reply)
+            for verb, reply in zip(verbs, replies, strict=True)
+        ]
 
     def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Say a plain command, which may block for less than `timeout`."""
@@ -82,6 +94,10 @@ class BlockingBroker:
     def _give_back(self, link: BlockingLink) -> None:
         with self._lock:
             self._idle.append(link)
+
+
+def _is_forgotten(reply: object) -> bool:
+    return isinstance(reply, ReplyError) and classify(reply) is Trouble.SCRIPT
 
 
 class Subscription:

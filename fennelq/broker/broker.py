@@ -55,6 +55,10 @@ class Broker:
         """Say many verbs in one round trip."""
         return await asyncio.gather(*map(self.run, verbs))
 
+    async def run_each(self, verbs: Sequence[Verb[A]]) -> list[A | BaseException]:
+        """Send many verbs in one round trip. One that fails has its error among the replies."""
+        return await asyncio.gather(*map(self.run, verbs), return_exceptions=True)
+
     def doorbell(self) -> Doorbell:
         """A connection of its own for reads that block."""
         link = Link(self.address)

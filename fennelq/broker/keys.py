@@ -120,6 +120,15 @@ FIELDS: Final = {
 """Fields of a record. One letter each, because every job pays for them."""
 
 
+TYPES: Final = {
+    name: kind.type
+    for kind in KEY_KINDS
+    if "<" not in kind.pattern and "{app}" not in kind.pattern
+    for name in kind.pattern.split(", ")
+}
+"""The keys that every queue has by the same name, and the type of each."""
+
+
 class QueueKeys:
     """The keys of one queue."""
 
@@ -128,10 +137,7 @@ class QueueKeys:
     def __init__(self, app: str, queue: str) -> None:
         self.app, self.queue = app, queue
         self.prefix = f"fq:{{{app}/{queue}}}:"
-        self._named = {
-            name: self.prefix + name
-            for name in (*STREAMS, "sched", "retry", "dlq", "stats", "sweep", "swept")
-        }
+        self._named = {name: self.prefix + name for name in TYPES}
 
     def __getitem__(self, name: str) -> str:
         """A permanent key by its name."""

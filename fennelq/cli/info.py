@@ -12,7 +12,7 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs import census, presence
 from fennelq.cli import output
 from fennelq.cli.options import AppDir, AppPath, Json
-from fennelq.cli.queue import COLUMNS, row
+from fennelq.cli.queue import show_queues
 from fennelq.cli.session import found, with_app
 from fennelq.errors import BrokerUnavailable
 from fennelq.queues import QueueInfo, Queues
@@ -110,10 +110,10 @@ def _print(said: dict[str, Any]) -> None:
         }
     )
     print()
-    output.table(COLUMNS, [row(queue) for queue in queues])
+    show_queues(queues)
     print()
     output.table(
-        ("executor", "state", "running", "of", "done", "seen", "queues"),
+        ("executor", "state", "running", "of", "stuck", "done", "seen", "queues"),
         [_row(executor) for executor in executors],
     )
 
@@ -123,7 +123,7 @@ def _row(executor: dict[str, Any]) -> tuple[object, ...]:
     return (
         executor["name"],
         executor["state"],
-        *(executor.get(fact) for fact in ("running", "concurrency", "done")),
+        *(executor.get(fact) for fact in ("running", "concurrency", "stuck", "done")),
         _moment(_number(executor, "beat_ms")),
         ", ".join(map(str, cast("list[object]", queues))) if isinstance(queues, list) else None,
     )

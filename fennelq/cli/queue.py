@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,8 @@ COLUMNS = ("queue", "waiting", "running", "scheduled", "retry", "dead")
 
 def row(queue: QueueInfo) -> tuple[object, ...]:
     """A queue as a row of the table with these columns."""
+    if queue.damage:
+        return (queue.name, *("?" for _ in COLUMNS[1:]))
     return (queue.name, queue.waiting, queue.running, queue.scheduled, queue.retry, queue.dead)
 
 
@@ -32,7 +35,15 @@ def list_queues(app: AppPath = None, app_dir: AppDir = None, as_json: Json = Fal
     if as_json:
         output.document(queues)
     else:
-        output.table(COLUMNS, [row(queue) for queue in queues])
+        show_queues(queues)
+
+
+def show_queues(queues: Sequence[QueueInfo]) -> None:
+    """A table of queues, and below it what is wrong with any of them."""
+    output.table(COLUMNS, [row(queue) for queue in queues])
+    for queue in queues:
+        if queue.damage:
+            output.say(f"queue {queue.name} is not served: {queue.damage}")
 
 
 @commands.command("peek")

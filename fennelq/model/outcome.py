@@ -176,7 +176,7 @@ def _seconds(delay: float | timedelta) -> float:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as inner:
+    except BaseException as inner:  # it is the user's code, and may even raise SystemExit
         return f"(its message cannot be shown: {type(inner).__name__})"
 
 

@@ -11,20 +11,24 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fennelq import crash, log
+from fennelq import clock, crash, log
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Word, text
-from fennelq.broker.verbs import lifecycle, presence
+from fennelq.broker.verbs import census, lifecycle, presence
 from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Woken
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
 from fennelq.service import Complaints
-from fennelq.worker.heartbeat import Token
+from fennelq.worker.held import Token
+from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.slots import Slots
 
 _logger = log.get("fennelq.consumer")
+
+_FIRST_ASIDE, _LONGEST_ASIDE = 0.5, 30.0
+_NOTHING_TO_READ = 0.25
 
 
 class Consumer:
@@ -59,6 +63,7 @@ class Consumer:
         self._ringing: asyncio.Task[None] | None = None
         self._stopping = False
         self._blocking = False
+        self._aside = Aside()
         self._complaints = Complaints("reading")
         self._round = self._drained_in = 0
         self.drained = asyncio.Event()
@@ -134,8 +139,28 @@ class Consumer:
         for queue in self._routing.order():
             if self._slots.free <= 0:
                 return False
-            drained = (await self._fetch(queue_keys(self._app, queue))).drained and drained
+            if not self._aside.has(queue):
+                drained = await self._fetch_from(queue_keys(self._app, queue)) and drained
         return drained and not self._stopping
+
+    async def _fetch_from(self, keys: QueueKeys) -> bool:
+        """Whether this queue is drained. One whose keys are damaged counts as drained and is put aside for a while: the
+        others are read meanwhile."""
+        try:
+            catch = await self._fetch(keys)
+        except Exception as error:
+            if not concerns_one_queue(error):
+                raise
+            await self._put_aside(keys, error)
+            return True
+        self._aside.forget(keys.queue)
+        return catch.drained
+
+    async def _put_aside(self, keys: QueueKeys, error: Exception) -> None:
+        self._opened.discard(keys.queue)
+        seconds = self._aside.put(keys.queue)
+        damage = "; ".join(found for found in await self._broker.ask_all(census.damage(keys)) if found)
+        self._complaints.about(error, queue=keys.queue, damage=damage, looks_again_in=round(seconds, 1))
 
     async def _fetch(self, keys: QueueKeys, woken: Sequence[Woken] = ()) -> Catch:
         if keys.queue not in self._opened:
@@ -169,8 +194,17 @@ class Consumer:
         suspects, self._suspects = self._suspects, set()
         for keys in self.queues:
             entries = [t[1:] for t in suspects if t[0] == keys.queue and not self._holds(t)]
-            if entries:
-                await self._broker.run(lifecycle.release(keys, entries, "stranded"))
+            if entries and not self._aside.has(keys.queue):
+                await self._release_stranded(keys, entries)
+
+    async def _release_stranded(self, keys: QueueKeys, entries: Sequence[tuple[str, str]]) -> None:
+        try:
+            await self._broker.run(lifecycle.release(keys, entries, "stranded"))
+        except Exception as error:
+            # The next beat names them again.
+            if not concerns_one_queue(error):
+                raise
+            await self._put_aside(keys, error)
 
     async def _open(self, keys: QueueKeys) -> None:
         made = await self._broker.run(presence.open_queue(keys))
@@ -184,9 +218,13 @@ class Consumer:
 
     async def _block(self) -> None:
         """Wait until something arrives in any lane. One entry is enough: the next fetch takes the rest."""
-        streams = [keys[lane] for keys in self.queues for lane in self._lanes]
+        queues = [keys for keys in self.queues if not self._aside.has(keys.queue)]
+        streams = [keys[lane] for keys in queues for lane in self._lanes]
         words: list[Word] = ["XREADGROUP", "GROUP", GROUP, self._name, "COUNT", 1, "BLOCK", self._block_ms]
-        if self._stopping or not streams:
+        if self._stopping:
+            return
+        if not streams:
+            await asyncio.sleep(_NOTHING_TO_READ)
             return
         self._blocking = True
         try:
@@ -205,10 +243,16 @@ class Consumer:
         entries = _by_queue(reply, self.queues)
         for keys, found in entries:
             room = 0 if self._stopping else self._slots.free
-            if found[:room]:
-                await self._fetch(keys, found[:room])
-            if found[room:]:
-                await self._broker.run(lifecycle.release(keys, [(w.lane, w.entry) for w in found[room:]]))
+            try:
+                if found[:room]:
+                    await self._fetch(keys, found[:room])
+                if found[room:]:
+                    await self._broker.run(lifecycle.release(keys, [(w.lane, w.entry) for w in found[room:]]))
+            except Exception as error:
+                # What it was woken for is stranded, and handed back when the queue can be read again.
+                if not concerns_one_queue(error):
+                    raise
+                await self._put_aside(keys, error)
 
     async def _doorbell_rings(self) -> None:
         if self._blocking:
@@ -218,12 +262,36 @@ class Consumer:
                 self._complaints.about(error)
 
     async def _trouble(self, error: Exception) -> None:
-        trouble = classify(error)
-        if trouble is Trouble.GROUP:
+        if classify(error) is Trouble.GROUP or concerns_one_queue(error):
+            # A blocked read does not tell which of its streams is meant: each queue is opened anew, and the one that
+            # cannot be is put aside.
             self._opened.clear()
-            return
+            if classify(error) is Trouble.GROUP:
+                return
         self._complaints.about(error, running=self._slots.taken)
         await asyncio.sleep(random.uniform(0.1, 1.0))
+
+
+class Aside:
+    """Queues that cannot be read at the moment, and until when they are left alone: longer and longer."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[float, float]] = {}
+
+    def has(self, queue: str) -> bool:
+        """Whether this queue is to be left alone now."""
+        return queue in self._until and clock.monotonic() < self._until[queue][0]
+
+    def put(self, queue: str) -> float:
+        """Leave it alone; for how many seconds."""
+        _, before = self._until.get(queue, (0.0, 0.0))
+        pause = min(max(before * 2, _FIRST_ASIDE), _LONGEST_ASIDE)
+        self._until[queue] = (clock.monotonic() + pause, pause)
+        return pause
+
+    def forget(self, queue: str) -> None:
+        """It can be read again."""
+        self._until.pop(queue, None)
 
 
 def _by_queue(reply: Any, queues: Sequence[QueueKeys]) -> list[tuple[QueueKeys, list[Woken]]]:

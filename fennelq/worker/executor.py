@@ -14,9 +14,10 @@ from fennelq.app import App
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.keys import LANES, QueueKeys
+from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle, presence
 from fennelq.model.routing import Routing
-from fennelq.service import Service, tend
+from fennelq.service import Complaints, Service, tend
 from fennelq.worker import signs
 from fennelq.worker.consumer import Consumer
 from fennelq.worker.courier import Courier
@@ -24,6 +25,7 @@ from fennelq.worker.heartbeat import Findings, Heartbeat
 from fennelq.worker.invoke import Invoker
 from fennelq.worker.janitor import Janitor
 from fennelq.worker.listener import Listener
+from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.presence import Presence
 from fennelq.worker.promoter import Promoter
 from fennelq.worker.recovery import Recovery
@@ -37,6 +39,9 @@ from fennelq.worker.workbench import Workbench
 
 _logger = log.get("fennelq.worker")
 _FAREWELL = 5.0
+_LOOK_AGAIN = 0.5
+_UNSETTLED_PER_SLOT = 2
+"""Outcomes that may wait to be written, per slot: enough to run jobs while a batch is on its way."""
 
 
 def executor_name() -> str:
@@ -65,11 +70,13 @@ class Executor:
         """`tell` says signs to the supervisor: see `worker.signs`."""
         self.app, self.name = app, name or executor_name()
         self._routing, self._burst, self._tell = routing or Routing.parse(None), burst, tell
-        self._max_jobs, self._max_rss = max_jobs, max_rss
+        self._max_rss = max_rss
         self._grace = app.settings.grace_period if grace is None else grace
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._started = clock.monotonic()
-        self.slots = Slots(concurrency or app.settings.concurrency)
+        self.recycled = False
+        """Whether it has ended itself to make room for a fresh one."""
+        self.slots = Slots(concurrency or app.settings.concurrency, max_jobs)
         self.broker = Broker(app.address)
         self.workbench = self._workbench()
         self._promoter = Promoter(self.broker, self._queues, self._longest_sleep)
@@ -92,21 +99,30 @@ class Executor:
         self.watchdog = self._watchdog()
 
     async def run(self) -> None:
-        """Run jobs until `stop` is called, or in a burst until nothing is left to run."""
+        """Run jobs until `stop` is called, or in a burst until nothing is left to run.
+
+        Raises when it falls over: when a part of it, or this very call, ends otherwise. What ran then keeps its lease:
+        a job that makes its executor fall over spends a delivery each time, and is dead in the end.
+        """
+        self.workbench.begin()
         await self.consumer.serve(self._routing.including(self._own_queues()))
         self.watchdog.start()
         self.heartbeat.start()
         reading = asyncio.create_task(self.consumer.run(), name="consumer")
         duties = [asyncio.create_task(tend(service), name=service.name) for service in self._services()]
         ending = asyncio.create_task(self._until_told(), name="ending")
+        parts = [reading, ending, *duties]
+        in_order = False
         try:
-            # A loop that dies by a bug must take the process down loudly, not leave it half alive.
-            await asyncio.wait([reading, ending, *duties], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            in_order = self._stop.is_set() or _has_ended_well(ending)
         finally:
-            await self._wind_down(reading, [ending, *duties])
-        for task in (reading, ending, *duties):
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+            if in_order:
+                await self._wind_down(reading, [ending, *duties])
+            else:
+                await self._fall(parts)
+        if not in_order:
+            raise _why(parts)
 
     def stop(self, *, now: bool = False) -> None:
         """Take no more jobs, let those that run finish within the grace period. `now` skips the wait."""
@@ -115,18 +131,23 @@ class Executor:
         if now:
             self._hurry.set()
 
+    def recycle(self) -> None:
+        """Stop, to make room for a fresh executor."""
+        self.recycled = True
+        self.stop()
+
     # What it is made of
 
     def _workbench(self) -> Workbench:
         app = self.app
         runner = Runner(
             app.tasks,
-            Invoker(self.slots.count),
+            Invoker(self.slots.count, app.settings.stop_grace),
             failure_ttl_ms=app.lifetimes.failure_ms,
             most_bytes=app.settings.max_payload_bytes,
         )
-        settler = Settler(app.namespace, self.broker, app.lifetimes)
-        bench = Workbench(self.slots, runner, settler)
+        settler = Settler(app.namespace, self.broker, app.lifetimes, _UNSETTLED_PER_SLOT * self.slots.count)
+        bench = Workbench(self.slots, runner, settler, stop_grace=app.settings.stop_grace)
         settler.tell = bench.settle_answered
         return bench
 
@@ -185,10 +206,7 @@ class Executor:
             deaths=lambda: here.deaths,
         )
         recycler = Recycler(
-            max_jobs=self._max_jobs,
-            max_rss=self._max_rss,
-            done=lambda: self.workbench.done,
-            stop=self.stop,
+            self.slots, max_stuck=settings.max_stuck, max_rss=self._max_rss, recycle=self.recycle
         )
         timing: list[Service] = [self._listener, self._promoter, self._ticker, self._courier]
         return [here, *timing, recovery, recycler, Janitor(self.broker, self._queues, settings)]
@@ -241,6 +259,7 @@ class Executor:
             "pid": os.getpid(),
             "concurrency": self.slots.count,
             "running": self.slots.taken,
+            "stuck": self.slots.stuck,
             "done": self.workbench.done,
             "queues": [keys.queue for keys in self.consumer.queues],
             "uptime": round(clock.monotonic() - self._started, 1),
@@ -261,45 +280,62 @@ class Executor:
                 end.cancel()
 
     async def _until_nothing_is_left(self) -> None:
+        complaints = Complaints("looking whether anything is left")
         while True:
-            await self.consumer.drained.wait()
-            await self.workbench.settled()
-            if running := self.workbench.tasks():
-                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                continue
-            # The last job may have sent another before it ended, even to a queue that nobody knew of.
-            done = self.workbench.done
-            await self._discovered(await self.broker.ask(presence.known_queues(self.app.namespace)))
-            await self.consumer.look_again()
-            if self.workbench.done == done and not self.workbench.tokens():
-                return
+            try:
+                if await self._nothing_is_left():
+                    return
+            except Exception as error:
+                complaints.about(error)
+                await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _nothing_is_left(self) -> bool:
+        await self.consumer.drained.wait()
+        await self.workbench.settled()
+        if running := self.workbench.tasks():
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            return False
+        # The last job may have sent another before it ended, even to a queue that was not known until then.
+        done = self.workbench.done
+        await self._discovered(await self.broker.ask(presence.known_queues(self.app.namespace)))
+        await self.consumer.look_again()
+        return self.workbench.done == done and not self.workbench.tokens()
 
     async def _wind_down(self, reading: asyncio.Task[None], duties: list[asyncio.Task[None]]) -> None:
         await self.consumer.stop(reading)
         await self._finish_running()
-        for duty in duties:
-            duty.cancel()
-        await asyncio.gather(*duties, return_exceptions=True)
+        await _cancelled(duties)
         await self._leave()
 
+    async def _fall(self, parts: list[asyncio.Task[None]]) -> None:
+        """Nothing is handed back: leases bring back what runs, and count it. What has ended is written down."""
+        self.heartbeat.end()
+        self.watchdog.end()
+        self.consumer.halt()
+        await _cancelled(parts)
+        await self._settle_the_rest()
+        self.workbench.stop_all()
+        await self.broker.close()
+
     async def _finish_running(self) -> None:
-        """Wait for what runs, at most the grace period; then cancel the rest and hand it back untouched."""
+        """Wait for what runs, at most the grace period; then stop the rest and hand it back untouched."""
         hurry = asyncio.create_task(self._hurry.wait())
         deadline = clock.monotonic() + self._grace
         while (running := self.workbench.tasks()) and not hurry.done() and clock.monotonic() < deadline:
             left = deadline - clock.monotonic()
             await asyncio.wait([hurry, *running], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
-        for task in (rest := self.workbench.tasks()):
-            task.cancel()
-        if rest:
+        if rest := self.workbench.stop_all():
             # A handler may swallow its cancellation, and a thread cannot be stopped: neither may hold up the exit.
             await asyncio.wait(rest, timeout=1.0)
+        await self._settle_the_rest()
+        await self._hand_back()
+
+    async def _settle_the_rest(self) -> None:
         with suppress(TimeoutError):
             # Without Redis no outcome can be written down, and an exit cannot wait for ever: such a job runs again.
             async with asyncio.timeout(_FAREWELL):
                 await self.workbench.settled()
-        await self._hand_back()
 
     async def _hand_back(self) -> None:
         for keys in self.consumer.queues:
@@ -317,10 +353,32 @@ class Executor:
     async def _leave(self) -> None:
         self.heartbeat.end()
         self.watchdog.end()
+        complaints = Complaints("leaving")
         try:
-            for keys in self.consumer.queues:
-                await self.broker.run(presence.close_consumer(keys, self.name))
+            await run_per_queue(self.broker, self.consumer.queues, self._close_consumer, complaints)
             await self.broker.ask(presence.forget_executors(self.app.namespace, [self.name]))
         except Exception as error:
-            _logger.warning("left_without_farewell", error=str(error))
+            complaints.about(error)
         await self.broker.close()
+
+    def _close_consumer(self, keys: QueueKeys) -> Verb[int]:
+        return presence.close_consumer(keys, self.name)
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _has_ended_well(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _why(parts: list[asyncio.Task[None]]) -> BaseException:
+    """What made the executor fall over: the error of a part, unless a job has cancelled the part."""
+    errors = [part.exception() for part in parts if part.done() and not part.cancelled()]
+    found = next((error for error in errors if error is not None), None)
+    return found or RuntimeError(
+        "a part of the executor was cancelled, by a job that cancels what is not its own"
+    )

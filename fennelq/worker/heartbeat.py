@@ -14,8 +14,8 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verbs import presence
 from fennelq.service import Complaints
-
-Token = tuple[str, str, str]
+from fennelq.worker.held import Token
+from fennelq.worker.per_queue import answered
 
 
 class Findings(NamedTuple):
@@ -77,9 +77,10 @@ class Heartbeat:
             held.setdefault(queue, []).append((lane, entry))
         grace, queues = round(self._lease * 500), self._queues()
         verbs = [presence.beat(keys, self._executor, grace, held.get(keys.queue, ())) for keys in queues]
-        answers = self._broker.run_all(verbs, timeout=max(1.0, self._lease / 4))
-        found = Findings([], [], sum(answer.quarantined for answer in answers))
-        for keys, answer in zip(queues, answers, strict=True):
+        replies = self._broker.run_each(verbs, timeout=max(1.0, self._lease / 4))
+        answers = answered(queues, replies, self._complaints)
+        found = Findings([], [], sum(answer.quarantined for _, answer in answers))
+        for keys, answer in answers:
             found.lost.extend((keys.queue, *pair) for pair in answer.lost)
             found.stranded.extend((keys.queue, *pair) for pair in answer.stranded)
             self.beaten_ms = answer.now_ms

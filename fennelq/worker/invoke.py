@@ -14,24 +14,36 @@ class TaskTimeout(TimeoutError):
     """The task ran longer than its `timeout`."""
 
 
+class RunCancelled(Exception):
+    """Code of the job, or of another job, cancelled the task that runs this one."""
+
+    def __init__(self) -> None:
+        super().__init__("the run was cancelled, but not by its executor: by its own code, or by another job")
+
+
 class Invoker:
     """Runs functions for one executor."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, threads: int, stop_grace: float) -> None:
+        self._threads, self._stop_grace = threads, stop_grace
         self._pool: ThreadPoolExecutor | None = None
 
     async def on_loop(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, timeout: float | None
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        timeout: float,
+        give_up: Callable[[], None],
     ) -> Any:
-        """Await it here; raises TaskTimeout when it takes too long."""
-        if timeout is None:
-            return await function(*args, **kwargs)
+        """Await it here; raises TaskTimeout when it takes too long.
+
+        A handler may swallow its cancellation and go on: `give_up` is called `stop_grace` seconds after that.
+        """
         # call_later and cancel cost a third of asyncio.timeout, and every job with a timeout pays for them.
         task = asyncio.current_task()
         assert task is not None
-        expired = _Expiry(task)
-        timer = task.get_loop().call_later(timeout, expired)
+        expired = _Expiry(task, timeout, self._stop_grace, give_up)
         try:
             value = await function(*args, **kwargs)
         except asyncio.CancelledError:
@@ -47,18 +59,33 @@ class Invoker:
             # The handler swallowed its cancellation; it was late all the same.
             task.uncancel()
         finally:
-            timer.cancel()
-        raise TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
+            expired.timer.cancel()
+        raise too_late(timeout)
 
     async def in_thread(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call it in a thread, with the job's context. A thread cannot be stopped: the caller waits."""
+        """Call it in a thread, with the job's context.
+
+        A thread cannot be stopped, so a cancellation does not end the wait: the slot of the job is the thread, and a
+        slot that looked free would hand the next job to a pool without a free thread.
+        """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
         call = partial(_called, contextvars.copy_context(), function, args, kwargs)
-        value, error = await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        called = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        while not called.done():
+            try:
+                await asyncio.shield(called)
+            except asyncio.CancelledError:
+                continue
+        value, error = called.result()
         if error is not None:
             raise error
         return value
+
+
+def too_late(timeout: float) -> TaskTimeout:
+    """The error of a run that took longer than its timeout."""
+    return TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 
 
 def _called(
@@ -72,11 +99,18 @@ def _called(
 
 
 class _Expiry:
-    __slots__ = ("happened", "task")
+    """Cancels a task when its time is over, and gives it up when it goes on all the same."""
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
+    __slots__ = ("_give_up", "_grace", "happened", "task", "timer")
+
+    def __init__(
+        self, task: asyncio.Task[Any], timeout: float, grace: float, give_up: Callable[[], None]
+    ) -> None:
         self.task, self.happened = task, False
+        self._grace, self._give_up = grace, give_up
+        self.timer = task.get_loop().call_later(timeout, self)
 
     def __call__(self) -> None:
         self.happened = True
+        self.timer = self.task.get_loop().call_later(self._grace, self._give_up)
         self.task.cancel()

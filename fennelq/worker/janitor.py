@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
+from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import admin
+from fennelq.service import Complaints
 from fennelq.settings import Settings
+from fennelq.worker.per_queue import run_per_queue
 
 _PAGE = 100
 _ROUNDS = 8
@@ -22,21 +25,19 @@ class Janitor:
 
     def __init__(self, broker: Broker, queues: Callable[[], Sequence[QueueKeys]], settings: Settings) -> None:
         self._broker, self._queues, self._settings = broker, queues, settings
+        self._complaints = Complaints("housekeeping")
 
     async def tick(self) -> float:
         """One page of each queue; comes again at once while pages are full."""
-        settings = self._settings
-        answers = await self._broker.run_all(
-            [
-                admin.gc(
-                    keys,
-                    max_age_ms=round(settings.dlq_max_age * 1000),
-                    max_len=settings.dlq_max_len,
-                    idle_ms=_CONSUMER_IDLE_MS,
-                    limit=_PAGE,
-                )
-                for keys in self._queues()
-            ]
+        swept = await run_per_queue(self._broker, self._queues(), self._gc, self._complaints)
+        full = any(removed >= _PAGE for _, (removed, _) in swept)
+        return 0.05 if full else max(self._settings.maintenance * _ROUNDS, 1.0)
+
+    def _gc(self, keys: QueueKeys) -> Verb[tuple[int, int]]:
+        return admin.gc(
+            keys,
+            max_age_ms=round(self._settings.dlq_max_age * 1000),
+            max_len=self._settings.dlq_max_len,
+            idle_ms=_CONSUMER_IDLE_MS,
+            limit=_PAGE,
         )
-        full = any(removed >= _PAGE for removed, _ in answers)
-        return 0.05 if full else max(settings.maintenance * _ROUNDS, 1.0)

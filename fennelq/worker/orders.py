@@ -13,6 +13,10 @@ CANNOT_RUN = 78
 """Exit code of an executor that cannot run with these settings: starting it again would not help."""
 
 
+RECYCLED = 75
+"""Exit code of an executor that makes room for a fresh one, although there may be more to do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
     """How an executor is to run."""

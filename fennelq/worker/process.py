@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fennelq import log
 from fennelq.app import App
@@ -19,10 +19,12 @@ from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
 from fennelq.worker.discovery import load_app
 from fennelq.worker.executor import Executor
-from fennelq.worker.orders import CANNOT_RUN, Orders
+from fennelq.worker.orders import CANNOT_RUN, RECYCLED, Orders
 
 _logger = log.get("fennelq.worker")
 _LAST_WORDS = 2.0
+
+T = TypeVar("T")
 
 
 def main(text: str) -> int:
@@ -31,14 +33,13 @@ def main(text: str) -> int:
     log.setup(orders.log_format, orders.log_level)
     try:
         app = load_app(orders.app, Path(orders.folder))
-        _on_the_fastest_loop(_run(app, orders))
+        return run_to_its_end(_run(app, orders))
     except ConfigurationError as error:
         _logger.critical("cannot_run", why=str(error))
         return CANNOT_RUN
-    return 0
 
 
-async def _run(app: App, orders: Orders) -> None:
+async def _run(app: App, orders: Orders) -> int:
     executor = Executor(
         app,
         name=orders.name or None,
@@ -66,6 +67,7 @@ async def _run(app: App, orders: Orders) -> None:
         hold.start()
     async with app:
         await executor.run()
+    return RECYCLED if executor.recycled else 0
 
 
 def _teller(pipe: int) -> Callable[[bytes], None]:
@@ -95,13 +97,32 @@ def _hold_on(loop: asyncio.AbstractEventLoop, lifeline: int, executor: Executor)
     os._exit(1)
 
 
-def _on_the_fastest_loop(main: Coroutine[Any, Any, None]) -> None:
+def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
+    """What `main` returns, on the fastest loop there is.
+
+    A SystemExit or KeyboardInterrupt that leaves any task or callback ends `run_until_complete`, and so does
+    `loop.stop()`. The loop is whole all the same, with everything else that was to be done: it goes on. So code of a
+    job ends no loop, and the task that raised has failed, like any other. `asyncio.run` would cancel everything, and
+    wait for tasks that ignore it.
+    """
+    loop = _fastest_loop()
+    asyncio.set_event_loop(loop)
+    life = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(life)
+        except BaseException as error:
+            if life.done() or loop.is_closed():
+                raise
+            _logger.error("loop_goes_on", why="a job tried to end the process", error=type(error).__name__)
+
+
+def _fastest_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from fennelq import clock
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
+from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle
+from fennelq.service import Complaints
+from fennelq.worker.per_queue import run_per_queue
 
 _SLICE = 100
 
@@ -26,6 +29,7 @@ class Promoter:
         """`longest` says how long it may sleep: it is woken when something becomes due sooner, if messages arrive."""
         self._broker, self._queues, self._longest = broker, queues, longest
         self._next = 0.0
+        self._complaints = Complaints("promoting")
         self.woken = asyncio.Event()
         """Set when something is due before the next tick."""
 
@@ -40,8 +44,12 @@ class Promoter:
         """Promote one slice of each queue; answers when to come again."""
         # What becomes due while this is under way may be missing in the answers.
         self._next = math.inf
-        answers = await self._broker.run_all([lifecycle.promote(keys, _SLICE) for keys in self._queues()])
-        waits = [due / 1000 for _, due in answers if due >= 0]
+        promoted = await run_per_queue(self._broker, self._queues(), _promote, self._complaints)
+        waits = [due / 1000 for _, (_, due) in promoted if due >= 0]
         pause = min([self._longest(), *waits])
         self._next = min(self._next, clock.monotonic() + pause)
         return pause
+
+
+def _promote(keys: QueueKeys) -> Verb[tuple[int, int]]:
+    return lifecycle.promote(keys, _SLICE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from fennelq import log
 from fennelq.broker.broker import Broker
@@ -10,7 +11,9 @@ from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle
 from fennelq.broker.verbs.lifecycle import Lifetimes, Sweep
+from fennelq.service import Complaints
 from fennelq.settings import Settings
+from fennelq.worker.per_queue import run_per_queue
 
 _logger = log.get("fennelq.recovery")
 _PAGES = 20
@@ -34,6 +37,7 @@ class Recovery:
     ) -> None:
         self._broker, self._queues, self._settings, self._lifetimes = broker, queues, settings, lifetimes
         self._steady, self._beaten_ms, self._deaths = steady, beaten_ms, deaths
+        self._complaints = Complaints("recovery")
 
     async def tick(self) -> float:
         """Sweep every queue once, if this executor may judge others at all."""
@@ -45,13 +49,14 @@ class Recovery:
     async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
         """A page of each, in one breath, and further pages of those that have more."""
         for number in range(_PAGES):
-            pages = await self._broker.run_all([self._page(keys, more=number > 0) for keys in queues])
-            for keys, page in zip(queues, pages, strict=True):
+            page_of = partial(self._page, more=number > 0)
+            pages = await run_per_queue(self._broker, queues, page_of, self._complaints)
+            for keys, page in pages:
                 if page.requeued or page.dead:
                     _logger.warning(
                         "jobs_recovered", queue=keys.queue, requeued=page.requeued, dead=page.dead
                     )
-            queues = [keys for keys, page in zip(queues, pages, strict=True) if page.more]
+            queues = [keys for keys, page in pages if page.more]
             if not queues:
                 return
 

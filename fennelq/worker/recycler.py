@@ -1,4 +1,7 @@
-"""Ends an executor that has done enough jobs, or grown too large. It drains first; a fresh one takes its place."""
+"""Ends an executor that has started enough jobs, has too many stuck slots, or grown too large.
+
+It drains first; a fresh one takes its place.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +10,50 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fennelq import log
+from fennelq.worker.slots import Slots
 
 _logger = log.get("fennelq.worker")
 _LOOK_EVERY = 1.0
 
 
 class Recycler:
-    """Looks at the size and the work of its own process."""
+    """Looks at the work, the stuck slots and the size of its own process."""
 
     name = "recycler"
 
     def __init__(
         self,
+        slots: Slots,
         *,
-        max_jobs: int | None,
+        max_stuck: int | None,
         max_rss: int | None,
-        done: Callable[[], int],
-        stop: Callable[[], None],
+        recycle: Callable[[], None],
         rss: Callable[[], int] | None = None,
     ) -> None:
-        self._max_jobs, self._max_rss, self._done, self._stop = max_jobs, max_rss, done, stop
+        """`max_stuck` None is half of the slots."""
+        self._slots, self._max_rss, self._recycle = slots, max_rss, recycle
+        self._max_stuck = slots.count // 2 if max_stuck is None else max_stuck
         self._rss = rss or resident_bytes
+        self._recycled = False
+        self.woken = slots.spent
 
     async def tick(self) -> float:
         """Stop the executor when it is time."""
-        done = self._done()
-        if self._max_jobs is not None and done >= self._max_jobs:
-            self._recycle(jobs=done)
-        elif self._max_rss is not None and (rss := self._rss()) > self._max_rss:
-            self._recycle(rss=rss)
+        reason = {} if self._recycled else self._reason()
+        if reason:
+            self._recycled = True
+            _logger.warning("executor_recycled", **reason)
+            self._recycle()
         return _LOOK_EVERY
 
-    def _recycle(self, **why: int) -> None:
-        _logger.info("executor_recycled", **why)
-        self._stop()
+    def _reason(self) -> dict[str, int]:
+        if self._slots.left <= 0:
+            return {"jobs": self._slots.started}
+        if self._slots.stuck > self._max_stuck:
+            return {"stuck": self._slots.stuck, "of": self._slots.count}
+        if self._max_rss is not None and (rss := self._rss()) > self._max_rss:
+            return {"rss": rss}
+        return {}
 
 
 def resident_bytes() -> int:

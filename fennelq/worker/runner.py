@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from fennelq.context import JobContext, current
@@ -13,7 +14,8 @@ from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of
 from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
-from fennelq.worker.invoke import Invoker, TaskTimeout
+from fennelq.worker.held import Held
+from fennelq.worker.invoke import Invoker, RunCancelled, TaskTimeout, too_late
 
 Verdict = Callable[[JobFailure, int, int], Outcome]
 
@@ -27,6 +29,10 @@ class Bound(NamedTuple):
     kwargs: dict[str, Any]
 
 
+Overdue = Callable[[Held, Outcome], None]
+"""Called with the outcome of a run that ignores its timeout."""
+
+
 class Runner:
     """Runs deliveries of one app."""
 
@@ -36,21 +42,26 @@ class Runner:
         self._tasks, self._invoker = tasks, invoker
         self._failure_ttl_ms, self._most_bytes = failure_ttl_ms, most_bytes
 
-    async def run(self, delivery: Delivery) -> Outcome:
-        """Runs the job. Only a cancellation from outside is raised; everything else is an outcome."""
+    async def run(self, held: Held, overdue: Overdue) -> Outcome:
+        """Runs the job. Raises CancelledError when the executor stopped it; everything else is an outcome, also a
+        SystemExit, or a cancellation by other code: no job ends its executor by what it raises."""
+        delivery = held.delivery
         try:
             bound = self._bind(self._find(delivery), delivery)
         except UnknownTask as error:
             return self._unrun(delivery, error, "unknown_task", outcome.not_known)
-        except Exception as error:
+        except BaseException as error:  # validators of models are the user's code
             return self._unrun(delivery, error, "bad_payload", outcome.died)
         try:
-            value = await self._perform(bound, delivery)
+            value = await self._perform(bound, held, overdue)
         except BaseException as error:
-            if _cancelled_from_outside() and not isinstance(error, (Retry, Snooze, Reject)):
+            if isinstance(error, GeneratorExit) and _loop_is_gone():
+                raise
+            if held.stopped and not isinstance(error, (Retry, Snooze, Reject)):
                 # Whatever a handler makes of its cancellation is no failure: a deploy costs no try.
                 raise asyncio.CancelledError from error
-            return self._judge(bound.plan, delivery, error)
+            held.disturbed = _is_cancelled(error)
+            return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)
         return self._success(bound, delivery, value)
 
     def _find(self, delivery: Delivery) -> AnyTask:
@@ -64,20 +75,26 @@ class Runner:
         args, kwargs = task.calls.decode(delivery.args)
         return Bound(task, task.plan.overridden(delivery.options), args, kwargs)
 
-    async def _perform(self, bound: Bound, delivery: Delivery) -> Any:
-        current.set(JobContext(delivery, bound.plan))
-        function = bound.task.function
-        if bound.task.is_async:
-            return await self._invoker.on_loop(function, bound.args, bound.kwargs, bound.plan.timeout)
-        return await self._invoker.in_thread(function, bound.args, bound.kwargs)
+    async def _perform(self, bound: Bound, held: Held, overdue: Overdue) -> Any:
+        plan, function = bound.plan, bound.task.function
+        current.set(JobContext(held.delivery, plan))
+        if not bound.task.is_async:
+            return await self._invoker.in_thread(function, bound.args, bound.kwargs)
+        if plan.timeout is None:
+            return await function(*bound.args, **bound.kwargs)
+        give_up = partial(self._give_up, plan, plan.timeout, held, overdue)
+        return await self._invoker.on_loop(function, bound.args, bound.kwargs, plan.timeout, give_up)
+
+    def _give_up(self, plan: Plan, timeout: float, held: Held, overdue: Overdue) -> None:
+        """The handler ignores its cancellation: its time was over all the same."""
+        overdue(held, self._judge(plan, held.delivery, too_late(timeout)))
 
     def _success(self, bound: Bound, delivery: Delivery, value: Any) -> Outcome:
         try:
             encoded = bound.task.returns.encode(value)
             if len(encoded) > self._most_bytes:
                 raise PayloadTooLarge(f"the result of {delivery.task}", len(encoded), self._most_bytes)
-        except Exception as error:
-            # Encoding runs the user's code as well.
+        except BaseException as error:  # encoding runs the user's code as well
             failure = failure_of(error, "bad_result")
             return outcome.died(failure, delivery.tries + 1, bound.plan.failure_ttl_ms)
         return outcome.succeeded(encoded, bound.plan.result_ttl_ms)
@@ -95,7 +112,7 @@ class Runner:
             if wait is None:
                 return outcome.died(failure, tries, plan.failure_ttl_ms)
             return outcome.retried(wait, failure)
-        except Exception as broken:
+        except BaseException as broken:
             # A curve is the user's code, and the seconds it answers may be infinite or no number.
             return outcome.died(failure_of(broken, "bad_retry_policy"), tries, plan.failure_ttl_ms)
 
@@ -107,12 +124,21 @@ class Runner:
             return plan.retry.wait(tries) if error.delay is None else max(0.0, error.delay)
         return plan.retry.wait(tries) if plan.retry.allows(tries, error) else None
 
-    def _unrun(self, delivery: Delivery, error: Exception, reason: str, comes_to: Verdict) -> Outcome:
-        failure = JobFailure(type(error).__name__, str(error)[:4000], "", reason)
+    def _unrun(self, delivery: Delivery, error: BaseException, reason: str, comes_to: Verdict) -> Outcome:
+        failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")
         return comes_to(failure, delivery.tries, self._failure_ttl_ms)
 
 
-def _cancelled_from_outside() -> bool:
-    """Whether this task was asked to stop, as opposed to a handler that raised CancelledError itself."""
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether the task was cancelled, as opposed to a handler that raised CancelledError itself."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _loop_is_gone() -> bool:
+    """Whether the run is closed with everything else, as opposed to a handler that raised GeneratorExit itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False

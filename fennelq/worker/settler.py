@@ -1,10 +1,14 @@
-"""Writes outcomes down: whatever finishes while one batch is under way becomes the next batch."""
+"""Writes outcomes down: whatever finishes while one batch is under way becomes the next batch.
+
+Each queue has batches of its own, so a queue whose keys are damaged delays no other. What is not written yet is
+bounded: an outcome that finds no room waits, and its job keeps its slot meanwhile, so nothing more is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
@@ -21,6 +25,9 @@ from fennelq.service import Complaints
 
 _logger = log.get("fennelq.settler")
 
+MOST_UNSETTLED_BYTES = 16 << 20
+_SHORT_PAUSE, _LONG_PAUSE = 0.5, 5.0
+
 
 class Answer(IntEnum):
     """What became of an outcome."""
@@ -33,49 +40,132 @@ class Answer(IntEnum):
 
 
 class Settler:
-    """Settles the jobs of one executor. It waits out every trouble: an outcome is worth keeping."""
+    """Settles the jobs of one executor. It retries through every trouble: an outcome is worth keeping."""
 
-    def __init__(self, app: str, broker: Broker, lifetimes: Lifetimes) -> None:
+    def __init__(self, app: str, broker: Broker, lifetimes: Lifetimes, most: int = 1000) -> None:
+        """`most` outcomes may wait to be written at a time, and 16 MiB of them (or a single larger one)."""
         self._app, self._broker, self._lifetimes = app, broker, lifetimes
         self.tell: Callable[[Settled, Answer], None] = lambda _, __: None
-        """Is told the answer to each outcome."""
-        self._outcomes: Batcher[Settled, Answer] = Batcher(self._flush, 1000)
+        """Called with the answer to each outcome."""
+        self.backlog = Backlog(most, MOST_UNSETTLED_BYTES)
+        self._batchers: dict[str, Batcher[Settled, Answer]] = {}
         self._complaints = Complaints("settling")
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> None:
         """Write this outcome down, soon."""
-        _ = self._outcomes.submit(Settled(delivery, outcome))
+        settled = Settled(delivery, outcome)
+        self.backlog.add(_size(settled))
+        batcher = self._batchers.get(delivery.queue)
+        if batcher is None:
+            batcher = self._batchers[delivery.queue] = Batcher(self._flush, 1000)
+        _ = batcher.submit(settled)
+
+    def has_room(self, outcome: Outcome) -> bool:
+        """Whether this outcome may be handed over now."""
+        return self.backlog.fits(_length(outcome))
+
+    async def room(self, outcome: Outcome) -> None:
+        """Returns when this outcome may be handed over. Outcomes get room in the order in which they ask."""
+        await self.backlog.room(_length(outcome))
 
     async def drain(self) -> None:
         """Returns when everything has been written down."""
-        await self._outcomes.drain()
+        while self.backlog.busy:
+            for batcher in list(self._batchers.values()):
+                await batcher.drain()
+            # What waited for room is handed over in the next turn of the loop.
+            await asyncio.sleep(0)
 
     async def _flush(self, batch: list[Settled]) -> list[Answer | BaseException]:
-        by_queue: defaultdict[str, list[int]] = defaultdict(list)
-        for place, item in enumerate(batch):
-            by_queue[item.delivery.queue].append(place)
-        answers: list[Answer | BaseException] = [Answer.LOST] * len(batch)
-        for queue, places in by_queue.items():
-            keys = queue_keys(self._app, queue)
-            for page in pages(places, lambda i: _size(batch[i]), lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
-                items = [batch[i] for i in page]
-                for i, item, answer in zip(page, items, await self._say(keys, items), strict=True):
-                    answers[i] = answer
+        """All of one queue."""
+        keys = queue_keys(self._app, batch[0].delivery.queue)
+        answers: list[Answer | BaseException] = []
+        try:
+            for page in pages(batch, _size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+                for item, answer in zip(page, await self._written(keys, page), strict=True):
+                    answers.append(answer)
+                    self.backlog.remove(_size(item))
                     self.tell(item, answer)
+        finally:
+            # Only an executor that falls over leaves some: they must not hold up its end.
+            for item in batch[len(answers) :]:
+                self.backlog.remove(_size(item))
         return answers
 
-    async def _say(self, keys: QueueKeys, items: Sequence[Settled]) -> list[Answer]:
-        """Say it until it is answered; a settle that is said twice counts once."""
+    async def _written(self, keys: QueueKeys, items: Sequence[Settled]) -> list[Answer]:
+        """Ask until there is a reply; a settle that is sent twice counts once."""
+        longest = _SHORT_PAUSE
         while True:
             try:
                 answers = await self._broker.run(lifecycle.finish(keys, items, self._lifetimes))
                 return [Answer(answer) for answer in answers]
             except Exception as error:
-                self._complaints.about(error, outcomes=len(items))
-                if classify(error) is Trouble.BUG and len(items) > 1:
-                    return [answer for item in items for answer in await self._say(keys, [item])]
-                await asyncio.sleep(random.uniform(0.05, 0.5))
+                self._complaints.about(error, queue=keys.queue, outcomes=len(items))
+                if classify(error) is Trouble.BUG:
+                    if len(items) > 1:
+                        return [answer for item in items for answer in await self._written(keys, [item])]
+                    # Only a person can mend the keys of this queue: there is no hurry.
+                    longest = min(longest * 2, _LONG_PAUSE)
+                await asyncio.sleep(random.uniform(longest / 10, longest))
+
+
+class Backlog:
+    """How much is not written yet, and who waits for room."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self.jobs = self.bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is to be written, or waits for room."""
+        return self.jobs > 0 or bool(self._waiting)
+
+    def fits(self, size: int) -> bool:
+        """Whether there is room, and no earlier outcome waits for it."""
+        return not self._waiting and self._has_room(size)
+
+    def add(self, size: int) -> None:
+        """An outcome is to be written."""
+        self.jobs += 1
+        self.bytes += size
+
+    def remove(self, size: int) -> None:
+        """An outcome is written: the ones that wait longest may come, if they fit now."""
+        self.jobs -= 1
+        self.bytes -= size
+        self._let_in()
+
+    async def room(self, size: int) -> None:
+        """Returns when there is room."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        self._let_in()
+        try:
+            await turn
+        finally:
+            # Counted when it was let in, lest two are let into the room of one; `add` counts it again.
+            if turn.done() and not turn.cancelled():
+                self.jobs -= 1
+                self.bytes -= size
+            self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
+
+    def _let_in(self) -> None:
+        while self._waiting and self._has_room(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self.add(size)
+                turn.set_result(None)
+
+    def _has_room(self, size: int) -> bool:
+        # A single outcome that is larger than all the room goes alone.
+        return self.jobs < self._most and (self.bytes + size <= self._most_bytes or not self.jobs)
 
 
 def _size(item: Settled) -> int:
-    return len(item.outcome.value) + len(item.outcome.error) + 100
+    return _length(item.outcome)
+
+
+def _length(outcome: Outcome) -> int:
+    return len(outcome.value) + len(outcome.error) + 100

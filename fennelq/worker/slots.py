@@ -3,36 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 
 class Slots:
-    """Free places for running jobs. A place is taken when a job starts and freed when its handler ends."""
+    """Free places for running jobs. A place is taken when a job starts and free again when its handler has ended and
+    its outcome has found room with the settler.
 
-    def __init__(self, count: int) -> None:
-        self.count = self.free = count
+    `most` bounds how many jobs may start at all; `spent` is set when that many have.
+    """
+
+    def __init__(self, count: int, most: int | None = None) -> None:
+        self.count = count
+        self.taken = 0
+        """Jobs that run now."""
+        self.stuck = 0
+        """Those of them that were asked to stop and did not."""
+        self.spent = asyncio.Event()
+        self.left = self._most = sys.maxsize if most is None else most
+        """Jobs that may still start in this executor's life."""
         self._waiter: asyncio.Future[None] | None = None
 
     @property
-    def taken(self) -> int:
-        """Jobs that run now."""
-        return self.count - self.free
+    def started(self) -> int:
+        """Jobs that have started so far."""
+        return self._most - self.left
+
+    @property
+    def free(self) -> int:
+        """How many jobs may start now."""
+        return min(self.count - self.taken, self.left)
 
     def take(self) -> None:
         """A job starts."""
-        self.free -= 1
+        self.taken += 1
+        self.left -= 1
+        if self.left == 0:
+            self.spent.set()
 
     def give_back(self) -> None:
         """A handler ended."""
-        self.free += 1
+        self.taken -= 1
         self.notify()
 
     def notify(self) -> None:
-        """Wake whoever waits for a slot, so that it looks again."""
+        """Wake the reader if it waits for a slot, so that it looks again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def changed(self) -> None:
-        """Waits until a slot is given back, or somebody notifies. By the time this returns, all handlers that
+        """Waits until a slot is given back, or `notify` is called. By the time this returns, all handlers that
         ended in the same turn of the loop have given theirs back: one read then fills them all."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:

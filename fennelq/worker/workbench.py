@@ -1,4 +1,4 @@
-"""The jobs in the hands of an executor, each from its delivery until the answer to its settling."""
+"""The jobs in the hands of an executor, each from its delivery until the reply to its settling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fennelq.broker.verbs.lifecycle import Settled
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.heartbeat import Token
+from fennelq.worker.held import Held, Token
 from fennelq.worker.runner import Runner
 from fennelq.worker.settler import Answer, Settler
 from fennelq.worker.slots import Slots
@@ -22,21 +22,28 @@ _logger = log.get("fennelq.worker")
 class Workbench:
     """Starts deliveries and sends their outcomes to be settled.
 
-    A job is held until its settling has been answered: until then its lease is renewed, although its slot is free.
+    A job is held until its settling has been answered: until then its lease is renewed, although its slot is free. The
+    other way round, a run that ignores a request to stop may be settled or lost and still take its slot.
     """
 
-    def __init__(self, slots: Slots, runner: Runner, settler: Settler) -> None:
-        self._slots, self._runner, self._settler = slots, runner, settler
-        self._held: dict[Token, _Work] = {}
+    def __init__(self, slots: Slots, runner: Runner, settler: Settler, *, stop_grace: float) -> None:
+        self._slots, self._runner, self._settler, self._stop_grace = slots, runner, settler, stop_grace
+        self._held: dict[Token, Held] = {}
+        self._overdue = self._settle_without_its_task
+        self._executor: asyncio.Task[Any] | None = None
         self._log_ends = log.wanted("info")
         self.done = 0
         """Jobs whose outcome has been written down."""
 
+    def begin(self) -> None:
+        """Called by the executor's own task, which ends when a job cancels every task there is."""
+        self._executor = asyncio.current_task()
+
     def start(self, delivery: Delivery) -> None:
         """Run a delivery."""
         self._slots.take()
-        work = self._held[delivery.token] = _Work(delivery)
-        work.task = asyncio.create_task(self._run(work))
+        held = self._held[delivery.token] = Held(delivery)
+        held.task = asyncio.create_task(self._run(held))
 
     def holds(self, token: Token) -> bool:
         """Whether this job is in hand."""
@@ -47,26 +54,33 @@ class Workbench:
         return list(self._held)
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of the jobs that run."""
-        return [work.task for work in self._held.values() if work.task is not None and not work.task.done()]
+        """The tasks of the jobs that have no outcome yet."""
+        return [held.task for held in self._held.values() if held.running and held.task is not None]
 
     def job_of(self, task: asyncio.Task[Any] | None) -> str | None:
         """Which job a task of the loop runs, for people. May be called from another thread."""
-        for work in list(self._held.values()):
-            if work.task is task:
-                return f"{work.delivery.task} ({work.delivery.id})"
+        for held in list(self._held.values()):
+            if held.task is task:
+                return f"{held.delivery.task} ({held.delivery.id})"
         return None
 
     def lose(self, tokens: Iterable[Token]) -> None:
-        """These jobs have been taken from us: cancel their handlers. A job whose outcome is on its way is left alone:
-        its settling may have taken it from us, and will be told."""
+        """These jobs have been taken from us: stop their handlers. A job whose outcome is on its way is left alone:
+        its settling may have taken it from us, and will be answered."""
         for token in tokens:
-            work = self._held.get(token)
-            if work is not None and not work.settling:
+            held = self._held.get(token)
+            if held is not None and not held.settling:
                 del self._held[token]
-                _say_lost(work.delivery)
-                if work.task is not None:
-                    work.task.cancel()
+                _report_lost(held.delivery)
+                held.stop()
+                asyncio.get_running_loop().call_later(self._stop_grace, self._look_whether_stuck, held)
+
+    def stop_all(self) -> list[asyncio.Task[None]]:
+        """Ask every run without an outcome to stop; the tasks of those asked."""
+        running = [held for held in self._held.values() if held.running]
+        for held in running:
+            held.stop()
+        return [held.task for held in running if held.task is not None]
 
     async def settled(self) -> None:
         """Returns when every outcome so far has been written down."""
@@ -77,57 +91,99 @@ class Workbench:
         self._held.pop(settled.delivery.token, None)
         self.done += 1
         if answer is Answer.LOST:
-            _say_lost(settled.delivery)
+            _report_lost(settled.delivery)
 
-    async def _run(self, work: _Work) -> None:
+    async def _run(self, held: Held) -> None:
         began = clock.monotonic()
+        held.begun = True
+        if held.stopped:
+            self._end(held)
+            return
         if crash.at is not None:
             crash.at("before_handler")
         try:
-            outcome = await self._runner.run(work.delivery)
+            outcome = await self._runner.run(held, self._overdue)
         except asyncio.CancelledError:
-            self._slots.give_back()
+            self._end(held)
             return
         if crash.at is not None:
             crash.at("after_handler")
-        self._slots.give_back()
-        if work.delivery.token not in self._held:
+        if held.settling or held.delivery.token not in self._held or self._falls_with(held):
+            self._end(held)
             return
-        work.settling = True
-        self._settler.settle(work.delivery, outcome)
-        # After it, because a log that cannot be written must not keep a job from being settled.
-        self._report(work.delivery, outcome, clock.monotonic() - began)
+        held.settling = True
+        if not self._settler.has_room(outcome):
+            await self._room_for(outcome)
+        self._slots.give_back()
+        self._settler.settle(held.delivery, outcome)
+        self._report(held.delivery, outcome, clock.monotonic() - began)
 
-    def _report(self, delivery: Delivery, outcome: Outcome, seconds: float) -> None:
+    async def _room_for(self, outcome: Outcome) -> None:
+        """The slot stays taken meanwhile, so nothing more is read."""
+        try:
+            await self._settler.room(outcome)
+        except asyncio.CancelledError:
+            return  # the executor falls over, or another job cancels everything: the outcome is there all the same
+
+    def _falls_with(self, held: Held) -> bool:
+        """A job has cancelled this one together with the executor: it is innocent, and its lease brings it back."""
+        return held.disturbed and self._executor is not None and self._executor.cancelling() > 0
+
+    def _end(self, held: Held) -> None:
+        """A run ends whose outcome no longer matters."""
+        if held.stuck:
+            self._slots.stuck -= 1
+        self._slots.give_back()
+
+    # Runs that do not stop
+
+    def _settle_without_its_task(self, held: Held, outcome: Outcome) -> None:
+        """A run ignores its timeout: its outcome is written down all the same."""
+        if held.running and held.delivery.token in self._held:
+            held.settling = True
+            self._settler.settle(held.delivery, outcome)
+            self._report(held.delivery, outcome, None)
+            self._note_stuck(held)
+
+    def _look_whether_stuck(self, held: Held) -> None:
+        if held.task is not None and not held.task.done():
+            self._note_stuck(held)
+
+    def _note_stuck(self, held: Held) -> None:
+        """Once per run: count it, and show where it hangs."""
+        if held.stuck or held.task is None:
+            return
+        held.stuck = True
+        self._slots.stuck += 1
+        _logger.error(
+            "slot_stuck",
+            job_id=held.delivery.id,
+            task=held.delivery.task[:200],
+            queue=held.delivery.queue,
+            why="it was asked to stop and goes on",
+            stack=held.stack(),
+        )
+
+    def _report(self, delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
         """One line about the end of a run. Nothing is worked out for a line that is not written."""
         kind = outcome.kind
         if kind in (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE) and not self._log_ends:
             return
-        say: Any = _logger.error if kind == outcomes.DEAD else _logger.info
-        facts = {"reason": outcome.reason} if outcome.reason else {}
-        say(
+        write: Any = _logger.error if kind == outcomes.DEAD else _logger.info
+        facts: dict[str, Any] = {"reason": outcome.reason} if outcome.reason else {}
+        if seconds is not None:
+            facts["seconds"] = round(seconds, 4)
+        write(
             _WORDS[kind],
             job_id=delivery.id,
             task=delivery.task[:200],
             queue=delivery.queue,
             tries=delivery.tries + 1,
-            seconds=round(seconds, 4),
             **facts,
         )
 
 
-class _Work:
-    """A job in hand."""
-
-    __slots__ = ("delivery", "settling", "task")
-
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
-        self.task: asyncio.Task[None] | None = None
-        self.settling = False
-
-
-def _say_lost(delivery: Delivery) -> None:
+def _report_lost(delivery: Delivery) -> None:
     _logger.warning(
         "lease_lost",
         job_id=delivery.id,

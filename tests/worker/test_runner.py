@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import orjson
 import pytest
+from pydantic import AfterValidator
 
 from fennelq import App, Reject, Retry, RetryPolicy, Snooze, current_job
 from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.worker.held import Held
 from fennelq.worker.invoke import Invoker
 from fennelq.worker.runner import Runner
 from tests.kit.waiting import aeventually
@@ -29,7 +32,11 @@ def app_with(function: Function, **options: Any) -> App:
 
 
 def runner_of(app: App, *, most_bytes: int = 1 << 20) -> Runner:
-    return Runner(app.tasks, Invoker(4), failure_ttl_ms=FAILURE_MS, most_bytes=most_bytes)
+    return Runner(app.tasks, Invoker(4, stop_grace=5), failure_ttl_ms=FAILURE_MS, most_bytes=most_bytes)
+
+
+def never(_: Held, outcome: Outcome) -> None:
+    raise AssertionError(f"given up with {outcome}")
 
 
 def delivery(
@@ -40,7 +47,7 @@ def delivery(
 
 async def run(function: Function, args: bytes = b"[[],{}]", **told: Any) -> Outcome:
     told_of_delivery = {name: told.pop(name) for name in ("options", "tries") if name in told}
-    return await runner_of(app_with(function, **told)).run(delivery(args, **told_of_delivery))
+    return await runner_of(app_with(function, **told)).run(Held(delivery(args, **told_of_delivery)), never)
 
 
 def failure(ended: Outcome) -> dict[str, Any]:
@@ -61,6 +68,66 @@ async def nothing() -> None: ...
 
 async def fail() -> None:
     raise ConnectionError("nobody listens")
+
+
+# What would end the process
+
+
+async def leave() -> None:
+    sys.exit("enough")
+
+
+def leave_in_thread() -> None:
+    sys.exit("enough")
+
+
+@pytest.mark.parametrize("function", [leave, leave_in_thread])
+async def test_a_job_that_asks_to_exit_has_failed(function: Function) -> None:
+    ended = await run(function, retries=0)
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "failed")
+    assert (failure(ended)["type"], failure(ended)["message"]) == ("SystemExit", "enough")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        sys.exit("no words")
+
+
+async def test_an_error_whose_message_exits_is_a_failure_like_any_other() -> None:
+    async def fail_mutely() -> None:
+        raise Mute
+
+    ended = await run(fail_mutely, retries=0)
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "failed")
+    assert failure(ended)["message"] == "(its message cannot be shown: SystemExit)"
+
+
+def exits(_: Any) -> Any:
+    sys.exit("in a validator")
+
+
+Exits = Annotated[int, AfterValidator(exits)]
+
+
+async def test_arguments_whose_validation_exits_are_a_bad_payload() -> None:
+    async def take(n: Exits) -> None: ...
+
+    take.__annotations__["n"] = Exits
+    assert (await run(take, b"[[1],{}]")).reason == "bad_payload"
+
+
+async def test_a_result_whose_validation_exits_is_a_bad_result() -> None:
+    async def give() -> Exits:
+        return 1
+
+    give.__annotations__["return"] = Exits
+    ended = await run(give)
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "bad_result")
+
+
+async def test_a_retry_curve_that_exits_is_a_bad_retry_policy() -> None:
+    ended = await run(fail, retry=RetryPolicy.calling(exits))
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "bad_retry_policy")
 
 
 # Success
@@ -134,13 +201,13 @@ async def test_a_run_that_takes_too_long_has_timed_out() -> None:
 
 
 async def test_an_unknown_task_is_left_to_somebody_who_knows_it() -> None:
-    ended = await runner_of(app_with(add)).run(delivery(task="shop:tusk"))
+    ended = await runner_of(app_with(add)).run(Held(delivery(task="shop:tusk")), never)
     assert (ended.kind, ended.reason) == (outcome.UNKNOWN_TASK, "unknown_task")
     assert "did you mean 'shop:task'" in failure(ended)["message"]
 
 
 async def test_a_name_that_comes_from_redis_is_never_imported() -> None:
-    ended = await runner_of(app_with(add)).run(delivery(b'[["true"],{}]', task="os:system"))
+    ended = await runner_of(app_with(add)).run(Held(delivery(b'[["true"],{}]', task="os:system")), never)
     assert ended.reason == "unknown_task"
 
 
@@ -168,8 +235,8 @@ async def test_a_result_over_the_limit_is_the_jobs_death() -> None:
         return "x" * n
 
     runner = runner_of(app_with(repeat), most_bytes=100)
-    assert (await runner.run(delivery(b"[[98],{}]"))).kind == outcome.SUCCESS
-    assert (await runner.run(delivery(b"[[99],{}]"))).reason == "bad_result"
+    assert (await runner.run(Held(delivery(b"[[98],{}]")), never)).kind == outcome.SUCCESS
+    assert (await runner.run(Held(delivery(b"[[99],{}]")), never)).reason == "bad_result"
 
 
 # Being stopped
@@ -210,18 +277,40 @@ async def test_what_a_handler_makes_of_its_cancellation_is_no_failure(
         await stopped(wait, started, timeout=timeout)
 
 
-async def test_a_thread_that_cannot_be_stopped_is_not_waited_for(started: threading.Event) -> None:
+async def test_a_run_in_a_thread_lasts_as_long_as_its_thread(started: threading.Event) -> None:
+    """A slot that looked free would hand the next job to a pool without a free thread."""
     may_end = threading.Event()
 
-    def wait() -> None:
+    def wait() -> str:
         started.set()
         may_end.wait(20)
+        return "finished"
 
-    try:
-        with pytest.raises(asyncio.CancelledError):
-            await stopped(wait, started)
-    finally:
-        may_end.set()
+    run = await begun(wait, started)
+    run.stop()
+    run.stop()
+    await asyncio.sleep(0)
+    assert not run.outcome.done()
+    may_end.set()
+    async with asyncio.timeout(5):
+        assert (await run.outcome).value == b'{"ok":"finished"}'
+
+
+async def test_a_cancellation_that_the_executor_did_not_ask_for_is_a_failed_try(
+    started: threading.Event,
+) -> None:
+    """Of a job that cancels itself, or that another job cancels with everything else."""
+
+    async def wait() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    run = await begun(wait, started, retries=0)
+    run.outcome.cancel()
+    async with asyncio.timeout(5):
+        ended = await run.outcome
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "failed")
+    assert failure(ended)["type"] == "fennelq.RunCancelled"
 
 
 async def test_a_handler_may_still_finish_when_it_is_cancelled(started: threading.Event) -> None:
@@ -252,8 +341,25 @@ async def test_a_handler_may_say_how_its_job_goes_on_when_it_is_cancelled(
 
 async def stopped(function: Function, started: threading.Event, **options: Any) -> Outcome:
     """The outcome of a run that is cancelled on its way, if it has one."""
-    run = asyncio.create_task(runner_of(app_with(function, **options)).run(delivery()))
-    await aeventually(started.is_set)
-    run.cancel()
+    run = await begun(function, started, **options)
+    run.stop()
     async with asyncio.timeout(5):
-        return await run
+        return await run.outcome
+
+
+class Run(NamedTuple):
+    """A run of a held job, as the workbench makes it."""
+
+    held: Held
+    outcome: asyncio.Task[Outcome]
+
+    def stop(self) -> None:
+        self.held.stopped = True
+        self.outcome.cancel()
+
+
+async def begun(function: Function, started: threading.Event, **options: Any) -> Run:
+    held = Held(delivery())
+    run = Run(held, asyncio.create_task(runner_of(app_with(function, **options)).run(held, never)))
+    await aeventually(started.is_set)
+    return run

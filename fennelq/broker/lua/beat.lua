@@ -61,8 +61,9 @@ local function look(lane)
 end
 
 local function not_taken(stream)
-  local taken = redis.pcall('XPENDING', stream, GROUP)
-  return redis.call('XLEN', stream) - (taken.err and 0 or taken[1])
+  local waiting, taken = redis.pcall('XLEN', stream), redis.pcall('XPENDING', stream, GROUP)
+  if type(waiting) == 'table' then return 0 end
+  return waiting - (taken.err and 0 or taken[1])
 end
 
 for _, lane in ipairs(LANES) do look(lane) end

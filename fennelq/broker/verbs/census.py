@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fennelq.broker.keys import GROUP, QueueKeys
+from fennelq.broker.keys import GROUP, TYPES, QueueKeys
 from fennelq.broker.verb import Command, text
 
 
@@ -44,6 +44,21 @@ def due(keys: QueueKeys, place: str, limit: int) -> Command[list[Due]]:
         return [Due(text(reply[i]), int(float(reply[i + 1]))) for i in range(0, len(reply), 2)]
 
     return Command(["ZRANGE", keys[place], 0, limit - 1, "WITHSCORES"], read)
+
+
+def damage(keys: QueueKeys) -> list[Command[str]]:
+    """Per key of the queue what is wrong with it, in a sentence; empty when nothing is."""
+
+    def looked_at(name: str, expected: str) -> Command[str]:
+        def read(reply: Any) -> str:
+            kind = text(reply)
+            if kind in (expected, "none"):
+                return ""
+            return f"{keys[name]} is a {kind} and should be a {expected}: rename or delete it"
+
+        return Command(["TYPE", keys[name]], read)
+
+    return [looked_at(name, expected) for name, expected in TYPES.items()]
 
 
 def now() -> Command[int]:
