@@ -51,7 +51,8 @@ class Recycler:
             return {"jobs": self._slots.started}
         if self._slots.stuck > self._max_stuck:
             return {"stuck": self._slots.stuck, "of": self._slots.count}
-        if self._max_rss is not None and (rss := self._rss()) > self._max_rss:
+        # One that is too large from the beginning does something all the same, or nothing would ever be done.
+        if self._max_rss is not None and self._slots.started and (rss := self._rss()) > self._max_rss:
             return {"rss": rss}
         return {}
 

@@ -17,7 +17,7 @@ from fennelq.model.routing import Routing
 from fennelq.worker import preflight
 from fennelq.worker.child import Child
 from fennelq.worker.health import Health
-from fennelq.worker.orders import CANNOT_RUN, Orders
+from fennelq.worker.orders import CANNOT_RUN, RECYCLED, Orders
 from fennelq.worker.reload import SourceWatch
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Supervisor:
             code, worked = await self._run(self._orders)
             if self._told.is_set():
                 return 0
-            if code == 0 and not self._orders.burst:
+            if code == RECYCLED or (code == 0 and not self._orders.burst):
                 continue
             if code == CANNOT_RUN and self._sources is not None:
                 await self._until_changed()
@@ -175,7 +175,7 @@ class Supervisor:
             code = await child.run()
         finally:
             self._children.discard(child)
-        if code not in (0, CANNOT_RUN):
+        if code not in (0, CANNOT_RUN, RECYCLED):
             _logger.error("executor_crashed", executor=child.name, fate=child.fate)
             telling = asyncio.create_task(asyncio.to_thread(self._note, child.name, child.fate))
             self._telling.add(telling)

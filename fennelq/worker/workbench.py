@@ -13,7 +13,7 @@ from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.held import Held, Token
 from fennelq.worker.runner import Runner
-from fennelq.worker.settler import Answer, Settler
+from fennelq.worker.settler import Answer, Backlog, Settler
 from fennelq.worker.slots import Slots
 
 _logger = log.get("fennelq.worker")
@@ -34,6 +34,11 @@ class Workbench:
         self._log_ends = log.wanted("info")
         self.done = 0
         """Jobs whose outcome has been written down."""
+
+    @property
+    def backlog(self) -> Backlog:
+        """What has an outcome that is not written down yet."""
+        return self._settler.backlog
 
     def begin(self) -> None:
         """Called by the executor's own task, which ends when a job cancels every task there is."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import inspect
 import os
 import signal
+import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -89,8 +91,8 @@ async def hog(seconds: float) -> str:
 async def poison(how: str) -> None:
     """Kills its process."""
     with written_down(how):
-        _DEATHS[how]()
-        await asyncio.sleep(60)
+        dying = _DEATHS[how]()
+        await (dying if inspect.isawaitable(dying) else asyncio.sleep(60))
 
 
 def in_thread(seconds: float) -> str:
@@ -106,6 +108,85 @@ async def unprintable() -> Any:
         return {1: object()}
 
 
+async def leave(how: str) -> str:
+    """Does what would end an event loop, or everything that runs on it."""
+    with written_down(how):
+        await _WAYS_OUT[how]()
+    return "still there"
+
+
+async def deaf(seconds: float) -> str:
+    """Goes on whoever asks it to stop."""
+    with written_down():
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                await asyncio.sleep(end - time.monotonic())
+            except asyncio.CancelledError:
+                continue
+    return "at last"
+
+
+class Mute(Exception):
+    """Its message exits."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+async def _exit_in_a_subtask() -> None:
+    async def inner() -> None:
+        sys.exit(3)
+
+    await asyncio.gather(inner())
+
+
+async def _exit_in_a_callback() -> None:
+    asyncio.get_running_loop().call_soon(sys.exit, 3)
+    await asyncio.sleep(0.01)
+
+
+async def _interrupt_in_a_task_group() -> None:
+    async def inner() -> None:
+        raise KeyboardInterrupt
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(inner())
+
+
+async def _stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.01)
+
+
+async def _fail_mutely() -> None:
+    raise Mute
+
+
+async def _cancel_oneself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(60)
+
+
+async def _cancel_everything() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(60)
+
+
+_WAYS_OUT: Final = {
+    "subtask": _exit_in_a_subtask,
+    "callback": _exit_in_a_callback,
+    "group": _interrupt_in_a_task_group,
+    "stop": _stop_the_loop,
+    "mute": _fail_mutely,
+    "cancel": _cancel_oneself,
+}
+WAYS_OUT: Final = tuple(_WAYS_OUT)
+
+
 def _eat_memory() -> None:
     import resource
 
@@ -116,15 +197,18 @@ def _eat_memory() -> None:
         os.abort()  # as a library written in C does when it gets no memory
 
 
-_DEATHS: Final = {
+_DEATHS: Final[dict[str, Callable[[], Any]]] = {
     "exit": lambda: os._exit(3),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segv": lambda: ctypes.string_at(0),
     "memory": _eat_memory,
+    # These two unwind: what they end is told so, and could do the wrong thing about it.
+    "unwind": _exit_in_a_subtask,
+    "cancel": _cancel_everything,
 }
 DEATHS: Final = tuple(_DEATHS)
 
-FUNCTIONS: Final = (work, flaky, due, block, spin, hog, poison, in_thread, unprintable)
+FUNCTIONS: Final = (work, flaky, due, block, spin, hog, poison, in_thread, unprintable, leave, deaf)
 
 
 def app_of(**settings: Any) -> App:

@@ -111,7 +111,7 @@ def test_info_says_which_app_which_redis_and_who_works(shop: Shop, redis_url: st
 
 def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> None:
     async def note(app: App) -> None:
-        here = b'{"beat_ms":%d,"interval":1,"running":2,"concurrency":8,"done":5,"queues":["mail"]}'
+        here = b'{"beat_ms":%d,"interval":1,"running":2,"concurrency":8,"stuck":1,"done":5,"queues":["mail"]}'
         names = {
             "a": here % clock.wall_ms(),
             "b": here % 1,
@@ -126,4 +126,4 @@ def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> Non
     states = {one["name"]: one["state"] for one in shop.ok("info", "--json").json["executors"]}
     assert states == {"a": "works", "b": "silent", "c": "ended: SIGKILL", "d": "silent", "e": "works"}
     [row] = [row for row in shop.ok("info").rows if row[0] == "a"]
-    assert (row[1:5], row[-1]) == (["works", "2", "8", "5"], "mail")
+    assert (row[1:6], row[-1]) == (["works", "2", "8", "1", "5"], "mail")

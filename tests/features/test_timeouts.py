@@ -6,8 +6,12 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
-from fennelq import App, ConfigurationError, RetryPolicy, TaskFailed, current_job
+from fennelq import App, ConfigurationError, RetryPolicy, Status, TaskFailed, current_job
+from fennelq.worker.executor import Executor
+from tests.features.conftest import MakeApp
+from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 
 
@@ -96,6 +100,118 @@ async def test_what_a_task_raises_instead_of_its_cancellation_is_its_failure(app
         for _ in range(2):
             with pytest.raises(TaskFailed, match="lost in between"):
                 await app.call(stumble.job(), timeout=5)
+
+
+async def test_a_run_that_ignores_its_timeout_has_timed_out_all_the_same(make_app: MakeApp) -> None:
+    """Its slot is taken until it really ends: what it still returns counts for nothing."""
+    app = make_app(stop_grace=0.05)
+    may_end = asyncio.Event()
+
+    @app.task(timeout=0.05, retries=0)
+    async def ignore() -> str:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with running(app, concurrency=4) as executor:
+        result = await ignore.delay()
+        with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s"):
+            await result.get(timeout=5)
+        assert (executor.slots.stuck, executor.slots.taken, executor.slots.free) == (1, 1, 3)
+        handles = await double.map(range(20))
+        assert [await handle.get(timeout=5) for handle in handles] == [2 * n for n in range(20)]
+        may_end.set()
+        await aeventually(lambda: executor.slots.taken == 0)
+        assert executor.slots.stuck == 0
+        info = await result.info()
+    assert info is not None
+    assert (info.status, info.reason, info.tries) == (Status.DEAD, "timeout", 1)
+
+
+async def test_a_run_that_ignores_its_timeout_is_retried_like_any_other(make_app: MakeApp) -> None:
+    app = make_app(stop_grace=0.02, max_stuck=8)
+    may_end = asyncio.Event()
+
+    @app.task(timeout=0.05, retry=RetryPolicy.fixed(1, delay=0))
+    async def ignore_once() -> int:
+        while current_job().tries == 1 and not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+        return current_job().tries
+
+    async with running(app):
+        assert await app.call(ignore_once.job(), timeout=5) == 2
+        may_end.set()
+
+
+async def test_a_slot_that_is_stuck_is_logged_once_with_the_place_where_it_hangs(make_app: MakeApp) -> None:
+    app = make_app(stop_grace=0.02)
+    may_end = asyncio.Event()
+
+    async def hang() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    @app.task(timeout=0.02, retries=0)
+    async def ignore() -> None:
+        await hang()
+
+    with capture_logs() as lines:
+        async with running(app, concurrency=4):
+            result = await ignore.delay()
+            with pytest.raises(TaskFailed):
+                await result.get(timeout=5)
+            may_end.set()
+    (line,) = [line for line in lines if line["event"] == "slot_stuck"]
+    assert line["job_id"] == result.id
+    assert "in ignore > " in line["stack"]
+    assert "test_timeouts.py" in line["stack"].split(" > ")[1]
+    assert "in hang" in line["stack"].split(" > ")[1]
+
+
+async def test_an_executor_with_too_many_stuck_slots_makes_room_for_a_fresh_one(make_app: MakeApp) -> None:
+    """Those that are healthy may finish; nothing waits for the stuck ones."""
+    app = make_app(stop_grace=0.02, max_stuck=1)
+    may_end = asyncio.Event()
+    slow_may_end = asyncio.Event()
+
+    @app.task(timeout=0.02, retries=0)
+    async def ignore() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    @app.task
+    async def slow() -> str:
+        await slow_may_end.wait()
+        return "finished"
+
+    executor = Executor(app, concurrency=4, grace=60)
+    life = asyncio.create_task(executor.run())
+    healthy = await slow.delay()
+    stuck = [await ignore.delay() for _ in range(2)]
+    await asyncio.gather(*(handle.get(timeout=5) for handle in stuck), return_exceptions=True)
+    await aeventually(lambda: executor.recycled)
+    slow_may_end.set()
+    async with asyncio.timeout(10):
+        await life
+    assert await healthy.get(timeout=5) == "finished"
+    assert {await handle.status() for handle in stuck} == {Status.DEAD}
+    may_end.set()
 
 
 async def test_a_timeout_of_the_tasks_own_is_an_ordinary_error(app: App) -> None:

@@ -90,7 +90,7 @@ async def test_a_job_that_asks_to_exit_has_failed(function: Function) -> None:
 
 class Mute(Exception):
     def __str__(self) -> str:
-        sys.exit("no words")
+        raise SystemExit("no words")
 
 
 async def test_an_error_whose_message_exits_is_a_failure_like_any_other() -> None:

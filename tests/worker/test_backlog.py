@@ -1,0 +1,112 @@
+"""What is not written yet is bounded, in outcomes and in bytes, however slowly Redis takes it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fennelq import App
+from fennelq.worker.settler import MOST_UNSETTLED_BYTES, Backlog
+from tests.kit.proxy import Proxy
+from tests.kit.workers import running
+from tests.worker import shop
+
+
+async def ready(*waiting: asyncio.Task[None]) -> list[bool]:
+    """Which of them have got room, after every task has had its turn."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return [task.done() for task in waiting]
+
+
+async def test_an_outcome_beyond_the_number_waits_until_one_is_written() -> None:
+    backlog = Backlog(2, 1000)
+    backlog.add(1)
+    assert backlog.fits(1)
+    backlog.add(1)
+    assert not backlog.fits(1)
+    third = asyncio.create_task(backlog.room(1))
+    assert await ready(third) == [False]
+    backlog.remove(1)
+    assert await ready(third) == [True]
+    assert (backlog.jobs, backlog.bytes) == (1, 1)
+
+
+async def test_an_outcome_beyond_the_bytes_waits_and_a_larger_one_than_all_goes_alone() -> None:
+    backlog = Backlog(10, 100)
+    backlog.add(60)
+    assert not backlog.fits(41)
+    assert backlog.fits(40)
+    large = asyncio.create_task(backlog.room(500))
+    assert await ready(large) == [False]
+    backlog.remove(60)
+    assert await ready(large) == [True]
+
+
+async def test_outcomes_get_room_in_the_order_in_which_they_ask() -> None:
+    """A small one does not overtake a large one, or the large one might wait for ever."""
+    backlog = Backlog(10, 100)
+    backlog.add(60)
+    large, small = asyncio.create_task(backlog.room(50)), asyncio.create_task(backlog.room(10))
+    assert await ready(large, small) == [False, False]
+    assert not backlog.fits(1)
+    backlog.remove(60)
+    assert await ready(large, small) == [True, True]
+
+
+async def test_the_room_of_one_lets_in_one() -> None:
+    backlog = Backlog(1, 100)
+    backlog.add(10)
+    first, second = asyncio.create_task(backlog.room(10)), asyncio.create_task(backlog.room(10))
+    await ready(first, second)
+    backlog.remove(10)
+    assert not backlog.fits(10)
+    assert backlog.jobs == 1
+    assert await ready(first) == [True]
+    backlog.add(10)  # as the first one does now
+    assert await ready(first, second) == [True, False]
+    backlog.remove(10)
+    assert await ready(second) == [True]
+
+
+async def test_one_that_no_longer_waits_takes_no_room() -> None:
+    backlog = Backlog(1, 100)
+    backlog.add(10)
+    first, second = asyncio.create_task(backlog.room(10)), asyncio.create_task(backlog.room(10))
+    await ready(first, second)
+    first.cancel()
+    await ready(first)
+    backlog.remove(10)
+    assert await ready(first, second) == [True, True]
+    assert not backlog.busy
+
+
+async def test_an_executor_holds_few_large_results_although_writing_is_slower_than_reading(
+    app: App, proxy: Proxy
+) -> None:
+    """A script call takes one result of this size and any number of jobs: with a round trip of 20 ms, jobs are read
+    several times as fast as their results are written."""
+    jobs, slots, size = 150, 8, 1 << 20
+    started: list[int] = []
+
+    @app.task
+    async def large(n: int) -> str:
+        started.append(n)
+        return chr(97 + n % 26) * (size - 10)
+
+    through = shop.app_of(redis_url=proxy.url, max_payload_bytes=size)
+    through._tasks.update(app._tasks)
+    results = await large.map(range(jobs))
+    proxy.latency(10)
+    most_held = most_jobs = most_bytes = 0
+    async with running(through, concurrency=slots) as executor:
+        bench = executor.workbench
+        while len(started) < jobs:
+            most_held = max(most_held, len(bench.tokens()))
+            most_jobs, most_bytes = max(most_jobs, bench.backlog.jobs), max(most_bytes, bench.backlog.bytes)
+            await asyncio.sleep(0.002)
+        values = [await result.get(timeout=60) for result in results[::10]]
+    await through.close()
+    assert slots < most_jobs <= 2 * slots
+    assert most_held <= 3 * slots
+    assert most_bytes <= MOST_UNSETTLED_BYTES
+    assert values == [chr(97 + n % 26) * (size - 10) for n in range(0, jobs, 10)]

@@ -1,0 +1,257 @@
+"""A queue with a key of the wrong type is left alone and named; every other queue is served as if it were not there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from structlog.typing import EventDict
+
+from fennelq import App, Status
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import GROUP, TYPES, QueueKeys, queue_keys
+from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.broker.verbs.lifecycle import Lifetimes
+from fennelq.model.codec import ANY_RESULT
+from fennelq.model.job import Job
+from fennelq.queues import Queues
+from fennelq.settings import Settings
+from fennelq.worker.janitor import Janitor
+from fennelq.worker.promoter import Promoter
+from fennelq.worker.recovery import Recovery
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+from tests.worker import shop
+
+pytestmark = pytest.mark.audit(skip="a key was spoiled on purpose")
+
+BAD = queue_keys("shop", "bad")
+LIFETIMES = Lifetimes(record_ms=60_000, failure_ms=60_000)
+
+
+@pytest.fixture
+def redis_client(server: Server) -> Iterator[redis.Redis]:
+    with server.client() as client:
+        yield client
+
+
+def spoil(client: redis.Redis, name: str, keys: QueueKeys = BAD) -> None:
+    """Put a text where another type belongs."""
+    client.delete(keys[name])
+    client.set(keys[name], "by mistake")
+
+
+STREAMS_AND_SETS = [name for name, kind in TYPES.items() if kind in ("stream", "zset") and name != "iso"]
+
+
+@pytest.mark.parametrize("name", STREAMS_AND_SETS)
+async def test_the_jobs_of_other_queues_run_although_a_key_of_one_is_of_the_wrong_type(
+    app: App, redis_client: redis.Redis, name: str
+) -> None:
+    @app.task(queue="bad")
+    async def of_the_bad(n: int) -> int:
+        return n
+
+    @app.task(queue="good")
+    async def of_the_good(n: int) -> int:
+        return n + 1
+
+    spoil(redis_client, name)
+    async with running(app, concurrency=2):
+        for _ in range(3):  # asleep or busy, each round finds the reader in another place
+            results = await of_the_good.map(range(30))
+            assert [await result.get(timeout=5) for result in results] == list(range(1, 31))
+
+
+async def test_a_queue_is_served_again_when_its_key_is_put_right(app: App, redis_client: redis.Redis) -> None:
+    @app.task(queue="bad")
+    async def note(n: int) -> int:
+        return n
+
+    spoil(redis_client, "s:low")
+    result = await note.delay(7)
+    async with running(app):
+        await aeventually(lambda: complained(app))
+        assert await result.status() is Status.SENT
+        redis_client.delete(BAD["s:low"])
+        assert await result.get(timeout=10) == 7
+
+
+async def complained(app: App) -> bool:
+    return (await Queues(app).info("bad")).damage != ""
+
+
+async def test_a_queue_that_is_damaged_while_its_jobs_run_delays_the_outcomes_of_no_other(
+    app: App, redis_client: redis.Redis
+) -> None:
+    may_end = asyncio.Event()
+    started: list[str] = []
+
+    @app.task
+    async def hold(name: str) -> str:
+        started.append(name)
+        await may_end.wait()
+        return name
+
+    bad = [await hold.options(queue="bad").delay(f"bad {n}") for n in range(4)]
+    good = [await hold.options(queue="good").delay(f"good {n}") for n in range(4)]
+    async with running(app, concurrency=8):
+        await aeventually(lambda: len(started) == 8)
+        spoil(redis_client, "dlq")
+        may_end.set()
+        assert [await result.get(timeout=5) for result in good] == [f"good {n}" for n in range(4)]
+        assert {await result.status() for result in bad} == {Status.EXECUTING}
+        more = await hold.options(queue="good").map([f"more {n}" for n in range(40)])
+        assert [await result.get(timeout=5) for result in more] == [f"more {n}" for n in range(40)]
+        redis_client.delete(BAD["dlq"])
+        assert [await result.get(timeout=10) for result in bad] == [f"bad {n}" for n in range(4)]
+
+
+async def test_the_log_names_the_key_and_what_to_do(
+    app: App, redis_client: redis.Redis, logged: list[EventDict]
+) -> None:
+    @app.task(queue="bad")
+    async def note() -> None: ...
+
+    spoil(redis_client, "s:high")
+    async with running(app):
+        line = await aeventually(lambda: next((one for one in logged if "damage" in one), None))
+    assert line["queue"] == "bad"
+    assert line["damage"] == f"{BAD['s:high']} is a string and should be a stream: rename or delete it"
+
+
+async def test_info_names_the_damaged_key_and_counts_the_other_queues(
+    app: App, redis_client: redis.Redis
+) -> None:
+    @app.task(queue="good")
+    async def note() -> None: ...
+
+    await note.delay()
+    await app.client.ask(presence.note_queues("shop", ["bad"]))
+    spoil(redis_client, "retry")
+    infos = {info.name: info for info in await Queues(app).list()}
+    assert infos["bad"].damage == f"{BAD['retry']} is a string and should be a zset: rename or delete it"
+    assert (infos["good"].waiting, infos["good"].damage) == (1, "")
+
+
+# Duties
+
+
+GOOD = queue_keys("shop", "good")
+
+
+async def two_queues(broker: Broker, **told: Any) -> None:
+    """A job in each."""
+    for keys in (BAD, GOOD):
+        await broker.run(presence.open_queue(keys))
+        job = Job(keys.queue, "1", "shop:note", b"[[],{}]", ANY_RESULT, **told)
+        await broker.run(lifecycle.enqueue(keys, [job]))
+
+
+async def test_due_jobs_of_other_queues_are_promoted(broker: Broker, redis_client: redis.Redis) -> None:
+    await two_queues(broker, at_ms=1)
+    spoil(redis_client, "sched")
+    await Promoter(broker, lambda: [BAD, GOOD], lambda: 5.0).tick()
+    assert await broker.ask(inspect.length(GOOD, "s")) == 1
+
+
+async def test_jobs_of_other_queues_are_recovered(broker: Broker, redis_client: redis.Redis) -> None:
+    await two_queues(broker)
+    fetch = lifecycle.fetch(GOOD, consumer="dead", free=1, lanes=["s"], lifetimes=LIFETIMES)
+    await broker.run(fetch)
+    make_silent(redis_client, "dead")
+    spoil(redis_client, "dlq")
+    await recovery(broker).tick()
+    assert redis_client.xpending(GOOD["s"], GROUP)["pending"] == 0
+    assert await broker.ask(inspect.length(GOOD, "s")) == 1
+
+
+def make_silent(client: redis.Redis, consumer: str) -> None:
+    """As if the owner of the good queue's job had not been heard of for a minute."""
+    found: Any = client.xrange(GOOD["s"], count=1)
+    client.xclaim(GOOD["s"], GROUP, consumer, 0, [found[0][0]], idle=60_000, justid=True)
+
+
+def recovery(broker: Broker) -> Recovery:
+    return Recovery(
+        broker,
+        lambda: [BAD, GOOD],
+        settings=Settings.load(None, lease=2),
+        lifetimes=LIFETIMES,
+        steady=lambda: True,
+        beaten_ms=lambda: int(time.time() * 1000),
+        deaths=dict,
+    )
+
+
+async def test_the_dead_of_other_queues_are_kept_in_bounds(broker: Broker, redis_client: redis.Redis) -> None:
+    await two_queues(broker)
+    redis_client.xadd(GOOD["dlq"], {"i": "7"})
+    spoil(redis_client, "dlq")
+    await Janitor(broker, lambda: [BAD, GOOD], Settings.load(None, dlq_max_len=0)).tick()
+    assert await broker.ask(inspect.length(GOOD, "dlq")) == 0
+
+
+async def test_leases_of_other_queues_are_renewed(app: App, redis_client: redis.Redis) -> None:
+    may_end = asyncio.Event()
+
+    @app.task(queue="good")
+    async def hold() -> str:
+        await may_end.wait()
+        return "kept"
+
+    await app.client.ask(presence.note_queues("shop", ["bad"]))
+    result = await hold.delay()
+    async with running(app) as executor:
+        await aeventually(lambda: executor.slots.taken == 1)
+        await aeventually(lambda: {"bad", "good"} <= {keys.queue for keys in executor.consumer.queues})
+        spoil(redis_client, "iso")
+        spoil(redis_client, "s")
+        make_silent(redis_client, executor.name)
+        await aeventually(lambda: idle_ms(redis_client) < 30_000)
+        assert executor.heartbeat.answered
+        may_end.set()
+        assert await result.get(timeout=5) == "kept"
+
+
+async def test_a_queue_that_the_user_may_not_touch_stops_nothing_of_the_others(
+    server: Server, redis_client: redis.Redis
+) -> None:
+    """Reading, leases, promotion and recovery: each asks for every queue, and is refused for one."""
+    redis_client.acl_setuser(
+        "worker",
+        enabled=True,
+        passwords=["+secret"],
+        categories=["+@all"],
+        keys=["fq:{shop/good}*", "fq:{shop/default}*", "fq:{shop}*"],
+        channels=["fq:*"],
+    )
+    app = shop.app_of(redis_url=server.url.replace("redis://", "redis://worker:secret@"), lease=2)
+    may_end = asyncio.Event()
+
+    @app.task(queue="good")
+    async def hold(n: int) -> int:
+        await may_end.wait()
+        return n
+
+    await app.client.ask(presence.note_queues("shop", ["bad"]))
+    due = await hold.options(delay=0.05).delay(1)
+    async with app, running(app) as executor:
+        await aeventually(lambda: executor.slots.taken == 1)
+        make_silent(redis_client, executor.name)
+        await aeventually(lambda: idle_ms(redis_client) < 30_000)
+        result = await hold.delay(2)
+        await aeventually(lambda: executor.slots.taken == 2)
+        assert executor.heartbeat.answered
+        may_end.set()
+        assert [await due.get(timeout=5), await result.get(timeout=5)] == [1, 2]
+
+
+def idle_ms(client: redis.Redis) -> int:
+    found: Any = client.xpending_range(GOOD["s"], GROUP, "-", "+", 1)
+    return int(found[0]["time_since_delivered"])
