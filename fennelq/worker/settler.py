@@ -51,22 +51,35 @@ class Settler:
         self._batchers: dict[str, Batcher[Settled, Answer]] = {}
         self._complaints = Complaints("settling")
 
-    def settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Write this outcome down, soon."""
-        settled = Settled(delivery, outcome)
-        self.backlog.add(_size(settled))
-        batcher = self._batchers.get(delivery.queue)
+    def offer(self, delivery: Delivery, outcome: Outcome) -> bool:
+        """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn."""
+        if not self.backlog.admits(_length(outcome)):
+            return False
+        self._submit(Settled(delivery, outcome))
+        return True
+
+    async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Write this outcome down as soon as there is room. Outcomes get room in the order in which they ask; one that
+        is cancelled while it waits takes it at once, since it is there all the same."""
+        size = _length(outcome)
+        try:
+            await self.backlog.room(size)
+        except asyncio.CancelledError:
+            self.settle_now(delivery, outcome)
+        else:
+            self._submit(Settled(delivery, outcome))
+
+    def settle_now(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Write this outcome down soon, whether there is room or not: for what cannot wait."""
+        self.backlog.add(_length(outcome))
+        self._submit(Settled(delivery, outcome))
+
+    def _submit(self, settled: Settled) -> None:
+        queue = settled.delivery.queue
+        batcher = self._batchers.get(queue)
         if batcher is None:
-            batcher = self._batchers[delivery.queue] = Batcher(self._flush, 1000)
+            batcher = self._batchers[queue] = Batcher(self._flush, 1000)
         _ = batcher.submit(settled)
-
-    def has_room(self, outcome: Outcome) -> bool:
-        """Whether this outcome may be handed over now."""
-        return self.backlog.fits(_length(outcome))
-
-    async def room(self, outcome: Outcome) -> None:
-        """Returns when this outcome may be handed over. Outcomes get room in the order in which they ask."""
-        await self.backlog.room(_length(outcome))
 
     async def drain(self) -> None:
         """Returns when everything has been written down."""
@@ -82,14 +95,15 @@ class Settler:
         answers: list[Answer | BaseException] = []
         try:
             for page in pages(batch, _size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
-                for item, answer in zip(page, await self._written(keys, page), strict=True):
-                    answers.append(answer)
-                    self.backlog.remove(_size(item))
+                written = await self._written(keys, page)
+                answers += written
+                self.backlog.remove(len(page), sum(map(_size, page)))
+                for item, answer in zip(page, written, strict=True):
                     self.tell(item, answer)
         finally:
             # Only an executor that falls over leaves some: they must not hold up its end.
-            for item in batch[len(answers) :]:
-                self.backlog.remove(_size(item))
+            if left := batch[len(answers) :]:
+                self.backlog.remove(len(left), sum(map(_size, left)))
         return answers
 
     async def _written(self, keys: QueueKeys, items: Sequence[Settled]) -> list[Answer]:
@@ -122,34 +136,38 @@ class Backlog:
         """Whether anything is to be written, or waits for room."""
         return self.jobs > 0 or bool(self._waiting)
 
-    def fits(self, size: int) -> bool:
-        """Whether there is room, and no earlier outcome waits for it."""
-        return not self._waiting and self._has_room(size)
+    def admits(self, size: int) -> bool:
+        """Take room for an outcome, if there is some and no earlier one waits for it."""
+        if self._waiting or not self._has_room(size):
+            return False
+        self.add(size)
+        return True
 
     def add(self, size: int) -> None:
-        """An outcome is to be written."""
+        """Take room for an outcome, whether there is some or not."""
         self.jobs += 1
         self.bytes += size
 
-    def remove(self, size: int) -> None:
-        """An outcome is written: the ones that wait longest may come, if they fit now."""
-        self.jobs -= 1
-        self.bytes -= size
-        self._let_in()
-
     async def room(self, size: int) -> None:
-        """Returns when there is room."""
+        """Take room for an outcome as soon as it is its turn and there is some."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
         self._let_in()
         try:
             await turn
-        finally:
-            # Counted when it was let in, lest two are let into the room of one; `add` counts it again.
-            if turn.done() and not turn.cancelled():
-                self.jobs -= 1
-                self.bytes -= size
-            self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
+            else:
+                self.remove(1, size)  # it was let in at the same moment
+            raise
+
+    def remove(self, jobs: int, size: int) -> None:
+        """These are written: the ones that wait longest may come, if they fit now."""
+        self.jobs -= jobs
+        self.bytes -= size
+        if self._waiting:
+            self._let_in()
 
     def _let_in(self) -> None:
         while self._waiting and self._has_room(self._waiting[0][0]):

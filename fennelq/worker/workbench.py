@@ -117,18 +117,11 @@ class Workbench:
             self._end(held)
             return
         held.settling = True
-        if not self._settler.has_room(outcome):
-            await self._room_for(outcome)
+        if not self._settler.offer(held.delivery, outcome):
+            # The slot stays taken meanwhile, so that nothing more is read.
+            await self._settler.settle(held.delivery, outcome)
         self._slots.give_back()
-        self._settler.settle(held.delivery, outcome)
         self._report(held.delivery, outcome, clock.monotonic() - began)
-
-    async def _room_for(self, outcome: Outcome) -> None:
-        """The slot stays taken meanwhile, so nothing more is read."""
-        try:
-            await self._settler.room(outcome)
-        except asyncio.CancelledError:
-            return  # the executor falls over, or another job cancels everything: the outcome is there all the same
 
     def _falls_with(self, held: Held) -> bool:
         """A job has cancelled this one together with the executor: it is innocent, and its lease brings it back."""
@@ -146,7 +139,7 @@ class Workbench:
         """A run ignores its timeout: its outcome is written down all the same."""
         if held.running and held.delivery.token in self._held:
             held.settling = True
-            self._settler.settle(held.delivery, outcome)
+            self._settler.settle_now(held.delivery, outcome)
             self._report(held.delivery, outcome, None)
             self._note_stuck(held)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fennelq import App
 from fennelq.worker.settler import MOST_UNSETTLED_BYTES, Backlog
 from tests.kit.proxy import Proxy
@@ -20,26 +22,24 @@ async def ready(*waiting: asyncio.Task[None]) -> list[bool]:
 
 async def test_an_outcome_beyond_the_number_waits_until_one_is_written() -> None:
     backlog = Backlog(2, 1000)
-    backlog.add(1)
-    assert backlog.fits(1)
-    backlog.add(1)
-    assert not backlog.fits(1)
+    assert [backlog.admits(1), backlog.admits(1), backlog.admits(1)] == [True, True, False]
     third = asyncio.create_task(backlog.room(1))
     assert await ready(third) == [False]
-    backlog.remove(1)
+    backlog.remove(1, 1)
     assert await ready(third) == [True]
-    assert (backlog.jobs, backlog.bytes) == (1, 1)
+    assert (backlog.jobs, backlog.bytes) == (2, 2)
 
 
 async def test_an_outcome_beyond_the_bytes_waits_and_a_larger_one_than_all_goes_alone() -> None:
     backlog = Backlog(10, 100)
-    backlog.add(60)
-    assert not backlog.fits(41)
-    assert backlog.fits(40)
+    assert [backlog.admits(60), backlog.admits(41), backlog.admits(40)] == [True, False, True]
     large = asyncio.create_task(backlog.room(500))
     assert await ready(large) == [False]
-    backlog.remove(60)
+    backlog.remove(1, 60)
+    assert await ready(large) == [False]
+    backlog.remove(1, 40)
     assert await ready(large) == [True]
+    assert (backlog.jobs, backlog.bytes) == (1, 500)
 
 
 async def test_outcomes_get_room_in_the_order_in_which_they_ask() -> None:
@@ -48,8 +48,8 @@ async def test_outcomes_get_room_in_the_order_in_which_they_ask() -> None:
     backlog.add(60)
     large, small = asyncio.create_task(backlog.room(50)), asyncio.create_task(backlog.room(10))
     assert await ready(large, small) == [False, False]
-    assert not backlog.fits(1)
-    backlog.remove(60)
+    assert not backlog.admits(1)
+    backlog.remove(1, 60)
     assert await ready(large, small) == [True, True]
 
 
@@ -58,26 +58,28 @@ async def test_the_room_of_one_lets_in_one() -> None:
     backlog.add(10)
     first, second = asyncio.create_task(backlog.room(10)), asyncio.create_task(backlog.room(10))
     await ready(first, second)
-    backlog.remove(10)
-    assert not backlog.fits(10)
-    assert backlog.jobs == 1
-    assert await ready(first) == [True]
-    backlog.add(10)  # as the first one does now
+    backlog.remove(1, 10)
+    assert not backlog.admits(10)
     assert await ready(first, second) == [True, False]
-    backlog.remove(10)
+    backlog.remove(1, 10)
     assert await ready(second) == [True]
+    assert backlog.jobs == 1
 
 
-async def test_one_that_no_longer_waits_takes_no_room() -> None:
+@pytest.mark.parametrize("let_in", [False, True])
+async def test_one_that_is_cancelled_takes_no_room(let_in: bool) -> None:
     backlog = Backlog(1, 100)
     backlog.add(10)
-    first, second = asyncio.create_task(backlog.room(10)), asyncio.create_task(backlog.room(10))
+    first, second = asyncio.create_task(backlog.room(10)), asyncio.create_task(backlog.room(20))
     await ready(first, second)
+    if let_in:
+        backlog.remove(1, 10)
     first.cancel()
-    await ready(first)
-    backlog.remove(10)
+    if not let_in:
+        backlog.remove(1, 10)
     assert await ready(first, second) == [True, True]
-    assert not backlog.busy
+    assert first.cancelled()
+    assert (backlog.jobs, backlog.bytes) == (1, 20)
 
 
 async def test_an_executor_holds_few_large_results_although_writing_is_slower_than_reading(

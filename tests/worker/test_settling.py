@@ -57,7 +57,7 @@ async def test_what_finishes_together_is_one_script_call(
     answers = Answers(settler)
     before = scripts(server)
     for delivery in held:
-        settler.settle(delivery, DONE)
+        settler.settle_now(delivery, DONE)
     await settler.drain()
     assert answers.by_key == {str(n): Answer.SETTLED for n in range(250)}
     assert scripts(server) - before == 3
@@ -74,7 +74,7 @@ async def test_a_reply_that_was_lost_makes_no_outcome_count_twice(
     proxy.drop_replies(lambda _: fate.random() < 0.5, command="EVALSHA", cut=True)
     for start in range(0, 200, 20):
         for delivery in held[start : start + 20]:
-            settler.settle(delivery, DONE)
+            settler.settle_now(delivery, DONE)
         await settler.drain()
     await through.close()
     assert proxy.counters.dropped > 0
@@ -89,7 +89,7 @@ async def test_an_outcome_of_a_job_that_is_no_longer_ours_is_refused(broker: Bro
     settler = Settler("shop", broker, LIFETIMES)
     answers = Answers(settler)
     for delivery in held:
-        settler.settle(delivery, DONE)
+        settler.settle_now(delivery, DONE)
     await settler.drain()
     assert answers.by_key == {"0": Answer.LOST, "1": Answer.SETTLED}
     assert await broker.ask(inspect.status(mail, "0")) is Status.SENT
