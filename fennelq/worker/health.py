@@ -72,6 +72,9 @@ class Health:
         while True:
             try:
                 connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+            except ConnectionAbortedError:  # it was gone before it was accepted
+                await asyncio.sleep(0)
+                continue
             except OSError as error:
                 _logger.warning("probe_not_accepted", error=str(error))
                 await asyncio.sleep(_PAUSE_AFTER_ERROR)
