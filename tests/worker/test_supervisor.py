@@ -16,7 +16,8 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App, Status
-from fennelq.worker import child, pid_one
+from fennelq.worker import child, pid_one, signs
+from fennelq.worker.child import Child
 from fennelq.worker.orders import CANNOT_RUN, Orders
 from fennelq.worker.reload import SourceWatch
 from fennelq.worker.supervisor import Supervisor
@@ -145,6 +146,13 @@ class Later:
         return time.monotonic() + self.by
 
 
+class Frozen(Later):
+    """A clock that moves only when it is put forward."""
+
+    def monotonic(self) -> float:
+        return self.by
+
+
 def events(logged: list[EventDict]) -> list[str]:
     return [line["event"] for line in logged]
 
@@ -170,6 +178,26 @@ async def test_an_import_may_take_any_time_and_the_log_says_so_every_minute(
     assert await keeping == 0
     assert "executor_crashed" not in events(logged)
     assert "executor_killed" not in events(logged)
+
+
+@pytest.mark.parametrize(
+    ("received", "alive_for"), [(signs.IMPORTED, 35), (signs.IMPORTED + signs.ALIVE, 5), (signs.NOT_READY, 5)]
+)
+def test_after_its_import_an_executor_is_given_time_to_connect(
+    holding: Supervisor, monkeypatch: pytest.MonkeyPatch, received: bytes, alive_for: float
+) -> None:
+    clock = Frozen()
+    monkeypatch.setattr(child, "clock", clock)
+    executor = Child(holding._orders, silence=60.0, quarantine=lambda: None)
+    reading, writing = os.pipe()
+    os.write(writing, received)
+    executor._hear(reading)
+    os.close(reading)
+    os.close(writing)
+    clock.by = alive_for - 1
+    assert executor.alive
+    clock.by = alive_for
+    assert not executor.alive
 
 
 async def test_an_executor_that_is_silent_after_its_import_is_killed(
@@ -453,6 +481,19 @@ async def test_in_a_burst_an_executor_that_is_done_is_not_replaced_and_one_that_
     rehearsal = Rehearsal((True, -9), (True, 0), (True, 0), burst=True)
     assert await rehearsal._keep_alive() == 0
     assert rehearsal.pauses == [0.5]
+    assert len(rehearsal._ends) == 1
+
+
+async def test_in_a_burst_an_executor_that_was_stopped_for_a_change_of_the_code_is_replaced() -> None:
+    class Changed(Rehearsal):
+        async def _run(self, orders: Orders) -> tuple[int, bool]:
+            if len(self._ends) == 3:
+                change, self._change = self._change, asyncio.Event()
+                change.set()
+            return await super()._run(orders)
+
+    rehearsal = Changed((True, 0), (True, 0), (True, 0), burst=True)
+    assert await rehearsal._keep_alive() == 0
     assert len(rehearsal._ends) == 1
 
 
