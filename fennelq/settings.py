@@ -7,13 +7,16 @@ made from it.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from fennelq.broker.connection import masked
 from fennelq.errors import ConfigurationError, suggestion
 from fennelq.model.options import valid_name
 
@@ -23,6 +26,21 @@ LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 PREFIX = "FENNELQ_"
 _OTHER_VARIABLES = {"FENNELQ_APP", "FENNELQ_CRASH", "FENNELQ_LEDGER"}
 """Variables with our prefix that are not settings."""
+_OF_KUBERNETES = re.compile(
+    r"""
+    FENNELQ_ ([A-Z0-9_]+_)? (
+      SERVICE_HOST = [0-9a-fA-F.:]+
+    | SERVICE_PORT (_[A-Z0-9_]+)? = \d+
+    | PORT (_\d+_(TCP|UDP|SCTP))? = (tcp|udp|sctp)://.+
+    | PORT_\d+_(TCP|UDP|SCTP)_PROTO = (tcp|udp|sctp)
+    | PORT_\d+_(TCP|UDP|SCTP)_PORT = \d+
+    | PORT_\d+_(TCP|UDP|SCTP)_ADDR = [0-9a-fA-F.:]+
+    )
+    """,
+    re.VERBOSE,
+)
+"""What Kubernetes puts into every container of a namespace for a service named `fennelq` or `fennelq-…`. The names end
+as no setting's name does, and the values are part of the pattern: any other FENNELQ_…_PORT is a mistake."""
 
 
 class SettingArgs(TypedDict, total=False):
@@ -60,7 +78,12 @@ class Settings(BaseSettings):
     """Everything that can be set."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False
+        env_prefix=PREFIX,
+        extra="forbid",
+        frozen=True,
+        validate_default=False,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,  # it may be a URL with a password
     )
 
     redis_url: str | None = Field(
@@ -147,7 +170,8 @@ class Settings(BaseSettings):
     @field_validator("namespace", "default_queue")
     @classmethod
     def _is_name(cls, name: str | None, info: ValidationInfo) -> str | None:
-        return None if name is None else valid_name(f"setting {info.field_name}: name", name)
+        # Masking changes no valid name; the refusal quotes the others, which may be a URL in the wrong place.
+        return None if name is None else valid_name(f"setting {info.field_name}: name", masked(name))
 
     @classmethod
     def load(cls, root: Path | None, **given: Any) -> Self:
@@ -160,6 +184,15 @@ class Settings(BaseSettings):
             return cls(**{**table, **EnvSettingsSource(cls)(), **given})
         except ValidationError as error:
             raise ConfigurationError(_sentence(error)) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises ValidationError; it quotes the value, without its password."""
+        super().__setattr__(name, masked(value) if isinstance(value, str) else value)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """For repr() and str(), which must not show a password."""
+        for name, value in super().__repr_args__():
+            yield name, masked(value) if isinstance(value, str) else value
 
     @property
     def embedded(self) -> bool:
@@ -201,7 +234,9 @@ def _from_environment() -> dict[str, str]:
     return {
         name[len(PREFIX) :].lower(): value
         for name, value in os.environ.items()
-        if name.startswith(PREFIX) and name not in _OTHER_VARIABLES
+        if name.startswith(PREFIX)
+        and name not in _OTHER_VARIABLES
+        and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
     }
 
 
@@ -215,4 +250,5 @@ def _refuse_unknown(where: str, said: dict[str, Any], model: type[BaseSettings])
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    return f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"
+    # Masked whatever the setting is: a URL may have been given as the value of another one.
+    return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from redis import connection as redis_connection
@@ -16,8 +17,10 @@ from fennelq.errors import ConfigurationError
 SCHEMES = ("redis", "rediss", "unix")
 
 
-class Address(NamedTuple):
-    """Where one server is, and what to say to it first."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where one server is, and what to say to it first. Not a tuple: one of those shows the password in its repr, and
+    in JSON."""
 
     shown: str
     """The URL as it may be logged."""
@@ -25,7 +28,8 @@ class Address(NamedTuple):
     port: int
     path: str
     """Of a unix socket; then host and port mean nothing."""
-    greeting: tuple[tuple[Word, ...], ...]
+    greeting: tuple[tuple[Word, ...], ...] = field(repr=False)
+    """It contains the password."""
     tls: ssl.SSLContext | None = None
 
 

@@ -91,9 +91,11 @@ def run(
     """Run jobs until SIGTERM or Ctrl-C; a second one stops at once."""
     from fennelq import log
     from fennelq.cli.session import found
+    from fennelq.worker import pid_one
     from fennelq.worker.orders import Orders, lanes_of
     from fennelq.worker.supervisor import serve
 
+    pid_one.end_on_sigterm()
     named = found(app, app_dir)
     settings = named.app.settings
     orders = Orders(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from fennelq import clock, log
@@ -15,89 +17,154 @@ from fennelq.worker.executor import executor_name
 from fennelq.worker.orders import Orders
 
 _logger = log.get("fennelq.supervisor")
-_STARTING = 30.0
+_CONNECTING = 30.0
 _LOOK_EVERY = 1.0
 _LIVELY = 5.0
+_REMIND_EVERY = 60.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The first asks to finish what runs, the second to hand it back. Two of the same number could arrive as one."""
+
+
+class NotStarted(Exception):
+    """The process could not be started; the text says why."""
 
 
 class Child:
-    """Starts a process, hears its signs, waits for its end; kills it when it has been silent for too long."""
+    """Starts a process, reads its signs, waits for its end; kills it when it has been silent for too long.
+
+    The process is started without an `await`, so a signal finds it either not started or able to be told. asyncio's
+    subprocesses are not used for that reason, and because they need a descriptor or a thread per child: if one is
+    missing after the fork, the process runs without an owner.
+    """
 
     def __init__(self, orders: Orders, *, silence: float, quarantine: Callable[[], None]) -> None:
         self.name = executor_name()
         self._orders, self._silence, self._quarantine = orders, silence, quarantine
-        self._process: asyncio.subprocess.Process | None = None
-        self._asked = False
-        self._heard = clock.monotonic() + _STARTING
+        self._process: subprocess.Popen[bytes] | None = None
+        self._signalled = 0
+        self._began = clock.monotonic()
+        self._heard: float | None = None
+        self._reminders = 0
+        self._stirred = asyncio.Event()
         self.ready = False
-        """Whether it last said that Redis answers and jobs are read."""
+        """Whether its last sign was that Redis answers and jobs are read."""
         self.worked = False
-        """Whether it has ever said so."""
+        """Whether there has been such a sign."""
         self.fate = ""
         """How it ended, in words; empty while it lives."""
 
     async def run(self) -> int:
-        """From its start to its end; answers the exit code, negative for a signal."""
-        reading, writing = os.pipe()
-        try:
-            orders = replace(self._orders, name=self.name, signs=writing)
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "fennelq.worker.process", orders.to_text()),
-                pass_fds=(orders.lifeline, writing),
-                # A Ctrl-C in the terminal reaches the whole group; executors are told by their supervisor, once.
-                start_new_session=True,
-            )
-        finally:
-            os.close(writing)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(reading, self._hear, reading)
-        try:
+        """From its start to its end; returns the exit code, negative for a signal. Raises NotStarted."""
+        with ExitStack() as pipes:
+            try:
+                self._process = self._start(pipes)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise NotStarted(str(error)) from error
             code = await self._end(self._process)
-        finally:
-            loop.remove_reader(reading)
-            os.close(reading)
         self.fate = self.fate or how(code)
         return code
 
     @property
-    def alive(self) -> bool:
-        """Whether its loop has moved lately; a process that is starting is given time."""
-        return clock.monotonic() - self._heard < _LIVELY
+    def pid(self) -> int | None:
+        """Of its process, once that was started."""
+        return self._process.pid if self._process is not None else None
 
-    def stop(self) -> None:
-        """Ask it to stop; asked again, it hurries."""
-        if self._process is not None and self._process.returncode is None:
-            # Two signals of one number can arrive as one.
-            self._process.send_signal(signal.SIGINT if self._asked else signal.SIGTERM)
-            self._asked = True
+    @property
+    def alive(self) -> bool:
+        """Whether its loop has moved lately. It has none while it imports the app, which may take any time."""
+        return self._heard is None or clock.monotonic() - self._heard < _LIVELY
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ask it to finish what it runs and end, or `now`, to hand it back and end. Asking again changes nothing."""
+        while self._running and self._signalled < (2 if now else 1):
+            self._signal(_SIGNALS[self._signalled])
+            self._signalled += 1
 
     def kill(self, why: str) -> None:
         """End it at once; its leases bring its jobs back."""
-        if self._process is not None and self._process.returncode is None:
-            _logger.error("executor_killed", executor=self.name, pid=self._process.pid, why=why)
+        if self._running:
+            _logger.error("executor_killed", executor=self.name, pid=self.pid, why=why)
             self.fate = f"killed by its supervisor: {why}"
-            self._process.kill()
+            self._signal(signal.SIGKILL)
 
-    async def _end(self, process: asyncio.subprocess.Process) -> int:
-        ending = asyncio.ensure_future(process.wait())
-        while not ending.done():
-            await asyncio.wait([ending], timeout=_LOOK_EVERY)
-            if not ending.done() and clock.monotonic() - self._heard > self._silence:
-                self.kill(f"no sign of life for {self._silence:g} s")
-        return await ending
+    def collect(self) -> None:
+        """Called when some child of this process has ended: find out whether it was this one."""
+        if self._process is not None and self._process.poll() is not None:
+            self._stirred.set()
+
+    def ended_as_asked(self, code: int) -> bool:
+        """Whether it died of the request to stop because it was too young to handle it: it had no jobs then."""
+        return self._signalled > 0 and not self.worked and code == -signal.SIGTERM
+
+    @property
+    def _running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    # From its start to its end
+
+    def _start(self, pipes: ExitStack) -> subprocess.Popen[bytes]:
+        reading, writing = os.pipe()
+        pipes.callback(os.close, reading)
+        with ExitStack() as until_started:
+            until_started.callback(os.close, writing)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(reading, self._hear, reading)
+            pipes.callback(loop.remove_reader, reading)
+            return subprocess.Popen(
+                self._command(writing),
+                pass_fds=[pipe for pipe in (self._orders.lifeline, writing) if pipe >= 0],
+                # A Ctrl-C in the terminal reaches the whole group; only the supervisor tells executors, once.
+                start_new_session=True,
+            )
+
+    def _command(self, writing: int) -> list[str]:
+        orders = replace(self._orders, name=self.name, signs=writing)
+        return [sys.executable, "-m", "fennelq.worker.process", orders.to_text()]
+
+    async def _end(self, process: subprocess.Popen[bytes]) -> int:
+        while (code := process.poll()) is None:
+            self._look()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), _LOOK_EVERY)
+            self._stirred.clear()
+        return code
+
+    def _look(self) -> None:
+        if self._heard is None:
+            self._remind()
+        elif clock.monotonic() - self._heard > self._silence:
+            self.kill(f"no sign of life for {self._silence:g} s")
+
+    def _remind(self) -> None:
+        """An import may take minutes, for example when it loads a model. Killing it would only make it begin again."""
+        seconds = clock.monotonic() - self._began
+        if seconds >= _REMIND_EVERY * (self._reminders + 1):
+            self._reminders = int(seconds // _REMIND_EVERY)
+            _logger.warning(
+                "still_importing",
+                executor=self.name,
+                pid=self.pid,
+                app=self._orders.app,
+                seconds=round(seconds),
+            )
 
     def _hear(self, pipe: int) -> None:
-        said = os.read(pipe, 4096)
-        if not said:
+        received = os.read(pipe, 4096)
+        if not received:
             asyncio.get_running_loop().remove_reader(pipe)
             return
-        self._heard = clock.monotonic()
-        if signs.READY in said or signs.NOT_READY in said:
-            self.ready = said.rfind(signs.READY) > said.rfind(signs.NOT_READY)
-            self.worked = self.worked or signs.READY in said
-        if signs.STALLED in said:
+        # Between the import and the first sign of the loop it connects, and may start an embedded server.
+        self._heard = clock.monotonic() + (_CONNECTING if received == signs.IMPORTED else 0.0)
+        if signs.READY in received or signs.NOT_READY in received:
+            self.ready = received.rfind(signs.READY) > received.rfind(signs.NOT_READY)
+            self.worked = self.worked or signs.READY in received
+        if signs.STALLED in received:
             self.kill("its loop is stalled")
-        if signs.QUARANTINE in said:
+        if signs.QUARANTINE in received:
             self._quarantine()
 
 

@@ -3,49 +3,116 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 
+from fennelq import log
 from fennelq.errors import ConfigurationError
 
+_logger = log.get("fennelq.supervisor")
+
 _PATIENCE = 5.0
-_MOST = 4096
+_MOST_BYTES = 4096
+_MOST_PROBES = 32
+_BACKLOG = 64
+_PAUSE_AFTER_ERROR = 1.0
 
 
 class Health:
-    """Answers probes. It says nothing but yes and no."""
+    """Answers probes. It says nothing but yes and no.
+
+    Anyone who reaches the port can open connections, and the executors need descriptors more than probes do. So at
+    most `_MOST_PROBES` are open, each for at most `_PATIENCE` seconds. One more closes the oldest: a probe is answered
+    within milliseconds, so the oldest is one that asks nothing, and holding connections open keeps no probe out.
+    """
 
     def __init__(self, where: str, *, live: Callable[[], bool], ready: Callable[[], bool]) -> None:
         self._host, self._port = _address(where)
         self._checks = {"/live": live, "/ready": ready}
-        self._server: asyncio.Server | None = None
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._probes: dict[asyncio.Task[None], None] = {}
+        """The oldest first."""
 
     async def start(self) -> None:
-        """Begin to answer; raises ConfigurationError when the port cannot be had."""
+        """Begin to answer; raises ConfigurationError when the port cannot be opened."""
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_MOST)
+            await self._listen()
         except OSError as error:
+            self.close()
             raise ConfigurationError(f"--health-port {self._port} cannot be opened: {error}") from None
+        self._accepting = [asyncio.create_task(self._accept(listening)) for listening in self._listening]
 
     @property
     def port(self) -> int:
         """The port in use, also when 0 was asked for."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server else self._port
+        return int(self._listening[0].getsockname()[1]) if self._listening else self._port
 
     def close(self) -> None:
         """Answer no more."""
-        if self._server is not None:
-            self._server.close()
+        for task in (*self._accepting, *self._probes):
+            task.cancel()
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+        self._listening.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+    async def _listen(self) -> None:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, address in dict.fromkeys((family, address) for family, *_, address in found):
+            listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            listening.setblocking(False)
+            self._listening.append(listening)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        # Not by asyncio.Server: it accepts any number, and when it has no descriptors left it logs many tracebacks.
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+            except ConnectionAbortedError:  # it was gone before it was accepted
+                await asyncio.sleep(0)
+                continue
+            except OSError as error:
+                _logger.warning("probe_not_accepted", error=str(error))
+                await asyncio.sleep(_PAUSE_AFTER_ERROR)
+                continue
+            self._admit(connection)
+            # One that was evicted closes its connection now, before the next is accepted.
+            await asyncio.sleep(0)
+
+    def _admit(self, connection: socket.socket) -> None:
+        if len(self._probes) >= _MOST_PROBES:
+            oldest = next(iter(self._probes))
+            del self._probes[oldest]
+            oldest.cancel()
+        probe = asyncio.create_task(self._serve(connection))
+        self._probes[probe] = None
+        probe.add_done_callback(lambda _: connection.close())
+        probe.add_done_callback(lambda _: self._probes.pop(probe, None))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):
             async with asyncio.timeout(_PATIENCE):
-                line = await reader.readline()
-                writer.write(self._answer(line))
-                await writer.drain()
-        except (OSError, ValueError):
-            pass
-        finally:
-            writer.close()
+                connection.setblocking(False)
+                head = b""
+                while b"\n" not in head:
+                    head += await self._more(connection, head)
+                await loop.sock_sendall(connection, self._answer(head.partition(b"\n")[0]))
+                connection.shutdown(socket.SHUT_WR)
+                # Closing a connection with unread data resets it: the client might never see the answer.
+                while not head.endswith((b"\r\n\r\n", b"\n\n")):
+                    head += await self._more(connection, head)
+
+    async def _more(self, connection: socket.socket, head: bytes) -> bytes:
+        left = _MOST_BYTES - len(head)
+        more = await asyncio.get_running_loop().sock_recv(connection, left) if left else b""
+        if not more:
+            raise ConnectionError
+        return more
 
     def _answer(self, line: bytes) -> bytes:
         parts = line.decode("latin-1").split()
@@ -69,4 +136,4 @@ def _address(where: str) -> tuple[str, int]:
     if not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"--health-port {where!r} cannot be read: write 8081, or 127.0.0.1:8081")
     # A probe comes from outside the container, so every interface is the default.
-    return host or "0.0.0.0", int(port)
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)

@@ -17,6 +17,7 @@ from fennelq import log
 from fennelq.app import App
 from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
+from fennelq.worker import signs
 from fennelq.worker.discovery import load_app
 from fennelq.worker.executor import Executor
 from fennelq.worker.orders import CANNOT_RUN, RECYCLED, Orders
@@ -31,15 +32,26 @@ def main(text: str) -> int:
     """Run one executor by these orders; answers the exit code."""
     orders = Orders.from_text(text)
     log.setup(orders.log_format, orders.log_level)
+    tell, hand_back = _teller(orders.signs), HandBack()
+    if orders.lifeline >= 0:
+        # Before the import, which may hang for ever.
+        threading.Thread(target=_hold_on, args=(orders.lifeline, hand_back), daemon=True).start()
     try:
         app = load_app(orders.app, Path(orders.folder))
-        return run_to_its_end(_run(app, orders))
+        tell(signs.IMPORTED)
+        return run_to_its_end(_run(app, orders, tell, hand_back))
     except ConfigurationError as error:
         _logger.critical("cannot_run", why=str(error))
         return CANNOT_RUN
 
 
-async def _run(app: App, orders: Orders) -> int:
+class HandBack:
+    """What hands back this process's jobs; None until it can have any."""
+
+    now: Callable[[], object] | None = None
+
+
+async def _run(app: App, orders: Orders, tell: Callable[[bytes], None], hand_back: HandBack) -> int:
     executor = Executor(
         app,
         name=orders.name or None,
@@ -50,7 +62,7 @@ async def _run(app: App, orders: Orders) -> int:
         grace=orders.grace,
         max_jobs=orders.max_jobs,
         max_rss=orders.max_rss,
-        tell=_teller(orders.signs),
+        tell=tell,
     )
     loop = asyncio.get_running_loop()
     told = 0
@@ -62,9 +74,7 @@ async def _run(app: App, orders: Orders) -> int:
 
     loop.add_signal_handler(signal.SIGTERM, on_signal)
     loop.add_signal_handler(signal.SIGINT, on_signal)
-    if orders.lifeline >= 0:
-        hold = threading.Thread(target=_hold_on, args=(loop, orders.lifeline, executor), daemon=True)
-        hold.start()
+    hand_back.now = lambda: loop.call_soon_threadsafe(lambda: executor.stop(now=True))
     async with app:
         await executor.run()
     return RECYCLED if executor.recycled else 0
@@ -86,14 +96,15 @@ def _teller(pipe: int) -> Callable[[bytes], None]:
     return tell if pipe >= 0 else tell_nobody
 
 
-def _hold_on(loop: asyncio.AbstractEventLoop, lifeline: int, executor: Executor) -> None:
+def _hold_on(lifeline: int, hand_back: HandBack) -> None:
     """Blocks until the supervisor is gone, however it died. Nobody could stop this process any more: hand everything
     back and end, even if the loop is stuck, which is why this is a thread."""
     os.read(lifeline, 1)
     _logger.error("supervisor_gone")
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(lambda: executor.stop(now=True))
-    threading.Event().wait(_LAST_WORDS)
+    if hand_back.now is not None:
+        with suppress(RuntimeError):
+            hand_back.now()
+        threading.Event().wait(_LAST_WORDS)
     os._exit(1)
 
 

@@ -3,45 +3,93 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from fennelq import clock, log
+
+_logger = log.get("fennelq.supervisor")
+
 _LOOK_EVERY = 0.5
-_SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", ".fennelq", "site-packages"}
+_SHARE = 10
+"""A look that takes long is followed by a pause so many times as long: it may not take a core of its own."""
+_PRUNED = {"venv", "node_modules", "__pycache__", "site-packages"}
+_VIRTUALENV = {"pyvenv.cfg", "conda-meta"}
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class SourceWatch:
-    """The Python files of a project, as they were when last looked at."""
+    """The Python files of a project, as they were when last looked at.
+
+    Left out are hidden folders, virtual environments whatever their name, and `node_modules`; they are not entered.
+    Links to folders are not followed, they may lead in circles; modules imported through one are watched all the same.
+    """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._known = self._look()
+        self._root = str(root)
+        self._known = self.look()
 
     async def changed(self) -> set[Path]:
-        """Waits for a change; answers the files that are new, gone or different."""
+        """Waits for a change; returns the files that are new, gone or different."""
+        pause = _LOOK_EVERY
         while True:
-            await asyncio.sleep(_LOOK_EVERY)
-            now = await asyncio.to_thread(self._look)
-            if different := {
-                path for path in now.keys() | self._known.keys() if now.get(path) != self._known.get(path)
-            }:
+            await asyncio.sleep(pause)
+            began = clock.monotonic()
+            try:
+                now = await asyncio.to_thread(self.look)
+            except (OSError, RuntimeError) as error:
+                # Out of descriptors or threads. Files that could not be seen have not changed for that.
+                _logger.warning("sources_not_read", error=str(error))
+                continue
+            pause = max(_LOOK_EVERY, _SHARE * (clock.monotonic() - began))
+            if different := {path for path, _ in now.items() ^ self._known.items()}:
                 self._known = now
-                return different
+                return set(map(Path, different))
 
-    def _look(self) -> dict[Path, int]:
-        return {path: stamp for path in self._files() if (stamp := _stamp(path)) is not None}
+    def look(self) -> dict[str, int]:
+        """When each file was modified last, in nanoseconds."""
+        pruned: list[str] = []
+        found = {path: stamp for path in self._walk(pruned) if (stamp := _stamp(path)) is not None}
+        for path in self._imported():
+            if (
+                path not in found
+                and not path.startswith(tuple(pruned))
+                and (stamp := _stamp(path)) is not None
+            ):
+                found[path] = stamp
+        return found
 
-    def _files(self) -> set[Path]:
-        loaded = {
-            Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
-        }
-        inside = {path for path in loaded if path.suffix == ".py" and self._root in path.parents}
-        found = (path for path in self._root.rglob("*.py"))
-        return {path for path in (*inside, *found) if not _SKIPPED & set(path.parts)}
+    def _walk(self, pruned: list[str]) -> Iterator[str]:
+        """The paths of Python files; adds to `pruned` what was not entered."""
+        for folder, inner, files in os.walk(self._root, onerror=_raise_if_out_of_resources):
+            if folder != self._root and not _VIRTUALENV.isdisjoint((*files, *inner)):
+                pruned.append(folder + os.sep)
+                inner.clear()
+                continue
+            skipped = [name for name in inner if name.startswith(".") or name in _PRUNED]
+            pruned.extend(f"{folder}{os.sep}{name}{os.sep}" for name in skipped)
+            inner[:] = (name for name in inner if name not in skipped)
+            yield from (f"{folder}{os.sep}{file}" for file in files if file.endswith(".py"))
+
+    def _imported(self) -> Iterator[str]:
+        inside = self._root.rstrip(os.sep) + os.sep
+        for module in list(sys.modules.values()):
+            file: object = getattr(module, "__file__", None)
+            if isinstance(file, str) and file.startswith(inside) and file.endswith(".py"):
+                yield file
 
 
-def _stamp(path: Path) -> int | None:
+def _raise_if_out_of_resources(error: OSError) -> None:
+    """A folder that vanished or may not be read has no files. One that cannot be opened for want of descriptors has."""
+    if error.errno in _OUT_OF_RESOURCES:
+        raise error
+
+
+def _stamp(path: str) -> int | None:
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a Path per file would double the cost of a look
     except OSError:
         return None

@@ -1,9 +1,11 @@
-"""What an executor says to its supervisor, one byte at a time, through a pipe."""
+"""The signs an executor sends to its supervisor, one byte each, through a pipe."""
 
 from __future__ import annotations
 
 from typing import Final
 
+IMPORTED: Final = b"i"
+"""The app is imported. Before this sign silence means nothing: an import may take any time."""
 ALIVE: Final = b"."
 """The loop moves."""
 READY: Final = b"+"

@@ -14,8 +14,8 @@ import orjson
 from fennelq import log
 from fennelq.broker.verbs import census, presence
 from fennelq.model.routing import Routing
-from fennelq.worker import preflight
-from fennelq.worker.child import Child
+from fennelq.worker import pid_one, preflight
+from fennelq.worker.child import Child, NotStarted
 from fennelq.worker.health import Health
 from fennelq.worker.orders import CANNOT_RUN, RECYCLED, Orders
 from fennelq.worker.reload import SourceWatch
@@ -27,9 +27,10 @@ _logger = log.get("fennelq.supervisor")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _EXIT_MARGIN = 10.0
+_NOT_STARTED = 1
 
 Note = Callable[[str, str], None]
-"""Tells the fleet how an executor ended."""
+"""Records in Redis how an executor ended; may raise."""
 
 
 def serve(
@@ -78,7 +79,9 @@ class Supervisor:
         self._telling: set[asyncio.Task[None]] = set()
         self._signals = 0
         self._told = asyncio.Event()
-        self._reloaded = asyncio.Event()
+        self._change = asyncio.Event()
+        """Set, and replaced by another, when source files change."""
+        self._adopts = pid_one.adopts_orphans()
         self._quarantine: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
@@ -86,6 +89,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGCHLD, self._on_child_ended)
+        self._on_child_ended()  # orphans may have ended before
         reading, writing = os.pipe()
         self._orders = replace(self._orders, lifeline=reading)
         reloading = asyncio.create_task(self._reload())
@@ -117,12 +122,13 @@ class Supervisor:
     # Signals and changes
 
     def _on_signal(self) -> None:
-        """The first asks the executors to finish what they run, the second to hand it back now."""
+        """The first asks the executors to finish what they run, the second to hand it back now. From the first on, no
+        executor is started."""
         self._signals += 1
         self._told.set()
         _logger.info("stopping" if self._signals == 1 else "stopping_now", executors=len(self._children))
         for child in self._children:
-            child.stop()
+            child.stop(now=self._signals > 1)
         if self._signals == 1:
             asyncio.get_running_loop().call_later(self._orders.grace + _EXIT_MARGIN, self._kill_the_rest)
 
@@ -130,12 +136,20 @@ class Supervisor:
         for child in self._children:
             child.kill("it did not stop within its grace period")
 
+    def _on_child_ended(self) -> None:
+        # The executors first: what is left then was adopted, or is one that ends right now and causes another signal.
+        for child in self._children:
+            child.collect()
+        if self._adopts:
+            pid_one.reap({child.pid for child in self._children if child.pid is not None})
+
     async def _reload(self) -> None:
         """Executors stop in order when a source file changes, and their successors import it."""
         while self._sources is not None:
             files = await self._sources.changed()
             _logger.info("reloading", changed=sorted(path.name for path in files)[:5])
-            self._reloaded.set()
+            change, self._change = self._change, asyncio.Event()
+            change.set()
             for child in self._children:
                 child.stop()
 
@@ -145,27 +159,21 @@ class Supervisor:
         """One executor after another until told to stop. One that was at work is replaced at once, because jobs wait;
         one that does not get that far is started less and less often."""
         pause = 0.0
-        while True:
+        while not self._told.is_set():
+            change = self._change
             code, worked = await self._run(self._orders)
             if self._told.is_set():
-                return 0
-            if code == RECYCLED or (code == 0 and not self._orders.burst):
+                break
+            if code == RECYCLED or (code == 0 and (not self._orders.burst or change.is_set())):
                 continue
             if code == CANNOT_RUN and self._sources is not None:
-                await self._until_changed()
+                await self._told_or(change)
                 continue
             if code in (0, CANNOT_RUN):
                 return code
             pause = _FIRST_PAUSE if worked else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
             await self._pause(pause)
-
-    async def _until_changed(self) -> None:
-        """The code cannot be run: wait until somebody has mended it."""
-        self._reloaded.clear()
-        told, changed = asyncio.create_task(self._told.wait()), asyncio.create_task(self._reloaded.wait())
-        await asyncio.wait([told, changed], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
-        changed.cancel()
+        return 0
 
     async def _run(self, orders: Orders) -> tuple[int, bool]:
         """From the start of an executor to its end: its exit code, and whether it was at work."""
@@ -173,20 +181,38 @@ class Supervisor:
         self._children.add(child)
         try:
             code = await child.run()
+        except NotStarted as error:
+            # For example no file descriptor, process or memory was left. The executors that run are not to suffer.
+            _logger.error("executor_not_started", executor=child.name, error=str(error))
+            return _NOT_STARTED, False
         finally:
             self._children.discard(child)
+        if child.ended_as_asked(code):
+            return 0, False
         if code not in (0, CANNOT_RUN, RECYCLED):
             _logger.error("executor_crashed", executor=child.name, fate=child.fate)
-            telling = asyncio.create_task(asyncio.to_thread(self._note, child.name, child.fate))
+            telling = asyncio.create_task(self._note_death(child))
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
         return code, child.worked
 
-    async def _pause(self, seconds: float) -> None:
+    async def _note_death(self, child: Child) -> None:
         try:
-            await asyncio.wait_for(self._told.wait(), seconds)
-        except TimeoutError:
-            return
+            await asyncio.to_thread(self._note, child.name, child.fate)
+        except Exception as error:  # for example no thread could be started
+            _logger.warning("death_not_noted", executor=child.name, error=str(error))
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits, but not any longer once told to stop, or when a change may have removed the cause of a crash."""
+        await self._told_or(self._change, seconds)
+
+    async def _told_or(self, change: asyncio.Event, timeout: float | None = None) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (self._told, change)]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def _open_quarantine(self) -> None:
         """Jobs wait that may have killed their executors: run them where they can only kill themselves. A death
@@ -195,16 +221,14 @@ class Supervisor:
             self._quarantine = asyncio.create_task(self._run_quarantine())
 
     async def _run_quarantine(self) -> None:
-        await self._run(self._orders.for_quarantine())
+        if not self._told.is_set():  # a signal may have come before this task began
+            await self._run(self._orders.for_quarantine())
 
 
 def _note_of(app: App) -> Note:
     def note(executor: str, fate: str) -> None:
-        try:
-            facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(census.now())})
-            app.blocking.ask(presence.note_executor(app.namespace, executor, facts))
-        except Exception as error:
-            _logger.warning("death_not_noted", executor=executor, error=str(error))
+        facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(census.now())})
+        app.blocking.ask(presence.note_executor(app.namespace, executor, facts))
 
     return note
 

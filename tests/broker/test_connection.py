@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import ssl
+from collections.abc import Callable
+from functools import partial
+from pprint import pformat
 
 import pytest
 
+from fennelq import App
+from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of, masked
+from fennelq.broker.link import BlockingLink, Link
 from fennelq.errors import ConfigurationError
 
 SECRET = "s3cret"
@@ -80,6 +87,20 @@ def test_tls_checks_who_it_talks_to_unless_told_otherwise() -> None:
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert masked(url) == shown
     assert address_of(url).shown == shown
+
+
+@pytest.mark.parametrize("show", [repr, str, "{}".format, pformat, partial(json.dumps, default=str)])
+def test_a_password_is_not_shown_with_the_address(show: Callable[[object], str]) -> None:
+    for shown in (address := address_of("redis://anna:s3cret@h:1/2"), [address], {"address": address}):
+        assert SECRET not in show(shown)
+        assert "redis://anna:***@h:1/2" in show(shown)
+
+
+async def test_what_holds_an_address_shows_no_password() -> None:
+    address = address_of("redis://anna:s3cret@h:1/2")
+    app = App("shop", redis_url="redis://anna:s3cret@h:1/2")
+    for holder in (app, app.client, app.blocking, Link(address), BlockingLink(address), Broker(address)):
+        assert SECRET not in repr(holder)
 
 
 @pytest.mark.parametrize(

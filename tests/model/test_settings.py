@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from pprint import pformat
 from typing import Any, get_type_hints
 
 import pytest
@@ -160,6 +161,103 @@ def test_a_bad_value_of_the_environment_or_the_project_is_refused_in_the_same_wa
 def test_a_project_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_bytes(text.encode("latin-1"))
     assert str(tmp_path / "pyproject.toml") in refusal(tmp_path)
+
+
+# What is not a mistake
+
+OF_KUBERNETES = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "80",
+    "SERVICE_PORT_HTTP": "80",
+    "SERVICE_PORT_MY_METRICS": "9090",
+    "PORT": "tcp://10.0.0.1:80",
+    "PORT_80_TCP": "tcp://10.0.0.1:80",
+    "PORT_80_TCP_PROTO": "tcp",
+    "PORT_80_TCP_PORT": "80",
+    "PORT_80_TCP_ADDR": "10.0.0.1",
+    "PORT_53_UDP": "udp://[fd00::1]:53",
+    "PORT_53_UDP_ADDR": "fd00::1",
+}
+
+
+@pytest.mark.parametrize("service", ["FENNELQ_", "FENNELQ_WEB_", "FENNELQ_MAIL_WORKER_2_", "FENNELQ_LEASE_"])
+@pytest.mark.parametrize("name", OF_KUBERNETES)
+def test_what_kubernetes_says_of_a_service_with_our_name_is_not_taken_for_a_setting(
+    monkeypatch: pytest.MonkeyPatch, service: str, name: str
+) -> None:
+    without = Settings.load(None)
+    monkeypatch.setenv(f"{service}{name}", OF_KUBERNETES[name])
+    assert Settings.load(None) == without
+    assert App("shop").settings == without
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HEALTH_PORT", "8081"),
+        ("PORT", "6379"),
+        ("SERVICE_PORT", "http"),
+        ("SERVICE_HOST", ""),
+        ("SERVICE", "10.0.0.1"),
+        ("WEB_PORT_80_TCP_TTL", "80"),
+        ("WEB_PORT_80", "tcp://10.0.0.1:80"),
+        ("SERVICE_HOST_TTL", "10.0.0.1"),
+    ],
+)
+def test_what_only_resembles_it_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"FENNELQ_{name}", value)
+    assert refusal().startswith(f"the environment (FENNELQ_…): unknown setting '{name.lower()}'")
+
+
+def test_no_setting_has_a_name_that_kubernetes_could_give_a_value() -> None:
+    """A service could be named so that its variables set it."""
+    shapes = re.compile(r"(.*_)?(service_host|service_port(_.*)?|port|port_\d+_(tcp|udp|sctp)(_.*)?)")
+    assert not [name for name in Settings.model_fields if shapes.fullmatch(name)]
+
+
+# Passwords
+
+SECRET_URL = "redis://anna:s3cret@redis.example:6380/1"
+
+
+@pytest.mark.parametrize("show", [repr, str, "{}".format, pformat])
+def test_a_password_is_not_shown_with_the_settings(show: Callable[[object], str]) -> None:
+    settings = Settings.load(None, redis_url=SECRET_URL, lease=7)
+    text = show(settings)
+    assert "redis_url='redis://anna:***@redis.example:6380/1'" in text
+    assert "lease=7" in text
+    assert "s3cret" not in text
+    assert settings.redis_url == SECRET_URL
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+@pytest.mark.parametrize(
+    "value", [SECRET_URL.encode() + b"\xff", [SECRET_URL], {"url": SECRET_URL}, {"redis_url": SECRET_URL}]
+)
+def test_a_password_is_not_shown_with_a_bad_value(name: str, value: Any) -> None:
+    text = refusal(**{name: value})
+    assert text.startswith(f"setting {name}")
+    assert "s3cret" not in text
+    assert "***" in text
+
+
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if name != "redis_url"])
+def test_a_url_in_the_wrong_place_is_refused_without_its_password(name: str) -> None:
+    given: dict[str, Any] = {name: SECRET_URL}
+    text = refusal(**given)
+    assert text.startswith(f"setting {name}")
+    assert "redis://anna:***@redis.example:6380/1" in text
+    assert "s3cret" not in text
+
+
+def test_a_password_is_in_no_error_of_the_validation_itself() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate({"redis_url": [SECRET_URL], "lease": SECRET_URL})
+    assert "s3cret" not in str(caught.value)
+    settings = Settings.load(None)
+    with pytest.raises(ValidationError, match="frozen") as caught:
+        settings.redis_url = SECRET_URL  # type: ignore[misc]
+    assert "s3cret" not in str(caught.value)
 
 
 # What they are
