@@ -120,11 +120,11 @@ class Supervisor:
         """The first asks the executors to finish what they run, the second to hand it back now."""
         self._signals += 1
         self._told.set()
-        _logger.info("stopping" if self._signals == 1 else "stopping_now", executors=len(self._children))
         for child in self._children:
             child.stop()
         if self._signals == 1:
             asyncio.get_running_loop().call_later(self._orders.grace + _EXIT_MARGIN, self._kill_the_rest)
+        _logger.info("stopping" if self._signals == 1 else "stopping_now", executors=len(self._children))
 
     def _kill_the_rest(self) -> None:
         for child in self._children:
