@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TextIO
 
 import pytest
 
+from fennelq import streams
 from fennelq.streams import LogStream, clean, clean_lines, is_terminal
 
 
@@ -126,7 +127,8 @@ def test_a_line_of_which_a_part_was_written_is_not_continued_by_the_next(pipe: E
 
 
 @pytest.mark.usefixtures("way")
-def test_a_long_line_reaches_a_reader_that_reads(pipe: Ends) -> None:
+def test_a_long_line_reaches_a_reader_that_reads(pipe: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_PATIENCE_MS", 60_000)
     reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(reader, True)
     log = aimed_at(pipe.writer)
