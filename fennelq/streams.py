@@ -13,21 +13,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TextIO
 
 _PATIENCE_MS: Final = 500
 """How long one write waits for a reader that does not read."""
 _SAFE_SIZE: Final = 4096
 """When a pipe, a socket or a terminal is ready, so many bytes can be written to it without blocking."""
-
-
-class TextStream(Protocol):
-    """What `sys.stdout` and `sys.stderr` are."""
-
-    def write(self, text: str, /) -> object: ...
-    def flush(self) -> object: ...
-    def fileno(self) -> int: ...
-    def isatty(self) -> bool: ...
 
 
 # Standard streams
@@ -59,7 +50,7 @@ def _occupy(number: int) -> None:
         os.close(null)
 
 
-def is_terminal(stream: TextStream | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     """Whether a person is looking; False for a stream that is missing or closed."""
     try:
         return stream is not None and stream.isatty()
@@ -67,7 +58,7 @@ def is_terminal(stream: TextStream | None) -> bool:
         return False
 
 
-def flush(*streams: TextStream | None) -> None:
+def flush(*streams: TextIO | None) -> None:
     """Write what is buffered; what cannot be written is given up."""
     for stream in streams:
         with suppress(Exception):
@@ -109,7 +100,7 @@ class LogStream:
         self._after_fork()
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def aim(self, stream: TextStream | None, notice: Callable[[int], str]) -> None:
+    def aim(self, stream: TextIO | None, notice: Callable[[int], str]) -> None:
         """Write to this stream from now on."""
         with self._lock:
             self._sink.close()
@@ -147,7 +138,7 @@ class _Sink(Protocol):
 class _Text:
     """A stream without a file descriptor: in memory, or none at all."""
 
-    def __init__(self, stream: TextStream | None) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def send(self, text: str) -> None:
@@ -220,7 +211,7 @@ class _Blocking(_Patient):
         return super()._write(data[:_SAFE_SIZE])
 
 
-def _sink_of(stream: TextStream | None) -> _Sink:
+def _sink_of(stream: TextIO | None) -> _Sink:
     try:
         number = stream.fileno() if stream is not None else -1
         mode = os.fstat(number).st_mode

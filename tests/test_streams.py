@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -140,6 +141,21 @@ def test_a_long_line_reaches_a_reader_that_reads(pipe: Ends, monkeypatch: pytest
     writing.join()
     assert read == b"y" * (1 << 20) + b"\n"
     os.close(reader)
+
+
+def test_a_socket_whose_reader_stands_still_stops_no_writer() -> None:
+    """Under systemd, stderr is a socket."""
+    theirs, ours = socket.socketpair()
+    with theirs, ours, ours.makefile("w") as writer:
+        log = aimed_at(writer)
+        for number in range(1000):
+            log.write(f"{number:01000}\n")
+        theirs.setblocking(False)
+        kept = drained(theirs.fileno()).splitlines()
+        assert 0 < len(kept) < 1000
+        assert [int(line) for line in kept] == list(range(len(kept)))
+        log.write("again\n")
+        assert drained(theirs.fileno()) == f"{1000 - len(kept)} lost\nagain\n"
 
 
 def test_other_processes_that_share_the_pipe_go_on_writing_as_they_did(pipe: Ends) -> None:
