@@ -65,4 +65,11 @@ class Complaints:
         now = clock.monotonic()
         if self._last.get(like, -_QUIET_FOR) + _QUIET_FOR <= now:
             self._last[like] = now
-            _logger.warning("trouble", what=self._what, error=f"{kind}: {error}"[:500], **facts)
+            _logger.warning("trouble", what=self._what, error=f"{kind}: {_text_of(error)}"[:500], **facts)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as inner:  # it may be the user's code, and even exit
+        return f"(its message cannot be shown: {type(inner).__name__})"

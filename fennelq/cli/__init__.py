@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
-from fennelq.cli import cron, dlq, enqueue, info, job, queue, worker
-from fennelq.cli.exits import MEANINGS, Commands
+from fennelq.cli import cron, dlq, enqueue, info, job, output, queue, worker
+from fennelq.cli.exits import MEANINGS, Commands, Exit
+from fennelq.streams import is_terminal, open_missing
 
 __all__ = ["main", "program"]
 
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 _EPILOG = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
 program = typer.Typer(
@@ -22,7 +27,7 @@ program = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     # Frames and colours are for terminals; without them a pipe gets plain lines, and sooner.
-    rich_markup_mode="rich" if sys.stdout.isatty() and sys.stderr.isatty() else None,
+    rich_markup_mode="rich" if is_terminal(sys.stdout) and is_terminal(sys.stderr) else None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -37,7 +42,24 @@ program.command("info")(info.show)
 
 def main() -> None:
     """Do what the command line says."""
-    program(prog_name="fennelq")
+    open_missing()
+    try:
+        try:
+            program(prog_name="fennelq")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        _complain_of_output(error)
+        raise SystemExit(Exit.FAILED) from None
+
+
+def _complain_of_output(error: OSError) -> None:
+    if error.errno != errno.EPIPE:  # a reader such as `head` has seen enough
+        output.say(f"fennelq: the output cannot be written: {error.strerror}")
+    # What is still buffered would fail once more at the end of the interpreter, with an exit code of its own.
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
 def _version(asked: bool) -> None:

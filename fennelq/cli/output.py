@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -20,13 +20,16 @@ import typer
 
 from fennelq.dlq import DeadLetter, Progress
 from fennelq.model.job import Event, JobInfo
+from fennelq.streams import clean
 
 _GAP = "  "
 
 
 def say(sentence: str) -> None:
-    """A sentence for people: on stderr, out of the way of what is piped."""
-    print(clean(sentence), file=sys.stderr)
+    """A sentence for people: on stderr, out of the way of what is piped. The exit code says the same to a program, so
+    a stderr that cannot be written to must not change it."""
+    with suppress(OSError, ValueError):
+        print(clean(sentence), file=sys.stderr, flush=True)
 
 
 def line(text: str) -> None:
@@ -95,15 +98,8 @@ def cell(value: object) -> str:
     return clean(moment(value) if isinstance(value, datetime) else str(value))
 
 
-def clean(text: str) -> str:
-    """The text with everything that a terminal would obey escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def lines(text: str) -> str:
-    """The same for a text of several lines."""
+    """A text of several lines, clean."""
     return "\n".join(map(clean, text.splitlines()))
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from fennelq import clock, log
@@ -183,6 +184,7 @@ class Executor:
             running=self.workbench.job_of,
             alive=self._say_alive,
             stalled=self._stalled,
+            heartless=lambda: self.heartbeat.dead,
         )
 
     def _services(self) -> list[Service]:
@@ -238,8 +240,11 @@ class Executor:
         self._tell(signs.ALIVE + (signs.READY if ready else signs.NOT_READY))
 
     def _stalled(self) -> None:
-        """The loop is given up: let the leases run out, and ask for a successor."""
+        """The executor is given up: let the leases run out, and ask for a successor. Should the loop still move, it
+        stops by itself, because a supervisor may not have heard it."""
         self.heartbeat.end()
+        with suppress(RuntimeError):
+            self.watchdog.loop.call_soon_threadsafe(partial(self.stop, now=True))
         self._tell(signs.STALLED)
 
     # Queues

@@ -47,6 +47,8 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
         self._since = self._last = -1.0
         self._hold_off = lease
+        self.dead = False
+        """Whether the thread ended without being told to: leases are no longer renewed."""
         self.beaten_ms = 0
         """The server's clock when it answered last."""
 
@@ -87,6 +89,14 @@ class Heartbeat:
         return found
 
     def _run(self) -> None:
+        try:
+            self._beat_on()
+        finally:
+            # Not read from Thread.is_alive(): while a dying thread writes its traceback to a stderr that blocks, it
+            # still counts as alive.
+            self.dead = not self._ended.is_set()
+
+    def _beat_on(self) -> None:
         pause = 0.0
         if crash.at is not None:
             crash.at("first_beat")
@@ -98,8 +108,8 @@ class Heartbeat:
                 pause = self._interval
             except Exception as error:
                 self._since = -1.0
-                self._complaints.about(error)
                 pause = min(0.5, self._interval)
+                self._complaints.about(error)
 
     def _beaten(self) -> None:
         now = clock.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import sys
@@ -11,9 +12,10 @@ import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
-from fennelq import log
+from fennelq import log, streams
 from fennelq.app import App
 from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
@@ -24,6 +26,8 @@ from fennelq.worker.orders import CANNOT_RUN, RECYCLED, Orders
 
 _logger = log.get("fennelq.worker")
 _LAST_WORDS = 2.0
+_HOOKS = 3.0
+"""Seconds for the exit hooks of the app's code: less than the margin that a supervisor gives."""
 
 T = TypeVar("T")
 
@@ -97,15 +101,19 @@ def _teller(pipe: int) -> Callable[[bytes], None]:
 
 
 def _hold_on(lifeline: int, hand_back: HandBack) -> None:
-    """Blocks until the supervisor is gone, however it died. Nobody could stop this process any more: hand everything
-    back and end, even if the loop is stuck, which is why this is a thread."""
-    os.read(lifeline, 1)
-    _logger.error("supervisor_gone")
-    if hand_back.now is not None:
-        with suppress(RuntimeError):
-            hand_back.now()
-        threading.Event().wait(_LAST_WORDS)
-    os._exit(1)
+    """Blocks until the supervisor is gone, however it died. Nothing could stop this process any more: hand all jobs
+    back and end. It is a thread, because the loop may be stuck; and whatever fails here, the process ends."""
+    try:
+        with suppress(OSError):
+            os.read(lifeline, 1)
+        if hand_back.now is not None:
+            with suppress(RuntimeError):
+                hand_back.now()
+        _logger.error("supervisor_gone")
+        if hand_back.now is not None:
+            threading.Event().wait(_LAST_WORDS)
+    finally:
+        os._exit(1)
 
 
 def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
@@ -136,13 +144,40 @@ def _fastest_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def _leave(code: int) -> NoReturn:
+    """End this process: run the exit hooks of the app's code, write what is buffered, and do not wait for long.
+
+    Threads are not joined, as an interpreter would do at its end: one that is stuck in a task must not hold up the
+    exit, and everything that matters has been written down.
+    """
+    try:
+        # Hooks expect to be called in the main thread, so it is another one that loses patience.
+        threading.Thread(target=_lose_patience, args=(code,), daemon=True).start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _already_leaving)
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        streams.flush(sys.stdout, sys.stderr)
+    finally:
+        os._exit(code)
+
+
+def _lose_patience(code: int) -> None:
+    try:
+        threading.Event().wait(_HOOKS)
+        _logger.warning("exit_hooks_abandoned", seconds=_HOOKS)
+    finally:
+        os._exit(code)
+
+
+def _already_leaving(_: int, __: FrameType | None) -> None:
+    """Without a handler the signal would end the hooks, and the exit would count as a crash."""
+
+
 if __name__ == "__main__":
+    streams.open_missing()
     try:
         code = main(sys.argv[1])
     except BaseException:
-        traceback.print_exc()
+        log.write(traceback.format_exc())
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A stuck thread of a task must not hold up the exit: everything that matters has been written down.
-    os._exit(code)
+    _leave(code)

@@ -126,11 +126,11 @@ class Supervisor:
         executor is started."""
         self._signals += 1
         self._told.set()
-        _logger.info("stopping" if self._signals == 1 else "stopping_now", executors=len(self._children))
         for child in self._children:
             child.stop(now=self._signals > 1)
         if self._signals == 1:
             asyncio.get_running_loop().call_later(self._orders.grace + _EXIT_MARGIN, self._kill_the_rest)
+        _logger.info("stopping" if self._signals == 1 else "stopping_now", executors=len(self._children))
 
     def _kill_the_rest(self) -> None:
         for child in self._children:

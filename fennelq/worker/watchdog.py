@@ -1,15 +1,15 @@
-"""Notices when the loop is blocked: says by which task, file and line; and in the end asks to be replaced.
+"""Notices when the loop is blocked, and logs by which task, file and line; in the end it asks for a successor.
 
-It runs in a thread of its own, because a blocked loop notices nothing.
+It runs in a thread of its own, because a blocked loop notices nothing. It also notices when the thread that renews the
+leases has died, and a watchdog that dies itself asks for a successor as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -31,9 +31,12 @@ class Watchdog:
         running: Callable[[asyncio.Task[Any] | None], str | None],
         alive: Callable[[], None],
         stalled: Callable[[], None],
+        heartless: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`heartless` tells whether the heartbeat's thread has died."""
         self._stall_timeout = stall_timeout
         self._running, self._alive, self._stalled = running, alive, stalled
+        self._heartless = heartless
         self._ended = threading.Event()
         self._seen = clock.monotonic()
         self._said = False
@@ -60,15 +63,22 @@ class Watchdog:
             self.loop.call_later(TICK, self._tick)
 
     def _watch(self) -> None:
-        while not self._ended.wait(TICK):
-            if not self.look():
-                return
+        try:
+            while not self._ended.wait(TICK):
+                if not self.look():
+                    return
+        except BaseException:
+            self._stalled()
+            raise
 
     def look(self) -> bool:
-        """Look once; False when the loop is given up."""
+        """Look once; False when the executor is given up."""
         lag = self.lag()
         if lag > self._stall_timeout:
-            self._give_up(lag)
+            self._give_up("loop_stalled", seconds=round(lag, 1))
+            return False
+        if self._heartless():
+            self._give_up("heartbeat_died")
             return False
         if lag < _WORTH_SAYING:
             self._alive()
@@ -89,10 +99,26 @@ class Watchdog:
         job = self._running(asyncio.current_task(self.loop))
         return {"at": _place(frame), "job": job or "no job"}
 
-    def _give_up(self, lag: float) -> None:
-        _logger.critical("loop_stalled", seconds=round(lag, 1), **self._where())
-        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        self._stalled()
+    def _give_up(self, event: str, **facts: object) -> None:
+        try:
+            # Logged first, because the supervisor kills this process as soon as it hears of it. It cannot take long.
+            _logger.critical(event, **facts, **self._where())
+            log.write("".join(_stacks()))
+        finally:
+            self._stalled()
+
+
+def _stacks() -> Iterator[str]:
+    """The stacks of all threads, innermost calls first. Source lines are not shown: reading files may block. And
+    faulthandler, which could do this, writes to stderr by itself, which may block for ever."""
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+    for ident, innermost in frames.items():
+        yield f"Thread {ident:#x} (most recent call first):\n"
+        frame: FrameType | None = innermost
+        while frame is not None:
+            yield f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}\n'
+            frame = frame.f_back
+        yield "\n"
 
 
 def _place(frame: FrameType | None) -> str:

@@ -48,10 +48,16 @@ class Process:
         output: Path,
         environment: Mapping[str, str] | None = None,
         directory: Path = PROJECT,
+        redirect: str = "",
     ) -> Self:
-        """`python -m module arguments…`, with this interpreter, unbuffered, from the project's root."""
+        """`python -m module arguments…`, with this interpreter, unbuffered, from the project's root.
+
+        `redirect` is what a shell would be told at the end of that line, such as `2>/dev/full` or `>&-`.
+        """
         # -u and not PYTHONUNBUFFERED: the child's own children are none of our business.
         command = (sys.executable, "-u", "-m", module, *arguments)
+        if redirect:
+            command = ("/bin/sh", "-c", f'exec "$@" {redirect}', "sh", *command)
         return cls(*command, output=output, environment=environment, directory=directory)
 
     @property
@@ -165,11 +171,17 @@ class Spawner:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         directory: Path = PROJECT,
+        redirect: str = "",
     ) -> Process:
         """`Process.module(module, *arguments)`."""
         output = self._outputs / f"{len(self._started)}-{module}.log"
         process = Process.module(
-            module, *arguments, output=output, environment=environment, directory=directory
+            module,
+            *arguments,
+            output=output,
+            environment=environment,
+            directory=directory,
+            redirect=redirect,
         )
         self._started.append(process)
         return process

@@ -72,14 +72,17 @@ class Workers:
             "FENNELQ_CONCURRENCY": "4",
         }
 
-    def __call__(self, *flags: str, **environment: str) -> Process:
+    def __call__(
+        self, *flags: str, app: str = f"{shop.__name__}:app", redirect: str = "", **environment: str
+    ) -> Process:
         worker = self._spawn(
             "fennelq",
             "worker",
             "-A",
-            f"{shop.__name__}:app",
+            app,
             *flags,
             environment={**self._environment, **environment},
+            redirect=redirect,
         )
         # It understands signals before it has its first executor.
         eventually(lambda: not worker.running or executors(worker), within=15)

@@ -12,7 +12,7 @@ import pytest
 from fennelq import App, TaskFailed
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
-from tests.kit.waiting import eventually
+from tests.kit.waiting import aeventually, eventually
 from tests.worker import shop
 from tests.worker.conftest import Workers
 from tests.worker.shop import task_of
@@ -116,3 +116,15 @@ async def test_below_warning_jobs_that_succeed_are_not_worth_a_line(workers: Wor
     worker.term()
     assert worker.returncode() == 0
     assert {line["event"] for line in lines(worker)} == {"job_died"}
+
+
+async def test_on_a_console_no_name_out_of_redis_drives_the_terminal(workers: Workers, app: App) -> None:
+    hostile = "shop:\x1b[2J\x1b]0;owned\x07\u202egnp"
+    job = task_of(app, shop.double).job(1)._replace(task=hostile)
+    worker = workers("--log-format", "console")
+    result = await app.client.send(job)
+    line = worker.wait_for("task_unknown", within=15)
+    assert "\\x1b[2J\\x1b]0;owned\\x07\\u202egnp" in line
+    assert {c for c in line if not c.isprintable()} == set()
+    # The line is written before Redis has put the job aside.
+    await aeventually(result.cancel)

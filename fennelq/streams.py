@@ -1,0 +1,225 @@
+"""The standard streams of a process: they may be closed, full, broken or blocked, and behind them may be a terminal.
+
+A worker must run without a log: a line that cannot be written is counted and dropped, it never raises.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol, TextIO
+
+_PATIENCE_MS: Final = 500
+"""How long one write waits for a reader that does not read."""
+_SAFE_SIZE: Final = 4096
+"""When a pipe, a socket or a terminal is ready, so many bytes can be written to it without blocking."""
+
+
+# Standard streams
+
+
+def open_missing() -> None:
+    """Open /dev/null as each standard stream that this process was started without.
+
+    Otherwise the next file or connection that is opened gets the number of the missing stream, and a child process or
+    a library in C that writes to "stderr" writes into it. A number that has been taken already is left alone.
+    """
+    streams = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
+    missing = [stream for stream in streams if getattr(sys, stream[1]) is None]
+    for number, _, _ in missing:
+        _occupy(number)
+    for _, name, mode in missing:
+        setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _occupy(number: int) -> None:
+    try:
+        os.fstat(number)
+    except OSError:
+        null = os.open(os.devnull, os.O_RDWR)
+        if null == number:
+            os.set_inheritable(number, True)
+            return
+        os.dup2(null, number)
+        os.close(null)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is looking; False for a stream that is missing or closed."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def flush(*streams: TextIO | None) -> None:
+    """Write what is buffered; what cannot be written is given up."""
+    for stream in streams:
+        with suppress(Exception):
+            if stream is not None:
+                stream.flush()
+
+
+# Texts
+
+
+def clean(text: str) -> str:
+    """The text with everything escaped that a terminal obeys or that reverses the order of what is read."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def clean_lines(text: str) -> str:
+    """The same for a text of several lines: its newlines and tabs stay."""
+    return "\n".join("\t".join(map(clean, line.split("\t"))) for line in text.split("\n"))
+
+
+# Logs
+
+
+class LogStream:
+    """Where log lines go. Writing never raises, and never waits long.
+
+    * A line that cannot be written is dropped and counted. When writing works again, the first line says how many lines
+      are missing: `notice` words it.
+    * A reader that has stopped reading (of a pipe, a terminal or a socket) is waited for once, for half a second; then
+      lines are dropped until it reads again. A slow reader slows a worker down, one that stands still must not stop it.
+    """
+
+    def __init__(self) -> None:
+        self._notice: Callable[[int], str] = "{} log lines were lost\n".format
+        self._sink: _Sink = _Text(None)
+        self._lost = 0
+        self._after_fork()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def aim(self, stream: TextIO | None, notice: Callable[[int], str]) -> None:
+        """Write to this stream from now on."""
+        with self._lock:
+            self._sink.close()
+            self._sink, self._notice = _sink_of(stream), notice
+
+    def write(self, text: str) -> int:
+        """Write whole lines, all or none of them."""
+        with self._lock:
+            try:
+                # In one piece, because a notice is shorter than most lines: it would fit where the line does not.
+                self._sink.send(self._notice(self._lost) + text if self._lost else text)
+                self._lost = 0
+            except Exception:
+                self._lost += 1
+        return len(text)
+
+    def flush(self) -> None:
+        """Does nothing, because nothing is buffered."""
+
+    def missed(self) -> None:
+        """Count a line that failed before it could be written."""
+        with self._lock:
+            self._lost += 1
+
+    def _after_fork(self) -> None:
+        # Another thread may have held the lock at the moment of the fork. Reentrant, because a signal handler may log.
+        self._lock = threading.RLock()
+
+
+class _Sink(Protocol):
+    def send(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Text:
+    """A stream without a file descriptor: in memory, or none at all."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def send(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.write(text)
+            self._stream.flush()
+
+    def close(self) -> None:
+        """The stream belongs to others."""
+
+
+class _File:
+    """A file or a device that does not block. The descriptor is our own: number 2 may be closed and become a
+    connection to Redis, and a log line in the middle of that would end it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._torn = False
+
+    def send(self, text: str) -> None:
+        data = text.encode("utf-8", "backslashreplace")
+        # What follows a line of which only a part could be written must not become its continuation.
+        rest = memoryview(b"\n" + data if self._torn else data)
+        while rest:
+            rest = rest[self._write(rest) :]
+            self._torn = bool(rest)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _write(self, data: memoryview) -> int:
+        return os.write(self._descriptor, data)
+
+
+class _Patient(_File):
+    """A pipe, a terminal or a socket, which blocks when its reader does not read."""
+
+    _stuck = False
+
+    def send(self, text: str) -> None:
+        super().send(text)
+        self._stuck = False
+
+    def _wait(self) -> None:
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLOUT)
+        if not ready.poll(0 if self._stuck else _PATIENCE_MS):
+            self._stuck = True
+            raise BlockingIOError
+
+
+class _NonBlocking(_Patient):
+    """A pipe or a terminal that was opened once more. The flag O_NONBLOCK belongs to an open file, and stderr itself is
+    shared with other processes, which do not expect it."""
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return super()._write(data)
+        except BlockingIOError:
+            self._wait()
+            return super()._write(data)
+
+
+class _Blocking(_Patient):
+    """One that cannot be opened again. Between the poll and the write another process may fill the pipe, and then this
+    one waits all the same; for a socket, the usual case, there is room for more than one such line."""
+
+    def _write(self, data: memoryview) -> int:
+        self._wait()
+        return super()._write(data[:_SAFE_SIZE])
+
+
+def _sink_of(stream: TextIO | None) -> _Sink:
+    try:
+        number = stream.fileno() if stream is not None else -1
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError, AttributeError):
+        return _Text(stream)
+    if stat.S_ISFIFO(mode) or os.isatty(number):
+        with suppress(OSError):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+            return _NonBlocking(os.open(f"/proc/self/fd/{number}", flags))
+        return _Blocking(os.dup(number))
+    return _Blocking(os.dup(number)) if stat.S_ISSOCK(mode) else _File(os.dup(number))
