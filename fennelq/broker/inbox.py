@@ -132,16 +132,17 @@ class _Desk:
     def message(self, ticket: Ticket, timeout: float) -> bytes | None:
         deadline = clock.monotonic() + timeout
         with self.lock:
-            while not ticket.messages:
-                if ticket.subscription != self._subscriptions or not self._subscribed:
-                    break
-                if not self._busy:
-                    self._busy = True
-                    self._read_for(ticket, deadline)
-                    break
-                if not self._sleep(ticket, deadline):
-                    break
-            self._pass_on()
+            try:
+                while not ticket.messages and self._hears(ticket):
+                    if not self._busy:
+                        self._busy = True
+                        self._read_for(ticket, deadline)
+                        break
+                    if not self._sleep(ticket, deadline):
+                        break
+            finally:
+                # Also when it is interrupted: it may have been the one that was to go on reading.
+                self._pass_on()
             return ticket.messages.popleft() if ticket.messages else None
 
     # Using the connection, which one thread does at a time
@@ -188,7 +189,6 @@ class _Desk:
             elif not alive:
                 self._link.close()
                 self._lost()
-            self._pass_on()
 
     def _read(self, deadline: float) -> Any:
         # A timeout of zero would make the socket one that never blocks.
@@ -219,6 +219,10 @@ class _Desk:
             raise ReplyError(self._refused[1])
         return self._subscribed
 
+    def _hears(self, ticket: Ticket) -> bool:
+        """Whether every message since the ticket was opened reaches it."""
+        return self._subscribed and ticket.subscription == self._subscriptions
+
     def _sleep(self, ticket: Ticket, deadline: float) -> bool:
         """Wait to be woken; False when the time is up."""
         left = deadline - clock.monotonic()
@@ -227,12 +231,8 @@ class _Desk:
         self._sleeping.add(ticket)
         try:
             ticket.wakes.wait(left)
-        except BaseException:
-            # Interrupted, it may have been the one that was to go on reading.
+        finally:
             self._sleeping.discard(ticket)
-            self._pass_on()
-            raise
-        self._sleeping.discard(ticket)
         return True
 
     def _pass_on(self) -> None:

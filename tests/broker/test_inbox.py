@@ -106,6 +106,40 @@ def test_a_lost_connection_is_told_to_every_thread_and_opened_once(room: Room) -
     assert again[7].result(PATIENCE) == b"mail:7\n"
 
 
+def test_a_thread_whose_connection_is_lost_opens_another_one(room: Room) -> None:
+    with room.inbox.wait_for(CHANNEL, "mail:1") as ticket:
+        for _ in range(3):
+            ticket.open(PATIENCE)
+            room.client.client_kill_filter(_type="pubsub")
+            assert ticket.message(PATIENCE) is None
+        ticket.open(PATIENCE)
+        assert room.publish("mail:1") == 1
+        assert ticket.message(PATIENCE) == b"mail:1\n"
+
+
+def test_threads_that_begin_at_once_wait_for_one_subscription(server: Server, proxy: Proxy) -> None:
+    inbox = Inbox(address_of(proxy.url))
+    proxy.latency(50)
+    together = threading.Barrier(10)
+
+    def begin(n: int) -> bytes | None:
+        with inbox.wait_for(CHANNEL, f"mail:{n}") as ticket:
+            together.wait(PATIENCE)
+            ticket.open(PATIENCE)
+            together.wait(PATIENCE)
+            return ticket.message(LONG)
+
+    with ThreadPoolExecutor(10) as threads, server.client() as client:
+        waiting = [threads.submit(begin, n) for n in range(10)]
+        desk = inbox._desk()
+        eventually(lambda: len(desk._sleeping) == 9 and desk._busy and desk._subscribed)
+        for n in range(10):
+            client.publish(CHANNEL, f"mail:{n}\n")
+        assert [waiter.result(PATIENCE) for waiter in waiting] == [b"mail:%d\n" % n for n in range(10)]
+    assert proxy.counters.connections == 1
+    inbox.renew()
+
+
 def test_a_renewed_connection_is_told_to_every_thread(room: Room) -> None:
     waiting = [room.waits(f"mail:{n}") for n in range(10)]
     room.inbox.renew()

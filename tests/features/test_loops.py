@@ -20,7 +20,7 @@ class Interleaved(App):
     _value: Any = None
 
     @property
-    def _last(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def _last(self) -> Any:
         value = self._value
         if self.between is not None:
             self.reads -= 1
@@ -30,7 +30,7 @@ class Interleaved(App):
         return value
 
     @_last.setter
-    def _last(self, value: Any) -> None:
+    def _last(self, value: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._value = value
 
 

@@ -523,6 +523,7 @@ async def test_without_the_right_to_subscribe_results_are_polled_for(
     with user_who_may_not(server, right) as url:
         deaf = make_app(name="deaf", namespace="shop", redis_url=url)
         waiting_module._reported.discard(("shop", "NOPERM"))
+        before = subscribe_calls(server)
         async with running(app):
             sent = await gate.task.map(range(20))
             handles = [deaf.result(result.id) for result in sent]
@@ -534,6 +535,8 @@ async def test_without_the_right_to_subscribe_results_are_polled_for(
             failed = deaf.result((await gate.task.delay(-1)).id)
             with pytest.raises(TaskFailed, match="less than nothing"):
                 await soon(failed.get())
+            await app.close()
+        assert subscribe_calls(server) - before <= 1 + 1  # the refused one, and the one of `app`
     lines = [line for line in caplog.records if line.name == "fennelq"]
     assert [line.levelname for line in lines] == ["WARNING"]
     assert "NOPERM" in lines[0].getMessage()
@@ -601,6 +604,31 @@ async def test_a_message_that_is_not_text_harms_no_waiter(app: App, server: Serv
         gate.open.set()
         assert await soon(waiter) == 7
         assert subscribed(server, 1, at_most=2)
+
+
+async def test_an_end_that_is_published_before_the_look_is_answered_is_not_lost(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two connections: the message may overtake the answer that the job goes on."""
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 1000.0)
+    gate = Gate(app)
+    waiting = app.client.waiting
+    real = waiting._broker.run
+
+    async def overtaken(verb: Any, *how: Any) -> Any:
+        answers = await real(verb, *how)
+        if verb.script.name == "watch":
+            gate.open.set()
+            await aeventually(lambda: waiting._overtaking)
+        return answers
+
+    async with running(app):
+        result = await gate.task.delay(7)
+        await aeventually(lambda: is_executing(result))
+        monkeypatch.setattr(waiting._broker, "run", overtaken)
+        assert await soon(result.get()) == 7
+        monkeypatch.undo()
+    assert not waiting._overtaking
 
 
 async def test_a_result_published_while_a_waiter_was_cut_off_is_looked_up_as_soon_as_it_is_back(
@@ -712,6 +740,13 @@ def user_who_may_not(server: Server, right: str) -> Generator[str]:
             client.execute_command("ACL", "DELUSER", "deaf")
 
 
+def subscribe_calls(server: Server) -> int:
+    """How many SUBSCRIBE the server has got, refused ones included."""
+    with server.client() as client:
+        stats = client.info("commandstats").get("cmdstat_subscribe", {"calls": 0, "rejected_calls": 0})
+    return int(stats["calls"]) + int(stats["rejected_calls"])
+
+
 def connections(client: redis.Redis) -> int:
     return len(client.client_list())
 
@@ -768,6 +803,10 @@ async def ended_without_result(app: App, job_id: str) -> bool:
     keys = app.client.keys(queue)
     kept = await app.client.ask(Command(["EXISTS", keys.result(key)], bool))
     return not kept and (await app.result(job_id).status()).ended
+
+
+async def is_executing(result: AsyncResult[int]) -> bool:
+    return await result.status() is Status.EXECUTING
 
 
 async def raises_expired(result: AsyncResult[int]) -> bool:
