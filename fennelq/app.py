@@ -184,7 +184,7 @@ class App:
         return await (await self.client.send(job)).get(timeout)
 
     def result(self, job_id: str) -> AsyncResult[Any]:
-        """The handle of a job, from its id; raises ValueError when the text is no id."""
+        """The handle of a job, from its id; raises InvalidJobId when the text is not one."""
         split_id(job_id)
         return AsyncResult(self, job_id, None)
 
@@ -218,8 +218,10 @@ class App:
     def client(self) -> Client:
         """The sending side on the running event loop."""
         loop = asyncio.get_running_loop()
-        if self._last is not None and self._last[0] is loop:
-            return self._last[1]
+        # Read once: between two reads another thread may put the client of its own loop there, or None.
+        last = self._last
+        if last is not None and last[0] is loop:
+            return last[1]
         with self._lock:
             client = self._clients.get(loop)
             if client is None:
@@ -237,7 +239,8 @@ class App:
 
     async def close(self) -> None:
         """Send what is under way and end this loop's connections. The app can be used again afterwards."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
+        with self._lock:  # another thread may be going through the clients
+            client = self._clients.pop(asyncio.get_running_loop(), None)
         self._last = None
         if client is not None:
             await client.close()

@@ -6,13 +6,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.patience import Patience
+from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb
 from fennelq.broker.verbs import inspect, lifecycle, presence
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
@@ -107,13 +108,24 @@ class Client:
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for place, (job, _) in enumerate(batch):
             by_queue[job.queue].append(place)
-        answers: list[Answer | BaseException] = [0] * len(batch)
+        answers: list[Answer | BaseException | None] = [None] * len(batch)
         for queue, places in by_queue.items():
-            for page in pages(places, lambda i: batch[i].job.size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
-                said = await self._say(self.keys(queue), [batch[i].job for i in page], batch[page[0]].since)
-                for i, answer in zip(page, said, strict=True):
-                    answers[i] = answer
-        return answers
+            try:
+                await self._send_queue(queue, places, batch, answers)
+            except Exception as error:
+                # It concerns this queue. What was sent before has its answers, and the other queues go on.
+                for i in places:
+                    if answers[i] is None:
+                        answers[i] = not_sent(batch[i].job, error)
+        return cast("list[Answer | BaseException]", answers)
+
+    async def _send_queue(
+        self, queue: str, places: list[int], batch: list[_Given], answers: list[Answer | BaseException | None]
+    ) -> None:
+        for page in pages(places, lambda i: batch[i].job.size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+            said = await self._say(self.keys(queue), [batch[i].job for i in page], batch[page[0]].since)
+            for i, answer in zip(page, said, strict=True):
+                answers[i] = answer
 
     async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]], since: float | None = None) -> A:
         """Try until it works, the trouble is not a passing one, or `enqueue_timeout` is over."""
@@ -152,7 +164,7 @@ class Client:
     ) -> Sequence[Answer | BaseException]:
         """The script failed: find out whose fault it is, so that each caller gets an answer of its own."""
         if len(jobs) == 1:
-            return [FennelqError(f"Redis refused job {jobs[0].id}: {error}")]
+            return [not_sent(jobs[0], error)]
         return [answer for job in jobs for answer in await self._say(keys, [job], since)]
 
     async def _note(self, queue: str, patience: Patience) -> None:
@@ -181,6 +193,16 @@ class NotedQueues:
     def done(self, queue: str) -> None:
         """It has been said."""
         self._noted[queue] = clock.monotonic()
+
+
+def not_sent(job: AnyJob, error: Exception) -> FennelqError:
+    """The error of one job of a batch, so that the others keep their own answers."""
+    reason = (
+        f"Redis refused job {job.id}" if isinstance(error, ReplyError) else f"job {job.id} cannot be sent"
+    )
+    refused = FennelqError(f"{reason}: {error}")
+    refused.__cause__ = error
+    return refused
 
 
 def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:

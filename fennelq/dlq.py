@@ -143,7 +143,7 @@ class DeadLetters:
                 yield _letter(dead)
 
     async def get(self, job_id: str) -> DeadLetter | None:
-        """Everything about a dead job; None when it is not dead. Raises ValueError when the text is no id."""
+        """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
         queue, key = split_id(job_id)
         client = self._app.client
         info = await client.ask(inspect.record(client.keys(queue), key))

@@ -6,6 +6,7 @@
     ├── UnknownSchedule         there is no schedule of this name
     ├── UnreadableSchedule      only a later version can read this schedule
     ├── InvalidArguments        a call does not fit the task's signature
+    ├── InvalidJobId            (also a ValueError) the text is not a job id
     ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
     ├── DuplicateJob            this job id is taken by another call
     ├── BrokerUnavailable       Redis did not answer in time; the outcome may be unknown
@@ -82,6 +83,17 @@ class InvalidArguments(FennelqError):
         self.task, self.reason, self.parameter = task, reason, parameter
         where = f"{task}, parameter {parameter!r}" if parameter else task
         super().__init__(f"{where}: {reason}")
+
+
+class InvalidJobId(FennelqError, ValueError):
+    """The text is not a job id: an id reads `queue:key`, both 1-128 of `A-Z a-z 0-9 _ . -`."""
+
+    def __init__(self, job_id: object) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"{str(job_id)[:140]!r} is not a job id: it reads queue:key, like 'mail:0199c0de…', "
+            "both 1-128 of A-Z a-z 0-9 _ . -"
+        )
 
 
 class PayloadTooLarge(FennelqError):

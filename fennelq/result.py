@@ -52,8 +52,14 @@ class AsyncResult(Generic[R_co]):
 
         Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is
         known of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
+        With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
         """
         waiting = self._app.client.waiting
+        if timeout is not None and timeout <= 0:
+            found = await waiting.look(self.id)
+            if found is None:
+                raise ResultTimeout(self.id, timeout)
+            return value_of(self._app, self.id, self._returns, found)
         if timeout is None:
             return value_of(self._app, self.id, self._returns, await waiting.end_of(self.id))
         limit = asyncio.timeout(timeout)
@@ -130,6 +136,8 @@ async def wait(
     return_when: Literal["first", "all"] = "all",
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
     """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
+    if timeout is not None and timeout <= 0:
+        return await _ended_by_now(results)
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     if not tasks:
         return set(), set()
@@ -147,6 +155,13 @@ async def as_completed(
     results: Iterable[AsyncResult[R]], *, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
     """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
+    if timeout is not None and timeout <= 0:
+        there, going_on = await _ended_by_now(results)
+        for result in there:
+            yield result
+        if going_on:
+            raise _not_ended(len(going_on), len(going_on) + len(there), timeout)
+        return
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     pending = set(tasks)
     deadline = None if timeout is None else clock.monotonic() + timeout
@@ -155,12 +170,26 @@ async def as_completed(
             left = None if deadline is None else max(0.0, deadline - clock.monotonic())
             done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                raise TimeoutError(f"{len(pending)} of {len(tasks)} jobs have not ended after {timeout:g} s")
+                raise _not_ended(len(pending), len(tasks), timeout or 0.0)
             for task in done:
                 task.exception()
                 yield tasks[task]
     finally:
         await _abandon(tasks)
+
+
+async def _ended_by_now(
+    results: Iterable[AsyncResult[R]],
+) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
+    """Look once at each: those that have ended, and those that have not."""
+    every = list(results)
+    outcomes = await asyncio.gather(*(result.get(timeout=0) for result in every), return_exceptions=True)
+    going_on = {result for result, end in zip(every, outcomes, strict=True) if isinstance(end, ResultTimeout)}
+    return set(every) - going_on, going_on
+
+
+def _not_ended(number: int, of: int, timeout: float) -> TimeoutError:
+    return TimeoutError(f"{number} of {of} jobs have not ended after {timeout:g} s")
 
 
 async def _abandon(tasks: Iterable[asyncio.Task[Any] | asyncio.Future[Any]]) -> None:

@@ -7,26 +7,26 @@ breaks.
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from fennelq import clock
 from fennelq.broker.batch import pages
-from fennelq.broker.blocking import Subscription
 from fennelq.broker.broker import ANSWER_TIMEOUT
+from fennelq.broker.inbox import Ticket, process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.patience import Patience
+from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Verb
 from fennelq.broker.verbs import inspect, lifecycle, presence
-from fennelq.client import Answer, joined
-from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, ResultExpired, ResultTimeout
+from fennelq.client import Answer, joined, not_sent
+from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, ResultTimeout
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Job, JobInfo, Status, split_id
 from fennelq.result import value_of
-from fennelq.waiting import RECHECK, Ended
+from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -38,7 +38,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
-_ONE_LOOK = 0.05
+_SHORTEST_LOOK = 0.05
 
 
 class BlockingTask(Generic[P, R]):
@@ -119,7 +119,7 @@ class _Sending(Generic[R]):
 
     def __init__(self, app: App, jobs: list[Job[R]]) -> None:
         self._app, self._jobs = app, jobs
-        self._answers: list[Answer | FennelqError] = [0] * len(jobs)
+        self._answers: list[Answer | FennelqError | None] = [None] * len(jobs)
         self._outage: BrokerUnavailable | None = None
 
     def answers(self) -> list[Answer | FennelqError]:
@@ -127,9 +127,15 @@ class _Sending(Generic[R]):
         jobs = self._jobs
         for queue in dict.fromkeys(job.queue for job in jobs):
             places = [i for i, job in enumerate(jobs) if job.queue == queue]
-            for page in pages(places, lambda i: jobs[i].size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
-                self._send(queue_keys(self._app.namespace, queue), page)
-        return self._answers
+            try:
+                for page in pages(places, lambda i: jobs[i].size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+                    self._send(queue_keys(self._app.namespace, queue), page)
+            except Exception as error:
+                # It concerns this queue. What was sent before has its answers, and the other queues go on.
+                for i in places:
+                    if self._answers[i] is None:
+                        self._answers[i] = not_sent(jobs[i], error)
+        return cast("list[Answer | FennelqError]", self._answers)
 
     def _send(self, keys: QueueKeys, page: list[int]) -> None:
         try:
@@ -143,7 +149,7 @@ class _Sending(Generic[R]):
                 for i in page:
                     self._send(keys, [i])
                 return
-            answers = [FennelqError(f"Redis refused job {self._jobs[page[0]].id}: {error}")]
+            answers = [not_sent(self._jobs[page[0]], error)]
         for i, answer in zip(page, answers, strict=True):
             self._answers[i] = answer
 
@@ -171,37 +177,72 @@ def _handle(app: App, job: Job[R], answer: Answer | FennelqError) -> BlockingRes
 def _end_of(app: App, job_id: str, timeout: float | None) -> Ended:
     """Subscribe, then look: an end in between is a message. Looking again makes up for a lost one."""
     keys, key = _place(app, job_id)
-    channel = channel_name(app.namespace, os.urandom(9).hex())
+    if timeout is not None and timeout <= 0:
+        answer = _look(app, keys, key, "", Patience(app.settings.enqueue_timeout))
+        if (found := ended(job_id, answer)) is None:
+            raise ResultTimeout(job_id, timeout)
+        return found
     deadline = math.inf if timeout is None else clock.monotonic() + timeout
-    with app.blocking.subscription(channel) as subscription:
+    channel = channel_name(app.namespace, process_name())
+    with app.blocking.inbox.wait_for(channel, job_id) as ticket:
+        pauses = _pauses()
         while True:
             try:
-                ended = _look(app, keys, key, channel, subscription, deadline)
+                found = _look_and_wait(app, keys, key, ticket, deadline, pauses)
             except BrokerUnavailable:
                 if clock.monotonic() < deadline:
                     raise
-                ended = None
-            if ended is not None:
-                return ended
+                found = None
+            if found is not None:
+                return found
             if clock.monotonic() >= deadline:
                 raise ResultTimeout(job_id, timeout or 0.0)
 
 
-def _look(
-    app: App, keys: QueueKeys, key: str, channel: str, subscription: Subscription, deadline: float
+def _look_and_wait(
+    app: App, keys: QueueKeys, key: str, ticket: Ticket, deadline: float, pauses: Iterator[float]
 ) -> Ended | None:
-    # Who does not want to wait still wants an answer.
-    left = max(deadline - clock.monotonic(), _ONE_LOOK)
-    patience = Patience(min(app.settings.enqueue_timeout, left))
-    _patiently(patience, subscription.open)
+    # A very short timeout still leaves the time to look once.
+    patience = Patience(min(app.settings.enqueue_timeout, max(deadline - clock.monotonic(), _SHORTEST_LOOK)))
+    hearing = _subscribed(app, ticket, patience)
+    answer = _look(app, keys, key, ticket.channel if hearing else "", patience)
+    if (found := ended(f"{keys.queue}:{key}", answer)) is not None:
+        return found
+    left = max(0.0, deadline - clock.monotonic())
+    if not hearing:
+        time.sleep(min(next(pauses), left))
+        return None
+    message = ticket.message(min(RECHECK, left))
+    return None if message is None else Ended(answer[1], message.partition(b"\n")[2])
+
+
+def _subscribed(app: App, ticket: Ticket, patience: Patience) -> bool:
+    """Whether messages are heard; False when the server refuses the subscription, and has to be polled."""
+
+    def subscribe(left: float) -> bool:
+        try:
+            ticket.open(left)
+        except ReplyError as error:
+            if classify(error) in (Trouble.CONNECTION, Trouble.ROLE):
+                raise
+            report_refusal(app.namespace, error)
+            return False
+        return True
+
+    return _patiently(patience, subscribe)
+
+
+def _look(app: App, keys: QueueKeys, key: str, channel: str, patience: Patience) -> Look:
     watch = lifecycle.watch(keys, channel, [key])
-    code, task, envelope = _patiently(patience, lambda left: app.blocking.run(watch, left))[0]
-    if code == "end":
-        return Ended(task, envelope or b"")
-    if code == "gone":
-        raise ResultExpired(f"{keys.queue}:{key}")
-    message = subscription.message(min(RECHECK, max(0.0, deadline - clock.monotonic())))
-    return None if message is None else Ended(task, message.partition(b"\n")[2])
+    return _patiently(patience, lambda left: app.blocking.run(watch, left))[0]
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between two looks where nothing is heard."""
+    pause = FIRST_POLL
+    while True:
+        yield pause
+        pause = min(pause * 2, LONGEST_POLL)
 
 
 def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:

@@ -1,32 +1,45 @@
-"""Waiting for the end of jobs: one subscription per process, whatever the number of waiters.
+"""Waiting for the end of jobs: one subscription per event loop, whatever the number of waiters.
 
 A waiter first asks `watch`, which answers the end or registers this process's channel with the job, in one
 step. The script that settles the job then publishes the result on the channel. A message can be lost (a
 reconnect, a failover); asking again is harmless and makes up for it: after every reconnect, and every few
-seconds anyway.
+seconds anyway. Where the server refuses the subscription, asking again often is all there is: polling.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import random
 from collections import defaultdict
-from collections.abc import Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
+from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
-from fennelq.broker.keys import channel_name, queue_keys
+from fennelq.broker.inbox import process_name
+from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
-from fennelq.broker.trouble import classify
+from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verbs import lifecycle
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
 
+A = TypeVar("A")
+
 RECHECK = 5.0
+FIRST_POLL, LONGEST_POLL = 0.25, 1.0
+"""Seconds between two looks where the server does not let this process subscribe."""
+_REFUSED_FOR = 30.0
 _CLOSED = "the app was closed"
+_reported: set[tuple[str, str]] = set()
+
+Look = tuple[str, str | None, bytes | None]
+"""What `watch` answers: end, wait or gone; the task; the envelope."""
 
 
 class Ended(NamedTuple):
@@ -41,29 +54,41 @@ class Waiting:
 
     def __init__(self, app: str, broker: Broker, *, patience: float) -> None:
         self._app, self._broker, self._patience = app, broker, patience
-        self._channel = channel_name(app, os.urandom(9).hex())
+        self._channel = channel_name(app, process_name())
         self._waiters: defaultdict[str, set[asyncio.Future[Ended]]] = defaultdict(set)
         self._tasks: dict[str, str | None] = {}
         self._overtaking: dict[str, bytes] = {}
         """Ends that were published before the answer to `watch` came, which alone knows the task."""
-        self._watches: Batcher[str, tuple[str, str | None, bytes | None]] = Batcher(self._watch, 1000)
+        self._watches: Batcher[str, Look] = Batcher(partial(self._watch, self._channel), 1000)
+        self._looks: Batcher[str, Look] = Batcher(partial(self._watch, ""), 1000)
         self._link: Link | None = None
         self._subscribing: asyncio.Task[None] | None = None
         self._rechecking: asyncio.Task[None] | None = None
+        self._polling = False
+        """Whether the server refused the subscription."""
+        self._poll = FIRST_POLL
+        self._refused_until = 0.0
         self._closed = False
 
     async def end_of(self, job_id: str) -> Ended:
         """Waits until the job has ended; raises ResultExpired when nothing is known of it (any more)."""
+        split_id(job_id)
         waiter: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._waiters[job_id].add(waiter)
+        self._poll = FIRST_POLL
         try:
             await self._ask(job_id)
             return await waiter
         finally:
             self._forget(job_id, waiter)
 
+    async def look(self, job_id: str) -> Ended | None:
+        """How the job has ended; None when it has not. It asks once and registers nothing."""
+        split_id(job_id)
+        return ended(job_id, await self._patiently(lambda _: self._looks.submit(job_id)))
+
     async def close(self) -> None:
-        """End the subscription. Whoever still waits is told so."""
+        """End the subscription. Everything that still waits raises BrokerUnavailable."""
         self._closed = True
         for task in (self._rechecking, self._subscribing):
             if task is not None:
@@ -75,47 +100,69 @@ class Waiting:
 
     async def _ask(self, job_id: str) -> None:
         """Look at the job and register, for as long as the broker's trouble may be a passing one."""
+
+        async def watch(patience: Patience) -> Look:
+            async with asyncio.timeout(patience.left()):
+                await self._subscribed()
+            return await self._watches.submit(job_id)
+
+        self._answered(job_id, await self._patiently(watch))
+
+    async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]]) -> A:
         patience = Patience(self._patience)
         while not self._closed:
             try:
-                await self._subscribed()
-                self._answered(job_id, *await self._watches.submit(job_id))
-                return
+                return await attempt(patience)
             except Exception as error:
                 pause = patience.pause_after(error)
             await asyncio.sleep(pause)
             patience.left()
         raise BrokerUnavailable(_CLOSED)
 
-    async def _watch(self, ids: list[str]) -> list[tuple[str, str | None, bytes | None] | BaseException]:
-        by_queue: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-        for place, job_id in enumerate(ids):
-            queue, key = split_id(job_id)
-            by_queue[queue].append((place, key))
-        answers: list[tuple[str, str | None, bytes | None] | BaseException] = [("gone", None, None)] * len(
-            ids
-        )
-        for queue, places in by_queue.items():
-            for page in pages(places, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
-                said = lifecycle.watch(queue_keys(self._app, queue), self._channel, [key for _, key in page])
-                ends = await self._broker.run(said)
-                for (place, _), answer in zip(page, ends, strict=True):
-                    answers[place] = answer
-        return answers
+    async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | BaseException]:
+        """The answer for each, or its own error: an id that cannot be sent or read does not fail its neighbours."""
+        answers: dict[str, Look | BaseException] = {}
+        by_queue: defaultdict[str, list[str]] = defaultdict(list)
+        for job_id in dict.fromkeys(ids):
+            try:
+                queue, key = split_id(job_id)
+            except ValueError as error:
+                answers[job_id] = error
+            else:
+                by_queue[queue].append(key)
+        for queue, every in by_queue.items():
+            keys = queue_keys(self._app, queue)
+            for page in pages(every, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
+                said = await self._watch_page(keys, channel, page)
+                answers |= {f"{queue}:{key}": answer for key, answer in zip(page, said, strict=True)}
+        return [answers[job_id] for job_id in ids]
 
-    def _answered(self, job_id: str, code: str, task: str | None, envelope: bytes | None) -> None:
+    async def _watch_page(
+        self, keys: QueueKeys, channel: str, page: list[str]
+    ) -> Sequence[Look | BaseException]:
+        try:
+            return await self._broker.run(lifecycle.watch(keys, channel, page))
+        except Exception as error:
+            if classify(error) is Trouble.BUG and len(page) > 1:
+                return [answer for key in page for answer in await self._watch_page(keys, channel, [key])]
+            return [error] * len(page)
+
+    def _answered(self, job_id: str, answer: Look) -> None:
+        task = answer[1]
         if (published := self._overtaking.pop(job_id, None)) is not None:
             self._tell(job_id, Ended(task, published))
-        elif code == "wait":
-            if job_id not in self._waiters:
-                return
+            return
+        try:
+            end = ended(job_id, answer)
+        except ResultExpired as error:
+            self._tell(job_id, error)
+            return
+        if end is not None:
+            self._tell(job_id, end)
+        elif job_id in self._waiters:
             self._tasks[job_id] = task
             if self._rechecking is None:
                 self._rechecking = asyncio.create_task(self._recheck())
-        elif code == "end":
-            self._tell(job_id, Ended(task, envelope or b""))
-        else:
-            self._tell(job_id, ResultExpired(job_id))
 
     def _tell(self, job_id: str, news: Ended | Exception) -> None:
         for waiter in self._waiters.get(job_id, ()):
@@ -136,29 +183,47 @@ class Waiting:
     async def _recheck(self) -> None:
         try:
             while self._waiters:
-                await asyncio.sleep(RECHECK)
+                await asyncio.sleep(self._pause())
+                await self._try_to_subscribe()
                 await self._look_again()
         finally:
             self._rechecking = None
+
+    def _pause(self) -> float:
+        if not self._polling:
+            return RECHECK
+        pause, self._poll = self._poll, min(self._poll * 2, LONGEST_POLL)
+        return pause
 
     async def _look_again(self) -> None:
         await asyncio.gather(*map(self._look_again_at, list(self._waiters)))
 
     async def _look_again_at(self, job_id: str) -> None:
         try:
-            self._answered(job_id, *await self._watches.submit(job_id))
+            self._answered(job_id, await self._watches.submit(job_id))
         except Exception as error:
             if not classify(error).passes:
                 self._tell(job_id, BrokerUnavailable(str(error)))
 
     # The subscription
 
+    @property
+    def _hearing(self) -> bool:
+        return self._link is not None and self._link.connected
+
     async def _subscribed(self) -> None:
-        if self._link is not None and self._link.connected:
+        """Returns when messages are heard, or when the server refuses that: then it is polled."""
+        if self._hearing or (self._polling and clock.monotonic() < self._refused_until):
             return
         if self._subscribing is None or self._subscribing.done():
             self._subscribing = _watched(self._subscribe())
         await asyncio.shield(self._subscribing)
+
+    async def _try_to_subscribe(self) -> None:
+        """Subscribe where that was refused before. A connection that was lost has a task of its own."""
+        if self._polling:
+            with suppress(Exception):  # the look that follows tells what is wrong
+                await self._subscribed()
 
     async def _subscribe(self) -> None:
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -166,24 +231,37 @@ class Waiting:
         def hear(message: Any) -> None:
             if isinstance(message, LinkDown):
                 self._lost(confirmed, message)
+            elif isinstance(message, ReplyError):
+                if not confirmed.done():
+                    confirmed.set_exception(message)
             elif message[0] == b"message":
                 self._message(message[2])
             elif not confirmed.done():
                 confirmed.set_result(None)
 
-        link = await self._broker.listen(["SUBSCRIBE", self._channel], hear)
         try:
-            async with asyncio.timeout(RECHECK):
-                await confirmed
-        except BaseException:
-            link.close()
-            raise
-        self._link = link
+            link = await self._broker.listen(["SUBSCRIBE", self._channel], hear)
+            try:
+                async with asyncio.timeout(RECHECK):
+                    await confirmed
+            except BaseException:
+                link.close()
+                raise
+        except ReplyError as error:
+            self._refused(error)
+        else:
+            self._link, self._polling = link, False
+
+    def _refused(self, error: ReplyError) -> None:
+        if classify(error) in (Trouble.CONNECTION, Trouble.ROLE):
+            raise error
+        self._polling, self._refused_until = True, clock.monotonic() + _REFUSED_FOR
+        report_refusal(self._app, error)
 
     def _lost(self, confirmed: asyncio.Future[None], why: LinkDown) -> None:
         if not confirmed.done():
             confirmed.set_exception(why)
-        elif self._waiters and not (confirmed.cancelled() or self._closed):
+        elif self._waiters and not (confirmed.cancelled() or confirmed.exception() or self._closed):
             self._subscribing = _watched(self._subscribe_again())
 
     async def _subscribe_again(self) -> None:
@@ -200,11 +278,33 @@ class Waiting:
 
     def _message(self, text: bytes) -> None:
         job_id, _, envelope = text.partition(b"\n")
-        name = job_id.decode()
+        name = job_id.decode("utf-8", "replace")
         if name in self._tasks:
             self._tell(name, Ended(self._tasks[name], envelope))
         elif name in self._waiters:
             self._overtaking[name] = envelope
+
+
+def ended(job_id: str, answer: Look) -> Ended | None:
+    """What an answer of `watch` means: None while the job goes on; raises ResultExpired when nothing is known of it."""
+    code, task, envelope = answer
+    if code == "gone":
+        raise ResultExpired(job_id)
+    return Ended(task, envelope or b"") if code == "end" else None
+
+
+def report_refusal(app: str, error: ReplyError) -> None:
+    """Log, once per process and kind of error, that results are polled for."""
+    if (app, error.word) in _reported:
+        return
+    _reported.add((app, error.word))
+    # By the standard library's logging: structlog would print lines that the application has not asked for.
+    logging.getLogger("fennelq").warning(
+        "waiting for results of %s by polling, which is slower: the server refused to SUBSCRIBE to %s (%s)",
+        app,
+        channel_name(app, "*"),
+        error,
+    )
 
 
 def _watched(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -53,14 +53,14 @@ class Batcher(Generic[T, A]):
     async def _send(self, batch: list[tuple[T, asyncio.Future[A]]]) -> None:
         try:
             answers = await self._flush([item for item, _ in batch])
+            for (_, answer), value in zip(batch, answers, strict=True):
+                _settle(answer, value)
         except BaseException as error:
+            # Also when there are too few answers: a caller without one would wait for ever.
             for _, answer in batch:
                 _settle(answer, error)
             if not isinstance(error, Exception):
                 raise
-            return
-        for (_, answer), value in zip(batch, answers, strict=True):
-            _settle(answer, value)
 
 
 def _settle(answer: asyncio.Future[A], value: A | BaseException) -> None:

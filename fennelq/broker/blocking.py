@@ -6,11 +6,12 @@ import os
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 from fennelq import crash
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.connection import Address
+from fennelq.broker.inbox import Inbox
 from fennelq.broker.link import BlockingLink
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Verb
@@ -20,13 +21,20 @@ A = TypeVar("A")
 
 class BlockingBroker:
     """Runs verbs from any thread. After a fork the child opens connections of its own: its parent's are
-    not to be talked on."""
+    not to be talked on.
+
+    A connection that fails, or reaches a replica, is a reason to distrust the others as well. An idle one may lead to
+    a demoted server, and a subscription to such a server stays connected and receives nothing.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.inbox = Inbox(address)
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._idle: list[BlockingLink] = []
+        self._idle: list[_Pooled] = []
+        self._era = self._proven = 0
+        """Every failure begins an era. The first success in it shows that new connections work again."""
 
     def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
@@ -65,67 +73,61 @@ class BlockingBroker:
         with self._link() as link:
             return command.read(link.call(command.words, timeout))
 
-    def subscription(self, channel: str) -> Subscription:
-        """A connection of its own that listens to a channel."""
-        return Subscription(BlockingLink(self.address), channel)
-
     def close(self) -> None:
         """End every idle connection."""
-        with self._lock:
-            for link in self._idle:
-                link.close()
-            self._idle.clear()
+        self._end_idle()
+        self.inbox.renew()
 
     @contextmanager
     def _link(self) -> Generator[BlockingLink]:
-        link = self._taken()
+        pooled = self._taken()
         try:
-            yield link
+            yield pooled.link
+        except Exception as error:
+            if classify(error) in (Trouble.CONNECTION, Trouble.ROLE):
+                self._failed(pooled)
+            raise
+        else:
+            if self._proven != self._era == pooled.era:
+                self._proven = self._era
+                self.inbox.renew()
         finally:
-            self._give_back(link)
+            self._give_back(pooled)
 
-    def _taken(self) -> BlockingLink:
+    def _taken(self) -> _Pooled:
         if self._pid != os.getpid():
             # The lock may have been held by a thread that does not exist here.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         with self._lock:
-            return self._idle.pop() if self._idle else BlockingLink(self.address)
+            return self._idle.pop() if self._idle else _Pooled(BlockingLink(self.address), self._era)
 
-    def _give_back(self, link: BlockingLink) -> None:
+    def _give_back(self, pooled: _Pooled) -> None:
         with self._lock:
-            self._idle.append(link)
+            if pooled.era == self._era:
+                self._idle.append(pooled)
+                return
+        pooled.link.close()
+
+    def _failed(self, pooled: _Pooled) -> None:
+        with self._lock:
+            if pooled.era != self._era:
+                return
+            self._era += 1
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for pooled in idle:
+            pooled.link.close()
 
 
 def _is_forgotten(reply: object) -> bool:
     return isinstance(reply, ReplyError) and classify(reply) is Trouble.SCRIPT
 
 
-class Subscription:
-    """Listens to one channel. Opening it again after trouble is harmless; what was said meanwhile is lost."""
+class _Pooled(NamedTuple):
+    """A connection, and the era in which it was made."""
 
-    def __init__(self, link: BlockingLink, channel: str) -> None:
-        self._link, self._channel = link, channel
-        self._subscribed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._link.close()
-
-    def open(self, timeout: float = ANSWER_TIMEOUT) -> None:
-        """Listen, if it does not already."""
-        if not self._subscribed:
-            self._link.call(["SUBSCRIBE", self._channel], timeout)
-            self._subscribed = True
-
-    def message(self, timeout: float) -> bytes | None:
-        """The next message, or None when none comes in time or the connection is lost."""
-        try:
-            reply = self._link.read(max(timeout, 0.001))
-        except TimeoutError:
-            return None
-        except OSError:
-            self._subscribed = False
-            return None
-        return reply[2] if reply[0] == b"message" else None
+    link: BlockingLink
+    era: int

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from fennelq import crash
 from fennelq.broker.connection import Address
 from fennelq.broker.link import Hear, Link
-from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Verb, Word
 
 A = TypeVar("A")
@@ -20,13 +20,18 @@ _SOON = 0.01
 
 
 class Broker:
-    """Runs verbs, on one pipelined connection. Errors of the server and of the connection reach the caller:
-    whoever asked knows whether asking again is harmless."""
+    """Runs verbs, on one pipelined connection. Errors of the server and of the connection reach the caller,
+    which knows whether asking again is harmless.
+
+    A subscription never hears that its server has become a replica: it stays connected and receives nothing. So
+    every time the command connection is made anew, the subscriptions are closed, and their owners open them again.
+    """
 
     def __init__(self, address: Address, *, timeout: float = ANSWER_TIMEOUT) -> None:
         self.address, self._timeout = address, timeout
-        self._link = Link(address)
-        self._others: WeakSet[Link] = WeakSet()
+        self._link = Link(address, self._close_listening)
+        self._doorbells: WeakSet[Link] = WeakSet()
+        self._listening: WeakSet[Link] = WeakSet()
 
     async def run(self, verb: Verb[A], within: float = ANSWER_TIMEOUT) -> A:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
@@ -62,21 +67,33 @@ class Broker:
     def doorbell(self) -> Doorbell:
         """A connection of its own for reads that block."""
         link = Link(self.address)
-        self._others.add(link)
+        self._doorbells.add(link)
         return Doorbell(self, link)
 
     async def listen(self, words: Sequence[Word], hear: Hear) -> Link:
-        """A connection of its own that listens."""
+        """A connection of its own that listens, until it fails or the command connection is made anew."""
+        if not self._link.connected:
+            # First, because it would close this one when it is made later.
+            await self._link.connect()
         link = Link(self.address)
-        self._others.add(link)
+        self._listening.add(link)
         await link.listen(words, hear)
         return link
 
     async def close(self) -> None:
         """End every connection."""
-        for link in (self._link, *self._others):
+        for link in (self._link, *self._doorbells, *self._listening):
             link.close()
-        self._others.clear()
+        self._doorbells.clear()
+        self._listening.clear()
+
+    def distrust(self) -> None:
+        """Another connection to this address has reached a replica: connect anew with the next call."""
+        self._link.drop()
+
+    def _close_listening(self) -> None:
+        for link in list(self._listening):
+            link.close()
 
 
 class Doorbell:
@@ -96,6 +113,10 @@ class Doorbell:
             if self._id is None:
                 self._id = int(await self._link.call(["CLIENT", "ID"], within))
             return await self._link.call(words, block_ms / 1000 + within)
+        except ReplyError as error:
+            if classify(error) is Trouble.ROLE:
+                self._broker.distrust()
+            raise
         finally:
             self._waiting = False
 

@@ -114,7 +114,7 @@ FIELDS: Final = {
     "H": "set when the job has a history",
     "U": "first met by a worker that does not know its task, server ms",
     "l": "times the job was stranded",
-    "W": "channels of the processes that wait for the end",
+    "W": "channels of the processes that wait for the end, the latest 64",
     "v": "wire version, when it is not 1",
 }
 """Fields of a record. One letter each, because every job pays for them."""

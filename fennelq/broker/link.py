@@ -17,7 +17,7 @@ import hiredis
 
 from fennelq import crash
 from fennelq.broker.connection import Address
-from fennelq.broker.trouble import ReplyError
+from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Word
 
 CONNECT_TIMEOUT = 5.0
@@ -39,10 +39,16 @@ class Link:
 
     Cancelling a call abandons its answer and nothing else. A call that is not answered in time ends the
     connection, and with it every call under way: late answers must not be taken for those of other questions.
+
+    An answer that shows that the server is a replica ends the connection as well. After a failover behind one
+    name or one address the connection to the old primary is healthy, and only a new one leads to the new primary.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, reconnected: Callable[[], None] = lambda: None) -> None:
+        """`reconnected` is called after every connection but the first."""
         self.address = address
+        self._reconnected = reconnected
+        self._connections = 0
         self._wire: _Wire | None = None
         self._connecting: asyncio.Task[_Wire] | None = None
 
@@ -52,7 +58,7 @@ class Link:
         return self._wire is not None and self._wire.open
 
     async def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
-        """Say it and return the answer; an error of the server is raised. `what` names it for crash points."""
+        """Send the words and return the answer; an error of the server is raised. `what` names it for crash points."""
         wire = self._wire
         if wire is None or not wire.open:
             async with asyncio.timeout(timeout):
@@ -66,6 +72,8 @@ class Link:
         finally:
             late.cancel()
         if isinstance(reply, ReplyError):
+            if classify(reply) is Trouble.ROLE:
+                wire.abort(LinkDown(f"the server is a replica: {reply}"))
             raise reply
         return reply
 
@@ -88,6 +96,11 @@ class Link:
         wire.hear = hear
         wire.write(words)
 
+    def drop(self) -> None:
+        """End the connection, if there is one: the next call makes a new one."""
+        if self._wire is not None:
+            self._wire.abort(LinkDown("the server's role has changed"))
+
     def close(self) -> None:
         """End the connection, or the attempt to connect; calls under way end with LinkDown."""
         if self._connecting is not None:
@@ -101,6 +114,9 @@ class Link:
         self._connecting = None
         if not task.cancelled() and task.exception() is None:
             self._wire = task.result()
+            self._connections += 1
+            if self._connections > 1:
+                self._reconnected()
 
 
 class _Wire(asyncio.Protocol):
@@ -205,25 +221,40 @@ class BlockingLink:
         self._feed, self._gets = _parser()
 
     def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
-        """Say it and return the answer; an error of the server is raised. `what` names it for crash points."""
+        """Send the words and return the answer; an error of the server is raised. `what` names it for crash points."""
         (reply,) = self.call_all([words], timeout, what)
         if isinstance(reply, ReplyError):
             raise reply
         return reply
 
     def call_all(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
-        """Say many things in one breath; errors of the server are among the answers."""
+        """Send many commands at once; errors of the server are among the answers.
+
+        As with `Link`, an answer of a replica ends the connection."""
         try:
             if self._socket is None:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
-            return self._exchange(calls, timeout, what)
+            replies = self._exchange(calls, timeout, what)
         except BaseException:
             self.close()
             raise
+        if any(isinstance(reply, ReplyError) and classify(reply) is Trouble.ROLE for reply in replies):
+            self.close()
+        return replies
 
     def read(self, timeout: float) -> Any:
         """The next message of a subscription; after a TimeoutError the connection is as good as before."""
         return self._next(self._connected(), timeout)
+
+    def interrupt(self) -> None:
+        """End the connection while another thread may be reading from it: that read fails at once."""
+        sock = self._socket
+        if sock is not None:
+            try:
+                # `SSLSocket.shutdown` takes the TLS state from under the thread that reads.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                pass  # it has ended meanwhile
 
     def close(self) -> None:
         """End the connection."""

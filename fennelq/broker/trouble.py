@@ -56,5 +56,8 @@ def classify(error: BaseException) -> Trouble:
     if isinstance(error, ReplyError):
         if error.word == "ERR" and "max number of clients" in str(error):
             return Trouble.CAPACITY
+        if error.word == "UNBLOCKED" and "instance state changed" in str(error):
+            # A blocked read is ended by the demotion itself, before any command is answered with READONLY.
+            return Trouble.ROLE
         return _BY_WORD.get(error.word, Trouble.BUG)
     return Trouble.CONNECTION if isinstance(error, OSError | EOFError) else Trouble.BUG

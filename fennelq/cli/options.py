@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from fennelq.dlq import Filters, Moment
-from fennelq.errors import ConfigurationError
+from fennelq.errors import ConfigurationError, InvalidJobId
 from fennelq.model.job import Priority, split_id
 from fennelq.model.options import valid_name
 
@@ -81,9 +81,8 @@ def _moment_or_duration(text: str) -> datetime:
 def job_id(text: str) -> str:
     """The id of a job."""
     try:
-        queue, _ = split_id(text)
-        valid_name("queue", queue)
-    except (ValueError, ConfigurationError) as error:
+        split_id(text)
+    except InvalidJobId as error:
         raise typer.BadParameter(str(error)) from None
     return text
 

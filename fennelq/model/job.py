@@ -7,6 +7,7 @@ make.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,12 +15,16 @@ from enum import StrEnum
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from fennelq import clock
+from fennelq.errors import InvalidJobId
 from fennelq.model.codec import ResultCodec
 
 R_co = TypeVar("R_co", covariant=True)
 """What a task returns: jobs and results of different tasks fit into one list."""
 
 Priority = Literal["high", "normal", "low"]
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}:[A-Za-z0-9_.-]{1,128}")
+"""The names that `options.valid_name` lets into Redis keys, joined by a colon."""
 
 
 class Status(StrEnum):
@@ -161,10 +166,10 @@ def new_key() -> str:
 
 
 def split_id(job_id: str) -> tuple[str, str]:
-    """Queue and key of an id; raises ValueError with a sentence when it is not one."""
-    queue, colon, key = job_id.partition(":")
-    if not colon or not queue or not key:
-        raise ValueError(f"{job_id!r} is not a job id: it reads queue:key, like 'mail:0199c0de…'")
+    """Queue and key of an id; raises InvalidJobId when it is not one."""
+    if not isinstance(job_id, str) or _ID.fullmatch(job_id) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidJobId(job_id)
+    queue, _, key = job_id.partition(":")
     return queue, key
 
 

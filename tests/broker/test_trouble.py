@@ -14,6 +14,8 @@ SAID = {
     "NOGROUP No such key 's' or consumer group 'fq'": Trouble.GROUP,
     "UNBLOCKED the stream key no longer exists": Trouble.GROUP,
     "-UNBLOCKED the stream key no longer exists": Trouble.GROUP,
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)": Trouble.ROLE,
+    "READONLY You can't write against a read only replica. script: a2198149, on @user_script:1.": Trouble.ROLE,
     "NOSCRIPT No matching script. Please use EVAL.": Trouble.SCRIPT,
     "MISCONF Redis is configured to save RDB snapshots, but": Trouble.CAPACITY,
     "OOM command not allowed when used memory > 'maxmemory'.": Trouble.CAPACITY,
@@ -38,7 +40,7 @@ SAID = {
 
 
 @pytest.mark.parametrize(("text", "trouble"), SAID.items(), ids=[text[:20] for text in SAID])
-def test_an_error_of_the_server_is_known_by_its_first_word(text: str, trouble: Trouble) -> None:
+def test_an_error_of_the_server_is_known_by_its_text(text: str, trouble: Trouble) -> None:
     assert classify(ReplyError(text)) is trouble
 
 

@@ -46,6 +46,31 @@ def test_channels_are_told_apart_by_their_whole_names(desk: Desk) -> None:
     assert desk.record()["W"] == "me:1 me e:1 a.c abc"
 
 
+def test_a_record_names_so_many_processes_at_most_and_the_latest(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    for number in range(200):
+        desk.watch(f"process:{number}", "1")
+    assert desk.record()["W"].split() == [f"process:{number}" for number in range(136, 200)]
+
+
+def test_a_record_that_an_earlier_version_has_filled_is_cut_down(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.watch("first", "1")
+    desk.redis.hset(desk.keys.record("1"), "W", " ".join(f"old:{number}" for number in range(3000)))
+    desk.watch("me", "1")
+    assert desk.record()["W"].split() == [*(f"old:{number}" for number in range(2937, 3000)), "me"]
+
+
+def test_without_a_channel_one_only_looks(desk: Desk) -> None:
+    desk.enqueue(a_job("1"), a_job("2"))
+    desk.watch("me", "2")
+    before = desk.everything()
+    assert desk.watch("", "1", "2") == [*WAIT, *WAIT]
+    assert desk.everything() == before
+    desk.finish(desk.take())
+    assert desk.watch("", "1", "2") == [("end", "app:welcome", b'{"ok":42}')] * 2
+
+
 def test_who_asks_after_the_end_is_answered(desk: Desk) -> None:
     desk.finish(desk.executing())
     before = desk.everything()

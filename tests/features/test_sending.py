@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 import redis
@@ -22,7 +23,9 @@ from fennelq import (
     Job,
     PayloadTooLarge,
     Task,
+    sync,
 )
+from fennelq.broker.batch import Batcher
 from fennelq.broker.verbs import inspect
 from tests.features.conftest import MakeApp
 from tests.kit.proxy import Proxy
@@ -203,6 +206,52 @@ async def test_jobs_of_several_queues_in_one_call_fail_apart(app: App) -> None:
 
 
 # A broken network
+
+
+@pytest.mark.audit(unfinished=True)
+@pytest.mark.parametrize("how", ["awaited", "blocking"])
+async def test_a_job_that_cannot_be_packed_fails_alone(app: App, ran: Counter[int], how: str) -> None:
+    """Two kinds: one whose words cannot be sent, and one of which not even the size is known."""
+    double = counting(app, ran)
+    good = [double.options(queue=queue).job(n) for n, queue in enumerate(["one", "one", "two", "three"])]
+    jobs: list[Any] = [
+        good[0],
+        good[1]._replace(key="\ud800"),
+        good[1],
+        good[2],
+        good[3]._replace(args=cast("Any", None)),
+        good[3]._replace(key="other"),
+    ]
+    sending = app.enqueue(jobs) if how == "awaited" else asyncio.to_thread(sync.enqueue, app, jobs)
+    with pytest.raises(EnqueueFailed) as failed:
+        await sending
+    # The jobs of the page whose size is not known fail together; the other queues are not concerned.
+    assert sorted(failed.value.failures) == [1, 4, 5]
+    assert all(isinstance(error, FennelqError) for error in failed.value.failures.values())
+    assert "cannot be sent" in str(failed.value.failures[1])
+    assert [handle and handle.id for handle in failed.value.handles] == [
+        good[0].id,
+        None,
+        good[1].id,
+        good[2].id,
+        None,
+        None,
+    ]
+    assert [await queued(app, queue) for queue in ("one", "two", "three")] == [2, 1, 0]
+
+
+async def test_a_batch_with_too_few_answers_leaves_no_caller_waiting() -> None:
+    async def flush(items: list[int]) -> list[int]:
+        return items[:1]
+
+    batcher: Batcher[int, int] = Batcher(flush, 10)
+    answers = [batcher.submit(n) for n in range(3)]
+    async with asyncio.timeout(5):
+        first, *others = await asyncio.gather(*answers, return_exceptions=True)
+    assert first == 0
+    assert [type(other) for other in others] == [ValueError, ValueError]
+    async with asyncio.timeout(5):
+        assert await batcher.submit(7) == 7
 
 
 async def test_a_delay_whose_replies_are_lost_makes_exactly_one_job(

@@ -11,7 +11,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +22,7 @@ from fennelq import (
     DuplicateJob,
     EnqueueFailed,
     InvalidArguments,
+    InvalidJobId,
     JobCancelled,
     JobExpired,
     ResultExpired,
@@ -30,6 +32,8 @@ from fennelq import (
     TaskFailed,
     sync,
 )
+from fennelq import waiting as waiting_module
+from fennelq.broker.keys import queue_keys
 from tests.features.conftest import IMPATIENT
 from tests.features.forking import CHILDREN
 from tests.kit.proxy import Proxy
@@ -120,7 +124,8 @@ def test_any_number_of_threads_may_wait_for_one_result(shop: Shop, server: Serve
     with running_aside(shop.app), ThreadPoolExecutor(20) as threads:
         result = shop.double.sync.delay(21)
         waiting = [threads.submit(result.get, 10) for _ in range(20)]
-        eventually(lambda: subscribers(server) == 20)
+        eventually(lambda: len(shop.app.blocking.inbox._desk()._sleeping) == 19)
+        assert subscribers(server) == 1
         shop.open.set()
         assert [waiter.result() for waiter in waiting] == [42] * 20
         assert result.get(timeout=5) == 42
@@ -211,6 +216,86 @@ def test_who_does_not_want_to_wait_gets_what_is_there(shop: Shop) -> None:
         assert result.get(timeout=0) == 42
 
 
+def test_with_a_timeout_of_zero_one_gets_what_is_there_and_registers_nothing(
+    shop: Shop, server: Server
+) -> None:
+    result = shop.double.options(delay=500).sync.delay(1)
+    for _ in range(20):
+        with pytest.raises(ResultTimeout):
+            result.get(timeout=0)
+    assert registered(shop, server, result.id) == []
+    assert result.cancel()
+    with pytest.raises(JobCancelled):
+        result.get(timeout=0)
+    with pytest.raises(ResultExpired):
+        sync.BlockingResult[int](shop.app, "default:nobody", None).get(timeout=0)
+
+
+def test_a_process_that_polls_uses_one_connection_and_registers_once(
+    flaky: Shop, shop: Shop, proxy: Proxy, server: Server
+) -> None:
+    result = flaky.double.options(delay=500).sync.delay(1)
+    for _ in range(30):
+        with pytest.raises(ResultTimeout):
+            result.get(timeout=0.001)
+    assert len(registered(shop, server, result.id)) == 1
+    assert proxy.counters.connections == 2
+    assert result.cancel()
+
+
+def test_an_id_that_is_not_one_is_refused(shop: Shop) -> None:
+    for bad in ("mail:\ud800", "mail:7\n", "mail"):
+        handle = sync.BlockingResult[int](shop.app, bad, None)
+        for call in (handle.get, lambda handle=handle: handle.get(timeout=0), handle.status, handle.cancel):
+            with pytest.raises(InvalidJobId):
+                call()
+
+
+def test_a_result_without_its_task_is_decoded_by_the_task_that_the_record_names(shop: Shop) -> None:
+    """Also when it comes as a message, which does not name the task."""
+
+    @shop.app.task(name="shop:set", retries=0)
+    def made() -> set[int]:
+        shop.open.wait(20)
+        return {1, 2}
+
+    shop.open.clear()
+    with running_aside(shop.app), ThreadPoolExecutor(1) as threads:
+        handle = sync.BlockingResult[set[int]](shop.app, made.sync.delay().id, None)
+        waiter = threads.submit(handle.get, 10)
+        eventually(lambda: shop.app.blocking.inbox._desk()._busy)
+        shop.open.set()
+        assert waiter.result(timeout=10) == {1, 2}
+
+
+@pytest.mark.parametrize("right", ["resetchannels", "-subscribe"])
+def test_without_the_right_to_subscribe_results_are_polled_for(
+    shop: Shop, server: Server, caplog: pytest.LogCaptureFixture, right: str
+) -> None:
+    waiting_module._reported.discard(("shop", "NOPERM"))
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", right)
+        deaf = Shop(server.url.replace("redis://", "redis://deaf:pw@"))
+        shop.open.clear()
+        with running_aside(shop.app), ThreadPoolExecutor(5) as threads:
+            handles = deaf.double.sync.map(range(5))
+            waiters = [threads.submit(handle.get, 10) for handle in handles]
+            eventually(lambda: deaf.app.blocking.inbox._desk()._refused)
+            shop.open.set()
+            assert [waiter.result(timeout=10) for waiter in waiters] == [0, 2, 4, 6, 8]
+            with pytest.raises(TaskFailed):
+                deaf.double.sync.delay(-1).get(timeout=10)
+        deaf.app.blocking.close()
+        client.execute_command("ACL", "DELUSER", "deaf")
+    lines = [line for line in caplog.records if line.name == "fennelq"]
+    assert [line.levelname for line in lines] == ["WARNING"]
+    assert "NOPERM" in lines[0].getMessage()
+
+
+def test_polling_gets_slower_up_to_a_bound() -> None:
+    assert [*islice(sync._pauses(), 5)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+
+
 # A broken network
 
 
@@ -292,6 +377,14 @@ def quickest(expected: type[BaseException], call: Callable[[], object]) -> float
             call()
         took.append(time.monotonic() - began)
     return min(took)
+
+
+def registered(shop: Shop, server: Server, job_id: str) -> list[bytes]:
+    """The channels that the job's record names."""
+    queue, _, key = job_id.partition(":")
+    with server.client() as client:
+        said = cast("bytes | None", client.hget(queue_keys(shop.app.namespace, queue).record(key), "W"))
+    return (said or b"").split()
 
 
 def subscribers(server: Server) -> int:

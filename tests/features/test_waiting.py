@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
@@ -14,6 +15,7 @@ from fennelq import (
     App,
     AsyncResult,
     BrokerUnavailable,
+    InvalidJobId,
     JobCancelled,
     JobExpired,
     ResultExpired,
@@ -25,6 +27,8 @@ from fennelq import (
     gather,
     wait,
 )
+from fennelq import waiting as waiting_module
+from fennelq.broker.verbs import lifecycle
 from tests.features.conftest import MakeApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -57,7 +61,7 @@ class Gate:
 
 
 async def test_fifty_waiters_and_two_late_callers_of_one_result_all_get_it(
-    app: App, make_app: MakeApp
+    app: App, make_app: MakeApp, server: Server
 ) -> None:
     gate = Gate(app)
     async with running(app, concurrency=1):
@@ -65,7 +69,8 @@ async def test_fifty_waiters_and_two_late_callers_of_one_result_all_get_it(
         elsewhere = make_app()
         handles = [result, app.result(result.id), elsewhere.result(result.id)]
         waiters = [asyncio.create_task(handles[i % 3].get(timeout=10)) for i in range(50)]
-        await aeventually(lambda: watchers(app, result.id, 2))
+        await aeventually(lambda: subscribed(server, 2))
+        await aeventually(lambda: watchers(app, result.id, 1))
         gate.open.set()
         assert await asyncio.gather(*waiters) == [7] * 50
         assert await result.get(timeout=5) == 7
@@ -342,6 +347,308 @@ async def test_closing_the_app_ends_the_waiting_of_whoever_still_waits(app: App)
     assert await result.status() is Status.SENT
 
 
+# One bad id
+
+
+BAD_IDS: list[Any] = ["mail:\ud800", "mail:7\nmail:8", "mail:7 8", "mail", "mail:" + "x" * 129, 7, None]
+
+
+@pytest.mark.parametrize("bad", BAD_IDS, ids=ascii)
+async def test_a_text_that_is_not_an_id_is_refused_wherever_it_enters(app: App, bad: Any) -> None:
+    handle = AsyncResult[Any](app, bad, None)
+    with pytest.raises(InvalidJobId):
+        app.result(bad)
+    for call in (
+        handle.get(),
+        handle.get(timeout=0),
+        handle.get(timeout=5),
+        handle.status(),
+        handle.info(),
+        handle.history(),
+        handle.cancel(),
+        app.dlq.get(bad),
+    ):
+        with pytest.raises(InvalidJobId, match="is not a job id"):
+            await soon(call)
+
+
+async def test_one_bad_id_fails_its_own_caller_only(app: App) -> None:
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        results: list[AsyncResult[Any]] = [*await gate.task.map(range(20))]
+        results[7:7] = [AsyncResult(app, bad, None) for bad in BAD_IDS]
+        values = await soon(gather(*results, return_exceptions=True))
+    assert [value for value in values if isinstance(value, int)] == list(range(20))
+    assert [type(value) for value in values[7 : 7 + len(BAD_IDS)]] == [InvalidJobId] * len(BAD_IDS)
+
+
+async def test_a_batch_of_looks_answers_item_by_item(app: App) -> None:
+    """The second line of defence, behind the check of each id: what cannot be looked at fails alone."""
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        results = await gate.task.map(range(3))
+        assert await gather(*results, timeout=5) == [0, 1, 2]
+    waiting = app.client.waiting
+    ids = [results[0].id, "mail:\ud800", results[1].id, results[0].id, "mail:nobody", results[2].id]
+    looks = [waiting._looks.submit(job_id) for job_id in ids]
+    answers = await soon(asyncio.gather(*looks, return_exceptions=True))
+    assert isinstance(answers.pop(1), InvalidJobId)
+    envelopes = [answer[2] for answer in answers if not isinstance(answer, BaseException)]
+    assert envelopes == [b'{"ok":0}', b'{"ok":1}', b'{"ok":0}', None, b'{"ok":2}']
+
+
+async def test_a_page_that_fails_as_a_whole_is_looked_at_one_by_one(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app):
+        results = await gate.task.map(range(5))
+        assert await gather(*results, timeout=5) == list(range(5))
+        broken = results[2].id.partition(":")[2]
+        real = lifecycle.watch
+
+        def watch(keys: Any, channel: str, jobs: Any) -> Any:
+            if broken in jobs:
+                raise RuntimeError("cannot be packed")
+            return real(keys, channel, jobs)
+
+        monkeypatch.setattr(lifecycle, "watch", watch)
+        values = await soon(gather(*results, return_exceptions=True))
+    assert [value for value in values if isinstance(value, int)] == [0, 1, 3, 4]
+    assert str(values[2]) == "cannot be packed"
+
+
+async def test_values_go_to_their_own_jobs_whatever_the_order_of_the_batch(app: App) -> None:
+    gate = Gate(app)
+    gate.open.set()
+    async with running(app, concurrency=32):
+        tasks = [gate.task.options(queue=f"q{n % 3}") for n in range(250)]
+        results = await app.enqueue([task.job(n) for n, task in enumerate(tasks)])
+        assert await gather(*results, timeout=20) == list(range(250))
+        order = [*range(0, 250, 2), *range(249, 0, -2), *range(0, 250, 7)]
+        late = [app.result(results[n].id) for n in order]
+        assert await gather(*late, timeout=20) == order
+        assert await gather(*late, timeout=0) == order
+
+
+# Looking without waiting
+
+
+async def test_with_a_timeout_of_zero_one_gets_what_is_there(app: App) -> None:
+    gate = Gate(app)
+    result = await gate.task.delay(7)
+    with pytest.raises(ResultTimeout) as early:
+        await soon(result.get(timeout=0))
+    assert (early.value.job_id, early.value.timeout) == (result.id, 0)
+    gate.open.set()
+    async with running(app):
+        assert await result.get(timeout=5) == 7
+        failed = await gate.task.delay(-1)
+        with pytest.raises(TaskFailed):
+            await failed.get(timeout=5)
+    assert await result.get(timeout=0) == 7
+    assert await gather(result, timeout=0) == [7]
+    with pytest.raises(TaskFailed, match="less than nothing"):
+        await failed.get(timeout=0)
+    with pytest.raises(ResultExpired):
+        await app.result("mail:nobody").get(timeout=0)
+
+
+async def test_several_results_are_looked_at_with_a_timeout_of_zero(app: App) -> None:
+    gate = Gate(app)
+    slow = await gate.task.options(delay=500).delay(1)
+    gate.open.set()
+    async with running(app):
+        quick = await gate.task.delay(2)
+        assert await quick.get(timeout=5) == 2
+    assert await wait([slow, quick], timeout=0) == ({quick}, {slow})
+    assert [result async for result in as_completed([quick], timeout=0)] == [quick]
+    ended = as_completed([slow, quick], timeout=0)
+    assert await anext(ended) == quick
+    with pytest.raises(TimeoutError, match="1 of 2"):
+        await anext(ended)
+    assert await slow.cancel()
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_looking_registers_nothing_and_needs_no_connection_of_its_own(
+    app: App, proxy: Proxy, make_app: MakeApp
+) -> None:
+    result = await Gate(app).task.delay(7)
+    poller = make_app(redis_url=proxy.url)
+    for _ in range(100):
+        with pytest.raises(ResultTimeout):
+            await poller.result(result.id).get(timeout=0)
+    assert await channels(app, result.id) == []
+    assert proxy.counters.connections == 1
+
+
+@pytest.mark.audit(unfinished=True)
+def test_a_process_that_polls_registers_once_however_many_loops_it_runs(
+    redis_url: str, server: Server
+) -> None:
+    async def poll(app: App, job_id: str) -> None:
+        with pytest.raises(ResultTimeout):
+            await app.result(job_id).get(timeout=0.02)
+
+    async def send() -> str:
+        async with App("shop", redis_url=redis_url) as app:
+            return (await Gate(app).task.delay(7)).id
+
+    async def look(app: App, job_id: str) -> list[str]:
+        return await channels(app, job_id)
+
+    job_id = asyncio.run(send())
+
+    async def once(work: Callable[[App, str], Coroutine[Any, Any, T]]) -> T:
+        async with App("shop", redis_url=redis_url) as app:
+            return await work(app, job_id)
+
+    for _ in range(10):
+        asyncio.run(once(poll))
+    assert len(asyncio.run(once(look))) == 1
+
+
+# Without the right to subscribe
+
+
+@pytest.mark.parametrize("right", ["resetchannels", "-subscribe"])
+async def test_without_the_right_to_subscribe_results_are_polled_for(
+    server: Server, app: App, make_app: MakeApp, caplog: pytest.LogCaptureFixture, right: str
+) -> None:
+    gate = Gate(app)
+    with user_who_may_not(server, right) as url:
+        deaf = make_app(name="deaf", namespace="shop", redis_url=url)
+        waiting_module._reported.discard(("shop", "NOPERM"))
+        before = subscribe_calls(server)
+        async with running(app):
+            sent = await gate.task.map(range(20))
+            handles = [deaf.result(result.id) for result in sent]
+            waiters = [asyncio.create_task(handle.get(timeout=10)) for handle in handles * 2]
+            await aeventually(lambda: deaf.client.waiting._polling and deaf.client.waiting._tasks)
+            gate.open.set()
+            assert await soon(asyncio.gather(*waiters)) == [*range(20)] * 2
+            assert await handles[3].get(timeout=5) == 3
+            failed = deaf.result((await gate.task.delay(-1)).id)
+            with pytest.raises(TaskFailed, match="less than nothing"):
+                await soon(failed.get())
+            await app.close()
+        assert subscribe_calls(server) - before <= 1 + 1  # the refused one, and the one of `app`
+    lines = [line for line in caplog.records if line.name == "fennelq"]
+    assert [line.levelname for line in lines] == ["WARNING"]
+    assert "NOPERM" in lines[0].getMessage()
+
+
+async def test_polling_gets_slower_up_to_a_bound_and_quick_again_for_a_new_waiter(app: App) -> None:
+    waiting = app.client.waiting
+    waiting._polling = True
+    assert [waiting._pause() for _ in range(5)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+    with pytest.raises(ResultExpired):
+        await app.result("mail:nobody").get()
+    assert waiting._poll == 0.25
+
+
+async def test_a_refused_subscription_is_tried_again_now_and_then(
+    server: Server, app: App, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting._REFUSED_FOR", 0.0)
+    gate = Gate(app)
+    with user_who_may_not(server, "resetchannels") as url, server.client() as client:
+        deaf = make_app(redis_url=url)
+        async with running(app):
+            sent = await gate.task.delay(7)
+            waiter = asyncio.create_task(deaf.result(sent.id).get(timeout=10))
+            await aeventually(lambda: deaf.client.waiting._polling)
+            client.execute_command("ACL", "SETUSER", "deaf", "allchannels")
+            await aeventually(lambda: deaf.client.waiting._hearing)
+            assert not deaf.client.waiting._polling
+            gate.open.set()
+            assert await soon(waiter) == 7
+
+
+async def test_results_are_polled_for_while_there_are_too_many_clients_to_subscribe(
+    server: Server, app: App, make_app: MakeApp
+) -> None:
+    gate = Gate(app)
+    caller = make_app()
+    async with running(app):
+        sent = await gate.task.delay(7)
+        handle = caller.result(sent.id)
+        assert await handle.status() in (Status.SENT, Status.EXECUTING)
+        with server.client() as client:
+            there = len(client.client_list())
+            before = str(client.config_get("maxclients")["maxclients"])
+            client.config_set("maxclients", there)
+            try:
+                waiter = asyncio.create_task(handle.get(timeout=10))
+                await aeventually(lambda: caller.client.waiting._polling)
+                gate.open.set()
+                assert await soon(waiter) == 7
+            finally:
+                client.config_set("maxclients", before)
+
+
+async def test_a_message_that_is_not_text_harms_no_waiter(app: App, server: Server) -> None:
+    gate = Gate(app)
+    async with running(app):
+        result = await gate.task.delay(7)
+        waiter = asyncio.create_task(result.get(timeout=10))
+        await aeventually(lambda: watchers(app, result.id, 1))
+        with server.client() as client:
+            for channel in await channels(app, result.id):
+                for junk in (b"\xff\xfe\n{}", b"", b"\n", b"mail:nobody\nx"):
+                    client.publish(channel, junk)
+        gate.open.set()
+        assert await soon(waiter) == 7
+        assert subscribed(server, 1, at_most=2)
+
+
+async def test_an_end_that_is_published_before_the_look_is_answered_is_not_lost(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two connections: the message may overtake the answer that the job goes on."""
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 1000.0)
+    gate = Gate(app)
+    waiting = app.client.waiting
+    real = waiting._broker.run
+
+    async def overtaken(verb: Any, *how: Any) -> Any:
+        answers = await real(verb, *how)
+        if verb.script.name == "watch":
+            gate.open.set()
+            await aeventually(lambda: waiting._overtaking)
+        return answers
+
+    async with running(app):
+        result = await gate.task.delay(7)
+        await aeventually(lambda: is_executing(result))
+        monkeypatch.setattr(waiting._broker, "run", overtaken)
+        assert await soon(result.get()) == 7
+        monkeypatch.undo()
+    assert not waiting._overtaking
+
+
+async def test_a_result_published_while_a_waiter_was_cut_off_is_looked_up_as_soon_as_it_is_back(
+    proxy: Proxy, make_app: MakeApp, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the next regular look, which here never comes."""
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 1000.0)
+    gate = Gate(app)
+    caller = make_app(redis_url=proxy.url)
+    async with running(app):
+        sent = await gate.task.map(range(5))
+        waiters = [asyncio.create_task(caller.result(one.id).get(timeout=10)) for one in sent]
+        await aeventually(lambda: watchers(app, sent[-1].id, 1))
+        proxy.refuse()
+        gate.open.set()
+        assert await gather(*sent, timeout=5) == list(range(5))
+        proxy.up()
+        assert await soon(asyncio.gather(*waiters)) == list(range(5))
+
+
 # Several results
 
 
@@ -422,6 +729,24 @@ async def soon(what: Awaitable[T]) -> T:
         return await what
 
 
+@contextmanager
+def user_who_may_not(server: Server, right: str) -> Generator[str]:
+    """The URL of a user with all rights but this one."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", right)
+        try:
+            yield server.url.replace("redis://", "redis://deaf:pw@")
+        finally:
+            client.execute_command("ACL", "DELUSER", "deaf")
+
+
+def subscribe_calls(server: Server) -> int:
+    """How many SUBSCRIBE the server has got, refused ones included."""
+    with server.client() as client:
+        stats = client.info("commandstats").get("cmdstat_subscribe", {"calls": 0, "rejected_calls": 0})
+    return int(stats["calls"]) + int(stats["rejected_calls"])
+
+
 def connections(client: redis.Redis) -> int:
     return len(client.client_list())
 
@@ -478,6 +803,10 @@ async def ended_without_result(app: App, job_id: str) -> bool:
     keys = app.client.keys(queue)
     kept = await app.client.ask(Command(["EXISTS", keys.result(key)], bool))
     return not kept and (await app.result(job_id).status()).ended
+
+
+async def is_executing(result: AsyncResult[int]) -> bool:
+    return await result.status() is Status.EXECUTING
 
 
 async def raises_expired(result: AsyncResult[int]) -> bool:

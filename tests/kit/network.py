@@ -116,6 +116,10 @@ class Network:
         if mode is Mode.UP:
             await self._cut({link for link in self._links if link.silent})
 
+    async def lead_to(self, upstream: tuple[str, int]) -> None:
+        self._accept()  # for their clients, those in the backlog are connected to the old one
+        self.upstream = upstream
+
     async def lose(self, losses: Losses) -> None:
         self.losses = losses
 

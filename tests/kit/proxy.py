@@ -109,6 +109,11 @@ class Proxy:
         """Reset every connection, once, and say how many; the state stays and new ones are welcome."""
         return self._do(self._network.cut_all())
 
+    def lead_to(self, upstream: str) -> None:
+        """New connections go to this URL from now on, as when a name or an address moves; open ones stay."""
+        where = urlsplit(upstream)
+        self._do(self._network.lead_to((where.hostname or HOST, where.port or 6379)))
+
     # -- single replies ----------------------------------------------------------------------------
 
     def drop_replies(

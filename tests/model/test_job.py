@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fennelq import clock
+from fennelq.errors import InvalidJobId
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Delivery, Job, JobInfo, Status, new_key, split_id
 from fennelq.model.options import NAME
@@ -36,15 +38,46 @@ def test_an_id_says_where_its_job_lives() -> None:
     assert split_id(job.id) == ("mail", "7")
 
 
-@given(st.from_regex(NAME, fullmatch=True), st.text(min_size=1))
-def test_an_id_is_taken_apart_at_its_first_colon(queue: str, key: str) -> None:
+@given(st.from_regex(NAME, fullmatch=True), st.from_regex(NAME, fullmatch=True))
+def test_an_id_is_taken_apart_at_its_colon(queue: str, key: str) -> None:
     assert split_id(f"{queue}:{key}") == (queue, key)
 
 
-@pytest.mark.parametrize("text", ["", "mail", ":7", "mail:", ":"])
-def test_a_text_that_is_no_id_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a job id: it reads queue:key, like 'mail:0199c0de…'"):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "mail",
+        ":7",
+        "mail:",
+        ":",
+        "mail:7\n",
+        "mail:7\nmail:8",
+        "mail:\ud800",
+        "mail:7 8",
+        "ma il:7",
+        "mail:{7}",
+        "mail:a:b",
+        "mail:" + "x" * 129,
+        "x" * 129 + ":7",
+        b"mail:7",
+        7,
+        None,
+    ],
+)
+def test_what_is_not_an_id_is_refused_with_an_example(text: Any) -> None:
+    with pytest.raises(
+        InvalidJobId, match=r"is not a job id: it reads queue:key, like 'mail:0199c0de…'"
+    ) as no:
         split_id(text)
+    assert isinstance(no.value, ValueError)
+    assert no.value.job_id == text
+    assert str(no.value).encode()
+
+
+def test_the_ids_that_fennelq_makes_are_ids() -> None:
+    for key in (new_key(), f"cron.{'n' * 100}.{10**13}"):
+        assert split_id(f"mail:{key}") == ("mail", key)
 
 
 def test_a_delivery_is_finished_with_its_token() -> None:

@@ -3,6 +3,9 @@
 -- Looking at the state and registering are one step, so no end can fall between them; asking again is harmless, which is
 -- how a waiter survives a lost message.
 --
+-- A record names at most CHANNELS processes, because the script that ends the job publishes to each of them: the oldest
+-- is dropped, and finds the end when it looks again. An empty channel only looks and registers nothing.
+--
 -- Answers, per job: {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' no result is kept any more
 -- (or there never was such a job: then without a task).
 --
@@ -12,11 +15,21 @@
 --@include keys
 --@flags allow-oom
 
+local CHANNELS = 64
+
+local function with_channel(watchers)
+  local channels = {}
+  for known in string.gmatch(watchers, '%S+') do channels[#channels + 1] = known end
+  channels[#channels + 1] = channel
+  return table.concat(channels, ' ', math.max(1, #channels - CHANNELS + 1))
+end
+
 local function register(record, status, watchers)
+  if channel == '' then return end
   if not watchers then
     redis.call('HSET', record, 'W', channel, MARK, '', 's', status or 'Q')
   elseif not string.find(' ' .. watchers .. ' ', ' ' .. channel .. ' ', 1, true) then
-    redis.call('HSET', record, 'W', watchers .. ' ' .. channel)
+    redis.call('HSET', record, 'W', with_channel(watchers))
   end
 end
 

@@ -153,7 +153,10 @@ def cancel(
 def watch(
     keys: QueueKeys, channel: str, jobs: Sequence[str]
 ) -> Verb[list[tuple[str, str | None, bytes | None]]]:
-    """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job."""
+    """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job.
+
+    With an empty channel it only looks.
+    """
     arrow = script("watch")
     return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
 

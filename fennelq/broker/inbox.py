@@ -1,0 +1,252 @@
+"""Messages for the waiting threads of this process: one connection and one channel for all, no thread of its own.
+
+Of the threads that wait, one at a time reads the connection and hands messages to the others. When it has what it
+waited for, another one goes on reading. A background thread would have to survive forks and to be stopped at the exit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import Any, Self
+
+from fennelq import clock
+from fennelq.broker.connection import Address
+from fennelq.broker.link import BlockingLink, LinkDown
+from fennelq.broker.trouble import ReplyError
+
+_REFUSED_FOR = 30.0
+_names: dict[int, str] = {}
+
+
+def process_name() -> str:
+    """Names this process on its channels: the same for all its threads and event loops, another one after a fork."""
+    return _names.get(os.getpid()) or _names.setdefault(os.getpid(), os.urandom(9).hex())
+
+
+class Inbox:
+    """Messages on one channel, by topic: the text before the first line break."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._desks: dict[int, _Desk] = {}
+
+    def wait_for(self, channel: str, topic: str) -> Ticket:
+        """The place of one waiting thread, to be used as a context manager."""
+        return Ticket(self._desk(), channel, topic)
+
+    def renew(self) -> None:
+        """The connection may lead to a server that no longer publishes anything: every waiting thread opens it anew."""
+        self._desk().renew()
+
+    def _desk(self) -> _Desk:
+        # A fork copies connections, and locks that a thread of the parent holds. The child uses none of them.
+        pid = os.getpid()
+        desk = self._desks.get(pid) or self._desks.setdefault(pid, _Desk(self._address))
+        if len(self._desks) > 1:
+            for other in [known for known in list(self._desks) if known != pid]:
+                self._desks.pop(other, None)
+        return desk
+
+
+class Ticket:
+    """One thread that waits for messages of one topic."""
+
+    def __init__(self, desk: _Desk, channel: str, topic: str) -> None:
+        self.channel, self.topic = channel, topic.encode()
+        self.messages: deque[bytes] = deque()
+        self.wakes = threading.Condition(desk.lock)
+        self.subscription = 0
+        """The subscription on which it listens: a message may have been lost when the desk has another one."""
+        self._desk = desk
+
+    def __enter__(self) -> Self:
+        self._desk.enter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._desk.leave(self)
+
+    def open(self, timeout: float) -> None:
+        """Subscribe, unless that is done. What was published before is lost: look afterwards.
+
+        Raises ReplyError when the server refuses the subscription, OSError when it cannot be reached.
+        """
+        self._desk.open(self, timeout)
+
+    def message(self, timeout: float) -> bytes | None:
+        """The next message; None when none comes in time, or when the connection is lost and must be opened again."""
+        return self._desk.message(self, timeout)
+
+
+class _Desk:
+    """The connection of one process, and who waits for its messages."""
+
+    def __init__(self, address: Address) -> None:
+        self.lock = threading.Lock()
+        self._link = BlockingLink(address)
+        self._tickets: dict[bytes, set[Ticket]] = {}
+        self._sleeping: set[Ticket] = set()
+        self._busy = False
+        """Whether a thread is using the connection. It does so without the lock."""
+        self._subscribed = False
+        self._subscriptions = 0
+        self._refused: tuple[float, str] | None = None
+
+    def enter(self, ticket: Ticket) -> None:
+        with self.lock:
+            self._tickets.setdefault(ticket.topic, set()).add(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        with self.lock:
+            tickets = self._tickets[ticket.topic]
+            tickets.discard(ticket)
+            if not tickets:
+                del self._tickets[ticket.topic]
+            if not self._tickets:
+                # The connection stays, but no thread reads it. Subscribing again skips what it has received meanwhile.
+                self._subscribed = False
+
+    def renew(self) -> None:
+        with self.lock:
+            self._lost()
+            if self._busy:
+                self._link.interrupt()
+            else:
+                self._link.close()
+
+    def open(self, ticket: Ticket, timeout: float) -> None:
+        deadline = clock.monotonic() + timeout
+        with self.lock:
+            try:
+                if self._is_open(ticket, deadline):
+                    return
+                self._busy = True
+                self._subscriptions += 1
+                ticket.subscription = self._subscriptions
+            finally:
+                self._pass_on()
+        self._subscribe(ticket, deadline)
+
+    def message(self, ticket: Ticket, timeout: float) -> bytes | None:
+        deadline = clock.monotonic() + timeout
+        with self.lock:
+            try:
+                while not ticket.messages and self._hears(ticket):
+                    if not self._busy:
+                        self._busy = True
+                        self._read_for(ticket, deadline)
+                        break
+                    if not self._sleep(ticket, deadline):
+                        break
+            finally:
+                # Also when it is interrupted: it may have been the one that was to go on reading.
+                self._pass_on()
+            return ticket.messages.popleft() if ticket.messages else None
+
+    # Using the connection, which one thread does at a time
+
+    def _subscribe(self, ticket: Ticket, deadline: float) -> None:
+        refused: ReplyError | None = None
+        confirmed = False
+        try:
+            reply = self._link.call(["SUBSCRIBE", ticket.channel], deadline - clock.monotonic())
+            while reply[0] != b"subscribe":
+                # Left over from the time when no thread was waiting.
+                reply = self._read(deadline)
+            confirmed = True
+        except ReplyError as error:
+            refused = error
+            raise
+        finally:
+            with self.lock:
+                self._busy = False
+                self._refused = None if refused is None else (clock.monotonic(), str(refused))
+                # Not if another thread gave the connection up meanwhile.
+                self._subscribed = confirmed and ticket.subscription == self._subscriptions
+                if not self._subscribed:
+                    self._link.close()
+                self._wake_all()
+
+    def _read_for(self, ticket: Ticket, deadline: float) -> None:
+        """Read and hand out messages until one is for this ticket, the time is up, or the connection is lost."""
+        alive = False
+        self.lock.release()
+        try:
+            while not ticket.messages:
+                self._hand_out(self._read(deadline))
+            alive = True
+        except TimeoutError:
+            alive = True
+        except OSError:
+            pass
+        finally:
+            self.lock.acquire()
+            self._busy = False
+            if ticket.subscription != self._subscriptions:
+                self._link.close()
+            elif not alive:
+                self._link.close()
+                self._lost()
+
+    def _read(self, deadline: float) -> Any:
+        # A timeout of zero would make the socket one that never blocks.
+        reply = self._link.read(max(deadline - clock.monotonic(), 0.001))
+        if isinstance(reply, ReplyError):
+            raise LinkDown(str(reply))
+        return reply
+
+    def _hand_out(self, reply: Any) -> None:
+        if reply[0] != b"message":
+            return
+        topic = reply[2].partition(b"\n")[0]
+        with self.lock:
+            for ticket in self._tickets.get(topic, ()):
+                ticket.messages.append(reply[2])
+                ticket.wakes.notify()
+
+    # With the lock held
+
+    def _is_open(self, ticket: Ticket, deadline: float) -> bool:
+        """Whether another thread has subscribed; waits for one that is about to. Raises the error of a refusal."""
+        while not self._subscribed and self._busy:
+            if not self._sleep(ticket, deadline):
+                raise TimeoutError("not subscribed in time")
+        if self._subscribed:
+            ticket.subscription = self._subscriptions
+        elif self._refused is not None and clock.monotonic() - self._refused[0] < _REFUSED_FOR:
+            raise ReplyError(self._refused[1])
+        return self._subscribed
+
+    def _hears(self, ticket: Ticket) -> bool:
+        """Whether every message since the ticket was opened reaches it."""
+        return self._subscribed and ticket.subscription == self._subscriptions
+
+    def _sleep(self, ticket: Ticket, deadline: float) -> bool:
+        """Wait to be woken; False when the time is up."""
+        left = deadline - clock.monotonic()
+        if left <= 0:
+            return False
+        self._sleeping.add(ticket)
+        try:
+            ticket.wakes.wait(left)
+        finally:
+            self._sleeping.discard(ticket)
+        return True
+
+    def _pass_on(self) -> None:
+        """Have another thread read on, when this one does not."""
+        if not self._busy:
+            for ticket in self._sleeping:
+                ticket.wakes.notify()
+                break
+
+    def _lost(self) -> None:
+        self._subscribed = False
+        self._subscriptions += 1
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for ticket in self._sleeping:
+            ticket.wakes.notify()
