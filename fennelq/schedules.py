@@ -37,10 +37,10 @@ class ScheduleInfo:
     declared: bool
     """True when the code declares it, False when it was made at run time."""
     service: str | None
-    """The service whose code declares it: module and name of its App, like `shop.tasks:shop`. None when it was made at run
-    time, or by a fennelq from before there were services."""
+    """The service whose code declares it: module and name of its App, like `shop.tasks:shop`. None when it was made at
+    run time, or declared by a version of fennelq that did not record services."""
     service_seen: datetime | None
-    """When a worker of this service was last there, give or take a few seconds."""
+    """When a worker of this service was last seen, to within a few seconds."""
     paused: bool
     next_run: datetime | None
     last_run: datetime | None
@@ -118,8 +118,8 @@ class Schedules:
         await self._change("resume", name, next_ms=schedule.next_after(await self._now()))
 
     async def remove(self, name: str) -> None:
-        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker of
-        the service that declares it has been there for a minute."""
+        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
+        of the service that declares it has been running for a minute."""
         await self._change("remove", name)
 
     async def run(self, name: str) -> AsyncResult[Any]:
@@ -156,15 +156,15 @@ class Schedules:
     async def _unknown(self, name: str) -> UnknownSchedule:
         return UnknownSchedule(name, await self._names())
 
-    async def _names(self) -> list[str]:
+    async def _names(self) -> Sequence[str]:
         client, names, cursor = self._app.client, set[str](), ""
         while cursor != "0":
             cursor, page = await client.ask(verbs.names(self._keys, cursor or "0"))
             names.update(page)
         return sorted(names)
 
-    async def _infos(self, names: Sequence[str]) -> list[ScheduleInfo | UnreadableSchedule]:
-        """What is known of these schedules, of those that exist, in a few round trips."""
+    async def _infos(self, names: Sequence[str]) -> Sequence[ScheduleInfo | UnreadableSchedule]:
+        """The schedules of these names that exist, in a few round trips."""
         client = self._app.client
         waiting = await client.ask(verbs.queued(self._keys, names))
         states = await asyncio.gather(*(client.ask(verbs.state(self._keys, name)) for name in names))
@@ -202,8 +202,8 @@ class Schedules:
             raise await self._unknown(name)
         if answer == -1:
             raise ConfigurationError(
-                f"schedule {name!r} is declared in code: change it there (it can be paused here, and removed once no worker "
-                "of its service has been there for a minute)"
+                f"schedule {name!r} is declared in code: change it there "
+                "(here it can be paused, and removed once no worker of its service has been running for a minute)"
             )
 
 
@@ -260,7 +260,7 @@ def _told(
     )
 
 
-def _pages(names: list[str]) -> Iterator[list[str]]:
+def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:
     return (names[begin : begin + _PAGE] for begin in range(0, len(names), _PAGE))
 
 

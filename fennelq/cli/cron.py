@@ -216,7 +216,7 @@ def run(
 def remove(
     names: Names, app: AppPath = None, app_dir: AppDir = None, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Forget schedules that were made at run time, or whose service is gone. Asks on a terminal, needs --yes elsewhere."""
+    """Forget schedules made at run time, or of a service that is gone. Asks on a terminal, needs --yes elsewhere."""
     named = found(app, app_dir).app
     with_app(named, lambda app: _removable(app, names))
     agree(f"Remove {output.counted(len(names), 'schedule')} ({', '.join(names)}) for good?", yes=yes)

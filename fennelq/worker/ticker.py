@@ -21,6 +21,7 @@ from fennelq.broker.verbs.schedule import Claim, Declared, Look, Position, Seen
 from fennelq.model.job import AnyJob, JobInfo, split_id
 from fennelq.model.schedule import Schedule
 from fennelq.schedules import failure_told
+from fennelq.service import Complaints
 
 _logger = log.get("fennelq.ticker")
 
@@ -60,6 +61,7 @@ class Ticker:
         """Reads a definition; raises ValueError when only a later version can."""
         self._declaration = Declaration(self._keys, service, broker, declared)
         self._stuck = Stuck()
+        self._complaints = Complaints("declaring schedules")
         self._lost: frozenset[Seen] = frozenset()
         self.woken = asyncio.Event()
 
@@ -68,7 +70,7 @@ class Ticker:
         longest = min(self._longest(), _LONGEST)
         look = await self._look(longest)
         self._lost &= frozenset(look.due)
-        declared = await self._declaration.go_on(look)
+        declared = await self._declare(look)
         claims = [self._unless_stuck(seen, self._claim(seen, look)) for seen in look.due]
         starts = [self._unless_stuck(seen, self._start_queued(seen)) for seen in look.waiting]
         if look.turn and look.handing:
@@ -92,6 +94,14 @@ class Ticker:
         look = await self._broker.run(verb)
         self._again = True
         return look
+
+    async def _declare(self, look: Look) -> bool:
+        """Declare a page; trouble with that keeps nothing from running."""
+        try:
+            return await self._declaration.go_on(look)
+        except Exception as error:
+            self._complaints.about(error)
+            return False
 
     # Claiming
 

@@ -1,13 +1,13 @@
-"""declare: schedules that a fennelq from before there were services has declared, and workers with it that still run.
+"""declare: schedules written by a version of fennelq that did not record services, and workers that still run it.
 
-Such a fennelq knows one set of schedules of the code for the whole app, with the source `code`: what it does not declare
-itself it removes. Its script is kept in `declare_before_services.lua`, with what it includes, as it was.
+That version knows one set of declared schedules for the whole app, with the source `code`, and removes those which it
+does not declare itself. Its script is kept as it was in `declare_before_services.lua`, with what it includes.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -28,7 +28,11 @@ def written_before(timetable: Timetable, *names: str) -> None:
     redis.zadd(keys["cron:versions"], {"old": 1795000000000})
     redis.sadd(keys["cron:names"], *names)
     for name in names:
-        state = {"definition": DEFINITION % name.encode(), "source": "code", "next": "1795000020000"}
+        state: dict[Any, Any] = {
+            "definition": DEFINITION % name.encode(),
+            "source": "code",
+            "next": "1795000020000",
+        }
         redis.hset(keys.schedule(name), mapping=state)
 
 
@@ -47,7 +51,7 @@ class Before:
             words += [one.name, one.to_wire(), one.next_after(now) or ""]
         stopped = f"local clock = {{'{now // 1000}', '{now % 1000 * 1000}'}}"
         script = SCRIPT.replace("local clock = redis.call('TIME')", stopped)
-        return int(timetable.redis.eval(script, len(keys), *keys, *words))  # type: ignore[arg-type]
+        return int(cast("Any", timetable.redis).eval(script, len(keys), *keys, *words))
 
     def look(self, version: str) -> None:
         """All that is of interest here: the version that declared last is heard."""
@@ -238,6 +242,6 @@ def test_versions_remembered_for_older_workers_are_bounded(timetable: Timetable)
         timetable.clock.pass_by(1)
         timetable.redis.hset(timetable.keys["cron:meta"], "digest", f"v{number - 1}")
         timetable.declare(f"v{number}", a_schedule())
-    versions = timetable.redis.zrange(timetable.keys["cron:versions"], 0, -1)
+    versions = cast("list[bytes]", timetable.redis.zrange(timetable.keys["cron:versions"], 0, -1))
     assert len(versions) == 50
     assert versions[-1] == b"v59"

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from fennelq import App
 from fennelq.broker.keys import AppKeys
-from fennelq.broker.verb import Command, as_is
+from fennelq.broker.verb import Command, Word, as_is
 from fennelq.broker.verbs import census
 from fennelq.broker.verbs import schedule as verbs
 from fennelq.cli.cron import in_words
@@ -277,7 +277,7 @@ def test_what_the_code_declares_tells_its_service_and_when_that_was_there(schedu
 def test_what_a_service_that_is_gone_has_declared_can_be_removed(scheduled: Shop) -> None:
     async def leave(app: App) -> None:
         long_ago = await app.client.ask(census.now()) - 61_000
-        words = ["HSET", AppKeys("shop")["cron:sources"], "seen:tasks:shop", long_ago]
+        words: list[Word] = ["HSET", AppKeys("shop")["cron:sources"], "seen:tasks:shop", long_ago]
         await app.client.ask(Command(words, as_is))
 
     scheduled.do(leave)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -527,7 +528,7 @@ async def test_a_service_of_the_same_app_leaves_the_schedules_of_another_alone(
     async with orders, mails, quiet:
         for app in (orders, mails, quiet, orders):
             async with running(app):
-                await aeventually(lambda app=app: has_declared(app))
+                await aeventually(partial(has_declared, app))
         told = {info.name: info.service for info in await orders.schedules.list()}
     assert told == {"a": "orders:shop", "b": "orders:shop", "c": "mails:shop"}
 
@@ -536,7 +537,7 @@ async def has_declared(app: App) -> bool:
     """Whether a worker of this service has declared all it has to."""
     keys = AppKeys("shop")
     words = ["HGET", keys["cron:sources"], f"at:{app.service}"]
-    return await app.client.ask(Command(words, as_is)) == b"done"
+    return bool(await app.client.ask(Command(words, as_is)) == b"done")
 
 
 async def test_of_two_services_that_declare_the_same_name_the_first_has_it(make_service: MakeService) -> None:

@@ -843,6 +843,21 @@ async def test_it_gets_the_name_when_the_other_service_is_gone(
     assert fleet.runs() == [2]
 
 
+async def test_a_declaration_that_fails_keeps_no_schedule_from_running(
+    fleet: Fleet, logged: list[EventDict]
+) -> None:
+    await fleet.broker.run(verbs.schedule(KEYS, "put", "due", a_schedule("due").to_wire(), NOW + MINUTE))
+    fleet.redis.set(KEYS.schedule("broken"), "what?")
+    ticker = await fleet.started(a_schedule("broken"))
+    await fleet.minutes(1, ticker)
+    assert fleet.runs("due") == [1]
+    (told,) = [line for line in logged if line["event"] == "trouble"]
+    assert told["what"] == "declaring schedules"
+    fleet.redis.delete(KEYS.schedule("broken"))
+    await fleet.minutes(1, ticker)
+    assert (await fleet.state("broken"))["source"] == f"code:{SERVICE}"
+
+
 async def test_thousands_of_schedules_are_declared_a_page_per_tick_while_others_run(fleet: Fleet) -> None:
     await fleet.broker.run(
         verbs.schedule(KEYS, "put", "due", a_schedule("due", catchup="last").to_wire(), NOW)
