@@ -386,6 +386,12 @@ async def test_schedules_are_listed_by_name(report: App) -> None:
     assert await names(report) == ["a", "b", "c"]
 
 
+async def test_thousands_of_schedules_are_listed_each_once(report: App) -> None:
+    wanted = [f"s{n:04}" for n in range(1200)]
+    await asyncio.gather(*(add(report, name=name, every=3600) for name in wanted))
+    assert await names(report) == wanted
+
+
 # What is known of it
 
 
