@@ -23,6 +23,7 @@ from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
 from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
 from fennelq.model.schedule import ScheduledArgs, split_when
+from fennelq.origin import module_of
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
 from fennelq.task import (
@@ -64,7 +65,10 @@ class App:
 
     def __init__(self, name: str, **settings: Unpack[SettingArgs]) -> None:
         self.name = valid_name("app name", name)
-        self.root = embedded.project_root(Path(sys._getframe(1).f_globals.get("__file__") or Path.cwd()))  # pyright: ignore[reportPrivateUsage]
+        made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        self.service = f"{module_of(made_by)}:{name}"
+        """Owns the schedules that this code declares. A worker names it after the module it was started with."""
+        self.root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name
         self.noted = NotedQueues()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_ERROR = 500
+_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,11 @@ class ScheduleInfo:
     schedule: Schedule
     declared: bool
     """True when the code declares it, False when it was made at run time."""
+    service: str | None
+    """The service whose code declares it: module and name of its App, like `shop.tasks:shop`. None when it was made at
+    run time, or declared by a version of fennelq that did not record services."""
+    service_seen: datetime | None
+    """When a worker of this service was last seen, to within a few seconds."""
     paused: bool
     next_run: datetime | None
     last_run: datetime | None
@@ -112,7 +118,8 @@ class Schedules:
         await self._change("resume", name, next_ms=schedule.next_after(await self._now()))
 
     async def remove(self, name: str) -> None:
-        """Forget a schedule that was made at run time. One that the code declares can only be paused."""
+        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
+        of the service that declares it has been running for a minute."""
         await self._change("remove", name)
 
     async def run(self, name: str) -> AsyncResult[Any]:
@@ -126,45 +133,66 @@ class Schedules:
 
     async def get(self, name: str) -> ScheduleInfo:
         """One schedule; raises UnknownSchedule when there is none of this name."""
-        client = self._app.client
-        state = await client.ask(verbs.state(self._keys, name))
-        if not state:
-            raise await self._unknown(name)
-        waiting = await client.ask(verbs.queued(self._keys))
-        return await self._info(name, state, waiting)
+        for info in await self._infos([name]):
+            if isinstance(info, UnreadableSchedule):
+                raise info
+            return info
+        raise await self._unknown(name)
 
     async def list(self) -> list[ScheduleInfo]:
         """Every schedule, by name. One that only a later version can read is left out, and logged."""
-        client = self._app.client
-        waiting = await client.ask(verbs.queued(self._keys))
-        names = await client.ask(verbs.names(self._keys))
-        states = await asyncio.gather(*(client.ask(verbs.state(self._keys, name)) for name in names))
-        asked = [self._info(name, state, waiting) for name, state in zip(names, states, strict=True) if state]
-        told = await asyncio.gather(*asked, return_exceptions=True)
-        for info in told:
-            if isinstance(info, BaseException):
-                if not isinstance(info, UnreadableSchedule):
-                    raise info
-                _say_unreadable(info)
-        return [info for info in told if not isinstance(info, BaseException)]
+        infos: list[ScheduleInfo] = []
+        for page in _pages(await self._names()):
+            for info in await self._infos(page):
+                if isinstance(info, UnreadableSchedule):
+                    _say_unreadable(info)
+                else:
+                    infos.append(info)
+        return infos
 
     async def _now(self) -> int:
         return await self._app.client.ask(census.now())
 
     async def _unknown(self, name: str) -> UnknownSchedule:
-        known = await self._app.client.ask(verbs.names(self._keys))
-        return UnknownSchedule(name, known)
+        return UnknownSchedule(name, await self._names())
+
+    async def _names(self) -> Sequence[str]:
+        client, names, cursor = self._app.client, set[str](), ""
+        while cursor != "0":
+            cursor, page = await client.ask(verbs.names(self._keys, cursor or "0"))
+            names.update(page)
+        return sorted(names)
+
+    async def _infos(self, names: Sequence[str]) -> Sequence[ScheduleInfo | UnreadableSchedule]:
+        """The schedules of these names that exist, in a few round trips."""
+        client = self._app.client
+        waiting = await client.ask(verbs.queued(self._keys, names))
+        states = await asyncio.gather(*(client.ask(verbs.state(self._keys, name)) for name in names))
+        sources = {state.get("source", b"").decode() for state in states if state}
+        seen = dict(zip(sources, await asyncio.gather(*map(self._seen, sources)), strict=True))
+        told = [
+            self._info(name, state, len(waiting[name]), seen[state.get("source", b"").decode()])
+            for name, state in zip(names, states, strict=True)
+            if state
+        ]
+        return await asyncio.gather(*told)
+
+    async def _seen(self, source: str) -> datetime | None:
+        if not is_of_code(source):
+            return None
+        seen = await self._app.client.ask(verbs.service_seen(self._keys, service_of(source) or ""))
+        return clock.from_ms(seen) if seen else None
 
     async def _info(
-        self, name: str, state: Mapping[str, bytes], waiting: Mapping[str, Sequence[int]]
-    ) -> ScheduleInfo:
+        self, name: str, state: Mapping[str, bytes], waiting: int, service_seen: datetime | None
+    ) -> ScheduleInfo | UnreadableSchedule:
         try:
             schedule = Schedule.from_wire(state["definition"])
         except (ValueError, KeyError) as error:
-            raise UnreadableSchedule(name, str(error)) from None
+            return UnreadableSchedule(name, str(error))
         last = state.get("last_job", b"").decode()
         job = await self._app.client.info(last) if last else None
-        return _told(schedule, state, job, len(waiting.get(name, ())))
+        return _told(schedule, state, job, waiting, service_seen)
 
     async def _change(
         self, what: verbs.Change, name: str, value: bytes | str = "", next_ms: int | None = None
@@ -174,7 +202,8 @@ class Schedules:
             raise await self._unknown(name)
         if answer == -1:
             raise ConfigurationError(
-                f"schedule {name!r} is declared in code: change it there (it can be paused here)"
+                f"schedule {name!r} is declared in code: change it there "
+                "(here it can be paused, and removed once no worker of its service has been running for a minute)"
             )
 
 
@@ -193,13 +222,31 @@ def failure_told(job: JobInfo | None) -> tuple[str, int | None]:
     return told, epoch_ms(when) if when else None
 
 
-def _told(schedule: Schedule, state: Mapping[str, bytes], job: JobInfo | None, waiting: int) -> ScheduleInfo:
+def is_of_code(source: str) -> bool:
+    """Whether a schedule of this source is declared in code."""
+    return source == "code" or service_of(source) is not None
+
+
+def service_of(source: str) -> str | None:
+    """The service that declares schedules of this source."""
+    return source.removeprefix("code:") if source.startswith("code:") else None
+
+
+def _told(
+    schedule: Schedule,
+    state: Mapping[str, bytes],
+    job: JobInfo | None,
+    waiting: int,
+    service_seen: datetime | None,
+) -> ScheduleInfo:
     said = {name: value.decode() for name, value in state.items() if name != "definition"}
     paused = said.get("paused") == "1"
     error, error_ms = failure_told(job)
     return ScheduleInfo(
         schedule=schedule,
-        declared=said.get("source") == "code",
+        declared=is_of_code(said.get("source", "")),
+        service=service_of(said.get("source", "")),
+        service_seen=service_seen,
         paused=paused,
         next_run=None if paused else _moment(said.get("next")),
         last_run=_moment(said.get("last_run")),
@@ -211,6 +258,10 @@ def _told(schedule: Schedule, state: Mapping[str, bytes], job: JobInfo | None, w
         last_error=error or said.get("last_error"),
         last_error_at=clock.from_ms(error_ms) if error_ms else _moment(said.get("last_error_at")),
     )
+
+
+def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[begin : begin + _PAGE] for begin in range(0, len(names), _PAGE))
 
 
 def _moment(ms: str | None) -> datetime | None:

@@ -220,11 +220,12 @@ def task_name(function: Callable[..., Any]) -> str:
     """`module:function`; one of `__main__` is named after its file, so that a worker importing it agrees."""
     module = function.__module__
     if module == "__main__":
-        module = _main_module()
+        module = main_module()
     return f"{module.removesuffix('.__main__')}:{function.__qualname__}"
 
 
-def _main_module() -> str:
+def main_module() -> str:
+    """The name by which the module that runs as `__main__` would be imported."""
     import sys
     from pathlib import Path
 

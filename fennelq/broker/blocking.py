@@ -50,7 +50,8 @@ class BlockingBroker:
         return out
 
     def run_each(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | ReplyError]:
-        """Send many verbs in one round trip. Errors of the server are among the replies."""
+        """Send many verbs in one round trip. Errors of the server are among the replies, but for those that ask for
+        another server."""
         what = verbs[0].script.name if verbs else ""
         if crash.at is not None:
             crash.at(f"before:{what}")
@@ -61,6 +62,9 @@ class BlockingBroker:
                 taught = link.call_all([verbs[place].by_source() for place in forgotten], timeout)
                 for place, reply in zip(forgotten, taught, strict=True):
                     replies[place] = reply
+            for reply in replies:
+                if isinstance(reply, ReplyError) and classify(reply) is Trouble.ROLE:
+                    raise reply
         if crash.at is not None:
             crash.at(f"answered:{what}")
         return [

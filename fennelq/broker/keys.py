@@ -74,13 +74,38 @@ KEY_KINDS: Final = (
     KeyKind(
         "{app} cron:meta",
         "hash",
-        "which version of the code declares, last look",
+        "last look; which version declares for workers before there were services",
         "declare, look",
         "never",
         True,
     ),
     KeyKind(
-        "{app} cron:versions", "zset", "versions of the code that have declared", "declare", "never", True
+        "{app} cron:versions",
+        "zset",
+        "versions that workers before there were services must not replace",
+        "declare",
+        "never",
+        True,
+    ),
+    KeyKind(
+        "{app} cron:sources",
+        "hash",
+        "of each service that declares schedules: which version holds, when it was seen, how far it has come",
+        "declare, look",
+        "never",
+        True,
+    ),
+    KeyKind(
+        "{app} cron:known", "zset", "versions of each service that have declared", "declare", "never", True
+    ),
+    KeyKind("{app} cron:of:<service>", "zset", "schedules of a service", "declare", "empty when idle", True),
+    KeyKind(
+        "{app} cron:denied:<service>",
+        "hash",
+        "schedules of a service whose names belong to another one",
+        "declare",
+        "empty when idle",
+        True,
     ),
     KeyKind(
         "{app} cron:queued", "hash", "runs that wait for the one before them", "tick", "empty when idle", True
@@ -171,6 +196,14 @@ class AppKeys:
     def schedule(self, name: str) -> str:
         """State of a schedule."""
         return f"{self.prefix}cron:s:{name}"
+
+    def schedules_of(self, service: str) -> str:
+        """The schedules that a service declares."""
+        return f"{self.prefix}cron:of:{service}"
+
+    def denied(self, service: str) -> str:
+        """The schedules of a service whose names belong to another one."""
+        return f"{self.prefix}cron:denied:{service}"
 
 
 @lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ import typer
 
 from fennelq import clock
 from fennelq.broker.verbs import census
+from fennelq.broker.verbs.schedule import PATIENCE_MS
 from fennelq.cli import output
 from fennelq.cli.dlq import agree
 from fennelq.cli.enqueue import described
@@ -215,7 +216,7 @@ def run(
 def remove(
     names: Names, app: AppPath = None, app_dir: AppDir = None, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Forget schedules that were made at run time. Asks on a terminal, needs --yes elsewhere."""
+    """Forget schedules made at run time, or of a service that is gone. Asks on a terminal, needs --yes elsewhere."""
     named = found(app, app_dir).app
     with_app(named, lambda app: _removable(app, names))
     agree(f"Remove {output.counted(len(names), 'schedule')} ({', '.join(names)}) for good?", yes=yes)
@@ -310,10 +311,20 @@ async def _known(app: App, names: list[str]) -> list[ScheduleInfo]:
 
 
 async def _removable(app: App, names: list[str]) -> None:
+    now = await _now(app)
     for info in await _known(app, names):
-        if info.declared:
-            told = f"schedule {info.name!r} is declared in code: remove it there, or pause it"
+        if info.declared and _is_there(info.service_seen, now):
+            told = f"schedule {info.name!r} is declared in code{_by(info)}: remove it there, or pause it"
             raise Problem(told, Exit.FAILED)
+
+
+def _is_there(seen: datetime | None, now: datetime) -> bool:
+    """Whether workers of a service declare its schedules; those of one that is gone may be removed by hand."""
+    return seen is not None and abs((now - seen).total_seconds()) * 1000 < PATIENCE_MS
+
+
+def _by(info: ScheduleInfo) -> str:
+    return f" by {info.service}, whose workers are there" if info.service else ""
 
 
 # What is shown
@@ -326,6 +337,8 @@ def _said(info: ScheduleInfo, now: datetime) -> dict[str, Any]:
         "name": info.name,
         "state": _state(info),
         "source": "code" if info.declared else "runtime",
+        "service": info.service,
+        "service_seen": _in_zone(info.service_seen, "UTC"),
         "task": schedule.task,
         "queue": schedule.queue,
         "priority": schedule.priority,

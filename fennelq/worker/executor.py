@@ -84,6 +84,7 @@ class Executor:
         self._courier = Courier(app.namespace, self.broker)
         self._ticker = Ticker(
             app.namespace,
+            app.service,
             self.broker,
             declared=lambda: app.schedules.declared,
             hand=self._courier.woken.set,

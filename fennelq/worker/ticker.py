@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Literal
 
 from fennelq import clock, log
 from fennelq.broker.batch import pages
@@ -16,7 +17,7 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verbs import inspect, lifecycle
 from fennelq.broker.verbs import schedule as verbs
-from fennelq.broker.verbs.schedule import Claim, Look, Seen
+from fennelq.broker.verbs.schedule import Claim, Declared, Look, Position, Seen
 from fennelq.model.job import AnyJob, JobInfo, split_id
 from fennelq.model.schedule import Schedule
 from fennelq.schedules import failure_told
@@ -26,14 +27,19 @@ _logger = log.get("fennelq.ticker")
 
 _LONGEST = 5.0
 _STUCK_FOR = 1.0
+_PER_STUCK_PAGE = 0.25
+_NAMED_AGAIN = 60.0
+_MOST_NAMED = 20
 _UNFINISHED_FOR = 0.25
 _DECLARE_AGAIN = 10.0
-_PATIENCE_MS = 60_000
 _MOST_QUEUED = 1000
 
 
 class Ticker:
-    """Looks for due schedules, and declares those of the code."""
+    """Looks for due schedules, and declares those of the code.
+
+    A tick() looks at one page of due schedules and declares one page, so that neither keeps the other waiting.
+    """
 
     name = "ticker"
     punctual = True
@@ -41,55 +47,61 @@ class Ticker:
     def __init__(
         self,
         app: str,
+        service: str,
         broker: Broker,
         declared: Callable[[], Mapping[str, Schedule]],
         hand: Callable[[], None],
         longest: Callable[[], float],
     ) -> None:
-        """`hand` is called when there is something to be handed over. `longest` says how long it may sleep: it is woken
-        when a schedule changes, if messages arrive."""
+        """`service` owns what is `declared`. `hand` is called when there is something to be handed over. `longest` says
+        how long it may sleep: it is woken when a schedule changes, if messages arrive."""
         self._keys, self._broker, self._hand, self._longest = AppKeys(app), broker, hand, longest
-        self._declared, self._version = declared, ""
-        self._declare_at, self._again, self._refused = 0.0, False, False
-        self._read = lru_cache(maxsize=256)(Schedule.from_wire)
-        self._complaints = Complaints("recurring jobs")
+        self._again = False
+        self.read: Callable[[bytes], Schedule] = lru_cache(maxsize=256)(Schedule.from_wire)
+        """Reads a definition; raises ValueError when only a later version can."""
+        self._declaration = Declaration(self._keys, service, broker, declared)
+        self._stuck = Stuck()
+        self._complaints = Complaints("declaring schedules")
+        self._lost: frozenset[Seen] = frozenset()
         self.woken = asyncio.Event()
 
     async def tick(self) -> float:
         """Claim what is due; answers when to look again."""
-        self._version = self._version or _version_of(self._declared().values())
         longest = min(self._longest(), _LONGEST)
-        verb = verbs.look(self._keys, self._version, again=self._again, longest_ms=round(longest * 1000))
-        look = await self._broker.run(verb)
-        self._again = True
-        if self._may_declare(look):
-            await self._declare(look.now_ms)
-            return 0.0
+        look = await self._look(longest)
+        self._lost &= frozenset(look.due)
+        declared = await self._declare(look)
         claims = [self._unless_stuck(seen, self._claim(seen, look)) for seen in look.due]
         starts = [self._unless_stuck(seen, self._start_queued(seen)) for seen in look.waiting]
         if look.turn and look.handing:
             self._hand()
-        moved = any(await asyncio.gather(*claims, *starts))
-        return 0.0 if moved else _pause(look, longest)
+        claimed, started = await asyncio.gather(asyncio.gather(*claims), asyncio.gather(*starts))
+        goes_on = self._stuck.pass_over(look, moved=any(claimed))
+        if declared or goes_on or any(claimed) or any(started):
+            return 0.0
+        return min(_pause(look, longest), self._stuck.pause)
 
-    # Declaring
+    async def _look(self, longest: float) -> Look:
+        code, after = self._declaration, self._stuck.begin()
+        verb = verbs.look(
+            self._keys,
+            code.service,
+            code.version,
+            again=self._again,
+            longest_ms=round(longest * 1000),
+            after=after,
+        )
+        look = await self._broker.run(verb)
+        self._again = True
+        return look
 
-    def _may_declare(self, look: Look) -> bool:
-        """Nobody declares (any more), or another version of the code does, and may have gone by now."""
-        if look.version == self._version:
+    async def _declare(self, look: Look) -> bool:
+        """Declare a page; trouble with that keeps nothing from running."""
+        try:
+            return await self._declaration.go_on(look)
+        except Exception as error:
+            self._complaints.about(error)
             return False
-        return not look.version or clock.monotonic() >= self._declare_at
-
-    async def _declare(self, now_ms: int) -> None:
-        schedules = [(s.name, s.to_wire(), s.next_after(now_ms)) for s in self._declared().values()]
-        if not await self._broker.run(verbs.declare(self._keys, self._version, _PATIENCE_MS, schedules)):
-            self._say_refused(len(schedules))
-        self._declare_at = clock.monotonic() + _DECLARE_AGAIN
-
-    def _say_refused(self, schedules: int) -> None:
-        if not self._refused:
-            _logger.info("schedules_of_a_later_version_hold", declared_here=schedules)
-        self._refused = True
 
     # Claiming
 
@@ -98,23 +110,27 @@ class Ticker:
         try:
             return await work
         except Exception as error:
-            self._complaints.about(error, schedule=seen.name)
+            self._stuck.add(seen.name, error)
             return False
 
     async def _claim(self, seen: Seen, look: Look) -> bool:
         """Claim the due ticks of a schedule; True, as nothing of it is due any more, whoever was first."""
-        schedule = self._read(seen.definition)
+        schedule = self.read(seen.definition)
         before = await self._job(seen.last_job)
         claim = decide(schedule, seen, look, busy=_goes_on(seen, before), before=before)
         if await self._broker.run(verbs.tick(self._keys, claim)):
             self._made(seen, claim.jobs)
+        elif seen in self._lost:
+            raise ValueError("the claim is refused, though nothing of the schedule has changed")
+        else:
+            self._lost |= {seen}
         return True
 
     async def _start_queued(self, seen: Seen) -> bool:
         """Start the next of the runs that wait for the one before them, if that has ended."""
         if _goes_on(seen, await self._job(seen.last_job)):
             return False
-        schedule = self._read(seen.definition)
+        schedule = self.read(seen.definition)
         due, *rest = verbs.runs_of(seen.queued)
         job = verbs.job_of(schedule, due)
         if not await self._broker.run(verbs.unqueue(self._keys, seen, rest, due, job)):
@@ -188,13 +204,162 @@ def _pause(look: Look, longest: float) -> float:
     waits = [longest]
     if look.wait_ms >= 0:
         waits.append(look.wait_ms / 1000)
-    if look.due:
-        waits.append(_STUCK_FOR)
     if look.queued or look.handing:
         waits.append(_UNFINISHED_FOR)
     return min(waits)
 
 
-def _version_of(declared: Iterable[Schedule]) -> str:
-    """A version of the code is what it declares."""
-    return hashlib.sha1(b"\n".join(sorted(schedule.to_wire() for schedule in declared))).hexdigest()
+class Stuck:
+    """The due schedules that this executor cannot claim: a later version has written them, or they are broken.
+
+    They stay due, for executors that can claim them, and are passed over page by page. A new pass over all that is due
+    begins as soon as the last one has ended, or later when it had to pass over many pages, to keep the load low. In
+    between, looks begin after the pages passed over: what comes due now is there.
+    """
+
+    def __init__(self) -> None:
+        self._after: Position | None = None
+        self._pages, self._passing, self._next_pass = 0, False, 0.0
+        self._why: dict[str, str] = {}
+        self._named: dict[str, float] = {}
+
+    def begin(self) -> Position | None:
+        """Where the next look begins."""
+        if not self._passing and clock.monotonic() >= self._next_pass:
+            self._after, self._pages, self._passing = None, 0, True
+            self._why.clear()
+        return self._after
+
+    def add(self, name: str, error: Exception) -> None:
+        """This schedule could not be claimed."""
+        self._why[name] = f"{type(error).__name__}: {error}"[:500]
+
+    def pass_over(self, look: Look, *, moved: bool) -> bool:
+        """The page of this look is done with; True when another should be looked at, at once."""
+        if moved:
+            # What was claimed has made room on this page, and may be due again.
+            return True
+        if look.due and look.last is not None:
+            self._after, self._pages = look.last, self._pages + 1
+        if look.more:
+            return True
+        if self._passing:
+            self._passing = False
+            self._next_pass = clock.monotonic() + max(0, self._pages - 1) * _PER_STUCK_PAGE
+        self._name_them()
+        return False
+
+    @property
+    def pause(self) -> float:
+        """How long to sleep at most."""
+        return _STUCK_FOR if self._why else _LONGEST
+
+    def _name_them(self) -> None:
+        """Each is named once a minute, all of a pass in one line."""
+        now = clock.monotonic()
+        self._named = {
+            name: at for name, at in self._named.items() if name in self._why and at + _NAMED_AGAIN > now
+        }
+        new = sorted(self._why.keys() - self._named.keys())
+        if new:
+            self._named |= dict.fromkeys(new, now)
+            _logger.warning(
+                "schedules_stuck", schedules=new[:_MOST_NAMED], number=len(new), error=self._why[new[0]]
+            )
+
+
+class Declaration:
+    """Makes the schedules of the code those of its service in Redis, a page at a time."""
+
+    def __init__(
+        self, keys: AppKeys, service: str, broker: Broker, declared: Callable[[], Mapping[str, Schedule]]
+    ) -> None:
+        self.service = service
+        self._keys, self._broker, self._code = keys, broker, declared
+        self._at, self._not_before, self._refused = 0, 0.0, False
+        self._denied: dict[str, str] = {}
+
+    @cached_property
+    def version(self) -> str:
+        """A version of the code is what it declares."""
+        return hashlib.sha1(b"\n".join(sorted(s.to_wire() for s in self._all))).hexdigest()
+
+    async def go_on(self, look: Look) -> bool:
+        """Declare a page, if something is to be declared; True when more may be."""
+        now = clock.monotonic()
+        if look.version == self.version:
+            if look.denied and now >= self._not_before:
+                self._not_before = now + _DECLARE_AGAIN
+                await self._ask_again(look.now_ms)
+            return False
+        # Another version of the code holds, and may have gone by now.
+        if look.version and now < self._not_before:
+            return False
+        return await self._declare_page(look.now_ms)
+
+    @cached_property
+    def _all(self) -> list[Schedule]:
+        """In the same order in every executor: where one has stopped, another goes on."""
+        return sorted(self._code().values(), key=lambda schedule: schedule.name)
+
+    async def _declare_page(self, now_ms: int) -> bool:
+        done = await self._declare(
+            _page(self._all[self._at : self._at + verbs.MOST_DECLARED]), self._at, now_ms
+        )
+        if done.state == "held":
+            self._say_refused()
+        if done.state != "open":
+            self._not_before = 0.0 if done.state == "done" else clock.monotonic() + _DECLARE_AGAIN
+        self._at = done.at if done.state == "open" else 0
+        return True
+
+    async def _ask_again(self, now_ms: int) -> None:
+        """Declare what another service has kept from this one: it may have gone, or declare it no more."""
+        denied = await self._broker.ask(verbs.denied(self._keys, self.service))
+        mine = [schedule for schedule in self._all if schedule.name in denied]
+        for page in _pages(mine):
+            await self._declare(page, "again", now_ms)
+        left = await self._broker.ask(verbs.denied(self._keys, self.service))
+        self._say_denied({name: owner for name, owner in left.items() if owner})
+
+    async def _declare(self, page: list[Schedule], at: int | Literal["again"], now_ms: int) -> Declared:
+        told = [(schedule.name, schedule.to_wire(), schedule.next_after(now_ms)) for schedule in page]
+        verb = verbs.declare(
+            self._keys, self.service, self.version, verbs.PATIENCE_MS, told, at=at, total=len(self._all)
+        )
+        done = await self._broker.run(verb)
+        if done.removed:
+            _logger.warning("schedules_removed", service=self.service, schedules=done.removed)
+        return done
+
+    def _say_refused(self) -> None:
+        if not self._refused:
+            _logger.info(
+                "schedules_of_a_later_version_hold", service=self.service, declared_here=len(self._all)
+            )
+        self._refused = True
+
+    def _say_denied(self, denied: dict[str, str]) -> None:
+        if denied != self._denied:
+            self._denied = denied
+            if denied:
+                named = dict(sorted(denied.items())[:_MOST_NAMED])
+                _logger.warning(
+                    "schedules_of_another_service",
+                    service=self.service,
+                    schedules=named,
+                    number=len(denied),
+                    hint="they run as the other service declares them: give one of each two another name=",
+                )
+
+
+def _page(schedules: list[Schedule]) -> list[Schedule]:
+    found = _pages(schedules)
+    return found[0] if found else []
+
+
+def _pages(schedules: list[Schedule]) -> list[list[Schedule]]:
+    def size(schedule: Schedule) -> int:
+        return len(schedule.args) + len(schedule.options) + 500
+
+    return pages(schedules, size, verbs.MOST_DECLARED, verbs.MOST_DECLARED_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fennelq.broker.verbs import schedule as verbs
-from tests.broker.timetable import MINUTE, NEXT, NOW, V1, V2, Timetable, a_schedule
+from tests.broker.timetable import MINUTE, NEXT, NOW, OTHER, SHOP, V1, V2, Timetable, a_schedule
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -65,6 +65,57 @@ def test_a_page_is_no_larger_than_a_megabyte_or_one_schedule(timetable: Timetabl
     timetable.declare(V1, *(a_schedule(f"s{n}", args=large) for n in range(4)))
     timetable.clock.pass_by(MINUTE)
     assert len(timetable.look().due) == 2
+
+
+def test_the_next_page_comes_after_the_last_one_of_the_page_before(timetable: Timetable) -> None:
+    timetable.declare(V1, *(a_schedule(f"s{n}") for n in range(5)))
+    timetable.clock.pass_by(MINUTE)
+    first = timetable.look(limit=2)
+    second = timetable.look(limit=2, after=first.last)
+    third = timetable.look(limit=2, after=second.last)
+    assert [names_of(look) for look in (first, second, third)] == [["s0", "s1"], ["s2", "s3"], ["s4"]]
+    assert [look.more for look in (first, second, third)] == [True, True, False]
+    assert first.last == (str(NEXT), b"s1")
+    assert timetable.look(after=third.last)[7:] == ([], [], 0, False, None)
+
+
+def names_of(look: verbs.Look) -> list[str]:
+    return [seen.name for seen in look.due]
+
+
+def test_what_is_not_due_yet_is_on_no_page(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule("a"), a_schedule("b"), a_schedule("c", every_ms=3_600_000))
+    timetable.clock.stop_at(NEXT)
+    look = timetable.look(limit=2)
+    assert (names_of(look), look.more) == (["a", "b"], False)
+    assert timetable.look(after=look.last).due == []
+
+
+def test_when_the_last_one_has_been_claimed_the_next_page_misses_none(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule("early", every_ms=1000), *(a_schedule(f"s{n}") for n in range(4)))
+    timetable.clock.pass_by(MINUTE)
+    first = timetable.look(limit=3)
+    assert names_of(first) == ["early", "s0", "s1"]
+    timetable.tick(first.due[2])
+    assert names_of(timetable.look(limit=3, after=first.last)) == ["s0", "s2", "s3"]
+
+
+def test_a_page_that_ends_by_its_size_says_that_more_are_due(timetable: Timetable) -> None:
+    large = b'[["%s"],{}]' % (b"x" * 700_000)
+    timetable.declare(V1, *(a_schedule(f"s{n}", args=large) for n in range(3)))
+    timetable.clock.pass_by(MINUTE)
+    first = timetable.look()
+    assert (names_of(first), first.more) == (["s0", "s1"], True)
+    assert names_of(timetable.look(after=first.last)) == ["s2"]
+
+
+def test_entries_that_are_dropped_are_passed_over(timetable: Timetable) -> None:
+    timetable.redis.zadd(timetable.keys["cron:due"], {"ghost": 1, "phantom": 2})
+    timetable.declare(V1, a_schedule())
+    timetable.clock.pass_by(MINUTE)
+    look = timetable.look(limit=2)
+    assert (look.due, look.more, look.last) == ([], True, ("2", b"phantom"))
+    assert names_of(timetable.look(limit=2, after=look.last)) == ["report"]
 
 
 @pytest.mark.parametrize("next_ms", ["", "soon", "1e3"])
@@ -236,6 +287,47 @@ def test_runs_of_a_schedule_that_is_gone_are_forgotten(timetable: Timetable) -> 
     timetable.redis.hset(timetable.keys["cron:queued"], "ghost", "[1]")
     assert timetable.look().waiting == []
     assert timetable.queued("ghost") is None
+
+
+def test_those_with_runs_that_queue_are_no_more_than_a_megabyte_or_one_at_a_time(
+    timetable: Timetable,
+) -> None:
+    large = b'[["%s"],{}]' % (b"x" * 700_000)
+    timetable.declare(V1, *(a_schedule(f"s{n}", overlap="queue", args=large) for n in range(4)))
+    for n in range(4):
+        timetable.redis.hset(timetable.keys["cron:queued"], f"s{n}", "[1]")
+    assert len(timetable.look().waiting) == 2
+
+
+def test_runs_that_queue_count_for_the_size_of_a_page(timetable: Timetable) -> None:
+    timetable.declare(V1, *(a_schedule(f"s{n}") for n in range(4)))
+    many = b"[%s]" % b",".join([b"1795000000000"] * 50_000)
+    for n in range(4):
+        timetable.redis.hset(timetable.keys["cron:queued"], f"s{n}", many)
+    assert len(timetable.look().waiting) == 2
+    timetable.clock.pass_by(MINUTE)
+    assert len(timetable.look().due) == 2
+
+
+# Services
+
+
+def test_it_tells_which_version_of_this_service_holds(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.declare(V2, a_schedule("b"), service=OTHER)
+    assert [timetable.look(V1, service=service).version for service in (SHOP, OTHER)] == [V1, V2]
+    assert timetable.look(service="third:shop").version == ""
+
+
+def test_looking_says_that_a_service_is_there_and_nothing_of_one_that_has_not_declared(
+    timetable: Timetable,
+) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.clock.pass_by(1000)
+    timetable.look(V2)
+    timetable.look(V1, service=OTHER)
+    assert timetable.broker.ask(verbs.service_seen(timetable.keys, SHOP)) == NOW + 1000
+    assert timetable.broker.ask(verbs.service_seen(timetable.keys, OTHER)) is None
 
 
 def test_of_many_schedules_with_runs_that_queue_none_is_passed_over_for_ever(timetable: Timetable) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fennelq.broker.verbs.schedule import Change
-from tests.broker.timetable import MINUTE, NEXT, NOW, V1, Timetable, a_schedule
+from tests.broker.timetable import MINUTE, NEXT, NOW, PATIENCE, SHOP, V1, Timetable, a_schedule
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -123,3 +123,44 @@ def test_over_maxmemory_a_schedule_can_be_paused(timetable: Timetable, server: S
     timetable.put(a_schedule())
     with server.configured(maxmemory="1"):
         assert timetable.schedule("pause") == 1
+
+
+@pytest.mark.parametrize("verb", ["put", "remove"])
+def test_what_a_service_that_is_there_declares_is_changed_in_its_code_only(
+    timetable: Timetable, verb: Change
+) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.clock.pass_by(PATIENCE - 1)
+    before = timetable.everything()
+    assert timetable.schedule(verb, value=a_schedule(every_ms=1000).to_wire()) == -1
+    assert timetable.everything() == before
+
+
+def test_what_a_service_that_is_gone_has_declared_can_be_removed(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule(), a_schedule("b"))
+    timetable.clock.pass_by(PATIENCE)
+    assert timetable.schedule("put", value=a_schedule(every_ms=1000).to_wire()) == -1
+    assert timetable.schedule("remove") == 1
+    assert timetable.names() == {"b"}
+    assert timetable.owned(SHOP) == {"b": 1}
+
+
+def test_it_comes_back_with_its_service(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.clock.pass_by(PATIENCE)
+    timetable.schedule("remove")
+    assert timetable.look(V1).version == ""
+    timetable.declare(V1, a_schedule())
+    assert timetable.names() == {"report"}
+
+
+def test_what_a_fennelq_from_before_services_has_declared_can_be_removed_when_it_is_gone(
+    timetable: Timetable,
+) -> None:
+    timetable.put(a_schedule())
+    timetable.redis.hset(timetable.keys.schedule("report"), "source", "code")
+    timetable.redis.hset(timetable.keys["cron:meta"], "heard", str(NOW))
+    assert timetable.schedule("remove") == -1
+    timetable.clock.pass_by(PATIENCE)
+    assert timetable.schedule("remove") == 1
+    assert timetable.names() == set()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.broker.timetable import MINUTE, NEXT, V1, V2, Timetable, a_schedule
+from tests.broker.timetable import MINUTE, NEXT, SHOP, V1, V2, Timetable, a_schedule
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -35,7 +35,7 @@ def test_a_claim_moves_the_schedule_on_and_makes_its_job(due: Timetable) -> None
         }
     }
     assert due.state() == {
-        "source": "code",
+        "source": f"code:{SHOP}",
         "next": str(NEXT + MINUTE),
         "last_job": JOB,
         "last_run": str(NEXT),

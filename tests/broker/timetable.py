@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import orjson
 
@@ -13,7 +13,7 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.verb import Command, Verb, as_is
 from fennelq.broker.verbs import schedule as verbs
-from fennelq.broker.verbs.schedule import Change, Claim, Look, Seen
+from fennelq.broker.verbs.schedule import Change, Claim, Declared, Look, Position, Seen
 from fennelq.model.schedule import Schedule
 from tests.broker.desk import APP, shown
 from tests.kit.clock import ServerClock
@@ -27,6 +27,8 @@ NEXT = NOW + 20_000
 """The next whole minute."""
 PATIENCE = 60_000
 V1, V2 = "v1", "v2"
+SHOP, OTHER = "shop.tasks:shop", "billing.tasks:shop"
+"""Services."""
 
 
 def a_schedule(name: str = "report", **told: Any) -> Schedule:
@@ -42,6 +44,7 @@ class Timetable:
         self.clock, self.redis = clock, server.client()
         self.broker = BlockingBroker(address_of(server.url))
         self.keys = AppKeys(APP)
+        self.removed: list[str] = []
         clock.stop_at(NOW)
 
     def close(self) -> None:
@@ -53,10 +56,33 @@ class Timetable:
     def say(self, verb: Verb[A]) -> A:
         return self.broker.run(verb)
 
-    def declare(self, version: str, *schedules: Schedule) -> int:
+    def declare(self, version: str, *schedules: Schedule, service: str = SHOP) -> str:
+        """Declare these, to the end; answers `done` or `held`. What it removes is in `removed`."""
+        self.removed = []
+        at = 0
+        while (page := self.page(version, schedules, at, service=service)).state == "open":
+            at = page.at
+        return page.state
+
+    def page(
+        self,
+        version: str,
+        schedules: Sequence[Schedule],
+        at: int | Literal["again"] = 0,
+        *,
+        service: str = SHOP,
+        most: int = 100,
+        total: int | None = None,
+    ) -> Declared:
+        """Declare one page of these, from `at` on."""
         now = self.clock.now()
-        said = [(one.name, one.to_wire(), one.next_after(now)) for one in schedules]
-        return self.say(verbs.declare(self.keys, version, PATIENCE, said))
+        page = schedules if at == "again" else schedules[at : at + most]
+        said = [(one.name, one.to_wire(), one.next_after(now)) for one in page]
+        total = len(schedules) if total is None else total
+        verb = verbs.declare(self.keys, service, version, PATIENCE, said, at=at, total=total)
+        declared = self.say(verb)
+        self.removed += declared.removed
+        return declared
 
     def schedule(
         self, what: Change, name: str = "report", value: bytes | str = "", next_ms: int | None = None
@@ -68,9 +94,20 @@ class Timetable:
         return self.schedule("put", schedule.name, schedule.to_wire(), due)
 
     def look(
-        self, version: str = V1, *, again: bool = True, longest_ms: int = 4000, limit: int = 100
+        self,
+        version: str = V1,
+        *,
+        service: str = SHOP,
+        again: bool = True,
+        longest_ms: int = 4000,
+        limit: int = 100,
+        after: Position | None = None,
     ) -> Look:
-        return self.say(verbs.look(self.keys, version, again=again, longest_ms=longest_ms, limit=limit))
+        return self.say(
+            verbs.look(
+                self.keys, service, version, again=again, longest_ms=longest_ms, limit=limit, after=after
+            )
+        )
 
     def seen(self, name: str = "report") -> Seen:
         """The schedule, which is due."""
@@ -143,6 +180,21 @@ class Timetable:
     def queued(self, name: str = "report") -> list[int] | None:
         raw = cast("bytes | None", self.redis.hget(self.keys["cron:queued"], name))
         return None if raw is None else verbs.runs_of(raw)
+
+    def owned(self, service: str) -> dict[str, int]:
+        """Schedule of this service → the round it was declared in last."""
+        reply = cast("Any", self.redis.zrange(self.keys.schedules_of(service), 0, -1, withscores=True))
+        return {shown(name): int(score) for name, score in reply}
+
+    def denied(self, service: str) -> dict[str, str]:
+        """Schedule of this service → the source that keeps it from it."""
+        return self.broker.ask(verbs.denied(self.keys, service))
+
+    def schedules(self) -> dict[str, Any]:
+        """All that is in Redis of the schedules themselves."""
+        found = self.everything()
+        prefixes = tuple(self.keys[name] for name in ("cron:s:", "cron:due", "cron:names", "cron:queued"))
+        return {name: content for name, content in found.items() if name.startswith(prefixes)}
 
     def everything(self) -> dict[str, Any]:
         """All that is in Redis: equal before and after means that nothing was written."""

@@ -203,6 +203,41 @@ def test_two_versions_of_the_code_at_once_do_not_fight(crew: Crew, figure: Figur
     assert set(seen) == {200}
 
 
+MANY: Final = 800
+"""More pages than executors die."""
+
+
+def test_a_declaration_whose_executor_dies_in_the_middle_is_completed_by_the_next(
+    crew: Crew, figure: Figure
+) -> None:
+    def version(every: float) -> Mapping[str, str]:
+        return {clockwork.SCHEDULES: json.dumps({f"s{n:03}": {"every": every} for n in range(MANY)})}
+
+    points = [f"{moment}:declare:{nth}" for nth in (1, 2) for moment in ("before", "sent", "answered")]
+    for every in (3600, 7200):
+        for point in points:
+            victim = crew.joins(settings={**version(every), "FENNELQ_CRASH": point})
+            assert victim.returncode(30) == CRASHED, point
+            crew.dies(victim)
+            if every == 7200:
+                assert len(names(crew)) == MANY, point
+        crew.joins(settings=version(every))
+        eventually(lambda every=every: intervals(crew) == {every * 1000: MANY}, within=20)
+    crew.goes_home()
+    figure("D6", f"{2 * len(points)} executors died while they declared {MANY} schedules")
+
+
+def names(crew: Crew) -> list[str]:
+    with crew.server.client() as client:
+        return [name.decode() for name in cast("set[bytes]", client.smembers(KEYS["cron:names"]))]
+
+
+def intervals(crew: Crew) -> Counter[int]:
+    """Interval → how many schedules have it."""
+    states = [crew.broker.ask(verbs.state(KEYS, name)) for name in names(crew)]
+    return Counter(int(json.loads(state["definition"])["every_ms"]) for state in states)
+
+
 def interval(crew: Crew) -> int:
     definition = crew.broker.ask(verbs.state(KEYS, "beat"))["definition"]
     return int(json.loads(definition)["every_ms"])

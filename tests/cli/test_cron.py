@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 
 from fennelq import App
 from fennelq.broker.keys import AppKeys
+from fennelq.broker.verb import Command, Word, as_is
+from fennelq.broker.verbs import census
 from fennelq.broker.verbs import schedule as verbs
 from fennelq.cli.cron import in_words
 from fennelq.cli.exits import Exit
@@ -85,6 +87,8 @@ def test_show_tells_everything(shop: Shop) -> None:
         "name": "mine",
         "state": "active",
         "source": "runtime",
+        "service": None,
+        "service_seen": None,
         "task": "tasks:welcome",
         "queue": "slow",
         "priority": "high",
@@ -256,8 +260,29 @@ def test_what_the_code_declares_cannot_be_removed_here_and_nothing_else_is(sched
     add(scheduled)
     answer = scheduled.run("cron", "remove", "mine", "nightly", "--yes")
     assert answer.code == Exit.FAILED
-    assert answer.err == "fennelq: schedule 'nightly' is declared in code: remove it there, or pause it\n"
+    assert answer.err == (
+        "fennelq: schedule 'nightly' is declared in code by tasks:shop, whose workers are there: "
+        "remove it there, or pause it\n"
+    )
     assert len(scheduled.ok("cron", "list").rows) == 2
+
+
+def test_what_the_code_declares_tells_its_service_and_when_that_was_there(scheduled: Shop) -> None:
+    said = shown(scheduled, "nightly")
+    assert (said["source"], said["service"]) == ("code", "tasks:shop")
+    seen = datetime.fromisoformat(said["service_seen"])
+    assert abs(datetime.now(UTC) - seen) < timedelta(minutes=2)
+
+
+def test_what_a_service_that_is_gone_has_declared_can_be_removed(scheduled: Shop) -> None:
+    async def leave(app: App) -> None:
+        long_ago = await app.client.ask(census.now()) - 61_000
+        words: list[Word] = ["HSET", AppKeys("shop")["cron:sources"], "seen:tasks:shop", long_ago]
+        await app.client.ask(Command(words, as_is))
+
+    scheduled.do(leave)
+    assert scheduled.ok("cron", "remove", "nightly", "--yes").out == "nightly removed\n"
+    assert scheduled.ok("cron", "list").rows == []
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "resume", "run", "remove"])

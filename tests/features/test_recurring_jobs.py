@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
+from structlog.testing import capture_logs
 
 from fennelq import App, ConfigurationError, ScheduleInfo, Status, UnknownSchedule, current_job
+from fennelq.broker.keys import AppKeys
+from fennelq.broker.verb import Command, as_is
 from tests.features.conftest import MakeApp
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
@@ -378,6 +386,12 @@ async def test_schedules_are_listed_by_name(report: App) -> None:
     assert await names(report) == ["a", "b", "c"]
 
 
+async def test_thousands_of_schedules_are_listed_each_once(report: App) -> None:
+    wanted = [f"s{n:04}" for n in range(1200)]
+    await asyncio.gather(*(add(report, name=name, every=3600) for name in wanted))
+    assert await names(report) == wanted
+
+
 # What is known of it
 
 
@@ -468,6 +482,120 @@ async def test_runs_are_put_off_by_up_to_the_jitter(app: App, runs: Runs) -> Non
     schedule = app.schedules.declared["s"]
     for tick, late in zip(runs.ticks, runs.late_ms, strict=True):
         assert late >= schedule.put_off(tick) - tick
+
+
+# Services
+
+
+SERVICE = """
+from fennelq import App
+
+app = App("shop", redis_url={url!r}, schedule_interval=0.02, heartbeat_interval=0.1)
+
+
+async def work() -> None: ...
+
+
+for name, every in {schedules!r}.items():
+    app.task(name="shop:work")(work).every(every, name=name)
+
+if __name__ == "__main__":
+    print(app.service)
+"""
+
+
+class MakeService(Protocol):
+    """`make_service("orders", report=60)`: the app "shop" of a module of this name, with these schedules."""
+
+    def __call__(self, module: str, **schedules: float) -> App: ...
+
+
+@pytest.fixture
+def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> MakeService:
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(module: str, **schedules: float) -> App:
+        (tmp_path / f"{module}.py").write_text(SERVICE.format(url=redis_url, schedules=schedules))
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        app: App = importlib.import_module(module).app
+        return app
+
+    return make
+
+
+async def test_a_service_of_the_same_app_leaves_the_schedules_of_another_alone(
+    make_service: MakeService,
+) -> None:
+    orders, mails, quiet = (
+        make_service("orders", a=60, b=60),
+        make_service("mails", c=60),
+        make_service("quiet"),
+    )
+    async with orders, mails, quiet:
+        for app in (orders, mails, quiet, orders):
+            async with running(app):
+                await aeventually(partial(has_declared, app))
+        told = {info.name: info.service for info in await orders.schedules.list()}
+    assert told == {"a": "orders:shop", "b": "orders:shop", "c": "mails:shop"}
+
+
+async def has_declared(app: App) -> bool:
+    """Whether a worker of this service has declared all it has to."""
+    keys = AppKeys("shop")
+    words = ["HGET", keys["cron:sources"], f"at:{app.service}"]
+    return bool(await app.client.ask(Command(words, as_is)) == b"done")
+
+
+async def test_of_two_services_that_declare_the_same_name_the_first_has_it(make_service: MakeService) -> None:
+    orders, mails = make_service("orders", report=60), make_service("mails", report=30, other=30)
+    async with orders, mails, running(orders):
+        await aeventually(lambda: says(orders, ["report"]))
+        with capture_logs() as logged:
+            async with running(mails):
+                await aeventually(
+                    lambda: "schedules_of_another_service" in [line["event"] for line in logged]
+                )
+        report = await orders.schedules.get("report")
+    assert (report.service, report.schedule.every_ms) == ("orders:shop", 60_000)
+    assert report.service_seen is not None
+    (told,) = [line for line in logged if line["event"] == "schedules_of_another_service"]
+    assert (told["log_level"], told["schedules"]) == ("warning", {"report": "code:orders:shop"})
+
+
+async def test_what_a_new_version_removes_is_named(make_service: MakeService) -> None:
+    async with make_service("orders", kept=60, vanished=60) as old, running(old):
+        await aeventually(lambda: says(old, ["kept", "vanished"]))
+    with capture_logs() as logged:
+        async with make_service("orders", kept=60) as new, running(new):
+            await aeventually(lambda: says(new, ["kept"]))
+    (told,) = [line for line in logged if line["event"] == "schedules_removed"]
+    assert (told["log_level"], told["service"], told["schedules"]) == ("warning", "orders:shop", ["vanished"])
+
+
+def test_a_service_has_the_same_name_as_a_script_and_in_a_worker(
+    make_service: MakeService, tmp_path: Path
+) -> None:
+    imported = make_service("orders").service
+    for words in (["orders.py"], ["-m", "orders"]):
+        told = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert told.stdout.strip() == imported == "orders:shop"
+
+
+def test_services_that_share_a_function_which_makes_their_apps_are_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "common.py").write_text("from fennelq import App\ndef made(): return App('shop')\n")
+    for module in ("billing", "stock"):
+        (tmp_path / f"{module}.py").write_text("import common\napp = common.made()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    services = [importlib.import_module(module).app.service for module in ("billing", "stock")]
+    assert services == ["billing:shop", "stock:shop"]
+
+
+def test_an_app_made_by_a_function_later_belongs_to_the_module_of_the_function() -> None:
+    assert App("shop").service == f"{__name__}:shop"
 
 
 # After a flush

@@ -29,6 +29,7 @@ NOW = 1_795_000_020_000
 MINUTE = 60_000
 LONGEST = 4.0
 KEYS = AppKeys("shop")
+SERVICE = "shop.tasks:shop"
 LIFETIMES = Lifetimes(600_000, 600_000)
 FAILURE = JobFailure("ValueError", "no such user")
 
@@ -47,17 +48,19 @@ class Fleet:
         self.redis = server.client()
         self.woken = 0
 
-    def joins(self, *schedules: Schedule) -> Ticker:
+    def joins(self, *schedules: Schedule, service: str = SERVICE) -> Ticker:
         """A new executor, whose code declares these."""
 
         def hand() -> None:
             self.woken += 1
 
-        return Ticker("shop", self.broker, lambda: {s.name: s for s in schedules}, hand, lambda: LONGEST)
+        return Ticker(
+            "shop", service, self.broker, lambda: {s.name: s for s in schedules}, hand, lambda: LONGEST
+        )
 
-    async def started(self, *schedules: Schedule) -> Ticker:
+    async def started(self, *schedules: Schedule, service: str = SERVICE) -> Ticker:
         """One that has declared its schedules and looked."""
-        ticker = self.joins(*schedules)
+        ticker = self.joins(*schedules, service=service)
         await self.settled(ticker)
         return ticker
 
@@ -94,7 +97,7 @@ class Fleet:
         return {field: value.decode() for field, value in said.items() if field != "definition"}
 
     async def queued(self, name: str = "report") -> list[int]:
-        waiting = (await self.broker.ask(verbs.queued(KEYS))).get(name, [])
+        waiting = (await self.broker.ask(verbs.queued(KEYS, [name])))[name]
         return [(due - NOW) // MINUTE for due in waiting]
 
     # The life of the last job
@@ -127,7 +130,9 @@ def fleet(broker: Broker, server: Server, server_clock: ServerClock, mail: Queue
 
 
 def complaints(logged: list[EventDict]) -> list[str]:
-    return [f"{line['schedule']}: {line['error']}" for line in logged if line["event"] == "trouble"]
+    """What is told of schedules that cannot be claimed."""
+    stuck = [line for line in logged if line["event"] == "schedules_stuck"]
+    return [f"{', '.join(line['schedules'])}: {line['error']}" for line in stuck]
 
 
 # Looking
@@ -140,7 +145,7 @@ async def test_with_nothing_scheduled_it_sleeps_as_long_as_it_may(fleet: Fleet) 
 
 
 async def test_it_looks_every_five_seconds_however_long_the_lease(fleet: Fleet) -> None:
-    ticker = Ticker("shop", fleet.broker, dict, lambda: None, lambda: 60.0)
+    ticker = Ticker("shop", SERVICE, fleet.broker, dict, lambda: None, lambda: 60.0)
     assert await fleet.settled(ticker) == [5.0]
 
 
@@ -152,7 +157,7 @@ async def test_it_sleeps_until_the_next_is_due(fleet: Fleet) -> None:
 async def test_it_declares_what_the_code_says_and_then_looks_again(fleet: Fleet) -> None:
     ticker = fleet.joins(a_schedule())
     assert await ticker.tick() == 0.0
-    assert await fleet.state() == {"source": "code", "next": str(NOW + MINUTE)}
+    assert await fleet.state() == {"source": f"code:{SERVICE}", "next": str(NOW + MINUTE)}
     assert await ticker.tick() == LONGEST
 
 
@@ -255,7 +260,7 @@ async def test_executors_that_come_back_together_agree_on_what_was_missed(
 async def test_what_was_missed_stays_missed_when_the_one_who_found_out_dies(fleet: Fleet) -> None:
     await fleet.started(a_schedule())
     await fleet.silence(3.5)
-    await fleet.broker.run(verbs.look(KEYS, "dying", again=False, longest_ms=4000))
+    await fleet.broker.run(verbs.look(KEYS, SERVICE, "dying", again=False, longest_ms=4000))
     fleet.time.pass_by(500)
     await fleet.settled(fleet.joins(a_schedule()))
     assert fleet.runs() == []
@@ -264,7 +269,7 @@ async def test_what_was_missed_stays_missed_when_the_one_who_found_out_dies(flee
 async def test_a_tick_that_somebody_saw_and_did_not_live_to_claim_runs(fleet: Fleet) -> None:
     colleague = await fleet.started(a_schedule())
     fleet.time.pass_by(MINUTE)
-    await fleet.broker.run(verbs.look(KEYS, "dying", again=True, longest_ms=4000))
+    await fleet.broker.run(verbs.look(KEYS, SERVICE, "dying", again=True, longest_ms=4000))
     fleet.time.pass_by(900)
     await fleet.settled(colleague)
     assert fleet.runs() == [1]
@@ -441,7 +446,7 @@ async def test_a_tick_queues_behind_those_that_wait_already(fleet: Fleet) -> Non
     await fleet.minutes(1, ticker)
     await fleet.end()
     fleet.time.pass_by(MINUTE)
-    verb = verbs.look(KEYS, "", again=True, longest_ms=4000)
+    verb = verbs.look(KEYS, SERVICE, "", again=True, longest_ms=4000)
     await fleet.broker.run(verb)  # somebody else has the turn
     await ticker.tick()
     assert await fleet.queued() == [2, 3]
@@ -452,7 +457,7 @@ async def test_runs_that_queue_are_bounded(fleet: Fleet) -> None:
     for _ in range(3):
         fleet.time.pass_by(20_000)
         await fleet.settled(ticker)
-    waiting = (await fleet.broker.ask(verbs.queued(KEYS)))["report"]
+    waiting = (await fleet.broker.ask(verbs.queued(KEYS, ["report"])))["report"]
     assert len(waiting) == 1000
     assert int((await fleet.state())["skipped"]) == 1500 - 1 - 1000
 
@@ -538,6 +543,151 @@ async def test_trouble_with_one_schedule_holds_up_no_other(fleet: Fleet, logged:
     assert fleet.runs("a") == [2]
 
 
+# Those that cannot be claimed
+
+
+async def unreadable(fleet: Fleet, number: int, first_ms: int = NOW + 1) -> list[str]:
+    """So many schedules that only a later version can read; answers their names."""
+    names = [f"later{n:04}" for n in range(number)]
+    for name in names:
+        strange = a_schedule(name).to_wire()[:-1] + b',"shards":4}'
+        await fleet.broker.run(verbs.schedule(KEYS, "put", name, strange, first_ms))
+    return names
+
+
+async def test_a_readable_schedule_runs_on_time_behind_hundreds_that_cannot_be_read(fleet: Fleet) -> None:
+    ticker = await fleet.started(a_schedule())
+    await unreadable(fleet, 250)
+    for minute in range(1, 5):
+        fleet.time.stop_at(NOW + minute * MINUTE)
+        await fleet.settled(ticker)
+        assert fleet.runs() == [*range(1, minute + 1)]
+
+
+async def test_between_two_passes_what_comes_due_is_found_at_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "monotonic", lambda: 1000.0)
+    ticker = await fleet.started(a_schedule())
+    await unreadable(fleet, 250)
+    fleet.time.pass_by(1000)
+    assert await fleet.settled(ticker) == [1.0]
+    fleet.time.stop_at(NOW + MINUTE)
+    assert await ticker.tick() == 0.0
+    assert fleet.runs() == [1]
+
+
+async def test_the_more_are_passed_over_the_less_often(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = 1000.0
+    monkeypatch.setattr(clock, "monotonic", lambda: passed)
+    ticker = await fleet.started()
+    await unreadable(fleet, 250)
+    fleet.time.pass_by(1000)
+    looks = [await looks_until_it_sleeps(ticker)]
+    for _ in range(4):
+        passed += 0.25
+        looks.append(await looks_until_it_sleeps(ticker))
+    assert looks == [3, 1, 3, 1, 3]
+
+
+async def looks_until_it_sleeps(ticker: Ticker) -> int:
+    number = 1
+    while await ticker.tick() == 0.0:
+        number += 1
+    return number
+
+
+async def test_those_that_cannot_be_read_run_when_a_worker_comes_that_can(fleet: Fleet) -> None:
+    old = await fleet.started()
+    names = await unreadable(fleet, 250, NOW + MINUTE)
+    fleet.time.pass_by(MINUTE)
+    before = [await fleet.state(name) for name in names]
+    await fleet.settled(old)
+    assert [await fleet.state(name) for name in names] == before
+    newer = fleet.joins()
+    newer.read = later_version
+    await fleet.settled(newer)
+    assert [fleet.runs(name) for name in names] == [[1]] * 250
+    fleet.time.pass_by(MINUTE)
+    await asyncio.gather(fleet.settled(old), fleet.settled(newer))
+    assert [fleet.runs(name) for name in names] == [[1, 2]] * 250
+
+
+def later_version(definition: bytes) -> Schedule:
+    """Reads what a later version has written."""
+    return Schedule.from_wire(definition.replace(b',"shards":4', b""))
+
+
+async def test_it_says_which_it_cannot_claim_once_a_minute(
+    fleet: Fleet, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 1000.0
+    monkeypatch.setattr(clock, "monotonic", lambda: passed)
+    ticker = await fleet.started()
+    names = await unreadable(fleet, 130)
+    fleet.time.pass_by(1000)
+
+    def told() -> list[tuple[object, object]]:
+        return [(line["schedules"], line["number"]) for line in logged if line["event"] == "schedules_stuck"]
+
+    for _ in range(50):
+        passed += 1
+        await fleet.settled(ticker)
+    assert told() == [(names[:20], 130)]
+    assert [line["log_level"] for line in logged if line["event"] == "schedules_stuck"] == ["warning"]
+    await fleet.broker.run(verbs.schedule(KEYS, "put", "another", b"what?", NOW + 1))
+    for _ in range(5):
+        passed += 1
+        await fleet.settled(ticker)
+    assert told()[1:] == [(["another"], 1)]
+    passed += 60
+    await fleet.settled(ticker)
+    assert told()[2:] == [(sorted([*names, "another"])[:20], 131)]
+
+
+async def test_claims_that_fail_again_and_again_hold_up_no_other(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 1000.0
+    monkeypatch.setattr(clock, "monotonic", lambda: passed)
+    ticker = await fleet.started(a_schedule("z"), *(a_schedule(f"s{n}") for n in range(150)))
+    await fleet.minutes(1, ticker)
+    while await fleet.arrive():
+        pass
+    records = [fleet.mail.record(f"cron.s{n}.{NOW + MINUTE}") for n in range(150)]
+    kept = [cast("bytes", fleet.redis.dump(record)) for record in records]
+    for record in records:
+        fleet.redis.set(record, "what?")
+    await fleet.minutes(1, ticker)
+    assert fleet.runs("z") == [2]
+    assert [fleet.runs(f"s{n}") for n in range(150)] == [[]] * 150
+    for record, content in zip(records, kept, strict=True):
+        fleet.redis.restore(record, 0, content, replace=True)
+    passed += 1
+    await fleet.settled(ticker)
+    assert [fleet.runs(f"s{n}") for n in range(150)] == [[2]] * 150
+
+
+async def test_a_claim_that_can_never_succeed_does_not_keep_it_busy(
+    fleet: Fleet, logged: list[EventDict]
+) -> None:
+    ticker = await fleet.started(a_schedule("a"), a_schedule("b"))
+    fleet.redis.hset(KEYS.schedule("a"), "next", f"0{NOW + MINUTE}")
+    fleet.time.pass_by(MINUTE)
+    await fleet.settled(ticker)
+    assert (fleet.runs("a"), fleet.runs("b")) == ([], [1])
+    (complaint,) = complaints(logged)
+    assert complaint.startswith("a: ValueError: the claim is refused")
+
+
+async def test_a_schedule_with_much_to_catch_up_among_the_stuck_is_caught_up(fleet: Fleet) -> None:
+    schedule = a_schedule(catchup="all:1000")
+    await fleet.started(schedule)
+    await unreadable(fleet, 150)
+    await fleet.silence(1000.5, fleet.joins(schedule))
+    assert fleet.runs() == [*range(1, 1001)]
+
+
 async def test_trouble_costs_one_tick(fleet: Fleet) -> None:
     ticker = await fleet.started(a_schedule())
     due = cast("bytes", fleet.redis.dump(KEYS["cron:due"]))
@@ -591,7 +741,7 @@ async def test_an_older_version_asks_again_now_and_then_and_says_so_once(
     fleet.time.pass_by(MINUTE)
     passed += 11
     assert await early.tick() == 0.0
-    assert (await fleet.broker.run(verbs.look(KEYS, "", again=True, longest_ms=1))).version != ""
+    assert (await fleet.broker.run(verbs.look(KEYS, SERVICE, "", again=True, longest_ms=1))).version != ""
     assert await fleet.settled(early) == [LONGEST]
     assert (await fleet.state())["next"] == str(NOW + 2 * MINUTE)
 
@@ -643,3 +793,100 @@ def test_a_job_that_has_never_begun_has_failed_at_no_time() -> None:
     before = JobInfo(id="mail:1", task="a:b", queue="mail", status=Status.DEAD, error=FAILURE)
     claim = decide(schedule, seen(schedule, MINUTE), look(MINUTE), busy=False, before=before)
     assert (claim.last_error, claim.last_error_ms) == ("ValueError: no such user", None)
+
+
+# Services
+
+
+async def test_a_second_service_removes_nothing_of_the_first(fleet: Fleet, logged: list[EventDict]) -> None:
+    shop = await fleet.started(a_schedule())
+    other = await fleet.started(service="billing.tasks:shop")
+    await fleet.minutes(2, shop, other)
+    assert fleet.runs() == [1, 2]
+    assert [line for line in logged if line["log_level"] == "warning"] == []
+
+
+async def test_a_removal_names_what_it_removes(fleet: Fleet, logged: list[EventDict]) -> None:
+    await fleet.started(a_schedule("a"), a_schedule("b"), a_schedule("c"))
+    await fleet.started(a_schedule("b"))
+    (told,) = [line for line in logged if line["event"] == "schedules_removed"]
+    assert (told["log_level"], told["service"], sorted(told["schedules"])) == ("warning", SERVICE, ["a", "c"])
+
+
+async def test_a_service_is_told_which_names_belong_to_another(fleet: Fleet, logged: list[EventDict]) -> None:
+    await fleet.started(a_schedule("a"), a_schedule("same"))
+    theirs = a_schedule("a", every_ms=1000), a_schedule("same"), a_schedule("b")
+    other = await fleet.started(*theirs, service="billing.tasks:shop")
+    await fleet.minutes(1, other)
+    (told,) = [line for line in logged if line["event"] == "schedules_of_another_service"]
+    assert (told["log_level"], told["service"]) == ("warning", "billing.tasks:shop")
+    assert (told["schedules"], told["number"]) == ({"a": f"code:{SERVICE}"}, 1)
+    assert [fleet.runs(name) for name in ("a", "same", "b")] == [[1], [1], [1]]
+
+
+async def test_it_gets_the_name_when_the_other_service_is_gone(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 1000.0
+    monkeypatch.setattr(clock, "monotonic", lambda: passed)
+    await fleet.started(a_schedule(every_ms=3_600_000))
+    other = await fleet.started(a_schedule(), service="billing.tasks:shop")
+    passed += 10
+    fleet.time.pass_by(MINUTE // 2)
+    await fleet.settled(other)
+    assert (await fleet.state())["source"] == f"code:{SERVICE}"
+    passed += 10
+    fleet.time.pass_by(MINUTE // 2)
+    await fleet.settled(other)
+    assert (await fleet.state())["source"] == "code:billing.tasks:shop"
+    await fleet.minutes(1, other)
+    assert fleet.runs() == [2]
+
+
+async def test_a_declaration_that_fails_keeps_no_schedule_from_running(
+    fleet: Fleet, logged: list[EventDict]
+) -> None:
+    await fleet.broker.run(verbs.schedule(KEYS, "put", "due", a_schedule("due").to_wire(), NOW + MINUTE))
+    fleet.redis.set(KEYS.schedule("broken"), "what?")
+    ticker = await fleet.started(a_schedule("broken"))
+    await fleet.minutes(1, ticker)
+    assert fleet.runs("due") == [1]
+    (told,) = [line for line in logged if line["event"] == "trouble"]
+    assert told["what"] == "declaring schedules"
+    fleet.redis.delete(KEYS.schedule("broken"))
+    await fleet.minutes(1, ticker)
+    assert (await fleet.state("broken"))["source"] == f"code:{SERVICE}"
+
+
+async def test_thousands_of_schedules_are_declared_a_page_per_tick_while_others_run(fleet: Fleet) -> None:
+    await fleet.broker.run(
+        verbs.schedule(KEYS, "put", "due", a_schedule("due", catchup="last").to_wire(), NOW)
+    )
+    many = [a_schedule(f"s{n:04}") for n in range(1050)]
+    ticker = fleet.joins(*many)
+    assert await ticker.tick() == 0.0
+    assert fleet.redis.scard(KEYS["cron:names"]) == 101
+    assert fleet.runs("due") == [0]
+    for _ in range(10):
+        assert await ticker.tick() == 0.0
+    assert fleet.redis.scard(KEYS["cron:names"]) == 1051
+    assert await ticker.tick() > 0.0
+
+
+async def test_large_schedules_are_declared_a_megabyte_at_a_time(fleet: Fleet) -> None:
+    large = b'[["%s"],{}]' % (b"x" * 400_000)
+    ticker = fleet.joins(*(a_schedule(f"s{n}", args=large) for n in range(5)))
+    sizes = list[int]()
+    for _ in range(3):
+        await ticker.tick()
+        sizes.append(fleet.redis.scard(KEYS["cron:names"]))
+    assert sizes == [2, 4, 5]
+
+
+async def test_executors_that_start_together_declare_thousands_together(fleet: Fleet) -> None:
+    many = [a_schedule(f"s{n:03}") for n in range(450)]
+    tickers = [fleet.joins(*many) for _ in range(4)]
+    for _ in range(7):
+        await asyncio.gather(*(ticker.tick() for ticker in tickers))
+    assert fleet.redis.scard(KEYS["cron:names"]) == 450
+    assert await fleet.settled(*tickers) == [LONGEST] * 4

@@ -1,40 +1,154 @@
--- declare: makes the schedules in Redis those that the code declares.
+-- declare: makes the schedules of one service in Redis those that its code declares, a page per call.
+--
+-- Schedules belong to the service that declares them: only that service changes or removes them. A name that another
+-- service has declared is left to it while it is there; it is noted in `cron:denied` and declared `again` now and then.
 --
 -- Each version of the code is known by the digest of all it declares. Two versions may run at once during a deploy: the
 -- one that came later holds, and an older one that restarts changes nothing. It takes over again (a rollback) once the
 -- later one has not looked for `patience`.
 --
--- New schedules are added, changed ones changed, vanished ones removed. A paused one stays paused; those made at run time
--- are left alone, unless the code now declares their name.
+-- The first call of a version opens a round. Pages follow in order, and `at` says where a page begins; the script knows
+-- how far the round has come, so any executor of this version can go on where another one stopped, and a page that comes
+-- twice or out of order writes nothing. Once another version holds, further pages of this one are refused. Only when all
+-- `total` schedules are declared does the round remove, a page at a time as well, what belongs to an earlier round: a
+-- round that was broken off has removed nothing. New schedules are added, changed ones changed, vanished ones removed.
+-- A paused one stays paused; those made at run time are left alone, unless the code now declares their name.
 --
--- Answers 1 when the schedules are now this version's · 0 when a later version holds.
+-- A fennelq from before there were services wrote all schedules of the code as one set. If this service declares one of
+-- them, with the same task, the set is its own: it takes it over and removes what has vanished from it. In `cron:meta` it
+-- then follows as the version that came later, so that workers with the older fennelq change nothing during the deploy.
 --
---@keys cron:due, cron:meta, cron:versions, cron:names, cron:queued
---@args prefix, digest, patience
+-- Answers {'held', 0, {}} when a later version holds · {'open', where the next page begins, names of the removed} ·
+-- {'done', total, names of the removed}.
+--
+--@keys cron:due, cron:meta, cron:versions, cron:names, cron:queued, cron:sources, cron:known
+--@args prefix, service, digest, patience, total, at
 --@each name, definition, next_due
---@include now, cron
+--@include now, cron, services
 --@flags allow-oom
 
-local VERSIONS = 50
+local VERSIONS, PAGE = 50, 100
+local KNOWN = 1000
 
-local known = redis.call('HMGET', cron_meta, 'digest', 'heard')
-local current, silence = known[1], math.abs(now - (tonumber(known[2]) or 0))
+local mine = CODE .. service
+local function of(what) return what .. ':' .. service end
+local function set(what, value) redis.call('HSET', cron_sources, of(what), value) end
 
-if current ~= digest and redis.call('ZSCORE', cron_versions, digest) and silence < tonumber(patience) then return 0 end
+local known = redis.call('HMGET', cron_sources, of('digest'), of('heard'), of('legacy'), of('at'), of('round'))
+local holder, legacy, reached, round = known[1], known[3], known[4], known[5]
+local current = redis.call('HGET', cron_meta, 'digest') or ''
 
-redis.call('HSET', cron_meta, 'digest', digest, 'heard', stamp)
-if current == digest then return 1 end
-redis.call('ZADD', cron_versions, 'NX', stamp, digest)
-redis.call('ZREMRANGEBYRANK', cron_versions, 0, -VERSIONS - 1)
-
-local declared = {}
-for i = first, #ARGV, stride do
-  local name = ARGV[i]
-  declared[name] = true
-  put(name, ARGV[i + 1], ARGV[i + 2], 'code')
+-- Towards workers with a fennelq from before there were services.
+local function hold_legacy()
+  redis.call('HSET', cron_meta, 'digest', digest, 'heard', stamp)
+  redis.call('ZADD', cron_versions, 'NX', stamp, digest)
+  redis.call('ZREMRANGEBYRANK', cron_versions, 0, -VERSIONS - 1)
+  current = digest
 end
-for _, name in ipairs(redis.call('SMEMBERS', cron_names)) do
-  if not declared[name] and redis.call('HGET', state_of(name), 'source') == 'code' then remove(name) end
+
+local function open()
+  redis.call('ZADD', cron_known, 'NX', stamp, digest .. ' ' .. service)
+  redis.call('ZREMRANGEBYRANK', cron_known, 0, -KNOWN - 1)
+  if holder and holder == current then hold_legacy() end
+  round, reached = redis.call('HINCRBY', cron_sources, of('round'), 1), '0'
+  set('digest', digest)
+  set('at', reached)
+  set('legacy', current)
+  redis.call('DEL', denied_to(service))
 end
+
+-- Takes over what a fennelq from before there were services has declared, and is this service's, as the task tells.
+local function adopts(definition, other)
+  if decoded(definition).task ~= decoded(other).task then return current == digest end
+  if current ~= digest then
+    if redis.call('ZSCORE', cron_versions, digest) and is_there(LEGACY) then return false end
+    hold_legacy()
+    set('legacy', current)
+  end
+  set('sweep', '0')
+  return true
+end
+
+-- Whether the schedule belongs to another service that is there.
+local function is_kept(definition, source, other)
+  if not is_of_code(source) or source == mine then return false end
+  if source == LEGACY and adopts(definition, other) or not is_there(source) then
+    declares_anew(source)
+    return false
+  end
+  return true
+end
+
+local changed = false
+local function declare(name, definition, next_due)
+  local state = redis.call('HMGET', state_of(name), 'source', 'definition')
+  if is_kept(definition, state[1], state[2]) then
+    -- The same schedule, declared twice, is nothing to complain about.
+    redis.call('HSET', denied_to(service), name, state[2] == definition and '' or state[1])
+    return
+  end
+  put(name, definition, next_due, mine)
+  redis.call('ZADD', schedules_of(service), round, name)
+  redis.call('HDEL', denied_to(service), name)
+  changed = true
+end
+
+local removed = {}
+local function forget(name)
+  removed[#removed + 1] = name
+  remove(name)
+end
+
+-- What belongs to an earlier round; true when nothing does any more.
+local function sweep_own()
+  local page = redis.call('ZRANGEBYSCORE', schedules_of(service), '-inf', '(' .. round, 'LIMIT', 0, PAGE)
+  for _, name in ipairs(page) do
+    if redis.call('HGET', state_of(name), 'source') == mine then
+      forget(name)
+    else
+      redis.call('ZREM', schedules_of(service), name)
+    end
+  end
+  return #page < PAGE
+end
+
+-- What has vanished from the set that was taken over; true when all names have been gone through.
+local function sweep_legacy()
+  local cursor = redis.call('HGET', cron_sources, of('sweep'))
+  if not cursor then return true end
+  local page = redis.call('SSCAN', cron_names, cursor, 'COUNT', PAGE)
+  for _, name in ipairs(page[2]) do
+    local vanished = redis.call('HGET', state_of(name), 'source') == LEGACY
+    if vanished and redis.call('HEXISTS', denied_to(service), name) == 0 then forget(name) end
+  end
+  set('sweep', page[1])
+  if page[1] == '0' then redis.call('HDEL', cron_sources, of('sweep')) end
+  return page[1] == '0'
+end
+
+if holder and holder ~= digest and redis.call('ZSCORE', cron_known, digest .. ' ' .. service) and recent(known[2]) then
+  return {'held', 0, removed}
+end
+if holder ~= digest or legacy ~= current then open() end
+set('heard', stamp)
+set('seen', stamp)
+
+if at == reached or at == 'again' then
+  for i = first, #ARGV, stride do declare(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+end
+if at == reached then
+  reached = string.format('%.0f', at + (#ARGV - first + 1) / stride)
+  set('at', reached)
+end
+if reached == 'done' then
+  if changed then tell() end
+  if not redis.call('HGET', cron_sources, of('sweep')) then return {'done', tonumber(total), removed} end
+  -- What was declared again has brought a set from before there were services along.
+  reached = total
+  set('at', reached)
+end
+if reached ~= total then return {'open', tonumber(reached), removed} end
+if not (sweep_own() and sweep_legacy()) then return {'open', tonumber(total), removed} end
+set('at', 'done')
 tell()
-return 1
+return {'done', tonumber(total), removed}

@@ -8,12 +8,17 @@
 -- Hand-overs that somebody has left behind, and runs that queue until the one before has ended, which has to be asked of
 -- another slot, are looked after in turns: one executor every now and then, not the whole fleet at once.
 --
--- Answers {now, awake, the version that declares, ms to the next due time or -1, hand-overs waiting, schedules whose runs
--- queue, your turn 0/1, the due schedules, some of those whose runs queue}; of each schedule its name, definition, next,
--- last job, whether that is still on its way, the runs that queue.
+-- Due schedules come in pages, the longest due first. Those that an executor cannot claim stay due, for others that can:
+-- it asks for what comes after them, from the time and the name of the last one on the page before.
 --
---@keys cron:due, cron:meta, cron:queued, out
---@args prefix, version, again, longest, limit
+-- Answers {now, awake, the version that declares, ms to the next due time or -1, hand-overs waiting, schedules whose runs
+-- queue, your turn 0/1, the due schedules, some of those whose runs queue, how many schedules another service keeps from
+-- this one, whether more are due 0/1, time and name of the last on this page}; of each schedule its name, definition,
+-- next, last job, whether that is still on its way, the runs that queue. The version is '' while this one has something
+-- to declare: it has not declared all, or a fennelq from before there were services has declared since.
+--
+--@keys cron:due, cron:meta, cron:queued, cron:sources, out
+--@args prefix, service, version, again, longest, limit, after, after_name
 --@include now, cron
 --@flags allow-oom
 
@@ -27,16 +32,31 @@ local function about(name)
   return f, {name, f[1], f[2], job, redis.call('HEXISTS', out, job), redis.call('HGET', cron_queued, name) or ''}
 end
 
-local due, bytes = {}, 0
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', cron_due, '-inf', now, 'LIMIT', 0, limit)) do
+-- How many of the due ones come before this page.
+local function passed_over()
+  if after == '' then return 0 end
+  if redis.call('ZSCORE', cron_due, after_name) == after then return redis.call('ZRANK', cron_due, after_name) + 1 end
+  return redis.call('ZCOUNT', cron_due, '-inf', '(' .. after)
+end
+
+local place = passed_over()
+local page = redis.call('ZRANGE', cron_due, place, place + limit, 'WITHSCORES')
+local due, bytes, more, last, last_name = {}, 0, 0, '', ''
+for i = 1, #page, 2 do
+  local name = page[i]
+  if tonumber(page[i + 1]) > now then break end
+  if i > 2 * limit or bytes > BYTES then
+    more = 1
+    break
+  end
   local f, said = about(name)
   if f[1] and string.match(f[2] or '', '^%d+$') then
     due[#due + 1] = said
-    bytes = bytes + #f[1]
+    bytes = bytes + #f[1] + #said[6]
   else
     redis.call('ZREM', cron_due, name)
   end
-  if bytes > BYTES then break end
+  last, last_name = page[i + 1], name
 end
 
 local head, wait = redis.call('ZRANGEBYSCORE', cron_due, '(' .. stamp, '+inf', 'WITHSCORES', 'LIMIT', 0, 1), -1
@@ -53,18 +73,30 @@ back = math.min(math.max(broken and 0 or back, now + pause), now + GONE)
 redis.call('HSET', cron_meta, 'seen', stamp, 'back', string.format('%.0f', back), 'awake', string.format('%.0f', awake))
 if known[1] == version then redis.call('HSET', cron_meta, 'heard', stamp) end
 
+local mine = redis.call('HMGET', cron_sources, 'digest:' .. service, 'at:' .. service, 'legacy:' .. service)
+local holder = mine[1] or ''
+if mine[1] then redis.call('HSET', cron_sources, 'seen:' .. service, stamp) end
+if holder == version then
+  redis.call('HSET', cron_sources, 'heard:' .. service, stamp)
+  if mine[2] ~= 'done' or mine[3] ~= (known[1] or '') then holder = '' end
+end
+
 local handing, queued, turn, waiting = redis.call('HLEN', out), redis.call('HLEN', cron_queued), 0, {}
 if handing + queued > 0 and math.abs(now - (tonumber(known[5]) or 0)) >= TURN then
   turn = 1
   redis.call('HSET', cron_meta, 'turn', stamp)
+  bytes = 0
   for _, name in ipairs(redis.call('HRANDFIELD', cron_queued, limit)) do
     local f, said = about(name)
     if not f[1] then
       redis.call('HDEL', cron_queued, name)
     elseif f[4] ~= '1' then
       waiting[#waiting + 1] = said
+      bytes = bytes + #f[1] + #said[6]
     end
+    if bytes > BYTES then break end
   end
 end
 
-return {now, awake, known[1] or '', wait, handing, queued, turn, due, waiting}
+local denied = redis.call('HLEN', denied_to(service))
+return {now, awake, holder, wait, handing, queued, turn, due, waiting, denied, more, last, last_name}

@@ -2,20 +2,21 @@
 --
 -- put: add it or change it to `value`. pause, resume: a resumed one goes on with the time given, what it missed is
 -- missed. remove: forget it. run: the job `value` of it was sent by hand; it is the one to wait for unless `value` is ''.
--- Schedules that the code declares can be paused and run, but only the code changes or removes them.
+-- Schedules that the code declares can be paused and run, but only the code changes or removes them; one can be removed
+-- once no worker of its service has looked for `patience`. It comes back if the service does, and still declares it.
 --
 -- Answers 1 done · 0 no such schedule · -1 it is the code's.
 --
---@keys cron:due, cron:names, cron:queued
---@args prefix, verb, name, value, next_due
---@include now, cron
+--@keys cron:due, cron:meta, cron:names, cron:queued, cron:sources
+--@args prefix, verb, name, value, next_due, patience
+--@include now, cron, services
 --@flags allow-oom
 
 local state = state_of(name)
 local source = redis.call('HGET', state, 'source')
 
 local function change()
-  if source == 'code' and (verb == 'put' or verb == 'remove') then return -1 end
+  if is_of_code(source) and (verb == 'put' or verb == 'remove' and is_there(source)) then return -1 end
   if verb == 'put' then
     put(name, value, next_due, 'runtime')
   elseif not source then
@@ -26,6 +27,7 @@ local function change()
   elseif verb == 'resume' then
     if redis.call('HDEL', state, 'paused') == 1 then set_next(name, next_due) end
   elseif verb == 'remove' then
+    declares_anew(source)
     remove(name)
   else
     redis.call('HSET', state, 'last_run', stamp)

@@ -18,8 +18,16 @@ from fennelq.model.schedule import Schedule
 HANDED_KEPT_MS = 24 * 3_600_000
 """How long the record of a handed job stays at least, so that a repeated hand-over finds it."""
 
+PATIENCE_MS = 60_000
+"""How long a version of a service, or a service, may be silent before another one takes over its schedules."""
+
+MOST_DECLARED = 100
+MOST_DECLARED_BYTES = 1 << 20
+"""A declaration comes in pages of at most so many schedules and bytes, so that no call blocks the server for long."""
+
 _HANDED = ("priority", "at_ms", "expires_ms", "max_deliveries", "keep_ms")
 _PAGE = 50
+_NAMES = 1000
 
 Change = Literal["put", "pause", "resume", "remove", "run"]
 
@@ -37,6 +45,25 @@ class Seen(NamedTuple):
     """The runs that wait for the last job to end, as they were written."""
 
 
+class Position(NamedTuple):
+    """Of a due schedule among the others."""
+
+    due: str
+    """Its time, as Redis wrote it."""
+    name: bytes
+
+
+class Declared(NamedTuple):
+    """How far the declaration of a service has come."""
+
+    state: Literal["held", "open", "done"]
+    """`held`: a later version holds, nothing was written. `open`: there is more to declare, or to remove."""
+    at: int
+    """Where the next page begins."""
+    removed: list[str]
+    """Schedules of this service that its code declares no more."""
+
+
 class Look(NamedTuple):
     """What there is to do about recurring jobs."""
 
@@ -44,7 +71,7 @@ class Look(NamedTuple):
     awake_ms: int
     """Since when somebody has been looking. Ticks up to then that nobody has claimed were missed."""
     version: str
-    """Which version of the code declares; empty when none has."""
+    """Which version of this service's code holds; empty when none does, or this one has something to declare."""
     wait_ms: int
     """Until the next schedule is due; -1 when none is."""
     handing: int
@@ -56,6 +83,12 @@ class Look(NamedTuple):
     due: list[Seen]
     waiting: list[Seen]
     """Some of the schedules with runs that wait, when it is this process's turn."""
+    denied: int = 0
+    """Schedules of this service whose names belong to another one."""
+    more: bool = False
+    """Whether more are due, after this page."""
+    last: Position | None = None
+    """The last one on this page."""
 
 
 class Claim(NamedTuple):
@@ -107,20 +140,42 @@ def job_by_hand(schedule: Schedule) -> AnyJob:
 
 
 def declare(
-    keys: AppKeys, digest: str, patience_ms: int, schedules: Iterable[tuple[str, bytes, int | None]]
-) -> Verb[int]:
-    """Make these (name, definition, next) the schedules of the code. Answers 0 when a later version of it holds."""
+    keys: AppKeys,
+    service: str,
+    digest: str,
+    patience_ms: int,
+    schedules: Iterable[tuple[str, bytes, int | None]],
+    *,
+    at: int | Literal["again"],
+    total: int,
+) -> Verb[Declared]:
+    """Make these (name, definition, next) schedules of this service: a page of `total`, which begins `at`.
+
+    All executors of a version must declare the same schedules in the same order. `again` declares some that another
+    service has kept from this one.
+    """
     arrow = script("declare")
-    args: list[Word] = [keys.prefix, digest, patience_ms]
+    args: list[Word] = [keys.prefix, service, digest, patience_ms, total, at]
     for name, definition, next_ms in schedules:
         args += (name, definition, _moment(next_ms))
-    return Verb(arrow, arrow.of(keys), args, int)
+    return Verb(arrow, arrow.of(keys), args, _declared)
 
 
-def look(keys: AppKeys, version: str, *, again: bool, longest_ms: int, limit: int = 100) -> Verb[Look]:
-    """What is due. `again`: this process has looked before. `longest_ms`: it looks again after that at the latest."""
+def look(
+    keys: AppKeys,
+    service: str,
+    version: str,
+    *,
+    again: bool,
+    longest_ms: int,
+    limit: int = 100,
+    after: Position | None = None,
+) -> Verb[Look]:
+    """What is due, a page. `again`: this process has looked before. `longest_ms`: it looks again after that at the
+    latest. `after`: leave out what comes up to there."""
     arrow = script("look")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, version, int(again), longest_ms, limit], _look)
+    args = [keys.prefix, service, version, int(again), longest_ms, limit, *(after or ("", ""))]
+    return Verb(arrow, arrow.of(keys), args, _look)
 
 
 def tick(keys: AppKeys, claim: Claim) -> Verb[bool]:
@@ -160,16 +215,17 @@ def schedule(
     """What people do to a schedule: 1 done, 0 no such schedule, -1 it is the code's. `value` is its definition to be
     put, or the id of the job that was sent by hand."""
     arrow = script("schedule")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, what, name, value, _moment(next_ms)], int)
+    args: list[Word] = [keys.prefix, what, name, value, _moment(next_ms), PATIENCE_MS]
+    return Verb(arrow, arrow.of(keys), args, int)
 
 
-def names(keys: AppKeys) -> Command[list[str]]:
-    """Every schedule."""
+def names(keys: AppKeys, cursor: str = "0") -> Command[tuple[str, list[str]]]:
+    """A page of all schedules, and where the next begins: "0" after the last. A name may come twice."""
 
-    def read(reply: Any) -> list[str]:
-        return sorted(text(name) for name in reply)
+    def read(reply: Any) -> tuple[str, list[str]]:
+        return text(reply[0]), [text(name) for name in reply[1]]
 
-    return Command(["SMEMBERS", keys["cron:names"]], read)
+    return Command(["SSCAN", keys["cron:names"], cursor, "COUNT", _NAMES], read)
 
 
 def state(keys: AppKeys, name: str) -> Command[dict[str, bytes]]:
@@ -181,13 +237,33 @@ def state(keys: AppKeys, name: str) -> Command[dict[str, bytes]]:
     return Command(["HGETALL", keys.schedule(name)], read)
 
 
-def queued(keys: AppKeys) -> Command[Mapping[str, list[int]]]:
-    """Schedule → the ticks whose runs wait for the one before them."""
+def queued(keys: AppKeys, names: Sequence[str]) -> Command[Mapping[str, list[int]]]:
+    """Of these schedules, the ticks whose runs wait for the one before them."""
 
     def read(reply: Any) -> Mapping[str, list[int]]:
-        return {text(reply[i]): runs_of(reply[i + 1]) for i in range(0, len(reply), 2)}
+        return {name: runs_of(raw or b"") for name, raw in zip(names, reply, strict=True)}
 
-    return Command(["HGETALL", keys["cron:queued"]], read)
+    return Command(["HMGET", keys["cron:queued"], *names], read)
+
+
+def denied(keys: AppKeys, service: str) -> Command[dict[str, str]]:
+    """Schedule of this service → the source it belongs to; empty when both declare the same."""
+
+    def read(reply: Any) -> dict[str, str]:
+        return {text(reply[i]): text(reply[i + 1]) for i in range(0, len(reply), 2)}
+
+    return Command(["HGETALL", keys.denied(service)], read)
+
+
+def service_seen(keys: AppKeys, service: str) -> Command[int | None]:
+    """When a worker of this service has looked last, by the server's clock. None: never, as far as is known."""
+
+    def read(reply: Any) -> int | None:
+        return int(reply) if reply else None
+
+    if not service:
+        return Command(["HGET", keys["cron:meta"], "heard"], read)
+    return Command(["HGET", keys["cron:sources"], f"seen:{service}"], read)
 
 
 def runs_of(raw: bytes) -> list[int]:
@@ -205,8 +281,13 @@ def handed(keys: AppKeys, ids: Sequence[str]) -> Command[int]:
     return Command(["HDEL", keys["out"], *ids], int)
 
 
+def _declared(reply: Any) -> Declared:
+    state, at, removed = reply
+    return Declared(cast("Any", text(state)), int(at), [text(name) for name in removed])
+
+
 def _look(reply: Any) -> Look:
-    now, awake, version, wait, handing, queued, turn, due, waiting = reply
+    now, awake, version, wait, handing, queued, turn, due, waiting, denied, more, last, last_name = reply
     return Look(
         int(now),
         int(awake),
@@ -217,6 +298,9 @@ def _look(reply: Any) -> Look:
         turn == 1,
         [_seen(said) for said in due],
         [_seen(said) for said in waiting],
+        int(denied),
+        more == 1,
+        Position(text(last), last_name) if last else None,
     )
 
 
