@@ -205,23 +205,23 @@ def _conflicts(settings: Settings) -> Iterator[str]:
     # An executor sweeps only while its last heartbeat is younger than half a lease; a sixth is left for the round trip.
     if settings.beat > lease / 3:
         yield (
-            f"setting heartbeat_interval: {settings.beat:g} s is too long for lease, {lease:g} s: executors would never "
-            f"take over the jobs of one that died. It may be at most a third of lease, {_down(lease / 3)} s: "
-            "lower heartbeat_interval or raise lease"
+            f"setting heartbeat_interval: {settings.beat:g} s is too long for lease, {lease:g} s: "
+            "executors would never take over the jobs of one that died. "
+            f"It may be at most a third of lease, {_down(lease / 3)} s: lower heartbeat_interval or raise lease"
         )
     if settings.maintenance > lease:
         yield (
-            f"setting maintenance_interval: {settings.maintenance:g} s is longer than lease, {lease:g} s: the jobs of a "
-            "dead executor would wait for more than two leases. "
+            f"setting maintenance_interval: {settings.maintenance:g} s is longer than lease, {lease:g} s: "
+            "the jobs of a dead executor would wait for more than two leases. "
             f"It may be at most lease, {lease:g} s: lower maintenance_interval or raise lease"
         )
     kept = max(settings.record_ttl, settings.tombstone_ttl)
     if kept <= 2 * settings.enqueue_timeout:
         yield (
             f"setting tombstone_ttl: {settings.tombstone_ttl:g} s is too short for enqueue_timeout, "
-            f"{settings.enqueue_timeout:g} s: a call that is sent again after a lost reply would make a second job when "
-            "the record of the first is gone. tombstone_ttl or record_ttl must be more than twice enqueue_timeout, "
-            f"{2 * settings.enqueue_timeout:g} s: raise tombstone_ttl or lower enqueue_timeout"
+            f"{settings.enqueue_timeout:g} s: a call that is sent again after a lost reply would make a second job "
+            "when the record of the first is gone. tombstone_ttl or record_ttl must be more than twice "
+            f"enqueue_timeout, {2 * settings.enqueue_timeout:g} s: raise tombstone_ttl or lower enqueue_timeout"
         )
 
 

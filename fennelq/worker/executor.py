@@ -181,7 +181,7 @@ class Executor:
             settings=settings,
             lifetimes=app.lifetimes,
             steady=lambda: self.heartbeat.steady,
-            beaten=lambda: self.heartbeat.beaten(),
+            beaten=self.heartbeat.beaten,
             deaths=lambda: here.deaths,
         )
         recycler = Recycler(

@@ -44,8 +44,8 @@ class Beaten(NamedTuple):
     """Our monotonic clock before and after it: the server read its own clock in between."""
 
     def jump_since(self, before: Beaten) -> float:
-        """Seconds by which the server's clock has moved more (or, below 0, less) than time has passed between two beats,
-        at the least: round trips may be slow, and explain some of the difference."""
+        """Seconds by which the server's clock has moved more (or, below 0, less) than time has passed between two
+        beats, at the least: round trips may be slow, and explain some of the difference."""
         moved = (self.server_ms - before.server_ms) / 1000
         return max(0.0, moved - (self.answered - before.sent)) + min(
             0.0, moved - (self.sent - before.answered)
@@ -80,8 +80,8 @@ class Heartbeat:
     @property
     def steady(self) -> bool:
         """True after a whole lease of beats that were answered (two, if it was paused before), the last of them not
-        long ago, and during which the server's clock did not jump. An executor that is not steady does not judge others:
-        it may have been cut off, and so may Redis have been."""
+        long ago, and during which the server's clock did not jump. An executor that is not steady does not judge
+        others: it may have been cut off, and so may Redis have been."""
         now = clock.monotonic()
         return self._since >= 0 and now - self._since >= self._hold_off and now - self._last < self._lease / 2
 
@@ -91,8 +91,8 @@ class Heartbeat:
         return self._since >= 0 and clock.monotonic() - self._last < self._lease / 2 + self._interval
 
     def beaten(self) -> tuple[int, int]:
-        """When the last beat was answered: by the server's clock, and how long ago by ours, in milliseconds. Read it before
-        `steady`: a beat that makes this executor unsteady is published here only afterwards."""
+        """When the last beat was answered: by the server's clock, and how long ago by ours, in milliseconds. Read it
+        before `steady`: a beat that makes this executor unsteady is published here only afterwards."""
         last = self._proven
         return last.server_ms, round((clock.monotonic() - last.answered) * 1000)
 
@@ -152,8 +152,8 @@ class Heartbeat:
         self._proven = self._latest or self._proven
 
     def _clock_jumped(self) -> bool:
-        """Whether the server's clock was set between the last two beats. Less than a quarter of the lease is harmless: with
-        the time between two beats it is still less than a lease."""
+        """Whether the server's clock was set between the last two beats. Less than a quarter of the lease is harmless:
+        with the time between two beats it is still less than a lease."""
         if self._latest is None or self._before is None:
             return False
         jump = self._latest.jump_since(self._before)

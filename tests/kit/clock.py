@@ -1,7 +1,7 @@
 """A server whose clock a test can move or stop: due times, expiry, schedules and stamps follow it.
 
-TTLs, idle times and leases do not: those are the server's own, and only `jump` moves them along. The offset is a key of the
-server, so whatever asks this server, in this process, lives in its time.
+TTLs, idle times and leases do not: those are the server's own, and only `jump` moves them along. The offset is a key of
+the server, so whatever asks this server, in this process, lives in its time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ repeat
   for _, key in ipairs(page[2]) do
     local left = redis.call('PTTL', key)
     if left >= 0 then redis.call('PEXPIRE', key, left - by) end
-    local pending = redis.call('TYPE', key).ok == 'stream' and redis.pcall('XPENDING', key, '{GROUP}', '-', '+', 10000) or {{}}
+    local pending = {{}}
+    if redis.call('TYPE', key).ok == 'stream' then
+      pending = redis.pcall('XPENDING', key, '{GROUP}', '-', '+', 10000)
+    end
     for _, entry in ipairs(pending) do
       redis.call('XCLAIM', key, '{GROUP}', entry[2], 0, entry[1], 'IDLE', math.max(0, entry[3] + by), 'JUSTID')
     end

@@ -223,7 +223,8 @@ def test_settings_that_disable_a_mechanism_are_refused_from_every_source(
     ],
 )
 def test_a_value_that_would_disable_a_mechanism_by_itself_is_refused(name: str, value: float) -> None:
-    text = refusal(lease=86_400, **{name: value}) if name != "lease" else refusal(lease=value)
+    given: dict[str, Any] = {"lease": 86_400, name: value}
+    text = refusal(**given)
     assert text.startswith(f"setting {name}: Input should be ")
     assert repr(value) in text
 

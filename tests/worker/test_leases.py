@@ -164,6 +164,7 @@ def stats_of(url: str) -> Callable[[], dict[str, int]]:
 async def test_when_the_servers_clock_is_set_only_the_jobs_of_the_dead_are_taken_away(
     redis_url: str, server_clock: ServerClock, ms: int
 ) -> None:
+    """N11. The server's clock is set three times, forward or back, under two executors with eight jobs each."""
     shop, stats = Shop(), stats_of(redis_url)
     async with two_executors(shop, redis_url) as (app, executors):
         results = await app.enqueue([shop.job(app, n) for n in range(16)])

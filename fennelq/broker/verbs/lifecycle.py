@@ -125,9 +125,9 @@ def recover(
     more: bool = False,
     deaths: Mapping[str, str] | None = None,
 ) -> Verb[Sweep]:
-    """Take jobs from executors that have been silent for a lease. `beaten_ms` is the server's clock at the caller's last
-    beat, and `ago_ms` how long ago that was by its own monotonic clock: when the caller has been silent itself, or the
-    server's clock has been set since then, nothing is taken. `deaths` says what is known of their ends."""
+    """Take jobs from executors that have been silent for a lease. `beaten_ms` is the server's clock at the caller's
+    last beat, and `ago_ms` how long ago that was by its own monotonic clock: when the caller has been silent itself, or
+    the server's clock has been set since then, nothing is taken. `deaths` says what is known of their ends."""
     arrow = script("recover")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes, lease_ms, interval_ms, max_deliveries, limit]
     args += [int(more), beaten_ms, ago_ms, orjson.dumps(deaths or {})]
