@@ -23,6 +23,7 @@ from fennelq import (
     current_job,
 )
 from fennelq.broker.keys import queue_keys
+from fennelq.broker.verb import Command, as_is
 from tests.chaos import scale
 from tests.chaos.conftest import Figure
 from tests.kit.ageing import age
@@ -308,18 +309,11 @@ def task_result(app: App, job_id: str) -> AsyncResult[Any]:
     return app.result(job_id)
 
 
-def waited_for(app: App, job_id: str, number: int) -> Awaitable[bool]:
+async def waited_for(app: App, job_id: str, number: int) -> bool:
     """Whether so many clients have noted in the record that they wait."""
-
-    async def noted() -> bool:
-        from fennelq.broker.verb import Command
-
-        channels = await app.client.ask(
-            Command(["HGET", KEYS.record(job_id.partition(":")[2]), "W"], lambda reply: reply or b"")
-        )
-        return len(channels.split()) >= number
-
-    return noted()
+    record = KEYS.record(job_id.partition(":")[2])
+    channels: bytes | None = await app.client.ask(Command(["HGET", record, "W"], as_is))
+    return len((channels or b"").split()) >= number
 
 
 @pytest.mark.parametrize("how", ["expired", "unknown"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
@@ -53,7 +53,7 @@ class Beats:
 
 
 @contextmanager
-def beating(url: str, keys: QueueKeys) -> Iterator[Beats]:
+def beating(url: str, keys: QueueKeys) -> Generator[Beats]:
     beats = Beats(url, keys)
     beats.heart.start()
     try:
@@ -131,7 +131,7 @@ class Shop:
 
 
 @asynccontextmanager
-async def two_executors(shop: Shop, url: str) -> AsyncIterator[tuple[App, list[Executor]]]:
+async def two_executors(shop: Shop, url: str) -> AsyncGenerator[tuple[App, list[Executor]]]:
     """One that beats and sweeps very often, and one that beats as seldom as it may."""
     hasty = shop.app_of(url, heartbeat_interval=0.02, maintenance_interval=0.02)
     calm = shop.app_of(url, heartbeat_interval=0.33)
