@@ -25,6 +25,24 @@ demo: $(STAMP) ## an embedded server, a worker and a handful of jobs, in 15 seco
 test: $(STAMP) ## the whole suite (T=tests/broker for a part, ARGS="-k retry -x" for pytest)
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS) $(T)
 
+# The interpreters of `test-all`: of each version the first that really runs, on PATH or among those of pyenv (whose own
+# python3.12 is a command that fails unless that version is selected). Each has an environment of its own.
+VERSIONS ?= 3.11 3.12 3.13 3.14
+FOUND     = $(foreach v,$(VERSIONS),$(shell for p in python$(v) \
+	  "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(v).*/bin/python; do \
+	  $$p -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(v)")' 2>/dev/null && { echo $(v)=$$p; break; }; done))
+
+.PHONY: test-all
+test-all: ## the whole suite on every Python from 3.11 on that is here (VERSIONS="3.12 3.13" for some)
+	@[ -n '$(strip $(FOUND))' ] || { echo 'none of Python $(VERSIONS) is here'; exit 1; }
+	@echo 'Python found: $(FOUND)'
+	@failed=; for one in $(FOUND); do v=$${one%%=*}; \
+	  echo "== Python $$v ($${one#*=})"; \
+	  $(MAKE) --no-print-directory test VENV=.venv-$$v PYTHON=$${one#*=} || failed="$$failed $$v"; \
+	done; \
+	echo "== Python found and run:$(foreach one,$(FOUND), $(firstword $(subst =, ,$(one)))); failed:$${failed:- none}"; \
+	[ -z "$$failed" ]
+
 .PHONY: chaos
 chaos: $(STAMP) ## kill, pause and cut off workers for an hour (SEED=1 does it again, DEMO=1 takes 20 seconds)
 	$(if $(DEMO),$(PY) -m tests.chaos.demo,$(PY) -m pytest -p tests.chaos.long tests/chaos $(ARGS))
@@ -61,14 +79,14 @@ setup: $(STAMP) ## make .venv (the other targets do it when needed)
 
 .PHONY: clean
 clean: ## remove .venv, caches and built files (data in .fennelq stays)
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help
 help: ## this list
 	@awk 'BEGIN { FS = ":.*## "; print "make <target>" } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	  /^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # Some distributions ship Python without ensurepip; their own pip then fills the empty venv.
 $(STAMP): pyproject.toml

@@ -6,14 +6,15 @@ made from it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from fennelq.broker.connection import masked
@@ -41,6 +42,11 @@ _OF_KUBERNETES = re.compile(
 )
 """What Kubernetes puts into every container of a namespace for a service named `fennelq` or `fennelq-…`. The names end
 as no setting's name does, and the values are part of the pattern: any other FENNELQ_…_PORT is a mistake."""
+
+_LONGEST = 100 * 366 * 86400
+"""Seconds: more would not fit into the numbers of Redis, which would refuse them only when a job ends."""
+_LONGEST_BEAT = 900
+"""Seconds: an executor that has told nothing of itself for an hour is forgotten."""
 
 
 class SettingArgs(TypedDict, total=False):
@@ -97,26 +103,32 @@ class Settings(BaseSettings):
         3, ge=0, description="Runs after the first, for tasks that do not say. 0 never retries."
     )
     result_ttl: float = Field(
-        3600, ge=0, description="Seconds a result is kept. 0 keeps none; waiting callers still get it."
+        3600,
+        ge=0,
+        le=_LONGEST,
+        description="Seconds a result is kept. 0 keeps none; waiting callers still get it.",
     )
     failure_ttl: float = Field(
-        86400, ge=0, description="Seconds the result of a failed job is kept. 0 keeps none."
+        86400, ge=0, le=_LONGEST, description="Seconds the result of a failed job is kept. 0 keeps none."
     )
     record_ttl: float = Field(
         86400,
         ge=0,
+        le=_LONGEST,
         description="Seconds a finished job's record is kept, never less than its result or tombstone_ttl.",
     )
     tombstone_ttl: float = Field(
         600,
         ge=0,
-        description="Seconds a finished job's record is kept at least: a late retry of delay() finds it.",
+        le=_LONGEST,
+        description="Seconds a finished job's record is kept at least. "
+        "This or record_ttl exceeds twice enqueue_timeout.",
     )
     enqueue_timeout: float = Field(
-        10, gt=0, description="Seconds delay() tries to reach Redis before BrokerUnavailable."
+        10, gt=0, le=_LONGEST, description="Seconds delay() tries to reach Redis before BrokerUnavailable."
     )
     dlq_max_age: float = Field(
-        30 * 86400, gt=0, description="Seconds a dead job is kept in the dead-letter queue."
+        30 * 86400, gt=0, le=_LONGEST, description="Seconds a dead job is kept in the dead-letter queue."
     )
     dlq_max_len: int = Field(
         100_000, ge=0, description="Dead jobs kept per queue; the oldest go first. 0 keeps none."
@@ -126,19 +138,24 @@ class Settings(BaseSettings):
     )
     concurrency: int = Field(32, ge=1, le=10_000, description="Jobs an executor runs at the same time.")
     lease: float = Field(
-        15, ge=1, description="Seconds an executor may be silent before its jobs are taken from it."
+        15, ge=1, le=86400, description="Seconds an executor may be silent before its jobs are taken from it."
     )
     heartbeat_interval: float | None = Field(
-        None, gt=0, description="Seconds between two signs of life. None is lease/4."
+        None,
+        gt=0,
+        le=_LONGEST_BEAT,
+        description="Seconds between two heartbeats, at most lease/3. None is lease/4, at most 900.",
     )
     maintenance_interval: float | None = Field(
-        None, gt=0, description="Seconds between two rounds of housekeeping. None is lease/4."
+        None,
+        gt=0,
+        description="Seconds between two sweeps for jobs of dead executors, at most lease. None is lease/4.",
     )
     schedule_interval: float = Field(
-        1, gt=0, description="Seconds the promoter sleeps at most between two looks."
+        1, gt=0, le=60, description="Seconds until due jobs are found when no message announced them."
     )
     grace_period: float = Field(
-        25, ge=0, description="Seconds running jobs are given when a worker stops. 0 gives none."
+        25, ge=0, le=_LONGEST, description="Seconds running jobs are given when a worker stops. 0 gives none."
     )
     stop_grace: float = Field(
         5,
@@ -158,12 +175,19 @@ class Settings(BaseSettings):
     unknown_task_patience: float = Field(
         3600,
         ge=0,
+        le=_LONGEST,
         description="Seconds a job whose task no worker knows waits for one that does. 0 makes it dead at once.",
     )
     stall_timeout: float = Field(
-        60, gt=0, description="Seconds an executor's loop may be blocked before it is replaced."
+        60,
+        ge=1,
+        le=_LONGEST,
+        description="Seconds an executor's loop may be blocked before it is replaced.",
     )
-    max_payload_bytes: int = Field(1 << 20, ge=1, description="Largest encoded call or result, in bytes.")
+    # Redis disconnects a subscriber to which it owes 32 MB, so the message of a larger result would never arrive.
+    max_payload_bytes: int = Field(
+        1 << 20, ge=1, le=1 << 24, description="Largest encoded call or result, in bytes."
+    )
     log_format: LogFormat = Field("auto", description="auto is console on a terminal and json elsewhere.")
     log_level: LogLevel = Field("info", description="Least severe level that is logged.")
 
@@ -172,6 +196,12 @@ class Settings(BaseSettings):
     def _is_name(cls, name: str | None, info: ValidationInfo) -> str | None:
         # Masking changes no valid name; the refusal quotes the others, which may be a URL in the wrong place.
         return None if name is None else valid_name(f"setting {info.field_name}: name", masked(name))
+
+    @model_validator(mode="after")
+    def _work_together(self) -> Self:
+        for problem in _conflicts(self):
+            raise ValueError(problem)
+        return self
 
     @classmethod
     def load(cls, root: Path | None, **given: Any) -> Self:
@@ -206,13 +236,44 @@ class Settings(BaseSettings):
 
     @property
     def beat(self) -> float:
-        """Seconds between two signs of life."""
-        return self.heartbeat_interval or self.lease / 4
+        """Seconds between two heartbeats."""
+        return self.heartbeat_interval or min(self.lease / 4, _LONGEST_BEAT)
 
     @property
     def maintenance(self) -> float:
-        """Seconds between two rounds of housekeeping."""
+        """Seconds between two sweeps for jobs of dead executors."""
         return self.maintenance_interval or self.lease / 4
+
+
+def _conflicts(settings: Settings) -> Iterator[str]:
+    """Values that are fine alone, and together would silently disable a mechanism."""
+    lease = settings.lease
+    # An executor sweeps only while its last heartbeat is younger than half a lease; a sixth is left for the round trip.
+    if settings.beat > lease / 3:
+        yield (
+            f"setting heartbeat_interval: {settings.beat:g} s is too long for lease, {lease:g} s: "
+            "executors would never take over the jobs of one that died. "
+            f"It may be at most a third of lease, {_down(lease / 3)} s: lower heartbeat_interval or raise lease"
+        )
+    if settings.maintenance > lease:
+        yield (
+            f"setting maintenance_interval: {settings.maintenance:g} s is longer than lease, {lease:g} s: "
+            "the jobs of a dead executor would wait for more than two leases. "
+            f"It may be at most lease, {lease:g} s: lower maintenance_interval or raise lease"
+        )
+    kept = max(settings.record_ttl, settings.tombstone_ttl)
+    if kept <= 2 * settings.enqueue_timeout:
+        yield (
+            f"setting tombstone_ttl: {settings.tombstone_ttl:g} s is too short for enqueue_timeout, "
+            f"{settings.enqueue_timeout:g} s: a call that is sent again after a lost reply would make a second job "
+            "when the record of the first is gone. tombstone_ttl or record_ttl must be more than twice "
+            f"enqueue_timeout, {2 * settings.enqueue_timeout:g} s: raise tombstone_ttl or lower enqueue_timeout"
+        )
+
+
+def _down(seconds: float) -> str:
+    """A largest allowed value that is still allowed as it is written."""
+    return f"{math.floor(seconds * 1000) / 1000:g}"
 
 
 def _from_pyproject(root: Path | None) -> dict[str, Any]:
@@ -250,5 +311,7 @@ def _refuse_unknown(where: str, said: dict[str, Any], model: type[BaseSettings])
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
+    if not first["loc"]:
+        return first["msg"].removeprefix("Value error, ")
     # Masked whatever the setting is: a URL may have been given as the value of another one.
     return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}")

@@ -22,6 +22,7 @@ from fennelq.broker.scripts import script
 from fennelq.broker.verbs import inspect
 from fennelq.model import outcome
 from fennelq.model.job import Status
+from tests.chaos.rows import ROWS
 
 HOUSE = Path(fennelq.__file__).parent
 LUA = HOUSE / "broker" / "lua"
@@ -100,6 +101,24 @@ def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() 
         f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "dlq", "queues")
     }
     assert unwanted & loaded == set()
+
+
+# Faults
+
+
+def test_every_row_of_the_fault_matrix_is_named_by_a_test() -> None:
+    assert set(ROWS) <= {
+        row for path in Path(__file__).parent.rglob("test_*.py") for row in rows_named_in(path)
+    }
+
+
+def rows_named_in(path: Path) -> Iterator[str]:
+    """Rows that a test names in the first words of its docstring, or by a figure."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, Function) and node.name.startswith("test_"):
+            yield from re.findall(r"\A([FNRD]\d+)\. ", ast.get_docstring(node) or "")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "figure":
+            yield from re.findall(r"[FNRD]\d+", ast.unparse(node.args[0]))
 
 
 # Rings and doors

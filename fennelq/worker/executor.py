@@ -22,7 +22,7 @@ from fennelq.service import Complaints, Service, tend
 from fennelq.worker import signs
 from fennelq.worker.consumer import Consumer
 from fennelq.worker.courier import Courier
-from fennelq.worker.heartbeat import Findings, Heartbeat
+from fennelq.worker.heartbeat import Findings, Heartbeat, answer_within
 from fennelq.worker.invoke import Invoker
 from fennelq.worker.janitor import Janitor
 from fennelq.worker.listener import Listener
@@ -165,7 +165,7 @@ class Executor:
             holds=self.workbench.holds,
             due=self._promoter.expect,
             block_ms=max(100, min(5000, round(self.app.settings.lease * 250))),
-            patience=max(1.0, min(ANSWER_TIMEOUT, self.app.settings.lease / 4)),
+            patience=min(ANSWER_TIMEOUT, answer_within(self.app.settings.lease)),
         )
 
     def _heartbeat(self) -> Heartbeat:
@@ -205,7 +205,7 @@ class Executor:
             settings=settings,
             lifetimes=app.lifetimes,
             steady=lambda: self.heartbeat.steady,
-            beaten_ms=lambda: self.heartbeat.beaten_ms,
+            beaten=self.heartbeat.beaten,
             deaths=lambda: here.deaths,
         )
         recycler = Recycler(

@@ -32,24 +32,26 @@ class Recovery:
         settings: Settings,
         lifetimes: Lifetimes,
         steady: Callable[[], bool],
-        beaten_ms: Callable[[], int],
+        beaten: Callable[[], tuple[int, int]],
         deaths: Callable[[], Mapping[str, str]],
     ) -> None:
         self._broker, self._queues, self._settings, self._lifetimes = broker, queues, settings, lifetimes
-        self._steady, self._beaten_ms, self._deaths = steady, beaten_ms, deaths
+        self._steady, self._beaten, self._deaths = steady, beaten, deaths
         self._complaints = Complaints("recovery")
 
     async def tick(self) -> float:
-        """Sweep every queue once, if this executor may judge others at all."""
-        if not self._steady():
-            return self._settings.maintenance
+        """Sweep every queue once, while this executor may judge others."""
         await self._sweep(self._queues())
         return self._settings.maintenance
 
     async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
-        """A page of each, in one breath, and further pages of those that have more."""
+        """A page of each, in one round trip, and further pages of those that have more."""
         for number in range(_PAGES):
-            page_of = partial(self._page, more=number > 0)
+            # Asked before each page, because a beat in between may have found that the server's clock was set.
+            beaten = self._beaten()
+            if not self._steady():
+                return
+            page_of = partial(self._page, beaten=beaten, more=number > 0)
             pages = await run_per_queue(self._broker, queues, page_of, self._complaints)
             for keys, page in pages:
                 if page.requeued or page.dead:
@@ -60,14 +62,15 @@ class Recovery:
             if not queues:
                 return
 
-    def _page(self, keys: QueueKeys, *, more: bool) -> Verb[Sweep]:
+    def _page(self, keys: QueueKeys, beaten: tuple[int, int], *, more: bool) -> Verb[Sweep]:
         return lifecycle.recover(
             keys,
             self._lifetimes,
             lease_ms=round(self._settings.lease * 1000),
             interval_ms=max(1, round(self._settings.maintenance * 900)),
             max_deliveries=self._settings.max_deliveries,
-            beaten_ms=self._beaten_ms(),
+            beaten_ms=beaten[0],
+            ago_ms=beaten[1],
             more=more,
             deaths=self._deaths(),
         )

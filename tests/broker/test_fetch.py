@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from fennelq.broker.verbs.lifecycle import Lifetimes, Woken
-from tests.broker.desk import DEAD, LIFETIMES, QUEUE, Desk, a_job, about, some_jobs
+from fennelq.model.outcome import not_known, retried, snoozed
+from tests.broker.desk import DEAD, FAILURE, LIFETIMES, QUEUE, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -303,6 +304,69 @@ def test_a_job_that_has_started_does_not_expire(desk: Desk) -> None:
     desk.redis.hset(desk.keys.record("1"), "E", 1)
     (again,) = desk.fetch(woken=woken).deliveries
     assert desk.finish([again]) == [1]
+
+
+@pytest.mark.parametrize("how", ["retried", "snoozed", "stopped", "stranded", "recovered"])
+def test_a_job_that_has_started_once_runs_again_after_its_expiry(desk: Desk, how: str) -> None:
+    deliveries = desk.executing(a_job(expires_ms=DAY))
+    desk.redis.hset(desk.keys.record("1"), "E", 1)
+    if how == "retried":
+        desk.finish(deliveries, retried(0, FAILURE))
+    elif how == "snoozed":
+        desk.finish(deliveries, snoozed(0.001))
+        eventually(lambda: desk.now() > desk.due()["1"])
+    elif how == "recovered":
+        desk.recover()
+    else:
+        desk.release(deliveries, "stopped" if how == "stopped" else "stranded")
+    desk.promote()
+    (again,) = desk.take("berta")
+    assert (again.key, again.fence) == ("1", 2)
+    assert desk.finish([again]) == [1]
+    assert desk.stats().get("K", 0) == 0
+    assert desk.result() == ['{"ok":42}']
+
+
+def test_a_job_whose_entry_was_read_and_handed_back_before_it_was_started_still_expires(desk: Desk) -> None:
+    desk.enqueue(a_job(expires_ms=DAY))
+    desk.release(desk.block())
+    desk.redis.hset(desk.keys.record("1"), "E", 1)
+    assert desk.take() == []
+    assert desk.record()["y"] == "expired"
+
+
+@pytest.mark.parametrize("met", ["unknown task", "unknown version"])
+def test_a_job_that_only_met_workers_which_could_not_run_it_still_expires(desk: Desk, met: str) -> None:
+    desk.enqueue(a_job(expires_ms=DAY))
+    for _ in range(3):
+        pass_over(desk, met)
+    desk.redis.hset(desk.keys.record("1"), "E", 1)
+    assert desk.take() == []
+    assert desk.record()["y"] == "expired"
+
+
+@pytest.mark.parametrize("met", ["unknown task", "unknown version"])
+def test_a_job_that_has_started_once_does_not_expire_whomever_it_meets_later(desk: Desk, met: str) -> None:
+    desk.enqueue(a_job(expires_ms=DAY))
+    pass_over(desk, met)
+    desk.release(desk.take())
+    pass_over(desk, met)
+    desk.redis.hset(desk.keys.record("1"), "E", 1)
+    (delivery,) = desk.take()
+    assert desk.finish([delivery]) == [1]
+
+
+def pass_over(desk: Desk, met: str) -> None:
+    """A worker that cannot run the job takes it, and it waits for another one."""
+    if met == "unknown version":
+        desk.redis.hset(desk.keys.record("1"), "v", "2")
+        assert desk.take("old") == []
+        desk.redis.hdel(desk.keys.record("1"), "v")
+    else:
+        assert desk.finish(desk.take("old"), not_known(FAILURE, 0, LIFETIMES.failure_ms)) == [1]
+    assert desk.record()["s"] == "L"
+    desk.redis.zadd(desk.keys["sched"], {"1": 1})
+    desk.promote()
 
 
 def test_an_expired_job_takes_no_slot(desk: Desk) -> None:

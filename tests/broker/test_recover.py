@@ -24,6 +24,8 @@ def recover(desk: Desk, *, lease_ms: int = 0, beaten_ms: int | None = None, **to
     """A sweep for which every silence is too long, by one who has just been heard. `more`: no guard is asked."""
     given: dict[str, Any] = {"interval_ms": LEASE, "max_deliveries": 4, "more": True} | told
     beaten = desk.now() + LEASE if beaten_ms is None else beaten_ms
+    if beaten_ms is None:
+        given = {"ago_ms": -2 * LEASE} | given
     return desk.say(lifecycle.recover(desk.keys, LIFETIMES, lease_ms=lease_ms, beaten_ms=beaten, **given))
 
 
@@ -196,6 +198,19 @@ def test_a_sweep_by_one_who_was_not_heard_for_half_a_lease_judges_nobody(desk: D
     assert recover(desk, lease_ms=LEASE, beaten_ms=desk.now() - LEASE // 2 + 10_000).requeued == 1
 
 
+@pytest.mark.audit(unfinished=True)
+@pytest.mark.parametrize(("moved", "swept"), [(-31_000, 0), (-29_000, 1), (29_000, 1), (31_000, 0)])
+def test_a_sweep_across_a_jump_of_the_servers_clock_takes_nothing(desk: Desk, moved: int, swept: int) -> None:
+    """The sweeper's last beat was `ago` by its own clock; by the server's the time since then differs by `moved` ms."""
+    (delivery,) = desk.executing()
+    desk.silent([delivery], LEASE)
+    ago = 0 if moved > 0 else LEASE // 2
+    beaten = desk.now() - ago - moved
+    answer = recover(desk, lease_ms=LEASE, more=False, beaten_ms=beaten, ago_ms=ago)
+    assert answer.requeued == swept
+    assert bool(desk.pending()) is not bool(swept)
+
+
 def test_one_sweep_is_done_in_an_interval_whoever_asks(desk: Desk) -> None:
     desk.executing()
     assert recover(desk, more=False).requeued == 1
@@ -204,6 +219,20 @@ def test_one_sweep_is_done_in_an_interval_whoever_asks(desk: Desk) -> None:
     assert desk.ttl(desk.keys["swept"]) == about(LEASE)
     desk.redis.delete(desk.keys["swept"])
     assert recover(desk, more=False).requeued == 1
+
+
+def test_a_sweep_that_was_done_before_the_clock_was_set_back_delays_the_next_by_no_more_than_a_lease(
+    desk: Desk,
+) -> None:
+    desk.executing()
+    assert recover(desk, interval_ms=1_000, more=False).requeued == 1
+    held = desk.take("berta")
+    desk.silent(held, LEASE, "berta")
+    desk.redis.pexpire(desk.keys["swept"], LEASE - 10_000)
+    assert recover(desk, lease_ms=LEASE, interval_ms=1_000, more=False) == NOT_DONE
+    desk.redis.pexpire(desk.keys["swept"], LEASE + 3_600_000)
+    assert recover(desk, lease_ms=LEASE, interval_ms=1_000, more=False).requeued == 1
+    assert 0 < desk.ttl(desk.keys["swept"]) <= 1_000
 
 
 # How it walks

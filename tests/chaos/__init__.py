@@ -8,6 +8,7 @@
     client    a client that can be made to die in the middle
     crew      executors without a supervisor, to keep time; clockwork is what they do
     skew      a machine whose clock is wrong
+    rows      the faults that are tested, by the numbers that tests name them by
 
 `make test` runs a reduced version of everything (`scale` says how much), `make chaos` the long one (`long`), and
 `make chaos DEMO=1` a short one that explains itself (`demo`).

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, cast
 
+import orjson
 import redis
 
 from fennelq.broker.keys import STREAMS, QueueKeys, queue_keys
@@ -18,7 +19,22 @@ from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
 Sent = Mapping[str, str]
-"""Job id → what it is: the name of a function of `jobs`."""
+"""Job id → what it is: the name of a function of `jobs`, better a `Call`."""
+RETURNING: Final = frozenset(("work", "flaky", "due", "block", "spin", "hog", "in_thread"))
+"""Functions that return a receipt."""
+
+
+class Call(str):
+    """The name of a function of `jobs`, and what this very call of it returns."""
+
+    returns: str | None
+
+    @classmethod
+    def of(cls, name: str, returns: str | None) -> Call:
+        call = cls(name)
+        call.returns = returns
+        return call
+
 
 POISON: Final = "poison"
 _STARTS_EXPECTED: Final = {"flaky": 2}
@@ -36,6 +52,8 @@ class Account:
     lost: list[str] = field(default_factory=list[str])
     """Accepted by `delay()`, and neither ended nor anywhere."""
     unfinished: int = 0
+    wrong_results: list[str] = field(default_factory=list[str])
+    """Jobs that succeeded, and whose result is missing or not what their call returned."""
     completed_twice: int = 0
     """Outcomes written down for jobs that had one."""
     retried_twice: int = 0
@@ -55,10 +73,12 @@ class Account:
         __tracebackhide__ = True
         assert not self.lost, f"lost: {self.lost[:5]} …; {self}"
         assert not self.unfinished, str(self)
+        assert not self.wrong_results, f"wrong results: {self.wrong_results[:5]} …; {self}"
         assert not self.completed_twice, str(self)
         assert not self.retried_twice, str(self)
         assert not self.innocents_dead, str(self)
         assert self.started_again <= self.budget, str(self)
+        assert self.run_twice <= self.budget, str(self)
 
     def lines(self) -> Iterator[tuple[str, object]]:
         """For people."""
@@ -67,6 +87,7 @@ class Account:
         yield "dead", self.dead
         yield "run twice", f"{self.started_again} (in the hands of the killed: {self.budget})"
         yield "completed twice", self.completed_twice
+        yield "wrong results", len(self.wrong_results)
         yield "lost", len(self.lost)
 
     def __str__(self) -> str:
@@ -74,6 +95,7 @@ class Account:
         innocents, poison = len(self.innocents_dead), self.poison_dead
         return (
             f"{self.enqueued} jobs, {self.done} done, lost {len(self.lost)}, unfinished {self.unfinished}, "
+            f"wrong results {len(self.wrong_results)}, "
             f"completed twice {self.completed_twice}, retried twice {self.retried_twice}, "
             f"innocents dead {innocents}, poison dead {poison}, run again {again}, to the end {self.run_twice}, "
             f"recovered {self.recovered}, handed back {self.released}"
@@ -100,9 +122,12 @@ def account(
     with server.client(timeout=30) as client:
         records = _records(client, sent)
         stats = sum((Counter(_stats(client, queue)) for queue in queues), Counter[str]())
-        more_results = _more_than_one_result(client, sent)
+        results = _results(client, sent)
     for job, record in records.items():
         _judge(it, job, sent[job], record)
+        if record is not None and record.status == "S" and not _is_right(job, sent[job], results[job]):
+            it.wrong_results.append(f"{job} {results[job]!r}")
+    more_results = sum(max(0, len(found) - 1) for found in results.values())
     it.completed_twice = (
         sum(stats[kind] for kind in "SNDK")
         - it.done
@@ -157,9 +182,19 @@ def _records(client: redis.Redis, sent: Sent) -> dict[str, _Record | None]:
     }
 
 
-def _more_than_one_result(client: redis.Redis, sent: Sent) -> int:
-    lengths = _of_each(client, sent, lambda pipe, keys, key: pipe.llen(keys.result(key)))
-    return sum(max(0, length - 1) for _, length in lengths)
+def _results(client: redis.Redis, sent: Sent) -> dict[str, list[bytes]]:
+    return dict(_of_each(client, sent, lambda pipe, keys, key: pipe.lrange(keys.result(key), 0, -1)))
+
+
+def _is_right(job: str, what: str, results: list[bytes]) -> bool:
+    """Whether a job that succeeded has the result of its own call; of a job that is known by its name alone, the id
+    tells whose result it is."""
+    if what not in RETURNING:
+        return True
+    found = orjson.loads(results[0]).get("ok") if results else None
+    if isinstance(what, Call) and what.returns is not None:
+        return bool(found == what.returns)
+    return isinstance(found, str) and found.startswith(f"{job}(")
 
 
 Ask = Callable[[Any, QueueKeys, str], Any]

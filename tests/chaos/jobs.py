@@ -38,34 +38,43 @@ def written_down(note: str = "") -> Generator[None]:
     ledger.end(job.id, str(job.fence), note)
 
 
-async def work(milliseconds: float) -> int:
+def receipt(job_id: str, argument: float) -> str:
+    """What a call returns: no other call returns the same, so a result that went to another job is noticed."""
+    return f"{job_id}({float(argument)!r})"
+
+
+def _receipt(argument: float) -> str:
+    return receipt(current_job().id, argument)
+
+
+async def work(milliseconds: float) -> str:
     """Takes that long."""
     with written_down():
         await asyncio.sleep(milliseconds / 1000)
-    return current_job().fence
+    return _receipt(milliseconds)
 
 
-async def flaky(milliseconds: float) -> int:
+async def flaky(milliseconds: float) -> str:
     """Its first try fails."""
     with written_down():
         await asyncio.sleep(milliseconds / 1000)
         if current_job().tries == 1:
             raise ConnectionError("the first try fails")
-    return current_job().fence
+    return _receipt(milliseconds)
 
 
-async def due(at_ms: int) -> int:
-    """Answers how many milliseconds late it has started, by this machine's monotonic clock."""
+async def due(at_ms: int) -> str:
+    """Writes down how many milliseconds late it has started, by this machine's monotonic clock."""
     late = round(time.monotonic() * 1000) - at_ms
     with written_down(str(late)):
-        return late
+        return _receipt(at_ms)
 
 
 async def block(seconds: float) -> str:
     """Blocks the loop, as a call does that should have been awaited."""
     with written_down():
         time.sleep(seconds)
-    return "done"
+    return _receipt(seconds)
 
 
 async def spin(seconds: float) -> str:
@@ -74,7 +83,7 @@ async def spin(seconds: float) -> str:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pass
-    return "done"
+    return _receipt(seconds)
 
 
 async def hog(seconds: float) -> str:
@@ -85,7 +94,7 @@ async def hog(seconds: float) -> str:
         sum(range(pace))
         per_second = pace / (time.monotonic() - began)
         sum(range(round(per_second * seconds)))
-    return "done"
+    return _receipt(seconds)
 
 
 async def poison(how: str) -> None:
@@ -99,7 +108,7 @@ def in_thread(seconds: float) -> str:
     """A plain function, in a thread that nobody can stop."""
     with written_down():
         time.sleep(seconds)
-    return "done"
+    return _receipt(seconds)
 
 
 async def unprintable() -> Any:

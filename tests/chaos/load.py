@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import orjson
+
 from fennelq import App
 from fennelq.errors import BrokerUnavailable
 from fennelq.model.job import AnyJob
 from tests.chaos import jobs, scale
-from tests.chaos.account import Sent
+from tests.chaos.account import RETURNING, Call, Sent
 
 BATCH = 50
 LONGEST = scale.of(200, long=60)
@@ -22,9 +24,11 @@ Mix = Callable[[App, random.Random], AnyJob]
 Described = Callable[[App], Iterable[AnyJob]]
 
 
-def name_of(job: AnyJob) -> str:
-    """Which function of `jobs` it calls."""
-    return job.task.partition(":")[2]
+def name_of(job: AnyJob) -> Call:
+    """Which function of `jobs` it calls, and what that call returns."""
+    name = job.task.partition(":")[2]
+    arguments = orjson.loads(job.args)[0]
+    return Call.of(name, jobs.receipt(job.id, arguments[0]) if name in RETURNING else None)
 
 
 def call(app: App, function: Any, *args: Any, **options: Any) -> AnyJob:

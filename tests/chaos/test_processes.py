@@ -16,6 +16,7 @@ from tests.chaos.fleet import LEASE, Executor, Fleet, Worker
 from tests.chaos.load import Feeder, send, some
 from tests.kit.ledger import Ledger, Row
 from tests.kit.server import Server
+from tests.kit.spawn import Spawner
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
@@ -40,6 +41,28 @@ def the_executor(worker: Worker) -> Executor:
 
 
 # Crashes
+
+
+def test_with_the_shortest_lease_and_default_intervals_jobs_are_recovered(
+    spawn: Spawner, ledger: Ledger, server: Server, figure: Figure
+) -> None:
+    fleet = Fleet(spawn, server, ledger, lease=1)
+    victim = fleet.start()
+    sent = send(server.url, some(8, jobs.work, 4_000))
+    begun(ledger, 8)
+    fleet.start()
+    killed = time.monotonic()
+    assert fleet.kill(the_executor(victim)) == 8
+    again = [row for row in begun(ledger, 16) if row.at > killed]
+    assert {row.job_id for row in again} == set(sent)
+    drained(server, within=30)
+    fleet.stop()
+    it = account(server, sent, ledger, budget=fleet.budget)
+    figure(
+        "P4", f"lease of 1 s: all 8 jobs started again {max(row.at for row in again) - killed:.2f} s later"
+    )
+    it.sound()
+    assert it.done == 8
 
 
 def test_after_a_crash_all_its_jobs_start_again_at_once_elsewhere(

@@ -10,6 +10,8 @@ import pytest
 
 from fennelq import App, AsyncResult, JobCancelled, RetryPolicy, Status, Task
 from tests.features.conftest import MakeApp
+from tests.kit.ageing import age
+from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 
@@ -104,10 +106,11 @@ async def test_cancelling_while_workers_take_jobs_leaves_each_job_either_run_or_
     assert all(notes.runs[n] == 1 for n in range(1, 300, 2))
 
 
-async def test_the_records_of_cancelled_jobs_expire(make_app: MakeApp) -> None:
-    app = make_app(failure_ttl=0.05, record_ttl=0.05, tombstone_ttl=0.05)
+async def test_the_records_of_cancelled_jobs_expire(make_app: MakeApp, server: Server) -> None:
+    app = make_app(failure_ttl=0.05, record_ttl=0.05, tombstone_ttl=21)
     result = await Notes(app).note.delay(1)
     assert await result.cancel()
+    age(server, 21)
     await aeventually(lambda: has_status(result, Status.UNKNOWN))
 
 

@@ -15,6 +15,7 @@ from fennelq.broker.verbs import admin
 from fennelq.dlq import DeadLetter, ReplayReport
 from fennelq.queues import Queues
 from tests.features.conftest import MakeApp
+from tests.kit.ageing import age
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -77,6 +78,10 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of 7 and scripts of 3 entries: what happens at the edges of pages happens often."""
     monkeypatch.setattr(dlq, "_PAGE", 7)
     monkeypatch.setattr(dlq, "MOST_JOBS", 3)
+
+
+async def has_succeeded(handle: AsyncResult[int]) -> bool:
+    return await handle.status() is Status.SUCCESS
 
 
 async def is_unknown(handle: AsyncResult[int]) -> bool:
@@ -341,7 +346,7 @@ async def test_rate_is_the_most_per_second(shop: Shop) -> None:
 
 
 async def test_a_replay_works_as_long_as_the_job_is_listed(make_app: MakeApp, server: Server) -> None:
-    shop = Shop(make_app(record_ttl=0, tombstone_ttl=0, result_ttl=0, failure_ttl=0))
+    shop = Shop(make_app(record_ttl=0, tombstone_ttl=21, result_ttl=0, failure_ttl=0))
     [dead] = await shop.kill(charges=1)
     [record] = keys(server, "*:j:*")
     with server.client() as client:
@@ -350,6 +355,8 @@ async def test_a_replay_works_as_long_as_the_job_is_listed(make_app: MakeApp, se
     assert await shop.app.dlq.replay() == ReplayReport(replayed=1)
     async with running(shop.app):
         await aeventually(lambda: shop.ran == {0: 1})
+        await aeventually(lambda: has_succeeded(dead))
+        age(server, 21)
         await aeventually(lambda: is_unknown(dead))
 
 

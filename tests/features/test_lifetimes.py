@@ -13,6 +13,7 @@ import redis
 from fennelq import App, Job, RetryPolicy, Task, current_job
 from fennelq.broker.keys import KEY_KINDS, STREAMS, queue_keys
 from tests.features.conftest import MakeApp
+from tests.kit.ageing import age
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -21,7 +22,7 @@ BRIEFLY: Final[dict[str, Any]] = {
     "result_ttl": 1,
     "failure_ttl": 1,
     "record_ttl": 1,
-    "tombstone_ttl": 1,
+    "tombstone_ttl": 21,
     "dlq_max_age": 1,
     "maintenance_interval": 0.1,
 }
@@ -90,7 +91,7 @@ async def test_after_jobs_of_every_fate_the_streams_are_empty_and_the_memory_is_
         client.config_resetstat()
         async with running(app, concurrency=100):
             await run(shop, 1000)
-            await aeventually(lambda: only_permanent_keys(client), within=20)
+            await aeventually(lambda: age(server, 5) >= 0 and only_permanent_keys(client), within=20)
             before = memory(client)
             shop.ran.clear()
             await run(shop, number)
@@ -98,7 +99,7 @@ async def test_after_jobs_of_every_fate_the_streams_are_empty_and_the_memory_is_
             assert shop.ran["double"] == 4 * share
             assert shop.ran["note"] >= 2 * share
             assert (shop.ran["stumble"], shop.ran["die"]) == (share, share)
-            await aeventually(lambda: only_permanent_keys(client), within=30)
+            await aeventually(lambda: age(server, 5) >= 0 and only_permanent_keys(client), within=30)
             await aeventually(lambda: memory(client) < 1.05 * before, within=20)
             for _ in range(5):
                 await asyncio.sleep(0.2)  # to have dipped below it once is not enough
@@ -122,11 +123,11 @@ async def run(shop: Shop, number: int) -> None:
     )
 
 
-async def test_a_replay_works_as_long_as_the_dead_letter_queue_lists_the_job(make_app: MakeApp) -> None:
+async def test_a_replay_works_as_long_as_the_dead_letter_queue_lists_the_job(
+    make_app: MakeApp, server: Server
+) -> None:
     """However short everything else is kept: record, arguments and headers are there until the entry goes."""
-    app = make_app(
-        **{**BRIEFLY, "dlq_max_age": 3600, "failure_ttl": 0.05, "record_ttl": 0.05, "tombstone_ttl": 0.05}
-    )
+    app = make_app(**{**BRIEFLY, "dlq_max_age": 3600, "failure_ttl": 0.05, "record_ttl": 0.05})
     broken = True
 
     @app.task(retries=0)
@@ -138,6 +139,7 @@ async def test_a_replay_works_as_long_as_the_dead_letter_queue_lists_the_job(mak
     async with running(app):
         result = await charge.options(headers={"request": "r-1"}, key="charge:7").delay(7)
         await aeventually(lambda: listed(app))
+        age(server, 3000)
         await asyncio.sleep(0.2)  # the passing of time is what this is about
         assert await listed(app)
         broken = False

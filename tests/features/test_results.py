@@ -14,6 +14,8 @@ from pydantic import BaseModel, field_serializer, field_validator
 from fennelq import App, ResultExpired, Status, TaskFailed
 from fennelq.broker.verb import Command
 from tests.features.conftest import MakeApp
+from tests.kit.ageing import age
+from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 
@@ -107,8 +109,8 @@ async def test_an_expired_result_says_so_and_the_record_still_tells_the_status(m
     assert await result.status() is Status.SUCCESS
 
 
-async def test_an_expired_record_leaves_nothing_behind(make_app: MakeApp) -> None:
-    app = make_app(result_ttl=0.05, record_ttl=0.05, tombstone_ttl=0.05)
+async def test_an_expired_record_leaves_nothing_behind(make_app: MakeApp, server: Server) -> None:
+    app = make_app(result_ttl=0.05, record_ttl=0.05, tombstone_ttl=21)
 
     @app.task
     async def add(a: int, b: int) -> int:
@@ -117,6 +119,7 @@ async def test_an_expired_record_leaves_nothing_behind(make_app: MakeApp) -> Non
     async with running(app):
         result = await add.delay(1, 2)
         assert await result.get(timeout=5) == 3
+        age(server, 21)
         await aeventually(lambda: is_gone(app, result.id, "j"))
         with pytest.raises(ResultExpired):
             await result.get()

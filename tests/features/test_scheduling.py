@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 import redis
 
-from fennelq import App, JobExpired, RetryPolicy, Status, TaskFailed, current_job
+from fennelq import App, JobExpired, RetryPolicy, Snooze, Status, TaskFailed, current_job
 from fennelq.broker.keys import GROUP, LANES, QueueKeys
 from tests.features.conftest import MakeApp
+from tests.kit.clock import ServerClock
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -183,6 +184,51 @@ async def test_a_job_that_has_started_does_not_expire(app: App) -> None:
 
     async with running(app):
         assert await app.call(slow.options(expires=0.05).job(), timeout=5) == "done"
+
+
+@pytest.mark.parametrize("how", ["retry", "snooze"])
+async def test_a_job_that_has_started_once_runs_again_after_its_expiry(
+    app: App, server_clock: ServerClock, how: str
+) -> None:
+    runs = 0
+
+    @app.task(retry=RetryPolicy.fixed(1, delay=0.01))
+    async def fetch_page(n: int) -> int:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            server_clock.pass_by(60_000)
+            raise Snooze(0.01) if how == "snooze" else ConnectionError("the first try fails")
+        return n + runs
+
+    async with running(app):
+        result = await fetch_page.options(expires=30).delay(40)
+        assert await result.get(timeout=10) == 42
+    assert runs == 2
+
+
+async def test_a_job_that_a_deploy_has_interrupted_runs_again_after_its_expiry(
+    app: App, server_clock: ServerClock
+) -> None:
+    starts: list[int] = []
+    interrupted = asyncio.Event()
+
+    @app.task
+    async def report(n: int) -> str:
+        starts.append(n)
+        if len(starts) == 1:
+            interrupted.set()
+            await asyncio.sleep(3600)
+        return f"report {n}"
+
+    result = await report.options(expires=30).delay(7)
+    async with running(app, grace=0):
+        await asyncio.wait_for(interrupted.wait(), 10)
+        server_clock.pass_by(60_000)
+    assert await result.status() is Status.SENT
+    async with running(app):
+        assert await result.get(timeout=10) == "report 7"
+    assert starts == [7, 7]
 
 
 async def test_a_backlog_of_expired_jobs_does_not_keep_the_fresh_ones_waiting(make_app: MakeApp) -> None:

@@ -30,6 +30,7 @@ from fennelq import (
 from fennelq import waiting as waiting_module
 from fennelq.broker.verbs import lifecycle
 from tests.features.conftest import MakeApp
+from tests.kit.ageing import age
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -323,14 +324,15 @@ async def test_after_a_silent_network_no_connection_is_left_over(
 
 
 async def test_a_result_with_a_ttl_of_one_second_ends_the_waiting_of_those_who_come_too_late(
-    make_app: MakeApp,
+    make_app: MakeApp, server: Server
 ) -> None:
-    app = make_app(result_ttl=1, record_ttl=1, tombstone_ttl=1)
+    app = make_app(result_ttl=1, record_ttl=1, tombstone_ttl=21)
     gate = Gate(app)
     gate.open.set()
     async with running(app):
         result = await gate.task.delay(7)
         assert await result.get(timeout=5) == 7
+    age(server, 20)  # the record has a second left, too
     began = time.monotonic()
     await aeventually(lambda: raises_expired(result), within=6)
     assert time.monotonic() - began < 6

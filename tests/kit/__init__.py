@@ -4,6 +4,7 @@
     proxy     the network between a client and a server, to be broken at will
     spawn     child processes: start, wait for a line, signal, end
     clock     the server's clock, to be moved
+    ageing    time that passes for TTLs
     ledger    which runs of which job started and ended, written by the jobs themselves
     waiting   `eventually`, instead of sleeping
 

@@ -1,7 +1,7 @@
 """A server whose clock a test can move or stop: due times, expiry, schedules and stamps follow it.
 
-TTLs, idle times and leases do not: those are the server's own. The offset is a key of the server, so whatever asks this
-server, in this process, lives in its time.
+TTLs, idle times and leases do not: those are the server's own, and only `jump` moves them along. The offset is a key of
+the server, so whatever asks this server, in this process, lives in its time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from fennelq.broker import verbs
+from fennelq.broker.keys import GROUP
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command
 from fennelq.broker.verbs import census
@@ -33,6 +34,27 @@ end}}, {{__index = redis}})
 """
 """Put before a script: what it takes for the time is the kit's."""
 
+_JUMP: Final = f"""
+local by = tonumber(ARGV[1])
+redis.call('SET', '{_KEY}', string.format('%+d', tonumber(redis.call('GET', '{_KEY}') or '0') + by))
+local cursor = '0'
+repeat
+  local page = redis.call('SCAN', cursor, 'COUNT', 1000)
+  cursor = page[1]
+  for _, key in ipairs(page[2]) do
+    local left = redis.call('PTTL', key)
+    if left >= 0 then redis.call('PEXPIRE', key, left - by) end
+    local pending = {{}}
+    if redis.call('TYPE', key).ok == 'stream' then
+      pending = redis.pcall('XPENDING', key, '{GROUP}', '-', '+', 10000)
+    end
+    for _, entry in ipairs(pending) do
+      redis.call('XCLAIM', key, '{GROUP}', entry[2], 0, entry[1], 'IDLE', math.max(0, entry[3] + by), 'JUSTID')
+    end
+  end
+until cursor == '0'
+"""
+
 _NOW: Final = f"{VARIANT} local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000"
 
 
@@ -49,6 +71,10 @@ class ServerClock:
     def stop_at(self, ms: int) -> None:
         """It is this moment, until told otherwise."""
         self._client.set(_KEY, f"@{ms}")
+
+    def jump(self, ms: int) -> None:
+        """Somebody sets the server's clock, forward or (below 0) back: TTLs and idle times follow, too."""
+        self._client.eval(_JUMP, 0, str(ms))
 
     def pass_by(self, ms: int) -> None:
         """So much time passes at once; a clock that stands goes on standing."""

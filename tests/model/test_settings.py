@@ -71,6 +71,8 @@ def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch:
             "default_queue": "q",
             "log_format": "json",
             "log_level": "debug",
+            "heartbeat_interval": 2,
+            "enqueue_timeout": 3,
         }.get(name, 7)
         for name in Settings.model_fields
     }
@@ -155,6 +157,85 @@ def test_a_bad_value_of_the_environment_or_the_project_is_refused_in_the_same_wa
     )
     monkeypatch.setenv("FENNELQ_LEASE", "soon")
     assert refusal().startswith("setting lease: Input should be a valid number")
+
+
+# Values that are fine alone
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"lease": 1, "heartbeat_interval": 0.5}, ["heartbeat_interval", "0.5 s", "lease, 1 s", "0.333 s"]),
+        ({"lease": 3, "heartbeat_interval": 1.01}, ["heartbeat_interval", "1.01 s", "lease, 3 s", "1 s"]),
+        ({"heartbeat_interval": 7.5}, ["heartbeat_interval", "7.5 s", "lease, 15 s", "5 s"]),
+        ({"lease": 2, "maintenance_interval": 3}, ["maintenance_interval", "3 s", "lease, 2 s"]),
+        ({"record_ttl": 0, "tombstone_ttl": 0}, ["tombstone_ttl", "0 s", "enqueue_timeout", "20 s"]),
+        ({"record_ttl": 9, "tombstone_ttl": 20}, ["tombstone_ttl", "20 s", "enqueue_timeout", "10 s"]),
+        ({"record_ttl": 0, "enqueue_timeout": 300}, ["tombstone_ttl", "600 s", "enqueue_timeout", "600 s"]),
+    ],
+)
+def test_settings_that_would_disable_a_mechanism_together_are_refused_by_name(
+    given: dict[str, Any], named: list[str]
+) -> None:
+    text = refusal(**given)
+    assert text.startswith(f"setting {named[0]}: ")
+    for words in named[1:]:
+        assert words in text
+    assert re.search(r": (lower|raise) \w+ or (lower|raise) \w+$", text)
+
+
+def test_the_largest_value_that_a_refusal_names_is_accepted() -> None:
+    for lease in (1, 2, 7, 15, 100.1):
+        text = refusal(lease=lease, heartbeat_interval=lease / 2)
+        most = re.search(r"at most a third of lease, ([\d.]+) s", text)
+        assert most is not None
+        assert Settings.load(None, lease=lease, heartbeat_interval=float(most[1])).beat >= lease / 3 - 0.001
+    assert Settings.load(None, lease=2, maintenance_interval=2).maintenance == 2
+    assert Settings.load(None, record_ttl=0, tombstone_ttl=20.1).record_ms == 20_100
+    assert Settings.load(None, record_ttl=21, tombstone_ttl=0).record_ms == 21_000
+
+
+def test_settings_that_disable_a_mechanism_are_refused_from_every_source(
+    pyproject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = refusal(lease=2, heartbeat_interval=1)
+    assert refusal(pyproject("lease = 2\nheartbeat_interval = 1")) == expected
+    monkeypatch.setenv("FENNELQ_HEARTBEAT_INTERVAL", "1")
+    assert refusal(pyproject("lease = 2")) == expected
+    assert refusal(lease=2) == expected
+    with pytest.raises(
+        ConfigurationError, match="setting heartbeat_interval: 1 s is too long for lease, 2 s"
+    ):
+        App("shop", lease=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stall_timeout", 0.2),  # the watchdog looks every quarter of a second: every loop would look stalled
+        ("schedule_interval", 61),  # due jobs would wait that long for a message that was lost
+        ("heartbeat_interval", 901),  # executors are forgotten after an hour of silence
+        ("max_payload_bytes", 1 << 25),  # the server disconnects who is owed so much
+        ("lease", 1e300),  # not a number that Redis takes
+        ("result_ttl", 1e18),
+        ("record_ttl", 1e18),
+        ("unknown_task_patience", 1e18),
+        ("grace_period", 1e18),
+    ],
+)
+def test_a_value_that_would_disable_a_mechanism_by_itself_is_refused(name: str, value: float) -> None:
+    given: dict[str, Any] = {"lease": 86_400, name: value}
+    text = refusal(**given)
+    assert text.startswith(f"setting {name}: Input should be ")
+    assert repr(value) in text
+
+
+@pytest.mark.parametrize("lease", [1, 2, 15, 20_000, 86_400])
+def test_with_any_lease_the_default_intervals_work(lease: float) -> None:
+    settings = Settings.load(None, lease=lease)
+    assert settings.beat <= lease / 4
+    assert settings.beat <= 900
+    assert settings.maintenance == lease / 4
 
 
 @pytest.mark.parametrize("text", ["[tool.fennelq", "\xff", "[tool]\nfennelq = 5\n", "tool = 5\n"])
@@ -302,4 +383,4 @@ def test_what_follows_from_others_is_worked_out() -> None:
 def test_a_record_outlives_the_retry_of_a_late_caller() -> None:
     assert Settings.load(None, record_ttl=0).record_ms == 600_000
     assert Settings.load(None, record_ttl=900).record_ms == 900_000
-    assert Settings.load(None, record_ttl=0, tombstone_ttl=0).record_ms == 1
+    assert Settings.load(None, record_ttl=0, tombstone_ttl=21).record_ms == 21_000

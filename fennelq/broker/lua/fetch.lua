@@ -53,6 +53,9 @@ local function start(job, deliveries, record, f)
   bytes = bytes + #f.a + 200
 end
 
+-- Whether an executor that knows its task has taken the job before: then it has begun, and does not expire any more.
+local function begun(f) return select(3, run_of(f.w)) > (tonumber(f.B) or 0) end
+
 -- X at this very place means that a reply was lost, or the group was made anew under the job: it starts again. Whoever
 -- has it already holds the same token, so it still ends once.
 local function admit(lane, entry, job, deliveries)
@@ -67,7 +70,7 @@ local function admit(lane, entry, job, deliveries)
     close_failed(lane, entry, job, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
   elseif f.v and tonumber(f.v) ~= VERSION then
     close_failed(lane, entry, job, 'U', 'UnknownVersion', 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION, 'unknown_version')
-  elseif expires and expires <= now and f.s ~= 'X' then
+  elseif expires and expires <= now and not begun(f) then
     close(lane, entry, job, 'K', '{"cancelled":"expired"}')
   else
     start(job, deliveries, record, f)

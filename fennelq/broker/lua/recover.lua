@@ -7,23 +7,30 @@
 -- A delivery is spent. From the third on the job runs alone, in quarantine, lest it take bystanders with it; after
 -- `max_deliveries` it is dead. Entries that somebody deleted are gone from the pending list by the walk itself.
 --
--- One sweep per queue and interval in the whole fleet: `swept` says it has been done. `more` goes on with a sweep.
+-- One sweep per queue and interval in the whole fleet: `swept` says it has been done. When the clock is set back, the TTL of
+-- `swept` grows by as much, and would stop all sweeps for that long: so a TTL longer than any interval counts for nothing.
+-- `more` goes on with a sweep.
 --
--- `beaten` is when the sweeper's last beat was answered, by the server's clock. A sweep that was held up on its way (a
--- server that was paused, packets that came late) finds everybody silent and judges nobody.
+-- `beaten` is the server's clock at the sweeper's last beat, and `ago` how long ago that was by the sweeper's monotonic
+-- clock. A sweep takes nothing when more than half a lease has passed since that beat by the server's clock: the sweep was
+-- held up on its way (a server that was paused, packets that came late), or the clock was set forward, and either way all
+-- executors look silent. Nor when less has passed than `ago` says: then the clock was set back.
 --
 -- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
 --
 --@keys stats, sched, retry, dlq, swept, sweep, s, s:high, s:low, iso
---@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, deaths
+--@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
 --@include now, keys, fields, place, run, history, later, settle
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3
 local LANES = {'s:high', 's', 's:low', 'iso'}
 
-if now - beaten > lease / 2 then return {0, 0, 0, 0, 0} end
-if more == '0' and not redis.call('SET', swept, '1', 'NX', 'PX', interval) then return {0, 0, 0, 0, 0} end
+if now - beaten > lease / 2 or now - beaten < ago - lease / 2 then return {0, 0, 0, 0, 0} end
+if more == '0' and not redis.call('SET', swept, '1', 'NX', 'PX', interval) then
+  if redis.call('PTTL', swept) <= math.max(lease, interval) then return {0, 0, 0, 0, 0} end
+  redis.call('SET', swept, '1', 'PX', interval)
+end
 
 local death_of = cjson.decode(deaths)
 local requeued, dead, vanished, unfinished = 0, 0, 0, 0

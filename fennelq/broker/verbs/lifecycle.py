@@ -120,15 +120,17 @@ def recover(
     interval_ms: int,
     max_deliveries: int,
     beaten_ms: int,
+    ago_ms: int = 0,
     limit: int = MOST_JOBS,
     more: bool = False,
     deaths: Mapping[str, str] | None = None,
 ) -> Verb[Sweep]:
-    """Take jobs from executors that have been silent for a lease, unless the caller itself has not been heard since
-    `beaten_ms`, by the server's clock. `deaths` says what is known of their ends."""
+    """Take jobs from executors that have been silent for a lease. `beaten_ms` is the server's clock at the caller's
+    last beat, and `ago_ms` how long ago that was by its own monotonic clock: when the caller has been silent itself, or
+    the server's clock has been set since then, nothing is taken. `deaths` says what is known of their ends."""
     arrow = script("recover")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes, lease_ms, interval_ms, max_deliveries, limit]
-    args += [int(more), beaten_ms, orjson.dumps(deaths or {})]
+    args += [int(more), beaten_ms, ago_ms, orjson.dumps(deaths or {})]
 
     def read(reply: Any) -> Sweep:
         return Sweep(reply[0] == 1, reply[1] == 1, *reply[2:])
