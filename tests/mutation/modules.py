@@ -26,7 +26,7 @@ TESTS: Final = ROOT / "tests"
 
 OWN: Final[Mapping[str, Sequence[str]]] = {
     "consumer": ["worker/test_consumer.py"],
-    "settler": ["worker/test_settling.py"],
+    "settler": ["worker/test_settler.py"],
     "recovery": ["worker/test_recovery.py"],
     "heartbeat": ["worker/test_heartbeat.py"],
     "workbench": ["worker/test_workbench.py"],
