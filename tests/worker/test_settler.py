@@ -206,8 +206,9 @@ async def test_a_single_outcome_that_is_refused_is_sent_again(settling: Settling
     assert settling.broker.calls == [1, 1]
 
 
+@pytest.mark.parametrize("refusal", [ConnectionResetError("gone"), ReplyError("ERR for now")])
 async def test_between_two_attempts_there_is_a_pause(
-    settling: Settling, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    settling: Settling, desk: Desk, monkeypatch: pytest.MonkeyPatch, refusal: Exception
 ) -> None:
     """A server in trouble gets no storm of calls."""
     pauses: list[float] = []
@@ -219,7 +220,7 @@ async def test_between_two_attempts_there_is_a_pause(
 
     monkeypatch.setattr("fennelq.worker.settler.asyncio.sleep", noted)
     (held,) = taken(desk, "1")
-    settling.broker.refusals = [ConnectionResetError()] * 3
+    settling.broker.refusals = [refusal] * 3
     await settling.settle((held, value("1")))
     assert len([seconds for seconds in pauses if 0.05 <= seconds <= 0.5]) == 3
 
