@@ -31,7 +31,7 @@ _STATEMENT = re.compile(
 
 
 class Mutant(NamedTuple):
-    """A script with one thing changed."""
+    """A script or a module with one thing changed."""
 
     file: str
     line: int
@@ -40,10 +40,13 @@ class Mutant(NamedTuple):
     change: str
     """What was done to it, in words that stay true when lines move."""
     source: str
+    function: str = ""
+    """Of Python: where the change is, by its qualified name."""
 
     @property
     def name(self) -> str:
-        return f"{self.file}:{self.line}  {self.change}"
+        where = f" {self.function}" if self.function else ""
+        return f"{self.file}:{self.line}{where}  {self.change}"
 
 
 class Change(NamedTuple):

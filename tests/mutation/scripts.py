@@ -1,0 +1,113 @@
+"""The Lua scripts that are mutated, and the tests that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import redis
+
+from fennelq.broker import scripts
+from tests.kit.server import Server
+from tests.mutation.equivalent import EQUIVALENT
+from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.running import Key, Suite
+
+LUA: Final = Path(scripts.__file__).parent / "lua"
+TESTS: Final = Path(__file__).parents[1] / "broker"
+APART: Final = ("test_link.py", "test_trouble.py", "test_connection.py", "test_audit.py")
+"""Tests that have nothing to do with scripts."""
+
+_read = scripts._read
+
+
+class Scripts:
+    """The arrows that have a test file, and every fragment that one of them includes."""
+
+    equivalent = EQUIVALENT
+    patience = 120.0
+
+    def names(self) -> list[str]:
+        arrows = [arrow for arrow in all_arrows() if own_tests(arrow)]
+        fragments = {path.stem for path in (LUA / "lib").glob("*.lua")}
+        used = sorted(name for name in fragments if any(name in included(arrow) for arrow in arrows))
+        return [*arrows, *(f"lib/{name}" for name in used)]
+
+    def mutants_in(self, name: str) -> Iterator[Mutant]:
+        """The mutants of a script that Redis would accept at all."""
+        file = f"{name}.lua"
+        for mutant in mutants_of(file, _read(file)):
+            if compiles(mutant):
+                yield mutant
+
+    def unchanged(self, names: Sequence[str]) -> Iterable[Mutant]:
+        """One is enough: each is judged by all tests in the end."""
+        return [Mutant(f"{name}.lua", 1, "", "nothing", _read(f"{name}.lua")) for name in names[:1]]
+
+    def key_of(self, mutant: Mutant) -> Key:
+        return mutant.file, mutant.before, mutant.change
+
+    def warm_up(self) -> None:
+        for module in ("hypothesis.stateful", "tests.broker.desk"):
+            import_module(module)
+
+    def suites_of(self, mutant: Mutant) -> Iterable[Suite]:
+        """First the arrow's own tests, then all the others."""
+        own = own_tests(mutant.file.removesuffix(".lua"))
+        ignored = [f"--ignore={TESTS / name}" for name in APART]
+        return [Suite(30, targets) for targets in (own, [str(TESTS), *ignored]) if targets]
+
+    def put_in_place(self, mutant: Mutant) -> None:
+        put_in_place(mutant)
+
+
+def own_tests(arrow: str) -> list[str]:
+    path = TESTS / f"test_{arrow}.py"
+    return [str(path)] if path.exists() else []
+
+
+def included(arrow: str) -> list[str]:
+    found = scripts._DIRECTIVE.findall(_read(f"{arrow}.lua"))
+    return [word.strip() for kind, words in found if kind == "include" for word in words.split(",")]
+
+
+def compiles(mutant: Mutant) -> bool:
+    put_in_place(mutant)
+    name = mutant.file.removesuffix(".lua")
+    users = (
+        [name] if "/" not in name else [a for a in all_arrows() if name.removeprefix("lib/") in included(a)]
+    )
+    try:
+        for arrow in users:
+            judge().script_load(scripts.script(arrow).source)
+    except redis.ResponseError:
+        return False
+    finally:
+        put_back()
+    return True
+
+
+def all_arrows() -> list[str]:
+    return [path.stem for path in sorted(LUA.glob("*.lua"))]
+
+
+def put_in_place(mutant: Mutant) -> None:
+    def read(path: str) -> str:
+        return mutant.source if path == mutant.file else _read(path)
+
+    scripts._read = read
+    scripts.script.cache_clear()
+
+
+def put_back() -> None:
+    scripts._read = _read
+    scripts.script.cache_clear()
+
+
+@cache
+def judge() -> redis.Redis:
+    """A server that tells whether a script can be compiled."""
+    return Server("valkey").start().client()

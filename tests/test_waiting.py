@@ -1,0 +1,458 @@
+"""Waiting for the ends of jobs: each waiter learns the end of its own job, however it comes about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import queue_keys
+from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verb import Verb
+from fennelq.errors import BrokerUnavailable, ResultExpired
+from fennelq.model.outcome import succeeded
+from fennelq.waiting import Ended, Waiting
+from tests.broker.desk import Desk, a_job
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+
+pytestmark = pytest.mark.audit(unfinished=True)
+
+T = TypeVar("T")
+TASK = "app:welcome"
+PATIENCE = 0.4
+NEVER = 3600.0
+
+
+class Watching(Broker):
+    """Counts the jobs of each call of `watch`, refuses as many as there are refusals, and can hold up the replies."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(address_of(url))
+        self.calls: list[int] = []
+        self.refusals: list[Exception] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        self.calls.append(len(verb.args) - 2)
+        if self.refusals:
+            raise self.refusals.pop(0)
+        answer = await super().run(verb, within)
+        await self.may_answer.wait()
+        return answer
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `mail`."""
+    yield from opened(Desk(server))
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[Desk]:
+    """The queue `other`."""
+    desk = Desk(server)
+    desk.keys = queue_keys("shop", "other")
+    yield from opened(desk)
+
+
+def opened(desk: Desk) -> Iterator[Desk]:
+    desk.open()
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+async def broker(proxy: Proxy) -> AsyncIterator[Watching]:
+    broker = Watching(proxy.url)
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def waiting(broker: Watching, recheck: pytest.MonkeyPatch) -> AsyncIterator[Waiting]:
+    waiting = Waiting("shop", broker, patience=PATIENCE)
+    yield waiting
+    await waiting.close()
+
+
+@pytest.fixture
+def recheck(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No look again but what a test asks for: then a message must have brought the end."""
+    monkeypatch.setattr("fennelq.waiting.RECHECK", NEVER)
+    return monkeypatch
+
+
+async def soon(what: Awaitable[T]) -> T:
+    """Far less than a test's own limit."""
+    async with asyncio.timeout(8):
+        return await what
+
+
+def waits(waiting: Waiting, *jobs: str) -> list[asyncio.Task[Ended]]:
+    return [asyncio.create_task(waiting.end_of(job)) for job in jobs]
+
+
+async def registered(desk: Desk, *names: str) -> None:
+    """Returns when the ends of these jobs will be published."""
+    await aeventually(lambda: all(desk.record(name).get("W") for name in names))
+
+
+def end(desk: Desk, *names: str) -> None:
+    """These jobs, which are in our hands, succeed with their names."""
+    for name in names:
+        (delivery,) = [d for d in held[id(desk)] if d.key == name]
+        assert desk.finish([delivery], succeeded(f'"{name}"'.encode(), 60_000)) == [1]
+
+
+held: dict[int, list[Any]] = {}
+
+
+def executing(desk: Desk, *names: str) -> None:
+    for start in range(0, len(names), 100):
+        desk.enqueue(*(a_job(name) for name in names[start : start + 100]))
+    held[id(desk)] = desk.take(free=1000)
+
+
+def ended(name: str) -> Ended:
+    return Ended(TASK, f'{{"ok":"{name}"}}'.encode())
+
+
+# Each its own
+
+
+async def test_each_waiter_gets_the_end_of_its_own_job(waiting: Waiting, desk: Desk, other: Desk) -> None:
+    executing(desk, "a", "b", "c")
+    executing(other, "x", "y")
+    jobs = ["mail:a", "other:x", "mail:b", "other:y", "mail:c"]
+    waiters = waits(waiting, *jobs)
+    await registered(desk, *"abc")
+    await registered(other, *"xy")
+    end(other, "y", "x")
+    end(desk, "b", "c", "a")
+    assert await soon(asyncio.gather(*waiters)) == [ended(job[-1]) for job in jobs]
+
+
+async def test_each_waiter_that_comes_late_gets_the_end_of_its_own_job(
+    waiting: Waiting, desk: Desk, other: Desk
+) -> None:
+    """Among them jobs that nothing is known of, which are not mixed up with the others."""
+    executing(desk, "a", "b", "c")
+    executing(other, "x", "y")
+    end(desk, "a", "c")
+    end(other, "x", "y")
+    jobs = ["mail:a", "mail:unknown", "other:x", "mail:c", "other:y"]
+    first, unknown, *rest = await soon(asyncio.gather(*waits(waiting, *jobs), return_exceptions=True))
+    assert isinstance(unknown, ResultExpired)
+    assert unknown.job_id == "mail:unknown"
+    assert [first, *rest] == [ended("a"), ended("x"), ended("c"), ended("y")]
+
+
+async def test_many_are_asked_about_a_hundred_at_a_time(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    names = [f"{n:03}" for n in range(250)]
+    executing(desk, *names)
+    end(desk, *names)
+    waiters = waits(waiting, *(f"mail:{name}" for name in names))
+    assert await soon(asyncio.gather(*waiters)) == [ended(name) for name in names]
+    assert sorted(broker.calls)[-2:] == [100, 100]
+    assert sum(broker.calls) == 250
+
+
+async def test_all_waiters_of_one_job_get_its_end(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a")
+    waiters = waits(waiting, *["mail:a"] * 3)
+    await registered(desk, "a")
+    waiters[0].cancel()
+    await asyncio.wait(waiters[:1])
+    end(desk, "a")
+    assert await soon(asyncio.gather(*waiters[1:])) == [ended("a")] * 2
+
+
+async def test_a_job_that_ended_without_a_value_has_an_empty_envelope(waiting: Waiting, desk: Desk) -> None:
+    (delivery,) = desk.executing(a_job("a"))
+    desk.finish([delivery], succeeded(b"", 60_000))
+    assert await soon(waiting.end_of("mail:a")) == Ended(TASK, b"")
+
+
+async def test_waiting_costs_one_subscription_however_many_wait(
+    waiting: Waiting, desk: Desk, proxy: Proxy
+) -> None:
+    executing(desk, *"abcdef")
+    before = proxy.counters.connections
+    waiters = waits(waiting, *(f"mail:{name}" for name in "abc"))
+    await registered(desk, *"abc")
+    waiters += waits(waiting, *(f"mail:{name}" for name in "def"))
+    await registered(desk, *"def")
+    assert proxy.counters.connections - before == 2
+    end(desk, *"abcdef")
+    assert await soon(asyncio.gather(*waiters)) == [ended(name) for name in "abcdef"]
+
+
+async def test_what_ended_is_forgotten(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a", "b")
+    ending, staying = waits(waiting, "mail:a", "mail:b")
+    await registered(desk, "a", "b")
+    end(desk, "a")
+    await soon(ending)
+    assert kept(waiting) == (1, 1, 0)
+    staying.cancel()
+    await asyncio.wait([staying])
+    assert kept(waiting) == (0, 0, 0)
+
+
+async def test_a_waiter_that_gives_up_before_it_is_answered_leaves_nothing_behind(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a", "b")
+    assert await soon(answered_once(waiting, desk))
+    broker.may_answer.clear()
+    given_up, other = waits(waiting, "mail:a", "mail:b")
+    await registered(desk, "a", "b")
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    broker.may_answer.set()
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    end(desk, "b", "a")
+    assert await soon(other) == ended("b")
+
+
+async def answered_once(waiting: Waiting, desk: Desk) -> bool:
+    """Whether it is subscribed: it has been asked about a job that is unknown."""
+    with pytest.raises(ResultExpired):
+        await waiting.end_of("mail:unknown")
+    return True
+
+
+def kept(waiting: Waiting) -> tuple[int, int, int]:
+    return len(waiting._waiters), len(waiting._tasks), len(waiting._overtaking)
+
+
+# Overtaken
+
+
+async def test_an_end_that_is_published_before_the_answer_to_the_question_counts(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    """The reply to `watch` is held up; the message comes on another connection."""
+    executing(desk, "a", "b")
+    assert await soon(answered_once(waiting, desk))
+    broker.may_answer.clear()
+    waiters = waits(waiting, "mail:a", "mail:b")
+    await registered(desk, "a", "b")
+    end(desk, "a")
+    await aeventually(lambda: kept(waiting) == (2, 0, 1))
+    broker.may_answer.set()
+    assert await soon(waiters[0]) == ended("a")
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    end(desk, "b")
+    assert await soon(waiters[1]) == ended("b")
+
+
+async def test_an_end_that_comes_when_its_waiter_gave_up_before_the_answer_is_forgotten(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a")
+    assert await soon(answered_once(waiting, desk))
+    broker.may_answer.clear()
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    end(desk, "a")
+    await aeventually(lambda: kept(waiting) == (1, 0, 1))
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert kept(waiting) == (0, 0, 0)
+    broker.may_answer.set()
+
+
+async def test_a_message_about_a_job_that_is_not_waited_for_is_dropped(waiting: Waiting) -> None:
+    waiting._message(b'mail:stranger\n{"ok":1}')
+    assert kept(waiting) == (0, 0, 0)
+
+
+# Looking again
+
+
+async def test_an_end_whose_message_was_lost_is_found_by_looking_again(
+    waiting: Waiting, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    executing(desk, "a", "b")
+    waiters = waits(waiting, "mail:a", "mail:b")
+    await registered(desk, "a", "b")
+    for name in "ab":
+        desk.redis.hdel(desk.keys.record(name), "W")
+    end(desk, "a", "b")
+    assert await soon(asyncio.gather(*waiters)) == [ended("a"), ended("b")]
+
+
+async def test_looking_again_begins_anew_with_the_next_waiter(
+    waiting: Waiting, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends when nothing is waited for."""
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    for name in "ab":
+        executing(desk, name)
+        (waiter,) = waits(waiting, f"mail:{name}")
+        await registered(desk, name)
+        desk.redis.hdel(desk.keys.record(name), "W")
+        end(desk, name)
+        assert await soon(waiter) == ended(name)
+        await aeventually(lambda: waiting._rechecking is None)
+
+
+async def test_a_passing_trouble_while_looking_again_ends_no_waiting(
+    waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    broker.refusals = [ConnectionResetError(), ReplyError("LOADING the data")]
+    await aeventually(lambda: not broker.refusals)
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+async def test_a_trouble_that_does_not_pass_ends_the_waiting_when_it_looks_again(
+    waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    broker.refusals = [ReplyError("NOPERM no more")]
+    with pytest.raises(BrokerUnavailable, match="NOPERM no more"):
+        await soon(waiter)
+
+
+# A connection that is lost
+
+
+async def test_after_a_lost_subscription_it_subscribes_and_looks_at_every_job_again(
+    waiting: Waiting, desk: Desk, proxy: Proxy
+) -> None:
+    """The job ended in between, and its message reached nobody."""
+    executing(desk, "a", "b")
+    waiters = waits(waiting, "mail:a", "mail:b")
+    await registered(desk, "a", "b")
+    proxy.refuse()
+    end(desk, "a")
+    assert not waiters[0].done()
+    proxy.up()
+    assert await soon(waiters[0]) == ended("a")
+    await aeventually(lambda: subscribers(desk) == 1)
+    end(desk, "b")
+    assert await soon(waiters[1]) == ended("b")
+
+
+async def test_a_subscription_that_is_lost_while_nothing_is_waited_for_is_made_anew_with_the_next(
+    waiting: Waiting, desk: Desk, proxy: Proxy
+) -> None:
+    executing(desk, "a")
+    assert await soon(answered_once(waiting, desk))
+    proxy.cut_all()
+    await aeventually(lambda: subscribers(desk) == 0)
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    assert subscribers(desk) == 1
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+async def test_a_subscription_is_tried_until_the_server_lets_it(
+    waiting: Waiting, desk: Desk, proxy: Proxy
+) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    attempts = proxy.counters.connections
+    proxy.drop_replies(command="SUBSCRIBE", cut=True)
+    proxy.cut_all()
+    await aeventually(lambda: proxy.counters.connections >= attempts + 3)
+    end(desk, "a")
+    assert not waiter.done()
+    proxy.up()
+    assert await soon(waiter) == ended("a")
+    await aeventually(lambda: subscribers(desk) == 1)
+
+
+async def test_an_attempt_to_subscribe_that_is_not_answered_leaves_no_connection(
+    waiting: Waiting, desk: Desk, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    executing(desk, "a")
+    proxy.drop_reply(1, command="SUBSCRIBE")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    await aeventually(lambda: subscribers(desk) == 1)
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+def subscribers(desk: Desk) -> int:
+    return sum(int(client["sub"]) for client in desk.redis.client_list())
+
+
+# Patience and the end
+
+
+async def test_a_question_that_meets_a_passing_trouble_is_asked_again(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a")
+    end(desk, "a")
+    broker.refusals = [ConnectionResetError(), ReplyError("LOADING the data")]
+    assert await soon(waiting.end_of("mail:a")) == ended("a")
+    assert broker.calls == [1, 1, 1]
+
+
+async def test_a_question_is_asked_no_longer_than_the_patience_lasts(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    broker.refusals = [ConnectionResetError("gone")] * 1000
+    with pytest.raises(BrokerUnavailable, match="gone"):
+        await soon(waiting.end_of("mail:a"))
+    assert 2 <= len(broker.calls) < 100
+    assert kept(waiting) == (0, 0, 0)
+
+
+async def test_an_id_that_cannot_be_read_raises_and_leaves_nothing_behind(waiting: Waiting) -> None:
+    with pytest.raises(ValueError, match="no queue"):
+        await soon(waiting.end_of("no queue"))
+    assert kept(waiting) == (0, 0, 0)
+
+
+async def test_closing_ends_all_waiting_and_the_subscription(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a", "b")
+    waiters = waits(waiting, "mail:a", "mail:b")
+    await registered(desk, "a", "b")
+    await waiting.close()
+    told = await soon(asyncio.gather(*waiters, return_exceptions=True))
+    assert [type(error) for error in told] == [BrokerUnavailable] * 2
+    assert all("the app was closed" in str(error) for error in told)
+    await aeventually(lambda: subscribers(desk) == 0)
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await soon(waiting.end_of("mail:a"))
+
+
+async def test_after_closing_nothing_is_subscribed_anew(waiting: Waiting, desk: Desk, proxy: Proxy) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    proxy.drop_replies(command="SUBSCRIBE", cut=True)
+    proxy.cut_all()
+    await waiting.close()
+    with pytest.raises(BrokerUnavailable):
+        await soon(waiter)
+    attempts = proxy.counters.connections
+    tasks = {task for task in asyncio.all_tasks() if "_subscribe" in repr(task.get_coro())}
+    await soon(asyncio.gather(*tasks, return_exceptions=True))
+    assert proxy.counters.connections == attempts

@@ -1,0 +1,548 @@
+"""The consumer: it takes what there are slots for, in order, strands nothing, and survives what happens to Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from structlog.typing import EventDict
+
+from fennelq import App
+from fennelq.broker.broker import ANSWER_TIMEOUT
+from fennelq.broker.keys import LANES, queue_keys
+from fennelq.broker.verb import Verb
+from fennelq.model.job import Priority
+from fennelq.model.routing import Routing
+from fennelq.worker.executor import Executor
+from fennelq.worker.heartbeat import Token
+from fennelq.worker.promoter import Promoter
+from tests.broker.desk import Desk
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.worker import shop
+
+MAIL, OTHER = "mail", "other"
+FOR_EVER_MS = 600_000
+
+
+class Jobs:
+    """Notes which jobs run, in which order, and holds those that are told to wait."""
+
+    def __init__(self, app: App) -> None:
+        self.begun: list[str] = []
+        self.may_end = asyncio.Event()
+
+        @app.task(name="shop:note", queue=MAIL)
+        async def note(name: str, wait: bool = False) -> str:
+            self.begun.append(name)
+            if wait:
+                await self.may_end.wait()
+            return name
+
+        self.task = note
+
+    async def send(self, *names: str, queue: str = MAIL, priority: Priority = "normal", wait: bool = False) -> None:
+        task = self.task.options(queue=queue, priority=priority)
+        for name in names:
+            await task.delay(name, wait)
+
+    async def begin(self, *names: str) -> None:
+        """Returns when these have begun, in whatever order, and no others."""
+        await aeventually(lambda: len(self.begun) >= len(names))
+        assert Counter(self.begun) == Counter(names)
+
+
+class Reader:
+    """The consumer of an executor, of which nothing else is at work: no beat, no duty.
+
+    A blocked read would last for minutes, so what has to wake it up is seen to do so.
+    """
+
+    def __init__(self, app: App, concurrency: int = 2, lanes: Sequence[str] = tuple(LANES.values())) -> None:
+        self.executor = Executor(app, concurrency=concurrency, lanes=lanes)
+        self.consumer = self.executor.consumer
+        self.consumer._block_ms = FOR_EVER_MS
+        self.reading: asyncio.Task[None] | None = None
+
+    async def read(self, queues: str = f"{MAIL},{OTHER}") -> None:
+        """Begin to read these queues, in this order."""
+        await self.consumer.serve(Routing.parse(queues))
+        self.reading = asyncio.create_task(self.consumer.run())
+
+    async def idle(self) -> None:
+        """Returns when it is blocked, because there is nothing to take."""
+        await aeventually(lambda: self.consumer._blocking and self.consumer._doorbell._id is not None)
+        await aeventually(self._is_blocked)
+
+    async def _is_blocked(self) -> bool:
+        with self._server.client() as client:
+            return any(int(c["id"]) == self.consumer._doorbell._id and "b" in c["flags"] for c in client.client_list())
+
+    async def stop(self) -> None:
+        if self.reading is not None:
+            await self.consumer.stop(self.reading)
+        await self.executor.workbench.settled()
+        await self.executor.broker.close()
+
+    _server: Server
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `mail`."""
+    yield from closing(Desk(server))
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[Desk]:
+    """The queue `other`."""
+    desk = Desk(server)
+    desk.keys = queue_keys("shop", OTHER)
+    yield from closing(desk)
+
+
+def closing(desk: Desk) -> Iterator[Desk]:
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def jobs(app: App) -> Jobs:
+    return Jobs(app)
+
+
+@pytest.fixture
+def expected(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the promoter was told of due jobs, in seconds."""
+    told: list[float] = []
+    monkeypatch.setattr(Promoter, "expect", lambda _, seconds: told.append(seconds))
+    return told
+
+
+@pytest.fixture
+async def reader(app: App, server: Server, expected: list[float]) -> AsyncIterator[Reader]:
+    """It has two slots."""
+    del expected
+    Reader._server = server
+    reader = Reader(app)
+    yield reader
+    async with asyncio.timeout(10):
+        await reader.stop()
+
+
+@pytest.fixture
+async def far(app: App, jobs: Jobs, server: Server, proxy: Proxy) -> AsyncIterator[Reader]:
+    """One that reads through the proxy, and knows the same tasks."""
+    del jobs
+    Reader._server = server
+    async with shop.app_of(redis_url=proxy.url) as through:
+        through._tasks.update(app._tasks)
+        reader = Reader(through)
+        yield reader
+        proxy.up()
+        async with asyncio.timeout(10):
+            await reader.stop()
+
+
+def troubles(logged: Sequence[EventDict]) -> list[Any]:
+    return [line["error"] for line in logged if line["event"] == "trouble"]
+
+
+# What is taken
+
+
+async def test_no_more_is_taken_than_there_are_slots_for(reader: Reader, jobs: Jobs, desk: Desk) -> None:
+    await jobs.send(*"abcde", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    assert (len(desk.pending()), len(desk.waiting())) == (2, 5)
+    jobs.may_end.set()
+    await jobs.begin(*"abcde")
+
+
+async def test_jobs_begin_in_the_order_of_lanes_and_of_their_coming(
+    app: App, server: Server, jobs: Jobs
+) -> None:
+    await jobs.send("5", "6", priority="low")
+    await jobs.send("3", "4")
+    await jobs.send("1", "2", priority="high")
+    Reader._server = server
+    reader = Reader(app, concurrency=10)
+    await reader.read()
+    await jobs.begin(*"123456")
+    assert jobs.begun == list("123456")
+    await reader.stop()
+
+
+async def test_a_later_queue_is_read_when_the_one_before_is_empty(reader: Reader, jobs: Jobs) -> None:
+    await jobs.send("5", "6", queue=OTHER)
+    await jobs.send(*"1234")
+    await reader.read()
+    await jobs.begin(*"123456")
+    assert jobs.begun[:4] == list("1234")
+
+
+async def test_only_the_lanes_it_was_given_are_read(app: App, server: Server, jobs: Jobs, desk: Desk) -> None:
+    await jobs.send("low", priority="low")
+    await jobs.send("high", priority="high")
+    Reader._server = server
+    reader = Reader(app, lanes=[LANES["high"]])
+    await reader.read()
+    await jobs.begin("high")
+    await reader.idle()
+    assert len(desk.waiting(LANES["low"])) == 1
+    assert desk.pending(LANES["low"]) == {}
+    await reader.stop()
+
+
+async def test_its_queues_are_those_it_serves(reader: Reader) -> None:
+    await reader.read()
+    assert [keys.queue for keys in reader.consumer.queues] == [MAIL, OTHER]
+
+
+# Nothing to take
+
+
+@pytest.mark.parametrize("queue", [MAIL, OTHER])
+@pytest.mark.parametrize("priority", LANES)
+async def test_what_comes_while_it_is_blocked_runs(
+    reader: Reader, jobs: Jobs, queue: str, priority: Priority
+) -> None:
+    await reader.read()
+    await reader.idle()
+    await jobs.send("a", queue=queue, priority=priority)
+    await jobs.begin("a")
+    await reader.idle()
+    await jobs.send("b", queue=queue, priority=priority)
+    await jobs.begin("a", "b")
+
+
+async def test_what_a_block_brought_first_is_a_first_delivery(reader: Reader, jobs: Jobs, desk: Desk) -> None:
+    await reader.read()
+    await reader.idle()
+    await jobs.send("a", wait=True)
+    await jobs.begin("a")
+    (entry,) = desk.pending()
+    assert reader.executor.workbench.tokens() == [(MAIL, "s", entry)]
+    assert desk.pending()[entry] == reader.executor.name
+    jobs.may_end.set()
+
+
+async def test_what_a_block_brought_and_there_is_no_slot_for_is_handed_back_untouched(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    await reader.read()
+    await reader.idle()
+    for _ in range(2):
+        reader.executor.slots.take()
+    await jobs.send("a")
+    await aeventually(lambda: desk.stats().get("released") == 1)
+    assert desk.pending() == {}
+    assert desk.entries("s")[0][1].get("n", "1") == "1"
+    for _ in range(2):
+        reader.executor.slots.give_back()
+    await jobs.begin("a")
+    await reader.idle()
+
+
+async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
+    reader: Reader, jobs: Jobs
+) -> None:
+    await jobs.send("a", queue=OTHER)
+    await reader.read(MAIL)
+    await reader.idle()
+    await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
+    await jobs.begin("a")
+
+
+async def test_a_queue_that_is_no_longer_served_is_not_read(reader: Reader, jobs: Jobs, other: Desk) -> None:
+    await reader.read()
+    await reader.idle()
+    await reader.consumer.serve(Routing.parse(MAIL))
+    await reader.consumer.look_again()
+    await reader.idle()
+    await jobs.send("b", queue=OTHER)
+    await jobs.send("a")
+    await jobs.begin("a")
+    assert len(other.waiting()) == 1
+
+
+async def test_without_queues_it_waits_for_some(reader: Reader, jobs: Jobs) -> None:
+    await jobs.send("a")
+    reader.reading = asyncio.create_task(reader.consumer.run())
+    await reader.consumer.serve(Routing.parse(MAIL))
+    await jobs.begin("a")
+
+
+# Drained
+
+
+async def test_it_is_drained_while_everything_that_was_ready_has_been_taken(reader: Reader, jobs: Jobs) -> None:
+    await jobs.send(*"abc", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    assert not reader.consumer.drained.is_set()
+    jobs.may_end.set()
+    async with asyncio.timeout(8):
+        await reader.consumer.drained.wait()
+    await jobs.begin(*"abc")
+
+
+async def test_what_is_taken_ends_being_drained(reader: Reader, jobs: Jobs) -> None:
+    await reader.read()
+    await reader.idle()
+    assert reader.consumer.drained.is_set()
+    await jobs.send(*"ab", wait=True)
+    await jobs.begin(*"ab")
+    assert not reader.consumer.drained.is_set()
+    jobs.may_end.set()
+
+
+async def test_to_look_again_is_to_wait_until_what_is_ready_now_was_taken(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    await reader.read()
+    for name in "abcdefghij":
+        await jobs.send(name, queue=OTHER)
+        async with asyncio.timeout(8):
+            await reader.consumer.look_again()
+        assert name in jobs.begun
+    assert jobs.begun == list("abcdefghij")
+
+
+# Due
+
+
+async def test_the_promoter_learns_when_the_next_job_is_due(
+    reader: Reader, jobs: Jobs, expected: list[float]
+) -> None:
+    await jobs.task.options(delay=20).delay("later")
+    await reader.read(MAIL)
+    await reader.idle()
+    assert len(expected) == 1
+    assert 10 < expected[0] <= 20
+
+
+async def test_the_promoter_learns_that_a_job_is_due_already(
+    reader: Reader, jobs: Jobs, expected: list[float], desk: Desk
+) -> None:
+    result = await jobs.task.options(delay=20).delay("due")
+    desk.redis.zadd(desk.keys["sched"], {result.id.partition(":")[2]: 1})
+    await reader.read(MAIL)
+    await reader.idle()
+    assert expected == [0.0]
+
+
+async def test_without_a_scheduled_job_the_promoter_is_not_woken(reader: Reader, expected: list[float]) -> None:
+    await reader.read()
+    await reader.idle()
+    assert expected == []
+
+
+# Stranded
+
+
+def stranded(desk: Desk, reader: Reader) -> list[Token]:
+    """Deliveries whose reply never reached the reader."""
+    return [(desk.keys.queue, d.lane, d.entry) for d in desk.take(reader.executor.name)]
+
+
+async def test_what_lost_replies_have_stranded_is_handed_back_and_runs(
+    reader: Reader, jobs: Jobs, desk: Desk, other: Desk
+) -> None:
+    lost: list[Token] = []
+    for queue, names in ((desk, "ab"), (other, "cd")):
+        queue.open()
+        await jobs.send(*names, queue=queue.keys.queue)
+        lost += stranded(queue, reader)
+    await reader.read()
+    await reader.idle()
+    reader.consumer.suspect(lost)
+    await jobs.begin(*"abcd")
+    assert (desk.stats()["released"], other.stats()["released"]) == (2, 2)
+
+
+async def test_what_was_stranded_is_handed_back_while_no_slot_is_free(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    """A job that is stranded again and again is suspicious: each time is counted."""
+    await jobs.send("a", "b", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    running = set(desk.pending())
+    result = await jobs.task.delay("c")
+    reader.consumer.suspect(stranded(desk, reader))
+    await aeventually(lambda: desk.pending().keys() == running)
+    assert desk.record(result.id.partition(":")[2])["l"] == "1"
+    jobs.may_end.set()
+    await jobs.begin(*"abc")
+
+
+async def test_what_is_in_hand_is_not_handed_back_with_what_was_stranded(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    """The reply that was under way has come meanwhile."""
+    await jobs.send("a", "b", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    running = reader.executor.workbench.tokens()
+    await jobs.send("c")
+    reader.consumer.suspect([*running, *stranded(desk, reader)])
+    await aeventually(lambda: len(desk.pending()) == 2)
+    assert desk.pending().keys() == {entry for _, _, entry in running}
+    jobs.may_end.set()
+    await jobs.begin(*"abc")
+
+
+async def test_what_was_handed_back_is_not_handed_back_again(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    desk.open()
+    await jobs.send("a")
+    lost = stranded(desk, reader)
+    await reader.read()
+    await reader.idle()
+    reader.consumer.suspect(lost)
+    await jobs.begin("a")
+    await reader.idle()
+    await jobs.send("b")
+    await jobs.begin("a", "b")
+    await reader.idle()
+    assert desk.stats()["released"] == 1
+
+
+async def test_when_nothing_is_stranded_nothing_is_woken(reader: Reader) -> None:
+    await reader.read()
+    await reader.idle()
+    reader.consumer.suspect([])
+    assert reader.consumer._ringing is None
+
+
+# Stopping
+
+
+async def test_what_comes_when_it_stops_is_left_for_others(reader: Reader, jobs: Jobs, desk: Desk) -> None:
+    await reader.read()
+    await reader.idle()
+    reader.consumer.halt()
+    await jobs.send("a")
+    await aeventually(lambda: desk.stats().get("released") == 1)
+    assert reader.reading is not None
+    async with asyncio.timeout(8):
+        await reader.consumer.stop(reader.reading)
+    assert (len(desk.waiting()), desk.pending(), jobs.begun) == (1, {}, [])
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_stop_ends_the_reading(reader: Reader, jobs: Jobs, desk: Desk, busy: bool) -> None:
+    """Whether it is blocked, or waits for a slot."""
+    await reader.read()
+    await reader.idle()
+    if busy:
+        await jobs.send("a", "b", wait=True)
+        await jobs.begin("a", "b")
+    assert reader.reading is not None
+    async with asyncio.timeout(8):
+        await reader.consumer.stop(reader.reading)
+    assert reader.reading.exception() is None
+    await jobs.send("c")
+    assert len(desk.waiting()) == (3 if busy else 1)
+    assert len(desk.pending()) == (2 if busy else 0)
+    jobs.may_end.set()
+
+
+async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
+    reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to a fetch is under way when the executor is told to stop."""
+    may_arrive = asyncio.Event()
+    run = reader.executor.broker.run
+
+    async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        answer = await run(verb, within)
+        if verb.script.name == "fetch":
+            await may_arrive.wait()
+        return answer
+
+    monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    desk.open()
+    await jobs.send("a", "b")
+    await reader.read(MAIL)
+    await aeventually(lambda: len(desk.pending()) == 2)
+    reader.consumer.halt()
+    may_arrive.set()
+    assert reader.reading is not None
+    async with asyncio.timeout(8):
+        await reader.consumer.stop(reader.reading)
+    assert (len(desk.waiting()), desk.pending(), jobs.begun) == (2, {}, [])
+
+
+# What happens to Redis
+
+
+@pytest.mark.audit(skip="keys were deleted on purpose")
+async def test_a_lane_that_was_deleted_is_made_anew_and_told(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    await reader.read()
+    await reader.idle()
+    assert logged == []
+    desk.redis.delete(desk.keys["s"], desk.keys["s:low"])
+    await aeventually(lambda: [line["event"] for line in logged] == ["groups_made_anew"])
+    (line,) = logged
+    assert (line["queue"], line["lanes"], line["log_level"]) == (MAIL, 2, "warning")
+    await jobs.send("a")
+    await jobs.begin("a")
+    assert troubles(logged) == []
+
+
+@pytest.mark.audit(skip="keys were deleted on purpose")
+async def test_a_lane_that_is_missing_when_it_fetches_is_made_anew(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    await jobs.send("a", "b", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    desk.redis.delete(desk.keys["s"])
+    await jobs.send("c")
+    jobs.may_end.set()
+    await jobs.begin("a", "b", "c")
+
+
+async def test_trouble_ends_no_reading_and_is_told_once(
+    far: Reader, jobs: Jobs, proxy: Proxy, logged: list[EventDict]
+) -> None:
+    assert not far.consumer.connected
+    await far.read()
+    await far.idle()
+    assert far.consumer.connected
+    proxy.refuse()
+    await aeventually(lambda: not far.consumer.connected)
+    await aeventually(lambda: troubles(logged))
+    (line,) = (line for line in logged if line["event"] == "trouble")
+    assert (line["what"], line["running"]) == ("reading", 0)
+    await jobs.send("a")
+    proxy.up()
+    await jobs.begin("a")
+    await aeventually(lambda: far.consumer.connected)
+
+
+async def test_a_reader_in_trouble_pauses_between_two_attempts(
+    far: Reader, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await far.read()
+    await far.idle()
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
+    proxy.refuse()
+    await aeventually(lambda: len([seconds for seconds in pauses if 0.1 <= seconds <= 1.0]) >= 3)

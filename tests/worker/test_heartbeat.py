@@ -1,0 +1,290 @@
+"""The heartbeat: leases are renewed, what was lost or stranded is named, and who may judge others knows when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from structlog.typing import EventDict
+
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import queue_keys
+from fennelq.broker.verb import Verb
+from fennelq.worker.heartbeat import Findings, Heartbeat, Token
+from tests.broker.desk import Desk, a_job, some_jobs
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+
+pytestmark = pytest.mark.audit(unfinished=True)
+
+LEASE = 60.0
+INTERVAL = 0.25
+NAME = "anna"
+
+
+class Patient(BlockingBroker):
+    """Remembers how long it was to wait for the replies."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(address_of(url))
+        self.timeouts: list[float] = []
+
+    def run_all(self, verbs: Sequence[Verb[Any]], timeout: float = -1.0) -> list[Any]:
+        self.timeouts.append(timeout)
+        return super().run_all(verbs)
+
+
+class Beating:
+    """A heartbeat whose beats a test makes one by one, at moments of its own."""
+
+    def __init__(self, url: str, *desks: Desk, lease: float = LEASE) -> None:
+        self.now = 1000.0
+        self.held: list[Token] = []
+        self.wrong: Exception | None = None
+        self.pauses: list[float | None] = []
+        self.found: list[Findings] = []
+        self.broker = Patient(url)
+        self.heartbeat = Heartbeat(
+            broker=self.broker,
+            executor=NAME,
+            lease=lease,
+            interval=INTERVAL,
+            queues=lambda: [desk.keys for desk in desks],
+            held=self._held,
+            report=self.found.append,
+        )
+
+    def beats(self, *moments: float, wrong: Exception | None = None) -> None:
+        """The thread beats at these moments, and its clock stays at the last."""
+        self.wrong = wrong
+        setattr(self.heartbeat, "_ended", Schedule(self, moments))  # noqa: B010 - what it waits for
+        self.heartbeat._run()
+
+    def _held(self) -> list[Token]:
+        if self.wrong is not None:
+            raise self.wrong
+        return self.held
+
+
+class Schedule:
+    """Stands in for the event that the thread waits for between two beats."""
+
+    def __init__(self, beating: Beating, moments: Sequence[float]) -> None:
+        self._beating, self._moments = beating, list(moments)
+
+    def wait(self, pause: float | None) -> bool:
+        self._beating.pauses.append(pause)
+        if not self._moments:
+            return True
+        self._beating.now = self._moments.pop(0)
+        return False
+
+    def is_set(self) -> bool:
+        return not self._moments
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `mail`."""
+    yield from opened(Desk(server))
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[Desk]:
+    """The queue `other`."""
+    desk = Desk(server)
+    desk.keys = queue_keys("shop", "other")
+    yield from opened(desk)
+
+
+def opened(desk: Desk) -> Iterator[Desk]:
+    desk.open()
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def beating(redis_url: str, desk: Desk, other: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beating]:
+    beating = Beating(redis_url, desk, other)
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: beating.now)
+    yield beating
+    beating.broker.close()
+
+
+# What a beat does and finds
+
+
+def test_a_beat_renews_what_is_held_in_every_queue_and_nothing_else(
+    beating: Beating, desk: Desk, other: Desk
+) -> None:
+    held = [*desk.executing(*some_jobs(3)), *other.executing(*some_jobs(3))]
+    desk.silent(held[:3], 20_000)
+    other.silent(held[3:], 20_000)
+    beating.held = [("mail", "s", one.entry) for one in held[:2]]
+    beating.held += [("other", "s", one.entry) for one in held[3:5]]
+    assert beating.heartbeat.beat() == Findings([], [], 0)
+    for queue, ours in ((desk, held[:3]), (other, held[3:])):
+        first, second, third = queue.idle(*ours)
+        assert max(first, second) < 15_000
+        assert third >= 20_000
+
+
+def test_what_was_taken_from_us_is_named_with_its_queue(beating: Beating, desk: Desk, other: Desk) -> None:
+    held = desk.executing(*some_jobs(3))
+    (kept,) = other.executing(a_job())
+    desk.release(held[:2])
+    beating.held = [("mail", "s", one.entry) for one in held] + [("other", "s", kept.entry)]
+    found = beating.heartbeat.beat()
+    assert sorted(found.lost) == [("mail", "s", held[0].entry), ("mail", "s", held[1].entry)]
+    assert found.stranded == []
+
+
+def test_what_is_ours_and_unknown_here_for_half_a_lease_is_stranded(
+    beating: Beating, desk: Desk, other: Desk
+) -> None:
+    held = other.executing(*some_jobs(3))
+    other.silent(held[:2], round(LEASE * 500))
+    other.silent(held[2:], round(LEASE * 500) - 15_000)
+    found = beating.heartbeat.beat()
+    assert found.stranded == [("other", "s", held[0].entry), ("other", "s", held[1].entry)]
+    assert found.lost == []
+
+
+def test_jobs_in_quarantine_are_counted_over_all_queues(beating: Beating, desk: Desk, other: Desk) -> None:
+    for queue, number in ((desk, 1), (other, 2)):
+        for job in some_jobs(number):
+            queue.enqueue(job)
+            queue.redelivered(job.key, 3, "iso")
+    assert beating.heartbeat.beat().quarantined == 3
+
+
+def test_a_beat_brings_the_servers_clock(beating: Beating, desk: Desk) -> None:
+    before = desk.now()
+    beating.beats(1000)
+    assert before <= beaten_ms(beating.heartbeat) <= desk.now()
+
+
+@pytest.mark.parametrize(("lease", "seconds"), [(60.0, 15.0), (8.0, 2.0)])
+def test_a_reply_is_waited_for_no_longer_than_a_quarter_of_the_lease(
+    redis_url: str, desk: Desk, lease: float, seconds: float
+) -> None:
+    beating = Beating(redis_url, desk, lease=lease)
+    beating.heartbeat.beat()
+    assert beating.broker.timeouts == [seconds]
+    beating.broker.close()
+
+
+def beaten_ms(heartbeat: Heartbeat) -> int:
+    return heartbeat.beaten_ms
+
+
+# Who may judge others
+
+
+def test_before_the_first_beat_an_executor_is_neither_answered_nor_steady(beating: Beating) -> None:
+    beating.now = 0.0
+    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (False, False)
+
+
+def test_an_executor_is_steady_after_a_whole_lease_of_beats(beating: Beating) -> None:
+    beating.beats(1000, 1020, 1040, 1059)
+    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    beating.beats(1060)
+    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, True)
+    assert beating.found == [Findings([], [], 0)] * 5
+
+
+def test_an_executor_whose_process_has_just_started_is_steady_at_no_moment_of_its_clock(
+    beating: Beating,
+) -> None:
+    """Clocks that only measure may begin at 0, at the start of the machine."""
+    beating.beats(0)
+    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    beating.beats(20, 40, 60)
+    assert beating.heartbeat.steady
+
+
+def test_an_executor_is_steady_no_longer_than_half_a_lease_after_its_last_beat(beating: Beating) -> None:
+    beating.beats(1000, 1020, 1040, 1060)
+    beating.now = 1060 + LEASE / 2 - 1
+    assert beating.heartbeat.steady
+    beating.now = 1060 + LEASE / 2
+    assert not beating.heartbeat.steady
+
+
+def test_an_executor_is_answered_an_interval_longer(beating: Beating) -> None:
+    beating.beats(1000)
+    beating.now = 1000 + LEASE / 2 + INTERVAL / 2
+    assert beating.heartbeat.answered
+    beating.now = 1000 + LEASE / 2 + INTERVAL
+    assert not beating.heartbeat.answered
+
+
+def test_after_a_pause_of_its_own_an_executor_holds_off_for_two_leases(beating: Beating) -> None:
+    beating.beats(1000, 1020, 1040, 1060)
+    beating.beats(1091, *range(1111, 1091 + 120, 20))
+    assert not beating.heartbeat.steady
+    beating.beats(1091 + 119)
+    assert not beating.heartbeat.steady
+    beating.beats(1091 + 120)
+    assert beating.heartbeat.steady
+
+
+def test_beats_half_a_lease_apart_are_no_pause(beating: Beating) -> None:
+    beating.beats(1000, 1030, 1060)
+    assert beating.heartbeat.steady
+
+
+def test_a_beat_without_an_answer_costs_an_executor_its_steadiness_for_a_lease(
+    beating: Beating, logged: list[EventDict]
+) -> None:
+    beating.beats(1000, 1020, 1040, 1060)
+    beating.beats(1061, wrong=OSError("no answer"))
+    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (False, False)
+    assert [(line["event"], line["error"]) for line in logged] == [("trouble", "OSError: no answer")]
+    assert len(beating.found) == 4
+    beating.beats(1062, 1082, 1102, 1121)
+    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    beating.beats(1122)
+    assert beating.heartbeat.steady
+
+
+def test_after_a_pause_and_trouble_one_lease_is_enough(beating: Beating) -> None:
+    beating.beats(1000, 1020, 1091)
+    beating.beats(1092, wrong=OSError("no answer"))
+    beating.beats(1093, 1113, 1133, 1153)
+    assert beating.heartbeat.steady
+
+
+def test_the_first_beat_is_made_at_once_and_the_others_in_their_interval(beating: Beating) -> None:
+    beating.beats(1000, 1001, 1002)
+    assert beating.pauses == [0, INTERVAL, INTERVAL, INTERVAL]
+
+
+def test_after_trouble_the_next_attempt_comes_soon_and_not_at_once(redis_url: str, desk: Desk) -> None:
+    beating = Beating(redis_url, desk)
+    beating.beats(1000, 1001, wrong=OSError("no answer"))
+    assert beating.pauses == [0, INTERVAL, INTERVAL]
+
+
+# The thread
+
+
+def test_the_thread_beats_until_it_is_ended_and_keeps_no_process_alive(redis_url: str, desk: Desk) -> None:
+    beating = Beating(redis_url, desk)
+    beating.heartbeat.start()
+    eventually(lambda: beating.found)
+    (thread,) = beating_threads()
+    assert thread.daemon
+    beating.heartbeat.end()
+    eventually(lambda: not beating_threads())
+    beating.broker.close()
+
+
+def beating_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fennelq-heartbeat"]
+
+

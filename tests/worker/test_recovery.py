@@ -1,0 +1,211 @@
+"""Recovery: an executor that has itself been heard takes the jobs of those that fell silent, and tells how many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from structlog.typing import EventDict
+
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.settings import Settings
+from fennelq.worker.recovery import Recovery
+from tests.broker.desk import LEASE_MS, LIFETIMES, Desk, a_job, about
+from tests.kit.server import Server
+
+INTERVAL = 100.0
+
+
+class Sweeper:
+    """A recovery whose surroundings a test decides."""
+
+    def __init__(self, broker: Broker, *desks: Desk) -> None:
+        self.steady = True
+        self.beaten_ms = desks[0].now()
+        self.deaths = dict[str, str]()
+        self._queues: Sequence[QueueKeys] = [desk.keys for desk in desks]
+        self._recovery = Recovery(
+            broker,
+            lambda: self._queues,
+            settings=Settings.load(None, lease=LEASE_MS / 1000, maintenance_interval=INTERVAL),
+            lifetimes=LIFETIMES,
+            steady=lambda: self.steady,
+            beaten_ms=lambda: self.beaten_ms,
+            deaths=lambda: self.deaths,
+        )
+
+    async def tick(self) -> float:
+        return await self._recovery.tick()
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `mail`."""
+    yield from opened(Desk(server))
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[Desk]:
+    """The queue `other`."""
+    desk = Desk(server)
+    desk.keys = queue_keys("shop", "other")
+    yield from opened(desk)
+
+
+def opened(desk: Desk) -> Iterator[Desk]:
+    desk.open()
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def sweeper(broker: Broker, desk: Desk, other: Desk) -> Sweeper:
+    return Sweeper(broker, desk, other)
+
+
+def silent_jobs(desk: Desk, number: int) -> None:
+    """So many jobs, taken by an executor that has not renewed their leases since."""
+    for start in range(0, number, 100):
+        desk.enqueue(*(a_job(str(n)) for n in range(start, min(start + 100, number))))
+    while desk.take():
+        pass
+    desk.silence()
+
+
+def recovered(logged: list[EventDict]) -> list[tuple[Any, ...]]:
+    return [
+        (line["queue"], line["requeued"], line["dead"], line["log_level"])
+        for line in logged
+        if line["event"] == "jobs_recovered"
+    ]
+
+
+async def test_the_jobs_of_silent_executors_are_queued_again_and_counted_by_queue(
+    sweeper: Sweeper, desk: Desk, other: Desk, logged: list[EventDict]
+) -> None:
+    silent_jobs(desk, 3)
+    silent_jobs(other, 1)
+    assert await sweeper.tick() == INTERVAL
+    assert (desk.waiting(), desk.pending()) == (["0", "1", "2"], {})
+    assert (other.waiting(), other.pending()) == (["0"], {})
+    assert recovered(logged) == [("mail", 3, 0, "warning"), ("other", 1, 0, "warning")]
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_job_whose_lease_was_renewed_within_a_lease_is_left_alone(
+    sweeper: Sweeper, desk: Desk, logged: list[EventDict]
+) -> None:
+    held = desk.executing(a_job("1"), a_job("2"))
+    desk.silent(held[:1], LEASE_MS)
+    desk.silent(held[1:], LEASE_MS // 2)
+    await sweeper.tick()
+    assert list(desk.pending()) == [held[1].entry]
+    assert recovered(logged) == [("mail", 1, 0, "warning")]
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_an_executor_that_is_not_steady_takes_no_jobs_from_others(
+    sweeper: Sweeper, desk: Desk, other: Desk
+) -> None:
+    sweeper.steady = False
+    silent_jobs(desk, 1)
+    silent_jobs(other, 1)
+    before = desk.pending(), other.pending()
+    assert await sweeper.tick() == INTERVAL
+    assert (desk.pending(), other.pending()) == before
+    sweeper.steady = True
+    await sweeper.tick()
+    assert (desk.pending(), other.pending()) == ({}, {})
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_an_executor_whose_own_beat_was_answered_too_long_ago_takes_no_jobs_from_others(
+    sweeper: Sweeper, desk: Desk
+) -> None:
+    silent_jobs(desk, 1)
+    before = desk.pending()
+    sweeper.beaten_ms -= LEASE_MS
+    await sweeper.tick()
+    assert desk.pending() == before
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_there_is_one_sweep_per_interval(sweeper: Sweeper, desk: Desk) -> None:
+    await sweeper.tick()
+    silent_jobs(desk, 1)
+    await sweeper.tick()
+    assert len(desk.pending()) == 1
+    assert desk.ttl(desk.keys["swept"]) == about(round(INTERVAL * 900))
+
+
+async def test_the_shortest_interval_is_a_millisecond(broker: Broker, desk: Desk) -> None:
+    recovery = Recovery(
+        broker,
+        lambda: [desk.keys],
+        settings=Settings.load(None, lease=LEASE_MS / 1000, maintenance_interval=0.0005),
+        lifetimes=LIFETIMES,
+        steady=lambda: True,
+        beaten_ms=desk.now,
+        deaths=dict[str, str],
+    )
+    silent_jobs(desk, 1)
+    await recovery.tick()
+    assert desk.pending() == {}
+
+
+async def test_a_sweep_goes_on_until_every_queue_has_been_looked_through(
+    sweeper: Sweeper, desk: Desk, other: Desk, logged: list[EventDict]
+) -> None:
+    """The first queue needs one page, the second three."""
+    silent_jobs(desk, 2)
+    silent_jobs(other, 250)
+    await sweeper.tick()
+    assert (len(desk.waiting()), len(desk.pending())) == (2, 0)
+    assert (len(other.waiting()), len(other.pending())) == (250, 0)
+    assert [line[:2] for line in recovered(logged)] == [
+        ("mail", 2),
+        ("other", 100),
+        ("other", 100),
+        ("other", 50),
+    ]
+
+
+async def test_a_queue_that_fits_on_one_page_is_one_call(sweeper: Sweeper, desk: Desk, server: Server) -> None:
+    await sweeper.tick()  # the server knows the script from here on
+    silent_jobs(desk, 5)
+    desk.redis.delete(desk.keys["swept"])
+    before = calls(server)
+    await sweeper.tick()
+    assert (calls(server) - before, desk.pending()) == (2, {})
+
+
+async def test_a_job_that_has_been_delivered_too_often_is_dead_with_what_is_known_of_the_last_death(
+    sweeper: Sweeper, desk: Desk, logged: list[EventDict]
+) -> None:
+    """A setting of the executor says how often; the default is 4."""
+    desk.enqueue(a_job())
+    desk.redelivered("1", 4)
+    desk.take("anna")
+    desk.silence()
+    sweeper.deaths = {"anna": "killed by signal 9"}
+    await sweeper.tick()
+    failure = desk.record()["x"]
+    assert desk.record()["s"] == "D"
+    assert "fell silent 4 times" in failure
+    assert "last: killed by signal 9" in failure
+    assert recovered(logged) == [("mail", 0, 1, "warning")]
+
+
+async def test_a_sweep_that_finds_nothing_is_not_worth_a_line(
+    sweeper: Sweeper, desk: Desk, logged: list[EventDict]
+) -> None:
+    await sweeper.tick()
+    assert recovered(logged) == []
+
+
+def calls(server: Server) -> int:
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval"))

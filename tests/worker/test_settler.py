@@ -1,0 +1,233 @@
+"""The settler: every outcome is written to its own job, and every answer told of its own outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from structlog.typing import EventDict
+
+from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import queue_keys
+from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verb import Verb
+from fennelq.broker.verbs.lifecycle import MOST_BYTES, MOST_JOBS, Settled
+from fennelq.model.job import Delivery, JobFailure
+from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
+from fennelq.worker.settler import Answer, Settler
+from tests.broker.desk import LIFETIMES, Desk, a_job
+from tests.kit.server import Server
+
+OVERHEAD = 100
+"""What a batch reckons for an outcome besides its value and its error."""
+
+Refusal = BaseException | None
+
+
+class Reluctant(Broker):
+    """Counts the jobs of each settling call, and refuses as many calls as there are refusals, one after another."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(address_of(url))
+        self.calls: list[int] = []
+        self.refusals: list[Refusal] = []
+
+    async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        assert verb.script.name == "finish"
+        self.calls.append((len(verb.args) - 2 - len(LIFETIMES)) // 4)
+        refusal = self.refusals.pop(0) if self.refusals else None
+        if refusal is not None:
+            raise refusal
+        return await super().run(verb, within)
+
+
+class Settling:
+    """A settler, and what it told of each job."""
+
+    def __init__(self, broker: Reluctant) -> None:
+        self.broker = broker
+        self.told: list[tuple[str, Answer]] = []
+        self.settler = Settler("shop", broker, LIFETIMES)
+        self.settler.tell = self._hear
+
+    async def settle(self, *outcomes: tuple[Delivery, Outcome]) -> dict[str, Answer]:
+        """Hand these over at once; what was told until all were written, by job."""
+        for delivery, outcome in outcomes:
+            self.settler.settle(delivery, outcome)
+        async with asyncio.timeout(8):
+            await self.settler.drain()
+        assert len(dict(self.told)) == len(self.told)
+        return dict(self.told)
+
+    def _hear(self, settled: Settled, answer: Answer) -> None:
+        self.told.append((settled.delivery.id, answer))
+
+
+@pytest.fixture
+async def settling(redis_url: str) -> AsyncIterator[Settling]:
+    broker = Reluctant(redis_url)
+    yield Settling(broker)
+    await broker.close()
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `mail`."""
+    yield from opened(Desk(server))
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[Desk]:
+    """The queue `other`."""
+    desk = Desk(server)
+    desk.keys = queue_keys("shop", "other")
+    yield from opened(desk)
+
+
+def opened(desk: Desk) -> Iterator[Desk]:
+    desk.open()
+    yield desk
+    desk.close()
+
+
+def taken(desk: Desk, *names: str) -> list[Delivery]:
+    """These jobs, in our hands."""
+    for start in range(0, len(names), 100):
+        desk.enqueue(*(a_job(name) for name in names[start : start + 100]))
+    queue = desk.keys.queue
+    return [delivery._replace(queue=queue) for delivery in desk.take(free=1000)]
+
+
+def value(name: str) -> Outcome:
+    return succeeded(f'"{name}"'.encode(), 60_000)
+
+
+def results(desk: Desk, names: Sequence[str]) -> dict[str, list[str]]:
+    return {name: desk.result(name) for name in names}
+
+
+async def test_every_job_of_every_queue_gets_its_own_outcome_and_answer(
+    settling: Settling, desk: Desk, other: Desk
+) -> None:
+    """Those in the middle are lost: an answer that moved by one place would show."""
+    mails, others = taken(desk, *"abcd"), taken(other, *"vwxyz")
+    desk.release(mails[1:2])
+    other.release(others[3:])
+    both = [delivery for pair in zip(mails, others, strict=False) for delivery in pair] + others[4:]
+    told = await settling.settle(*((delivery, value(delivery.key)) for delivery in both))
+    assert {job for job, answer in told.items() if answer is Answer.LOST} == {"mail:b", "other:y", "other:z"}
+    assert {job for job, answer in told.items() if answer is Answer.SETTLED} == {
+        *("mail:a", "mail:c", "mail:d"),
+        *("other:v", "other:w", "other:x"),
+    }
+    assert results(desk, "abcd") == {n: [f'{{"ok":"{n}"}}'] if n != "b" else [] for n in "abcd"}
+    assert results(other, "vwxyz") == {n: [f'{{"ok":"{n}"}}'] if n in "vwx" else [] for n in "vwxyz"}
+
+
+async def test_what_was_settled_before_by_the_same_run_is_told_so(settling: Settling, desk: Desk) -> None:
+    one, two = taken(desk, "1", "2")
+    desk.finish([one], value("1"))
+    assert await settling.settle((one, value("1")), (two, value("2"))) == {
+        "mail:1": Answer.SETTLED_BEFORE,
+        "mail:2": Answer.SETTLED,
+    }
+
+
+async def test_a_call_carries_a_hundred_outcomes_at_most(settling: Settling, desk: Desk) -> None:
+    names = [str(n) for n in range(2 * MOST_JOBS + 50)]
+    held = taken(desk, *names)
+    told = await settling.settle(*((delivery, value(delivery.key)) for delivery in held))
+    assert settling.broker.calls == [MOST_JOBS, MOST_JOBS, 50]
+    assert told == {f"mail:{name}": Answer.SETTLED for name in names}
+    assert results(desk, names) == {name: [f'{{"ok":"{name}"}}'] for name in names}
+
+
+@pytest.mark.parametrize("error", [0, 1000])
+async def test_a_call_carries_a_megabyte_at_most(settling: Settling, desk: Desk, error: int) -> None:
+    """With the overhead, two of these are just too large together."""
+    held = taken(desk, "1", "2")
+    large = of_size(MOST_BYTES // 2 - OVERHEAD + 1, error)
+    told = await settling.settle(*((delivery, large) for delivery in held))
+    assert settling.broker.calls == [1, 1]
+    assert told == {"mail:1": Answer.SETTLED, "mail:2": Answer.SETTLED}
+
+
+async def test_outcomes_that_just_fit_are_one_call(settling: Settling, desk: Desk) -> None:
+    held = taken(desk, "1", "2")
+    large = of_size(MOST_BYTES // 2 - OVERHEAD, 1000)
+    await settling.settle(*((delivery, large) for delivery in held))
+    assert settling.broker.calls == [2]
+
+
+def of_size(size: int, error: int) -> Outcome:
+    """An outcome whose value and error have so many bytes together."""
+    failure = died(JobFailure("ValueError", "x" * error), 1, 1000).error if error else b""
+    return Outcome(DEAD if error else SUCCESS, b"v" * (size - len(failure)), failure, ttl_ms=1000)
+
+
+async def test_a_batch_that_is_refused_for_one_of_it_is_settled_one_by_one(
+    settling: Settling, desk: Desk
+) -> None:
+    held = taken(desk, *"abcd")
+    desk.release(held[2:3])
+    settling.broker.refusals = [ReplyError("ERR something is wrong with one of these")]
+    told = await settling.settle(*((delivery, value(delivery.key)) for delivery in held))
+    assert settling.broker.calls == [4, 1, 1, 1, 1]
+    assert told == {
+        "mail:a": Answer.SETTLED,
+        "mail:b": Answer.SETTLED,
+        "mail:c": Answer.LOST,
+        "mail:d": Answer.SETTLED,
+    }
+    assert results(desk, "abcd") == {n: [f'{{"ok":"{n}"}}'] if n != "c" else [] for n in "abcd"}
+
+
+async def test_a_batch_is_sent_whole_until_the_server_takes_it(
+    settling: Settling, desk: Desk, logged: list[EventDict]
+) -> None:
+    held = taken(desk, "1", "2")
+    settling.broker.refusals = [ConnectionResetError("gone"), ReplyError("OOM command not allowed")]
+    told = await settling.settle(*((delivery, value(delivery.key)) for delivery in held))
+    assert settling.broker.calls == [2, 2, 2]
+    assert told == {"mail:1": Answer.SETTLED, "mail:2": Answer.SETTLED}
+    assert [(line["what"], line["error"], line["outcomes"]) for line in logged] == [
+        ("settling", "ConnectionResetError: gone", 2),
+        ("settling", "ReplyError: OOM command not allowed", 2),
+    ]
+
+
+async def test_a_single_outcome_that_is_refused_is_sent_again(settling: Settling, desk: Desk) -> None:
+    (held,) = taken(desk, "1")
+    settling.broker.refusals = [ReplyError("ERR for now")]
+    assert await settling.settle((held, value("1"))) == {"mail:1": Answer.SETTLED}
+    assert settling.broker.calls == [1, 1]
+
+
+@pytest.mark.parametrize("refusal", [ConnectionResetError("gone"), ReplyError("ERR for now")])
+async def test_between_two_attempts_there_is_a_pause(
+    settling: Settling, desk: Desk, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    """A server in trouble gets no storm of calls."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("fennelq.worker.settler.asyncio.sleep", noted)
+    (held,) = taken(desk, "1")
+    settling.broker.refusals = [refusal] * 3
+    await settling.settle((held, value("1")))
+    assert len([seconds for seconds in pauses if 0.05 <= seconds <= 0.5]) == 3
+
+
+async def test_to_drain_is_to_wait_for_every_answer(settling: Settling, desk: Desk) -> None:
+    (held,) = taken(desk, "1")
+    settling.settler.settle(held, value("1"))
+    assert settling.told == []
+    await settling.settler.drain()
+    assert settling.told == [("mail:1", Answer.SETTLED)]

@@ -1,0 +1,339 @@
+"""The workbench: a job is held from its start until the answer to its outcome, and every end is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from structlog.typing import EventDict
+
+from fennelq import App, Reject, RetryPolicy, Snooze, Status, current_job
+from fennelq.broker.keys import queue_keys
+from fennelq.model.job import Delivery
+from fennelq.worker.executor import Executor
+from fennelq.worker.workbench import Workbench
+from tests.broker.desk import Desk
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.worker import shop
+from tests.worker.shop import Gate, task_of
+
+HOLD = f"{shop.__name__}:hold"
+
+
+class Bench:
+    """The workbench of an executor that reads nothing: jobs are put on it by hand."""
+
+    def __init__(self, app: App, desk: Desk) -> None:
+        self.executor = Executor(app, concurrency=4)
+        self._desk = desk
+
+    @property
+    def workbench(self) -> Workbench:
+        return self.executor.workbench
+
+    def start_all(self) -> list[Delivery]:
+        """Everything that waits in the queue `default`."""
+        deliveries = self._desk.take(self.executor.name)
+        for delivery in deliveries:
+            self.workbench.start(delivery)
+        return deliveries
+
+    async def all_done(self) -> None:
+        await aeventually(lambda: not self.workbench.tasks())
+        await self.workbench.settled()
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `default`."""
+    desk = Desk(server)
+    desk.keys = queue_keys("shop", "default")
+    desk.open()
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+async def bench(app: App, desk: Desk) -> AsyncIterator[Bench]:
+    bench = Bench(app, desk)
+    yield bench
+    await bench.executor.broker.close()
+
+
+@pytest.fixture
+async def cut_off(desk: Desk, proxy: Proxy) -> AsyncIterator[Bench]:
+    """A bench that talks to Redis through the proxy."""
+    async with shop.app_of(redis_url=proxy.url) as app:
+        bench = Bench(app, desk)
+        yield bench
+        await bench.executor.broker.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What every clock of the process shows: the last of these."""
+    moments = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: moments[-1])
+    return moments
+
+
+async def held(app: App, gate: Gate, number: int = 1) -> list[str]:
+    """The ids of so many jobs that will wait at the gate."""
+    return [(await task_of(app, shop.hold).delay(str(gate))).id for _ in range(number)]
+
+
+def told(logged: Sequence[EventDict], event: str) -> list[EventDict]:
+    return [line for line in logged if line["event"] == event]
+
+
+# In hand
+
+
+async def test_a_job_is_held_while_it_runs_and_until_its_outcome_is_written(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    assert bench.workbench.tokens() == [delivery.token]
+    assert bench.workbench.holds(delivery.token)
+    assert not bench.workbench.holds(("default", "s", "0-1"))
+    assert bench.executor.slots.taken == 1
+    gate.open()
+    await bench.all_done()
+    assert bench.workbench.tokens() == []
+    assert not bench.workbench.holds(delivery.token)
+    assert (bench.executor.slots.taken, bench.workbench.done) == (0, 1)
+    assert await app.result(job).get(timeout=5) == 1
+
+
+async def test_a_job_is_held_without_a_slot_while_the_answer_to_its_outcome_is_awaited(
+    app: App, cut_off: Bench, gate: Gate, proxy: Proxy
+) -> None:
+    (job,) = await held(app, gate)
+    (delivery,) = cut_off.start_all()
+    proxy.blackhole()
+    gate.open()
+    await aeventually(lambda: cut_off.executor.slots.taken == 0)
+    assert cut_off.workbench.tasks() == []
+    assert cut_off.workbench.tokens() == [delivery.token]
+    writing = asyncio.create_task(cut_off.workbench.settled())
+    await asyncio.sleep(0)
+    assert (writing.done(), cut_off.workbench.done) == (False, 0)
+    proxy.up()
+    await writing
+    assert (cut_off.workbench.tokens(), cut_off.workbench.done) == ([], 1)
+    assert await app.result(job).status() is Status.SUCCESS
+
+
+async def test_which_job_a_task_runs_can_be_asked(app: App, bench: Bench, gate: Gate) -> None:
+    jobs = await held(app, gate, 3)
+    bench.start_all()
+    tasks = bench.workbench.tasks()
+    assert [bench.workbench.job_of(task) for task in tasks] == [f"{HOLD} ({job})" for job in jobs]
+    assert bench.workbench.job_of(asyncio.current_task()) is None
+    gate.open()
+    await bench.all_done()
+
+
+async def test_jobs_that_have_ended_are_not_among_the_tasks(
+    app: App, cut_off: Bench, gate: Gate, proxy: Proxy
+) -> None:
+    await task_of(app, shop.double).delay(1)
+    await held(app, gate, 2)
+    cut_off.start_all()
+    proxy.blackhole()
+    await aeventually(lambda: cut_off.executor.slots.taken == 2)
+    assert len(cut_off.workbench.tokens()) == 3
+    assert len(cut_off.workbench.tasks()) == 2
+    proxy.up()
+    gate.open()
+    await cut_off.all_done()
+
+
+# Taken from us
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_job_that_was_taken_from_us_is_cancelled_and_not_settled(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    jobs = await held(app, gate, 3)
+    deliveries = bench.start_all()
+    await asyncio.sleep(0)  # their handlers have begun
+    unknown = ("default", "s", "0-1")
+    bench.workbench.lose([unknown, deliveries[0].token, deliveries[1].token])
+    assert bench.workbench.tokens() == [deliveries[2].token]
+    await aeventually(lambda: bench.executor.slots.taken == 1)
+    gate.open()
+    await bench.all_done()
+    assert bench.workbench.done == 1
+    statuses = [await app.result(job).status() for job in jobs]
+    assert statuses == [Status.EXECUTING, Status.EXECUTING, Status.SUCCESS]
+    lost = told(logged, "lease_lost")
+    assert [(line["job_id"], line["task"], line["queue"], line["tries"]) for line in lost] == [
+        (job, HOLD, "default", 1) for job in jobs[:2]
+    ]
+    assert {line["log_level"] for line in lost} == {"warning"}
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_what_a_handler_returns_after_its_job_was_taken_from_us_is_dropped(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    refuse = task_of(app, shop.refuse_to_stop)
+    job = (await refuse.delay(str(gate))).id
+    (delivery,) = bench.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    bench.workbench.lose([delivery.token])
+    gate.open()
+    await bench.all_done()
+    await aeventually(lambda: bench.executor.slots.taken == 0)
+    await bench.workbench.settled()
+    assert bench.workbench.done == 0
+    assert await app.result(job).status() is Status.EXECUTING
+    assert len(told(logged, "lease_lost")) == 1
+    assert told(logged, "job_succeeded") == []
+
+
+async def test_a_job_whose_outcome_is_on_its_way_is_not_taken_for_lost(
+    app: App, cut_off: Bench, proxy: Proxy, logged: list[EventDict]
+) -> None:
+    job = (await task_of(app, shop.double).delay(21)).id
+    (delivery,) = cut_off.start_all()
+    proxy.blackhole()
+    await aeventually(lambda: cut_off.executor.slots.taken == 0)
+    cut_off.workbench.lose([delivery.token])
+    assert cut_off.workbench.holds(delivery.token)
+    proxy.up()
+    await cut_off.workbench.settled()
+    assert cut_off.workbench.done == 1
+    assert await app.result(job).get(timeout=5) == 42
+    assert told(logged, "lease_lost") == []
+
+
+async def test_an_outcome_that_is_refused_because_the_job_is_no_longer_ours_is_told_once(
+    app: App, bench: Bench, desk: Desk, gate: Gate, logged: list[EventDict]
+) -> None:
+    jobs = await held(app, gate, 2)
+    deliveries = bench.start_all()
+    desk.release(deliveries[:1])
+    gate.open()
+    await bench.all_done()
+    assert bench.workbench.tokens() == []
+    assert [line["job_id"] for line in told(logged, "lease_lost")] == jobs[:1]
+    assert await app.result(jobs[0]).status() is Status.SENT
+    assert await app.result(jobs[1]).get(timeout=5) == 1
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_job_that_is_cancelled_to_stop_gives_its_slot_back_and_stays_in_hand(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    (task,) = bench.workbench.tasks()
+    task.cancel()
+    await asyncio.wait([task])
+    assert bench.executor.slots.taken == 0
+    assert bench.workbench.tokens() == [delivery.token]
+    await bench.workbench.settled()
+    assert bench.workbench.done == 0
+    assert await app.result(job).status() is Status.EXECUTING
+    assert task.cancelled() or task.exception() is None
+
+
+# What is logged
+
+
+class Fates:
+    """A task that ends as its argument says."""
+
+    def __init__(self, app: App) -> None:
+        @app.task(name="shop:fate", retry=RetryPolicy.fixed(1, delay=100))
+        async def fate(how: str) -> str | None:
+            if how == "retry":
+                raise ConnectionError("once")
+            if how == "snooze":
+                raise Snooze(100)
+            if how == "reject":
+                raise Reject("never")
+            if how == "wait":
+                await self.may_end.wait()
+            return how
+
+        self.task = fate
+        self.may_end = asyncio.Event()
+
+
+ENDS = {
+    "return": ("info", "job_succeeded", None),
+    "retry": ("info", "job_retries", "ConnectionError"),
+    "snooze": ("info", "job_snoozes", "snoozed"),
+    "reject": ("error", "job_died", "rejected"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_every_run_ends_with_a_line_of_its_facts(
+    app: App, bench: Bench, logged: list[EventDict], how: str
+) -> None:
+    job = (await Fates(app).task.delay(how)).id
+    bench.start_all()
+    await bench.all_done()
+    level, event, reason = ENDS[how]
+    (line,) = told(logged, event)
+    seconds = line.pop("seconds")
+    facts: dict[str, Any] = {"reason": reason} if reason else {}
+    common = {"job_id": job, "task": "shop:fate", "queue": "default", "tries": 1}
+    assert line == {"event": event, "log_level": level, **common, **facts}
+    assert 0 <= seconds < 100
+
+
+async def test_the_line_tells_how_long_the_run_took(
+    app: App, bench: Bench, logged: list[EventDict], clock: list[float]
+) -> None:
+    fates = Fates(app)
+    await fates.task.delay("wait")
+    bench.start_all()
+    await asyncio.sleep(0)
+    clock.append(1002.5)
+    fates.may_end.set()
+    await aeventually(lambda: bench.executor.slots.taken == 0)
+    await bench.workbench.settled()
+    assert [line["seconds"] for line in told(logged, "job_succeeded")] == [2.5]
+
+
+async def test_below_info_only_runs_that_did_not_succeed_are_worth_a_line(
+    app: App, desk: Desk, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.log.wanted", lambda level: level != "info")
+    bench = Bench(app, desk)
+    fates = Fates(app)
+    for how in ENDS:
+        await fates.task.delay(how)
+    bench.start_all()
+    await bench.all_done()
+    assert sorted(line["event"] for line in logged) == ["job_died", "job_retries", "job_snoozes"]
+    await bench.executor.broker.close()
+
+
+async def test_the_try_of_a_retried_job_is_counted(app: App, bench: Bench, logged: list[EventDict]) -> None:
+    @app.task(name="shop:stumble", retry=RetryPolicy.fixed(1, delay=0))
+    async def stumble() -> int:
+        if current_job().tries == 1:
+            raise ConnectionError("once")
+        return current_job().tries
+
+    result = await stumble.delay()
+    bench.start_all()
+    await bench.all_done()
+    bench._desk.promote()
+    bench.start_all()
+    await bench.all_done()
+    assert await result.get(timeout=5) == 2
+    assert [(line["event"], line["tries"]) for line in logged] == [("job_retries", 1), ("job_succeeded", 2)]
