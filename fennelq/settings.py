@@ -160,6 +160,7 @@ class Settings(BaseSettings):
     stop_grace: float = Field(
         5,
         ge=0,
+        le=_LONGEST,
         description="Seconds a run that was asked to stop (its timeout is over, or its lease is lost) may go on. "
         "After that it is settled without its handler, and its slot counts as stuck.",
     )
@@ -268,6 +269,13 @@ def _conflicts(settings: Settings) -> Iterator[str]:
             f"{settings.enqueue_timeout:g} s: a call that is sent again after a lost reply would make a second job "
             "when the record of the first is gone. tombstone_ttl or record_ttl must be more than twice "
             f"enqueue_timeout, {2 * settings.enqueue_timeout:g} s: raise tombstone_ttl or lower enqueue_timeout"
+        )
+
+    if settings.max_stuck is not None and settings.max_stuck >= settings.concurrency:
+        yield (
+            f"setting max_stuck: {settings.max_stuck} is not below concurrency, {settings.concurrency}: an executor "
+            "whose slots are all stuck would never be replaced. "
+            f"It may be at most {settings.concurrency - 1}: lower max_stuck or raise concurrency"
         )
 
 

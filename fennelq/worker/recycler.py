@@ -32,7 +32,8 @@ class Recycler:
     ) -> None:
         """`max_stuck` None is half of the slots."""
         self._slots, self._max_rss, self._recycle = slots, max_rss, recycle
-        self._max_stuck = slots.count // 2 if max_stuck is None else max_stuck
+        # `-c` may be lower than the setting that max_stuck was checked against.
+        self._max_stuck = slots.count // 2 if max_stuck is None else min(max_stuck, slots.count - 1)
         self._rss = rss or resident_bytes
         self._recycled = False
         self.woken = slots.spent

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 import pytest
@@ -222,9 +223,13 @@ def test_a_declaration_whose_executor_dies_in_the_middle_is_completed_by_the_nex
             if every == 7200:
                 assert len(names(crew)) == MANY, point
         crew.joins(settings=version(every))
-        eventually(lambda every=every: intervals(crew) == {every * 1000: MANY}, within=20)
+        eventually(partial(have_intervals, crew, every), within=20)
     crew.goes_home()
     figure("D6", f"{2 * len(points)} executors died while they declared {MANY} schedules")
+
+
+def have_intervals(crew: Crew, every: float) -> bool:
+    return intervals(crew) == {every * 1000: MANY}
 
 
 def names(crew: Crew) -> list[str]:

@@ -164,7 +164,7 @@ def test_a_function_in_a_thread_that_lost_its_lease_keeps_its_slot_until_it_ends
     fleet: Fleet, ledger: Ledger, server: Server
 ) -> None:
     """Its thread is busy all the same: a job that started in its place would wait in a queue without a thread."""
-    victim = fleet.start(concurrency=1, settings={"FENNELQ_STOP_GRACE": "600", "FENNELQ_MAX_STUCK": "1"})
+    victim = fleet.start(concurrency=1, settings={"FENNELQ_STOP_GRACE": "600"})
     (held,) = send(server.url, some(1, jobs.in_thread, 12))
     begun(ledger, 1)
     with server.client() as client:

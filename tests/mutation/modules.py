@@ -34,7 +34,12 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
 }
 """Judge first: they are quick."""
 OTHERS: Final[Mapping[str, Sequence[str]]] = {
-    name: ["worker/test_burst.py", "worker/test_stopping.py", "worker/test_settling.py", "features/test_queues.py"]
+    name: [
+        "worker/test_burst.py",
+        "worker/test_stopping.py",
+        "worker/test_settling.py",
+        "features/test_queues.py",
+    ]
     for name in ("consumer", "settler", "workbench")
 } | {
     "recovery": ["worker/test_stopping.py"],

@@ -184,7 +184,7 @@ def recovery(broker: Broker) -> Recovery:
         settings=Settings.load(None, lease=2),
         lifetimes=LIFETIMES,
         steady=lambda: True,
-        beaten_ms=lambda: int(time.time() * 1000),
+        beaten=lambda: (int(time.time() * 1000), 0),
         deaths=dict,
     )
 

@@ -13,7 +13,8 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Verb
-from fennelq.worker.heartbeat import Findings, Heartbeat, Token
+from fennelq.worker.heartbeat import Findings, Heartbeat
+from fennelq.worker.held import Token
 from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -178,7 +179,7 @@ def test_a_reply_is_waited_for_no_longer_than_a_quarter_of_the_lease(
 
 
 def beaten_ms(heartbeat: Heartbeat) -> int:
-    return heartbeat.beaten_ms
+    return heartbeat.beaten()[0]
 
 
 # Who may judge others
@@ -286,5 +287,3 @@ def test_the_thread_beats_until_it_is_ended_and_keeps_no_process_alive(redis_url
 
 def beating_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "fennelq-heartbeat"]
-
-

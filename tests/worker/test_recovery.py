@@ -32,7 +32,7 @@ class Sweeper:
             settings=Settings.load(None, lease=LEASE_MS / 1000, maintenance_interval=INTERVAL),
             lifetimes=LIFETIMES,
             steady=lambda: self.steady,
-            beaten_ms=lambda: self.beaten_ms,
+            beaten=lambda: (self.beaten_ms, 0),
             deaths=lambda: self.deaths,
         )
 
@@ -147,7 +147,7 @@ async def test_the_shortest_interval_is_a_millisecond(broker: Broker, desk: Desk
         settings=Settings.load(None, lease=LEASE_MS / 1000, maintenance_interval=0.0005),
         lifetimes=LIFETIMES,
         steady=lambda: True,
-        beaten_ms=desk.now,
+        beaten=lambda: (desk.now(), 0),
         deaths=dict[str, str],
     )
     silent_jobs(desk, 1)
@@ -172,7 +172,9 @@ async def test_a_sweep_goes_on_until_every_queue_has_been_looked_through(
     ]
 
 
-async def test_a_queue_that_fits_on_one_page_is_one_call(sweeper: Sweeper, desk: Desk, server: Server) -> None:
+async def test_a_queue_that_fits_on_one_page_is_one_call(
+    sweeper: Sweeper, desk: Desk, server: Server
+) -> None:
     await sweeper.tick()  # the server knows the script from here on
     silent_jobs(desk, 5)
     desk.redis.delete(desk.keys["swept"])

@@ -92,7 +92,8 @@ async def test_an_executor_above_its_size_is_recycled_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "max_stuck", "few", "many"), [(8, None, 4, 5), (1, None, 0, 1), (2, None, 1, 2), (8, 0, 0, 1)]
+    ("slots", "max_stuck", "few", "many"),
+    [(8, None, 4, 5), (1, None, 0, 1), (2, None, 1, 2), (8, 0, 0, 1), (2, 7, 1, 2)],
 )
 async def test_an_executor_with_more_stuck_slots_than_it_may_have_is_recycled(
     slots: int, max_stuck: int | None, few: int, many: int

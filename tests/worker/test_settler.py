@@ -56,7 +56,7 @@ class Settling:
     async def settle(self, *outcomes: tuple[Delivery, Outcome]) -> dict[str, Answer]:
         """Hand these over at once; what was told until all were written, by job."""
         for delivery, outcome in outcomes:
-            self.settler.settle(delivery, outcome)
+            self.settler.settle_now(delivery, outcome)
         async with asyncio.timeout(8):
             await self.settler.drain()
         assert len(dict(self.told)) == len(self.told)
@@ -227,7 +227,7 @@ async def test_between_two_attempts_there_is_a_pause(
 
 async def test_to_drain_is_to_wait_for_every_answer(settling: Settling, desk: Desk) -> None:
     (held,) = taken(desk, "1")
-    settling.settler.settle(held, value("1"))
+    settling.settler.settle_now(held, value("1"))
     assert settling.told == []
     await settling.settler.drain()
     assert settling.told == [("mail:1", Answer.SETTLED)]
