@@ -161,14 +161,12 @@ class Settings(BaseSettings):
         5,
         ge=0,
         le=_LONGEST,
-        description="Seconds a run that was asked to stop (its timeout is over, or its lease is lost) may go on. "
-        "After that it is settled without its handler, and its slot counts as stuck.",
+        description="Seconds a run that was asked to stop may go on; after that, its slot counts as stuck. 0 does not wait.",
     )
     max_stuck: int | None = Field(
         None,
         ge=0,
-        description="Stuck slots above which an executor is replaced. None is half of its concurrency; "
-        "0 replaces it at the first.",
+        description="Stuck slots above which an executor is replaced. None is half of its slots; 0 is the first one.",
     )
     max_deliveries: int = Field(
         4, ge=1, description="Deliveries that may end in a crash before a job is dead."

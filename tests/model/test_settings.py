@@ -73,6 +73,7 @@ def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch:
             "log_level": "debug",
             "heartbeat_interval": 2,
             "enqueue_timeout": 3,
+            "max_stuck": 6,
         }.get(name, 7)
         for name in Settings.model_fields
     }
@@ -83,6 +84,12 @@ def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch:
     for name, value in said.items():
         monkeypatch.setenv(f"{PREFIX}{name.upper()}", str(value))
     assert Settings.load(None).model_dump() == expected
+
+
+def test_so_many_stuck_slots_that_an_executor_would_never_be_replaced_are_refused() -> None:
+    assert Settings.load(None, concurrency=4, max_stuck=3).max_stuck == 3
+    with pytest.raises(ConfigurationError, match="max_stuck: 4 is not below concurrency, 4.*at most 3"):
+        Settings.load(None, concurrency=4, max_stuck=4)
 
 
 def test_what_belongs_to_the_command_line_is_no_setting(
