@@ -67,6 +67,7 @@ class App:
         self.name = valid_name("app name", name)
         made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self.service = f"{module_of(made_by)}:{name}"
+        """Owns the schedules that this code declares. A worker names it after the module it was started with."""
         self.root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name

@@ -111,6 +111,8 @@ def _load(path: str, folder: Path, how: str) -> tuple[App, str]:
             f"{module_name}:{attribute} is no fennelq App but of type {type(app).__name__}"
             f"{suggestion(attribute, _apps(module))}"
         )
+    # Services may import their App from a module that they share: each is started by a module of its own.
+    app.service = f"{module_name}:{app.name}"
     return app, f"{module_name}:{attribute}"
 
 
@@ -222,6 +224,7 @@ def _single(found: dict[str, App], looked: list[str], here: Path) -> FoundApp:
         raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If there is one, {_WAYS}")
     # Of several names the one in the file imported last: tasks.py imports app.py and adds tasks to its app.
     path = next(iter(distinct.values()))
+    found[path].service = f"{path.partition(':')[0]}:{found[path].name}"
     return FoundApp(found[path], path, f"{path.partition(':')[0]}.py in {here}", here)
 
 

@@ -290,3 +290,20 @@ def test_a_task_has_the_same_name_in_a_script_and_in_the_worker(
         [sys.executable, *command], cwd=here.path, env=environment, capture_output=True, text=True, check=True
     )
     assert script.stdout.split() == list(find_app(f"{module}:app").app.tasks) == [f"{module}:welcome"]
+
+
+def test_services_that_share_an_app_are_told_apart_by_the_module_they_are_started_with(here: Folder) -> None:
+    here.write("common.py", AN_APP)
+    for module in ("orders", "mails"):
+        here.write(f"{module}.py", "from common import app\n" + A_TASK.replace("welcome", module))
+    assert load_app("orders:app", here.path).service == "orders:shop"
+    assert load_app("mails:app", here.path).service == "mails:shop"
+    assert find_app("mails").app.service == "mails:shop"
+
+
+def test_a_service_that_is_found_has_the_name_that_its_processes_will_have(here: Folder) -> None:
+    here.write("app.py", AN_APP)
+    here.write("tasks.py", "from app import app\n" + A_TASK)
+    found = find_app()
+    assert found.path == "tasks:app"
+    assert found.app.service == load_app(found.path, found.folder).service == "tasks:shop"
