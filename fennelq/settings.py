@@ -161,7 +161,7 @@ class Settings(BaseSettings):
         5,
         ge=0,
         le=_LONGEST,
-        description="Seconds a run that was asked to stop may go on; after that, its slot counts as stuck. 0 does not wait.",
+        description="Seconds a run that was asked to stop may go on. Then its slot counts as stuck. 0 does not wait.",
     )
     max_stuck: int | None = Field(
         None,

@@ -223,13 +223,9 @@ def test_a_declaration_whose_executor_dies_in_the_middle_is_completed_by_the_nex
             if every == 7200:
                 assert len(names(crew)) == MANY, point
         crew.joins(settings=version(every))
-        eventually(partial(have_intervals, crew, every), within=20)
+        eventually(partial(all_have, crew, every * 1000), within=20)
     crew.goes_home()
     figure("D6", f"{2 * len(points)} executors died while they declared {MANY} schedules")
-
-
-def have_intervals(crew: Crew, every: float) -> bool:
-    return intervals(crew) == {every * 1000: MANY}
 
 
 def names(crew: Crew) -> list[str]:
@@ -237,10 +233,11 @@ def names(crew: Crew) -> list[str]:
         return [name.decode() for name in cast("set[bytes]", client.smembers(KEYS["cron:names"]))]
 
 
-def intervals(crew: Crew) -> Counter[int]:
-    """Interval → how many schedules have it."""
+def all_have(crew: Crew, interval_ms: int) -> bool:
+    """Whether all schedules are there, with this interval."""
     states = [crew.broker.ask(verbs.state(KEYS, name)) for name in names(crew)]
-    return Counter(int(json.loads(state["definition"])["every_ms"]) for state in states)
+    counted = Counter(int(json.loads(state["definition"])["every_ms"]) for state in states)
+    return counted == {interval_ms: MANY}
 
 
 def interval(crew: Crew) -> int:
