@@ -18,7 +18,7 @@ from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.inbox import Ticket, process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.patience import Patience
-from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.trouble import ReplyError, refuses_to_publish
 from fennelq.broker.verb import Command, Verb
 from fennelq.broker.verbs import inspect, lifecycle, presence
 from fennelq.client import Answer, joined, not_sent
@@ -223,7 +223,7 @@ def _subscribed(app: App, ticket: Ticket, patience: Patience) -> bool:
         try:
             ticket.open(left)
         except ReplyError as error:
-            if classify(error) in (Trouble.CONNECTION, Trouble.ROLE):
+            if not refuses_to_publish(error):
                 raise
             report_refusal(app.namespace, error)
             return False

@@ -24,7 +24,7 @@ from fennelq.broker.inbox import process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
-from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.trouble import ReplyError, Trouble, classify, refuses_to_publish
 from fennelq.broker.verbs import lifecycle
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
@@ -253,7 +253,7 @@ class Waiting:
             self._link, self._polling = link, False
 
     def _refused(self, error: ReplyError) -> None:
-        if classify(error) in (Trouble.CONNECTION, Trouble.ROLE):
+        if not refuses_to_publish(error):
             raise error
         self._polling, self._refused_until = True, clock.monotonic() + _REFUSED_FOR
         report_refusal(self._app, error)

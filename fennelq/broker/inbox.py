@@ -14,7 +14,7 @@ from typing import Any, Self
 from fennelq import clock
 from fennelq.broker.connection import Address
 from fennelq.broker.link import BlockingLink, LinkDown
-from fennelq.broker.trouble import ReplyError
+from fennelq.broker.trouble import ReplyError, refuses_to_publish
 
 _REFUSED_FOR = 30.0
 _names: dict[int, str] = {}
@@ -157,7 +157,7 @@ class _Desk:
                 reply = self._read(deadline)
             confirmed = True
         except ReplyError as error:
-            refused = error
+            refused = error if refuses_to_publish(error) else None
             raise
         finally:
             with self.lock:

@@ -51,6 +51,14 @@ _BY_WORD: Final = {
 }
 
 
+def refuses_to_publish(error: ReplyError) -> bool:
+    """Whether the server refuses a subscription and nothing else: no right to it, no room for one more connection.
+
+    Other errors, such as a wrong password or a server that is loading, concern every command.
+    """
+    return error.word == "NOPERM" or classify(error) in (Trouble.CAPACITY, Trouble.BUG)
+
+
 def classify(error: BaseException) -> Trouble:
     """The kind of trouble an error is."""
     if isinstance(error, ReplyError):

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from fennelq.broker.link import LinkDown
-from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.trouble import ReplyError, Trouble, classify, refuses_to_publish
 
 SAID = {
     "NOGROUP No such key 's' or consumer group 'fq'": Trouble.GROUP,
@@ -42,6 +42,20 @@ SAID = {
 @pytest.mark.parametrize(("text", "trouble"), SAID.items(), ids=[text[:20] for text in SAID])
 def test_an_error_of_the_server_is_known_by_its_text(text: str, trouble: Trouble) -> None:
     assert classify(ReplyError(text)) is trouble
+
+
+def test_a_refused_subscription_is_told_from_trouble_that_concerns_every_command() -> None:
+    refusals = {text.partition(" ")[0] for text in SAID if refuses_to_publish(ReplyError(text))}
+    assert refusals >= {"NOPERM", "ERR", "OOM"}
+    assert not refusals & {
+        "NOAUTH",
+        "WRONGPASS",
+        "DENIED",
+        "LOADING",
+        "READONLY",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+    }
 
 
 @pytest.mark.parametrize(

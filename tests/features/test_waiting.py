@@ -29,6 +29,7 @@ from fennelq import (
 )
 from fennelq import waiting as waiting_module
 from fennelq.broker.verbs import lifecycle
+from fennelq.sync import BlockingResult
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
 from tests.kit.proxy import Proxy
@@ -542,6 +543,17 @@ async def test_without_the_right_to_subscribe_results_are_polled_for(
     lines = [line for line in caplog.records if line.name == "fennelq"]
     assert [line.levelname for line in lines] == ["WARNING"]
     assert "NOPERM" in lines[0].getMessage()
+
+
+async def test_a_wrong_password_is_told_at_once_and_not_taken_for_a_refused_subscription(
+    make_app: MakeApp, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = make_app(redis_url=redis_url.replace("redis://", "redis://stranger:wr0ng@"))
+    with pytest.raises(BrokerUnavailable, match="WRONGPASS"):
+        await soon(stranger.result("mail:7").get())
+    with pytest.raises(BrokerUnavailable, match="WRONGPASS"):
+        await asyncio.to_thread(BlockingResult[int](stranger, "mail:7", None).get)
+    assert not caplog.records
 
 
 async def test_polling_gets_slower_up_to_a_bound_and_quick_again_for_a_new_waiter(app: App) -> None:
