@@ -88,7 +88,7 @@ def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch:
 
 def test_so_many_stuck_slots_that_an_executor_would_never_be_replaced_are_refused() -> None:
     assert Settings.load(None, concurrency=4, max_stuck=3).max_stuck == 3
-    with pytest.raises(ConfigurationError, match="max_stuck: 4 is not below concurrency, 4.*at most 3"):
+    with pytest.raises(ConfigurationError, match=r"max_stuck: 4 is not below concurrency, 4.*at most 3"):
         Settings.load(None, concurrency=4, max_stuck=4)
 
 
