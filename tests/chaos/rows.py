@@ -14,6 +14,8 @@ ROWS: Final = {
     "F5": "an executor stands still for longer than a lease and goes on",
     "F6": "a job kills its process",
     "F7": "a handler blocks the loop",
+    "F8": "a handler ignores its cancellation",
+    "F9": "handlers are stuck in their slots",
     "F11": "thousands of restarts",
     "F12": "a crash with many jobs in flight",
     "N1": "a worker is cut off, and its packets arrive later",

@@ -69,7 +69,7 @@ def test_after_a_crash_all_its_jobs_start_again_at_once_elsewhere(
     fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
 ) -> None:
     victim = fleet.start()
-    sent = send(server.url, some(32, jobs.work, 3 * LEASE * 1000))
+    sent = send(server.url, some(32, jobs.work, 6 * LEASE * 1000))
     begun(ledger, 32)
     fleet.start(concurrency=64)
     time.sleep(LEASE)  # the survivor has to have been heard for a lease before it judges others

@@ -54,7 +54,7 @@ local function start(job, deliveries, record, f)
 end
 
 -- Whether an executor that knows its task has taken the job before: then it has begun, and does not expire any more.
-local function begun(f) return select(3, run_of(f.w)) > (tonumber(f.B) or 0) end
+local function begun(f) return select(3, run_of(f.w)) > (tonumber(f.b) or 0) end
 
 -- X at this very place means that a reply was lost, or the group was made anew under the job: it starts again. Whoever
 -- has it already holds the same token, so it still ends once.

@@ -103,7 +103,7 @@ end
 function settle.U(record, job, place, _, ttl, failure)
   redis.call('HSETNX', record, 'U', stamp)
   -- This start began nothing, so `expires` still counts. Without a start (an unknown wire version) the status is not X.
-  if redis.call('HGET', record, 's') == 'X' then redis.call('HINCRBY', record, 'B', 1) end
+  if redis.call('HGET', record, 's') == 'X' then redis.call('HINCRBY', record, 'b', 1) end
   local since = now - redis.call('HGET', record, 'U')
   if since >= tonumber(patience) then return settle.D(record, job, place, 'D', ttl, failure) end
   keep_lane(record, (split(place)))
