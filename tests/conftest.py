@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.kit.audit import audit
 from tests.kit.clock import ServerClock
@@ -16,6 +17,11 @@ from tests.kit.ledger import Ledger
 from tests.kit.proxy import Proxy
 from tests.kit.server import Kind, Server, Servers, available
 from tests.kit.spawn import Spawner
+
+
+# How long an example takes says something about the machine only.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
