@@ -18,7 +18,6 @@ from tests.kit.proxy import Proxy
 from tests.kit.server import Kind, Server, Servers, available
 from tests.kit.spawn import Spawner
 
-
 # How long an example takes says something about the machine only.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
