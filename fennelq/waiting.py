@@ -12,10 +12,10 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
@@ -28,8 +28,6 @@ from fennelq.broker.trouble import ReplyError, Trouble, classify, refuses_to_pub
 from fennelq.broker.verbs import lifecycle
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
-
-A = TypeVar("A")
 
 RECHECK = 5.0
 FIRST_POLL, LONGEST_POLL = 0.25, 1.0
@@ -77,7 +75,7 @@ class Waiting:
         self._waiters[job_id].add(waiter)
         self._poll = FIRST_POLL
         try:
-            await self._ask(job_id)
+            self._answered(job_id, await self._ask(self._watches, job_id))
             return await waiter
         finally:
             self._forget(job_id, waiter)
@@ -85,7 +83,7 @@ class Waiting:
     async def look(self, job_id: str) -> Ended | None:
         """How the job has ended; None when it has not. It asks once and registers nothing."""
         split_id(job_id)
-        return ended(job_id, await self._patiently(lambda _: self._looks.submit(job_id)))
+        return ended(job_id, await self._ask(self._looks, job_id))
 
     async def close(self) -> None:
         """End the subscription. Everything that still waits raises BrokerUnavailable."""
@@ -98,21 +96,15 @@ class Waiting:
         if self._link is not None:
             self._link.close()
 
-    async def _ask(self, job_id: str) -> None:
-        """Look at the job and register, for as long as the broker's trouble may be a passing one."""
-
-        async def watch(patience: Patience) -> Look:
-            async with asyncio.timeout(patience.left()):
-                await self._subscribed()
-            return await self._watches.submit(job_id)
-
-        self._answered(job_id, await self._patiently(watch))
-
-    async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]]) -> A:
+    async def _ask(self, batcher: Batcher[str, Look], job_id: str) -> Look:
+        """Look at the job, for as long as the broker's trouble may be a passing one."""
         patience = Patience(self._patience)
         while not self._closed:
             try:
-                return await attempt(patience)
+                if batcher is self._watches and not self._settled:
+                    async with asyncio.timeout(patience.left()):
+                        await self._subscribed()
+                return await batcher.submit(job_id)
             except Exception as error:
                 pause = patience.pause_after(error)
             await asyncio.sleep(pause)
@@ -121,21 +113,22 @@ class Waiting:
 
     async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | BaseException]:
         """The answer for each, or its own error: an id that cannot be sent or read does not fail its neighbours."""
-        answers: dict[str, Look | BaseException] = {}
-        by_queue: defaultdict[str, list[str]] = defaultdict(list)
-        for job_id in dict.fromkeys(ids):
+        answers: list[Look | BaseException] = [("gone", None, None)] * len(ids)
+        by_queue: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        for place, job_id in enumerate(ids):
             try:
                 queue, key = split_id(job_id)
             except ValueError as error:
-                answers[job_id] = error
+                answers[place] = error
             else:
-                by_queue[queue].append(key)
-        for queue, every in by_queue.items():
+                by_queue[queue].append((place, key))
+        for queue, places in by_queue.items():
             keys = queue_keys(self._app, queue)
-            for page in pages(every, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
-                said = await self._watch_page(keys, channel, page)
-                answers |= {f"{queue}:{key}": answer for key, answer in zip(page, said, strict=True)}
-        return [answers[job_id] for job_id in ids]
+            for page in pages(places, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
+                said = await self._watch_page(keys, channel, [key for _, key in page])
+                for (place, _), answer in zip(page, said, strict=True):
+                    answers[place] = answer
+        return answers
 
     async def _watch_page(
         self, keys: QueueKeys, channel: str, page: list[str]
@@ -211,9 +204,14 @@ class Waiting:
     def _hearing(self) -> bool:
         return self._link is not None and self._link.connected
 
+    @property
+    def _settled(self) -> bool:
+        """Whether messages are heard, or the server has refused that not long ago."""
+        return self._hearing or (self._polling and clock.monotonic() < self._refused_until)
+
     async def _subscribed(self) -> None:
         """Returns when messages are heard, or when the server refuses that: then it is polled."""
-        if self._hearing or (self._polling and clock.monotonic() < self._refused_until):
+        if self._settled:
             return
         if self._subscribing is None or self._subscribing.done():
             self._subscribing = _watched(self._subscribe())

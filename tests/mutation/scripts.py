@@ -18,7 +18,14 @@ from tests.mutation.running import Key, Suite
 
 LUA: Final = Path(scripts.__file__).parent / "lua"
 TESTS: Final = Path(__file__).parents[1] / "broker"
-APART: Final = ("test_link.py", "test_trouble.py", "test_connection.py", "test_audit.py")
+APART: Final = (
+    "test_link.py",
+    "test_demotion.py",
+    "test_inbox.py",
+    "test_trouble.py",
+    "test_connection.py",
+    "test_audit.py",
+)
 """Tests that have nothing to do with scripts."""
 
 _read = scripts._read
