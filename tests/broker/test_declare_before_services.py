@@ -195,6 +195,7 @@ def test_and_the_later_version_again_once_that_one_is_gone(timetable: Timetable,
     assert timetable.denied(SHOP) == {"kept": "code"}
     assert timetable.look(V1).version == V1
     timetable.clock.pass_by(PATIENCE - 1)
+    timetable.look(V1)
     timetable.page(V1, ours[:1], "again")
     assert timetable.definition("kept") == a_schedule("kept")
     timetable.clock.pass_by(1)
