@@ -39,7 +39,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
 } | {
     "recovery": ["worker/test_stopping.py"],
     "heartbeat": ["worker/test_stopping.py"],
-    "waiting": ["features/test_waiting.py", "features/test_results.py"],
+    "waiting": ["features/test_waiting.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}
 """Fixtures that start processes."""
