@@ -34,7 +34,12 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
 }
 """Judge first: they are quick."""
 OTHERS: Final[Mapping[str, Sequence[str]]] = {
-    name: ["worker/test_burst.py", "worker/test_stopping.py", "worker/test_settling.py", "features/test_queues.py"]
+    name: [
+        "worker/test_burst.py",
+        "worker/test_stopping.py",
+        "worker/test_settling.py",
+        "features/test_queues.py",
+    ]
     for name in ("consumer", "settler", "workbench")
 } | {
     "recovery": ["worker/test_stopping.py"],
@@ -48,8 +53,8 @@ SPAWNING: Final = {"spawn", "workers"}
 class Modules:
     """Modules of `fennelq`, by their last name."""
 
-    equivalent: Mapping[Key, str] = EQUIVALENT
-    patience: float = 60.0
+    equivalent = EQUIVALENT
+    patience = 60.0
 
     def names(self) -> list[str]:
         return list(OWN)

@@ -45,7 +45,9 @@ class Jobs:
 
         self.task = note
 
-    async def send(self, *names: str, queue: str = MAIL, priority: Priority = "normal", wait: bool = False) -> None:
+    async def send(
+        self, *names: str, queue: str = MAIL, priority: Priority = "normal", wait: bool = False
+    ) -> None:
         task = self.task.options(queue=queue, priority=priority)
         for name in names:
             await task.delay(name, wait)
@@ -80,7 +82,10 @@ class Reader:
 
     async def _is_blocked(self) -> bool:
         with self._server.client() as client:
-            return any(int(c["id"]) == self.consumer._doorbell._id and "b" in c["flags"] for c in client.client_list())
+            return any(
+                int(c["id"]) == self.consumer._doorbell._id and "b" in c["flags"]
+                for c in client.client_list()
+            )
 
     async def stop(self) -> None:
         if self.reading is not None:
@@ -119,7 +124,11 @@ def jobs(app: App) -> Jobs:
 def expected(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the promoter was told of due jobs, in seconds."""
     told: list[float] = []
-    monkeypatch.setattr(Promoter, "expect", lambda _, seconds: told.append(seconds))
+
+    def expect(_: Promoter, seconds: float) -> None:
+        told.append(seconds)
+
+    monkeypatch.setattr(Promoter, "expect", expect)
     return told
 
 
@@ -249,9 +258,7 @@ async def test_what_a_block_brought_and_there_is_no_slot_for_is_handed_back_unto
     await reader.idle()
 
 
-async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
-    reader: Reader, jobs: Jobs
-) -> None:
+async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(reader: Reader, jobs: Jobs) -> None:
     await jobs.send("a", queue=OTHER)
     await reader.read(MAIL)
     await reader.idle()
@@ -281,7 +288,9 @@ async def test_without_queues_it_waits_for_some(reader: Reader, jobs: Jobs) -> N
 # Drained
 
 
-async def test_it_is_drained_while_everything_that_was_ready_has_been_taken(reader: Reader, jobs: Jobs) -> None:
+async def test_it_is_drained_while_everything_that_was_ready_has_been_taken(
+    reader: Reader, jobs: Jobs
+) -> None:
     await jobs.send(*"abc", wait=True)
     await reader.read()
     await jobs.begin("a", "b")
@@ -337,7 +346,9 @@ async def test_the_promoter_learns_that_a_job_is_due_already(
     assert expected == [0.0]
 
 
-async def test_without_a_scheduled_job_the_promoter_is_not_woken(reader: Reader, expected: list[float]) -> None:
+async def test_without_a_scheduled_job_the_promoter_is_not_woken(
+    reader: Reader, expected: list[float]
+) -> None:
     await reader.read()
     await reader.idle()
     assert expected == []
@@ -398,9 +409,7 @@ async def test_what_is_in_hand_is_not_handed_back_with_what_was_stranded(
     await jobs.begin(*"abc")
 
 
-async def test_what_was_handed_back_is_not_handed_back_again(
-    reader: Reader, jobs: Jobs, desk: Desk
-) -> None:
+async def test_what_was_handed_back_is_not_handed_back_again(reader: Reader, jobs: Jobs, desk: Desk) -> None:
     desk.open()
     await jobs.send("a")
     lost = stranded(desk, reader)

@@ -286,5 +286,3 @@ def test_the_thread_beats_until_it_is_ended_and_keeps_no_process_alive(redis_url
 
 def beating_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "fennelq-heartbeat"]
-
-

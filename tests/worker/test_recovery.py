@@ -172,7 +172,9 @@ async def test_a_sweep_goes_on_until_every_queue_has_been_looked_through(
     ]
 
 
-async def test_a_queue_that_fits_on_one_page_is_one_call(sweeper: Sweeper, desk: Desk, server: Server) -> None:
+async def test_a_queue_that_fits_on_one_page_is_one_call(
+    sweeper: Sweeper, desk: Desk, server: Server
+) -> None:
     await sweeper.tick()  # the server knows the script from here on
     silent_jobs(desk, 5)
     desk.redis.delete(desk.keys["swept"])
