@@ -266,6 +266,23 @@ async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(reader:
     await jobs.begin("a")
 
 
+async def test_to_be_told_the_queues_it_serves_wakes_it_not(reader: Reader, server: Server) -> None:
+    """They are discovered again with every beat."""
+    await reader.read()
+    await reader.idle()
+    before = unblocked(server)
+    await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
+    assert unblocked(server) == before
+    await reader.consumer.serve(Routing.parse(MAIL))
+    assert unblocked(server) > before
+
+
+def unblocked(server: Server) -> int:
+    """How often a blocked read was woken from outside."""
+    with server.client() as client:
+        return int(client.info("commandstats").get("cmdstat_client|unblock", {"calls": 0})["calls"])
+
+
 async def test_a_queue_that_is_no_longer_served_is_not_read(reader: Reader, jobs: Jobs, other: Desk) -> None:
     await reader.read()
     await reader.idle()
@@ -321,6 +338,24 @@ async def test_to_look_again_is_to_wait_until_what_is_ready_now_was_taken(
             await reader.consumer.look_again()
         assert name in jobs.begun
     assert jobs.begun == list("abcdefghij")
+
+
+async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
+    app: App, server: Server, jobs: Jobs
+) -> None:
+    """A reply carries a megabyte, so the third job is left when the next queue turns out to be empty."""
+    names = [letter * 600_000 for letter in "abc"]
+    await jobs.send(*names)
+    Reader._server = server
+    reader = Reader(app, concurrency=10)
+    looking = asyncio.create_task(reader.consumer.look_again())
+    await asyncio.sleep(0)
+    await reader.read()
+    async with asyncio.timeout(8):
+        await looking
+    await jobs.begin(*names)
+    assert jobs.begun == names
+    await reader.stop()
 
 
 # Due
@@ -488,6 +523,36 @@ async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
     async with asyncio.timeout(8):
         await reader.consumer.stop(reader.reading)
     assert (len(desk.waiting()), desk.pending(), jobs.begun) == (2, {}, [])
+
+
+async def test_a_stop_while_stranded_jobs_are_handed_back_ends_the_reading(
+    reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told to stop before it comes to wait for a slot."""
+    may_arrive = asyncio.Event()
+    run = reader.executor.broker.run
+
+    async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        answer = await run(verb, within)
+        if verb.script.name == "release":
+            await may_arrive.wait()
+        return answer
+
+    await jobs.send("a", "b", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    await jobs.send("c")
+    monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    reader.consumer.suspect(stranded(desk, reader))
+    await aeventually(lambda: len(desk.pending()) == 2)
+    assert reader.reading is not None
+    stopping = asyncio.create_task(reader.consumer.stop(reader.reading))
+    await asyncio.sleep(0)
+    may_arrive.set()
+    async with asyncio.timeout(8):
+        await stopping
+    assert jobs.begun == ["a", "b"]
+    jobs.may_end.set()
 
 
 # What happens to Redis
