@@ -14,6 +14,7 @@ from fennelq import App
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import LANES, queue_keys
 from fennelq.broker.verb import Verb
+from fennelq.broker.verbs import lifecycle
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
 from fennelq.worker.executor import Executor
@@ -444,6 +445,29 @@ async def test_what_is_in_hand_is_not_handed_back_with_what_was_stranded(
     await jobs.begin(*"abc")
 
 
+async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at_the_same_place(
+    reader: Reader, jobs: Jobs, desk: Desk, other: Desk
+) -> None:
+    """Entries that two queues get within one millisecond have the same number."""
+    desk.open()
+    other.open()
+    with desk.redis.pipeline(transaction=True) as together:
+        for queue, name in ((desk, "a"), (other, "b")):
+            job = jobs.task.options(queue=queue.keys.queue).job(name, True)
+            together.execute_command(*lifecycle.enqueue(queue.keys, [job]).by_source())
+        together.execute()
+    lost = stranded(desk, reader)
+    await reader.read()
+    await jobs.begin("b")
+    ((_, _, running),) = reader.executor.workbench.tokens()
+    assert lost == [(MAIL, "s", running)]
+    reader.consumer.suspect(lost)
+    await jobs.begin("a", "b")
+    assert other.stats().get("released") is None
+    assert list(other.pending()) == [running]
+    jobs.may_end.set()
+
+
 async def test_what_was_handed_back_is_not_handed_back_again(reader: Reader, jobs: Jobs, desk: Desk) -> None:
     desk.open()
     await jobs.send("a")
@@ -585,6 +609,38 @@ async def test_a_lane_that_is_missing_when_it_fetches_is_made_anew(
     await jobs.send("c")
     jobs.may_end.set()
     await jobs.begin("a", "b", "c")
+
+
+@pytest.mark.audit(skip="keys were deleted on purpose")
+async def test_a_missing_lane_is_made_anew_although_another_queue_leaves_no_time_to_block(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    backlog = [str(n) for n in range(30)]
+    await jobs.send("a", "b", queue=OTHER, wait=True)
+    await jobs.send(*backlog, queue=OTHER)
+    await reader.read()
+    await jobs.begin("a", "b")
+    desk.redis.delete(desk.keys["s"])
+    await jobs.send("c")
+    jobs.may_end.set()
+    await jobs.begin("a", "b", "c", *backlog)
+    assert jobs.begun.index("c") < len(backlog)
+
+
+async def test_a_queue_is_opened_once(reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    run = reader.executor.broker.run
+
+    async def noted(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        opened.extend(str(verb.args[0]) for _ in [verb] if verb.script.name == "open")
+        return await run(verb, within)
+
+    monkeypatch.setattr(reader.executor.broker, "run", noted)
+    await jobs.send(*"abcdef")
+    await reader.read()
+    await jobs.begin(*"abcdef")
+    await reader.idle()
+    assert opened == [queue_keys("shop", name).prefix for name in (MAIL, OTHER)]
 
 
 async def test_trouble_ends_no_reading_and_is_told_once(
