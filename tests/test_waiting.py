@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.outcome import succeeded
-from fennelq.waiting import Ended, Waiting
+from fennelq.waiting import Ended, Waiting, _watched
 from tests.broker.desk import Desk, a_job
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -400,7 +401,7 @@ async def test_a_subscription_that_is_lost_while_nothing_is_waited_for_is_made_a
     executing(desk, "a")
     assert await soon(answered_once(waiting, desk))
     proxy.cut_all()
-    await aeventually(lambda: subscribers(desk) == 0)
+    await aeventually(lambda: waiting._link is None or not waiting._link.connected)
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
     assert subscribers(desk) == 1
@@ -514,6 +515,49 @@ async def test_a_subscription_that_the_server_refuses_for_good_is_not_tried_for_
     await waiting.close()
     with pytest.raises(BrokerUnavailable):
         await soon(waiter)
+
+
+async def test_between_two_attempts_to_subscribe_there_is_a_pause(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("fennelq.waiting.asyncio.sleep", noted)
+    proxy.refuse()
+    await aeventually(lambda: broker.listened >= 4)
+    assert len([seconds for seconds in pauses if 0.05 <= seconds <= 0.5]) >= 2
+    monkeypatch.undo()
+    proxy.up()
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+async def test_an_attempt_that_fails_or_is_cancelled_when_nothing_waits_for_it_is_no_complaint() -> None:
+    """The loop would log an exception that was never retrieved."""
+    told: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+
+    async def refused() -> None:
+        raise ConnectionRefusedError
+
+    attempts = [_watched(refused()), _watched(asyncio.sleep(NEVER))]
+    attempts[1].cancel()
+    await asyncio.wait(attempts)
+    await asyncio.sleep(0)  # they call back
+    del attempts
+    gc.collect()
+    loop.set_exception_handler(before)
+    assert told == []
 
 
 def subscribers(desk: Desk) -> int:

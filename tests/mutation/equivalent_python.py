@@ -56,6 +56,34 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'not self._stopping' in: drained and (not self._stopping)",
         ),
     ],
+    "an executor serves a queue at least, and a stop wakes a blocked read until the reading has ended": [
+        ("worker/consumer.py", "Consumer._block", "if self._stopping or not streams → false"),
+        (
+            "worker/consumer.py",
+            "Consumer._block",
+            "without 'self._stopping' in: self._stopping or not streams",
+        ),
+        ("worker/consumer.py", "Consumer._block", "without 'not streams' in: self._stopping or not streams"),
+        ("worker/consumer.py", "Consumer._block", "removed: return"),
+    ],
+    "when nothing waits any more, the loop ends before its first attempt": [
+        (
+            "waiting.py",
+            "Waiting._lost",
+            "without 'self._waiters' in: self._waiters and (not (confirmed.cancelled() or self._cl…",
+        ),
+        (
+            "waiting.py",
+            "Waiting._lost",
+            "without 'self._closed' in: confirmed.cancelled() or self._closed",
+        ),
+    ],
+    "a doorbell is rung only while it is waited at": [
+        ("worker/consumer.py", "Consumer._block", "removed: self._blocking = False"),
+    ],
+    "a server confirms a subscription once": [
+        ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true"),
+    ],
     "what is fetched while it stops is handed back untouched": [
         ("worker/consumer.py", "Consumer._turn", "removed: return"),
     ],

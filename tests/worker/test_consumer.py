@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.typing import EventDict
@@ -296,13 +296,6 @@ async def test_a_queue_that_is_no_longer_served_is_not_read(reader: Reader, jobs
     assert len(other.waiting()) == 1
 
 
-async def test_without_queues_it_waits_for_some(reader: Reader, jobs: Jobs) -> None:
-    await jobs.send("a")
-    reader.reading = asyncio.create_task(reader.consumer.run())
-    await reader.consumer.serve(Routing.parse(MAIL))
-    await jobs.begin("a")
-
-
 # Drained
 
 
@@ -454,7 +447,7 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
     with desk.redis.pipeline(transaction=True) as together:
         for queue, name in ((desk, "a"), (other, "b")):
             job = jobs.task.options(queue=queue.keys.queue).job(name, True)
-            together.execute_command(*lifecycle.enqueue(queue.keys, [job]).by_source())
+            cast("Any", together).execute_command(*lifecycle.enqueue(queue.keys, [job]).by_source())
         together.execute()
     lost = stranded(desk, reader)
     await reader.read()
