@@ -48,7 +48,7 @@ chaos: $(STAMP) ## kill, pause and cut off workers for an hour (SEED=1 does it a
 	$(if $(DEMO),$(PY) -m tests.chaos.demo,$(PY) -m pytest -p tests.chaos.long tests/chaos $(ARGS))
 
 .PHONY: mutate
-mutate: $(STAMP) ## take every write and every guard out of the scripts: do the tests notice? (S="fetch finish" for a part)
+mutate: $(STAMP) ## take writes and guards out of scripts and modules: do the tests notice? (S="fetch consumer" for a part)
 	$(PY) -m tests.mutation $(S)
 
 .PHONY: check

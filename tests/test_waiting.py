@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+import gc
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
+from fennelq.broker.link import Hear, Link
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import Verb
+from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.outcome import succeeded
-from fennelq.waiting import Ended, Waiting
+from fennelq.waiting import Ended, Waiting, _watched
 from tests.broker.desk import Desk, a_job
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -36,6 +38,8 @@ class Watching(Broker):
         super().__init__(address_of(url))
         self.calls: list[int] = []
         self.refusals: list[Exception] = []
+        self.listened = 0
+        self.deaf: Exception | None = None
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -46,6 +50,12 @@ class Watching(Broker):
         answer = await super().run(verb, within)
         await self.may_answer.wait()
         return answer
+
+    async def listen(self, words: Sequence[Word], hear: Hear) -> Link:
+        self.listened += 1
+        if self.deaf is not None:
+            raise self.deaf
+        return await super().listen(words, hear)
 
 
 @pytest.fixture
@@ -308,6 +318,38 @@ async def test_looking_again_begins_anew_with_the_next_waiter(
         await aeventually(lambda: waiting._rechecking is None)
 
 
+async def test_an_answer_for_a_waiter_that_has_gone_meanwhile_is_not_kept(
+    waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    broker.may_answer.clear()
+    looks = len(broker.calls)
+    await aeventually(lambda: len(broker.calls) > looks)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    broker.may_answer.set()
+    await aeventually(lambda: not tasks_of("_recheck"))
+    assert kept(waiting) == (0, 0, 0)
+
+
+async def test_one_task_looks_again_for_all(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, *"abc")
+    waiters = waits(waiting, *(f"mail:{name}" for name in "abc"))
+    await aeventually(lambda: kept(waiting) == (3, 3, 0))
+    assert len(tasks_of("_recheck")) == 1
+    end(desk, *"abc")
+    await soon(asyncio.gather(*waiters))
+
+
+def tasks_of(method: str) -> list[asyncio.Task[Any]]:
+    """The tasks of this loop that run a method of `Waiting`."""
+    names = ((task, getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks())
+    return [task for task, name in names if name.startswith(f"Waiting.{method}")]
+
+
 async def test_a_passing_trouble_while_looking_again_ends_no_waiting(
     waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,7 +401,7 @@ async def test_a_subscription_that_is_lost_while_nothing_is_waited_for_is_made_a
     executing(desk, "a")
     assert await soon(answered_once(waiting, desk))
     proxy.cut_all()
-    await aeventually(lambda: subscribers(desk) == 0)
+    await aeventually(lambda: waiting._link is None or not waiting._link.connected)
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
     assert subscribers(desk) == 1
@@ -395,6 +437,127 @@ async def test_an_attempt_to_subscribe_that_is_not_answered_leaves_no_connection
     await aeventually(lambda: subscribers(desk) == 1)
     end(desk, "a")
     assert await soon(waiter) == ended("a")
+
+
+async def test_nothing_is_asked_before_the_subscription_is_confirmed(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching
+) -> None:
+    """The message could come before it is heard."""
+    executing(desk, "a")
+    await broker.ask(Command(["PING"], as_is))
+    proxy.drop_reply(1, command="SUBSCRIBE")
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: subscribers(desk) == 1)
+    assert broker.calls == []
+    proxy.cut_all()
+    await registered(desk, "a")
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+async def test_a_subscription_that_is_lost_before_it_is_confirmed_is_tried_again(
+    waiting: Waiting, desk: Desk, proxy: Proxy
+) -> None:
+    executing(desk, "a")
+    proxy.drop_reply(1, command="SUBSCRIBE", cut=True)
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+async def test_a_waiter_that_gives_up_takes_the_subscription_from_no_other(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching
+) -> None:
+    executing(desk, "a", "b")
+    proxy.blackhole()
+    given_up, other = waits(waiting, "mail:a", "mail:b")
+    await aeventually(lambda: broker.listened == 1)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    proxy.up()
+    await registered(desk, "b")
+    end(desk, "b")
+    assert await soon(other) == ended("b")
+    assert broker.listened == 1
+
+
+async def test_attempts_to_subscribe_that_are_not_answered_do_not_add_up(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    proxy.drop_replies(command="SUBSCRIBE")
+    proxy.cut_all()
+    await aeventually(lambda: broker.listened >= 6)
+    assert len(tasks_of("_subscribe")) == 1
+    monkeypatch.setattr("fennelq.waiting.RECHECK", NEVER)
+    proxy.up()
+    await aeventually(lambda: not tasks_of("_subscribe"))
+    assert subscribers(desk) == 1
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+async def test_a_subscription_that_the_server_refuses_for_good_is_not_tried_for_ever(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching
+) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    broker.deaf = ReplyError("WRONGPASS the password was changed")
+    proxy.cut_all()
+    await aeventually(lambda: broker.listened == 2)
+    await aeventually(lambda: not tasks_of("_subscribe"))
+    assert broker.listened == 2
+    await waiting.close()
+    with pytest.raises(BrokerUnavailable):
+        await soon(waiter)
+
+
+async def test_between_two_attempts_to_subscribe_there_is_a_pause(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("fennelq.waiting.asyncio.sleep", noted)
+    proxy.refuse()
+    await aeventually(lambda: broker.listened >= 4)
+    assert len([seconds for seconds in pauses if 0.05 <= seconds <= 0.5]) >= 2
+    monkeypatch.undo()
+    proxy.up()
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
+async def test_an_attempt_that_fails_or_is_cancelled_when_nothing_waits_for_it_is_no_complaint() -> None:
+    """The loop would log an exception that was never retrieved."""
+    told: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+
+    async def refused() -> None:
+        raise ConnectionRefusedError
+
+    attempts = [_watched(refused()), _watched(asyncio.sleep(NEVER))]
+    attempts[1].cancel()
+    await asyncio.wait(attempts)
+    await asyncio.sleep(0)  # they call back
+    del attempts
+    gc.collect()
+    loop.set_exception_handler(before)
+    assert told == []
 
 
 def subscribers(desk: Desk) -> int:
@@ -443,16 +606,19 @@ async def test_closing_ends_all_waiting_and_the_subscription(waiting: Waiting, d
         await soon(waiting.end_of("mail:a"))
 
 
-async def test_after_closing_nothing_is_subscribed_anew(waiting: Waiting, desk: Desk, proxy: Proxy) -> None:
+async def test_after_closing_nothing_is_under_way_any_more(
+    waiting: Waiting, desk: Desk, proxy: Proxy
+) -> None:
+    """Neither the next look, nor an attempt to subscribe that is not answered."""
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
-    await registered(desk, "a")
-    proxy.drop_replies(command="SUBSCRIBE", cut=True)
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    proxy.drop_replies(command="SUBSCRIBE")
     proxy.cut_all()
+    await aeventually(lambda: subscribers(desk) == 1)
+    assert (len(tasks_of("_recheck")), len(tasks_of("_subscribe"))) == (1, 1)
     await waiting.close()
     with pytest.raises(BrokerUnavailable):
         await soon(waiter)
-    attempts = proxy.counters.connections
-    tasks = {task for task in asyncio.all_tasks() if "_subscribe" in repr(task.get_coro())}
-    await soon(asyncio.gather(*tasks, return_exceptions=True))
-    assert proxy.counters.connections == attempts
+    await aeventually(lambda: not tasks_of(""))
+    await aeventually(lambda: subscribers(desk) == 0)

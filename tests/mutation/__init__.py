@@ -1,9 +1,17 @@
-"""Are the tests of the scripts any good? Take away, one at a time, everything a script writes and every guard in it.
+"""Are the tests any good? Take away, one at a time, what scripts and modules do, and every guard in them.
 
-    python -m tests.mutation                 all scripts (some twenty minutes on two cores)
-    python -m tests.mutation fetch lib/settle
-    python -m tests.mutation --list fetch    what would be taken away
+    python -m tests.mutation                      all of it (some forty minutes on two cores)
+    python -m tests.mutation fetch lib/settle     scripts
+    python -m tests.mutation consumer waiting     modules
+    python -m tests.mutation --list consumer      what would be taken away
+    python -m tests.mutation --only _subscribe waiting
 
-A mutant that no test of `tests/broker` notices is a survivor: it needs a test, or an explanation in `equivalent.py`
-why nobody could notice.
+Of a Lua script, each write, field and guard is removed. Of a Python module also: a statement, an operand, an `except`,
+an argument with a default, a limit or a shield; a condition is decided, a comparison moved, a sign inverted, a loop cut
+short or reversed, an answer emptied, and two lists that belong together are zipped the wrong way round.
+
+A mutant that no test notices is a survivor. It needs a test, or an entry in `equivalent.py` (scripts) or
+`equivalent_python.py` (modules) that explains why no user could notice. Scripts are judged by `tests/broker`, modules
+by tests of their own and then by some more (`modules.py` names them); a test that starts processes judges no module.
+`MUTATION_OUTPUT=file` keeps what pytest prints.
 """

@@ -28,6 +28,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose name contains this")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
+    parser.add_argument("-j", "--at-once", type=int, default=2, metavar="N", help="mutants at once (2)")
     asked = parser.parse_args()
     if unknown := [name for name in asked.names if name not in known]:
         parser.error(f"{unknown[0]!r} is not one of {', '.join(known)}")
@@ -51,7 +52,7 @@ def run(kind: Kind, asked: argparse.Namespace) -> int:
         if (healthy := verdict_on(kind, nothing)).noticed:
             print(f"without any mutation {healthy.how} ({nothing.file}): nothing can be judged")
             return 2
-    verdicts = list(judged(kind, mutants))
+    verdicts = list(judged(kind, mutants, asked.at_once))
     everything = not (asked.names or asked.only)
     return 0 if report(kind, verdicts, time.monotonic() - began, everything=everything) else 1
 

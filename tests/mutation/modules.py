@@ -44,7 +44,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
 } | {
     "recovery": ["worker/test_stopping.py"],
     "heartbeat": ["worker/test_stopping.py"],
-    "waiting": ["features/test_waiting.py", "features/test_results.py"],
+    "waiting": ["features/test_waiting.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}
 """Fixtures that start processes."""
@@ -53,8 +53,8 @@ SPAWNING: Final = {"spawn", "workers"}
 class Modules:
     """Modules of `fennelq`, by their last name."""
 
-    equivalent: Mapping[Key, str] = EQUIVALENT
-    patience: float = 60.0
+    equivalent = EQUIVALENT
+    patience = 60.0
 
     def names(self) -> list[str]:
         return list(OWN)

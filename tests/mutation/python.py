@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from tests.mutation.mutants import Mutant, shortened
@@ -304,13 +305,12 @@ def shown(node: ast.AST) -> str:
 
 def replaced(source: str, node: ast.expr | ast.stmt | ast.keyword, text: str) -> str:
     """The source with something else in the place of a node, on as many lines as before."""
-    lines = source.encode().splitlines(keepends=True)
-    starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
+    code = source.encode()
+    starts = [0, *accumulate(map(len, code.splitlines(keepends=True)))]
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     start = starts[node.lineno - 1] + node.col_offset
     end = starts[node.end_lineno - 1] + node.end_col_offset
-    code = source.encode()
     return (code[:start] + text.encode() + code[end:]).decode()
 
 

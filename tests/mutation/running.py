@@ -9,13 +9,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pytest
 
 from tests.mutation.mutants import Mutant
-
-AT_ONCE: Final = 2
 
 Key = tuple[str, str, str]
 
@@ -32,9 +30,15 @@ class Suite(NamedTuple):
 class Kind(Protocol):
     """What can be mutated: scripts or modules."""
 
-    equivalent: Mapping[Key, str]
-    patience: float
-    """The seconds that a suite may take."""
+    @property
+    def equivalent(self) -> Mapping[Key, str]:
+        """Mutants that no test can notice, and why."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """The seconds that a suite may take."""
+        ...
 
     def names(self) -> list[str]:
         """What can be asked for."""
@@ -71,9 +75,8 @@ class Verdict(NamedTuple):
     how: str
 
 
-def judged(kind: Kind, mutants: list[Mutant]) -> Iterator[Verdict]:
-    kind.warm_up()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+def judged(kind: Kind, mutants: list[Mutant], at_once: int) -> Iterator[Verdict]:
+    with ThreadPoolExecutor(at_once) as pool:
         for number, verdict in enumerate(pool.map(partial(verdict_on, kind), mutants), 1):
             if not verdict.noticed and kind.key_of(verdict.mutant) not in kind.equivalent:
                 print(f"\nsurvived  {verdict.mutant.name}\n    {verdict.mutant.before}", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.typing import EventDict
@@ -14,6 +14,7 @@ from fennelq import App
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import LANES, queue_keys
 from fennelq.broker.verb import Verb
+from fennelq.broker.verbs import lifecycle
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
 from fennelq.worker.executor import Executor
@@ -124,7 +125,11 @@ def jobs(app: App) -> Jobs:
 def expected(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the promoter was told of due jobs, in seconds."""
     told: list[float] = []
-    monkeypatch.setattr(Promoter, "expect", lambda _, seconds: told.append(seconds))
+
+    def expect(_: Promoter, seconds: float) -> None:
+        told.append(seconds)
+
+    monkeypatch.setattr(Promoter, "expect", expect)
     return told
 
 
@@ -262,6 +267,23 @@ async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(reader:
     await jobs.begin("a")
 
 
+async def test_to_be_told_the_queues_it_serves_wakes_it_not(reader: Reader, server: Server) -> None:
+    """They are discovered again with every beat."""
+    await reader.read()
+    await reader.idle()
+    before = unblocked(server)
+    await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
+    assert unblocked(server) == before
+    await reader.consumer.serve(Routing.parse(MAIL))
+    assert unblocked(server) > before
+
+
+def unblocked(server: Server) -> int:
+    """How often a blocked read was woken from outside."""
+    with server.client() as client:
+        return int(client.info("commandstats").get("cmdstat_client|unblock", {"calls": 0})["calls"])
+
+
 async def test_a_queue_that_is_no_longer_served_is_not_read(reader: Reader, jobs: Jobs, other: Desk) -> None:
     await reader.read()
     await reader.idle()
@@ -272,13 +294,6 @@ async def test_a_queue_that_is_no_longer_served_is_not_read(reader: Reader, jobs
     await jobs.send("a")
     await jobs.begin("a")
     assert len(other.waiting()) == 1
-
-
-async def test_without_queues_it_waits_for_some(reader: Reader, jobs: Jobs) -> None:
-    await jobs.send("a")
-    reader.reading = asyncio.create_task(reader.consumer.run())
-    await reader.consumer.serve(Routing.parse(MAIL))
-    await jobs.begin("a")
 
 
 # Drained
@@ -317,6 +332,24 @@ async def test_to_look_again_is_to_wait_until_what_is_ready_now_was_taken(
             await reader.consumer.look_again()
         assert name in jobs.begun
     assert jobs.begun == list("abcdefghij")
+
+
+async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
+    app: App, server: Server, jobs: Jobs
+) -> None:
+    """A reply carries a megabyte, so the third job is left when the next queue turns out to be empty."""
+    names = [letter * 600_000 for letter in "abc"]
+    await jobs.send(*names)
+    Reader._server = server
+    reader = Reader(app, concurrency=10)
+    looking = asyncio.create_task(reader.consumer.look_again())
+    await asyncio.sleep(0)
+    await reader.read()
+    async with asyncio.timeout(8):
+        await looking
+    await jobs.begin(*names)
+    assert jobs.begun == names
+    await reader.stop()
 
 
 # Due
@@ -405,6 +438,29 @@ async def test_what_is_in_hand_is_not_handed_back_with_what_was_stranded(
     await jobs.begin(*"abc")
 
 
+async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at_the_same_place(
+    reader: Reader, jobs: Jobs, desk: Desk, other: Desk
+) -> None:
+    """Entries that two queues get within one millisecond have the same number."""
+    desk.open()
+    other.open()
+    with desk.redis.pipeline(transaction=True) as together:
+        for queue, name in ((desk, "a"), (other, "b")):
+            job = jobs.task.options(queue=queue.keys.queue).job(name, True)
+            cast("Any", together).execute_command(*lifecycle.enqueue(queue.keys, [job]).by_source())
+        together.execute()
+    lost = stranded(desk, reader)
+    await reader.read()
+    await jobs.begin("b")
+    ((_, _, running),) = reader.executor.workbench.tokens()
+    assert lost == [(MAIL, "s", running)]
+    reader.consumer.suspect(lost)
+    await jobs.begin("a", "b")
+    assert other.stats().get("released") is None
+    assert list(other.pending()) == [running]
+    jobs.may_end.set()
+
+
 async def test_what_was_handed_back_is_not_handed_back_again(reader: Reader, jobs: Jobs, desk: Desk) -> None:
     desk.open()
     await jobs.send("a")
@@ -486,6 +542,36 @@ async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
     assert (len(desk.waiting()), desk.pending(), jobs.begun) == (2, {}, [])
 
 
+async def test_a_stop_while_stranded_jobs_are_handed_back_ends_the_reading(
+    reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told to stop before it comes to wait for a slot."""
+    may_arrive = asyncio.Event()
+    run = reader.executor.broker.run
+
+    async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        answer = await run(verb, within)
+        if verb.script.name == "release":
+            await may_arrive.wait()
+        return answer
+
+    await jobs.send("a", "b", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    await jobs.send("c")
+    monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    reader.consumer.suspect(stranded(desk, reader))
+    await aeventually(lambda: len(desk.pending()) == 2)
+    assert reader.reading is not None
+    stopping = asyncio.create_task(reader.consumer.stop(reader.reading))
+    await asyncio.sleep(0)
+    may_arrive.set()
+    async with asyncio.timeout(8):
+        await stopping
+    assert jobs.begun == ["a", "b"]
+    jobs.may_end.set()
+
+
 # What happens to Redis
 
 
@@ -516,6 +602,38 @@ async def test_a_lane_that_is_missing_when_it_fetches_is_made_anew(
     await jobs.send("c")
     jobs.may_end.set()
     await jobs.begin("a", "b", "c")
+
+
+@pytest.mark.audit(skip="keys were deleted on purpose")
+async def test_a_missing_lane_is_made_anew_although_another_queue_leaves_no_time_to_block(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    backlog = [str(n) for n in range(30)]
+    await jobs.send("a", "b", queue=OTHER, wait=True)
+    await jobs.send(*backlog, queue=OTHER)
+    await reader.read()
+    await jobs.begin("a", "b")
+    desk.redis.delete(desk.keys["s"])
+    await jobs.send("c")
+    jobs.may_end.set()
+    await jobs.begin("a", "b", "c", *backlog)
+    assert jobs.begun.index("c") < len(backlog)
+
+
+async def test_a_queue_is_opened_once(reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    run = reader.executor.broker.run
+
+    async def noted(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        opened.extend(str(verb.args[0]) for _ in [verb] if verb.script.name == "open")
+        return await run(verb, within)
+
+    monkeypatch.setattr(reader.executor.broker, "run", noted)
+    await jobs.send(*"abcdef")
+    await reader.read()
+    await jobs.begin(*"abcdef")
+    await reader.idle()
+    assert opened == [queue_keys("shop", name).prefix for name in (MAIL, OTHER)]
 
 
 async def test_trouble_ends_no_reading_and_is_told_once(
