@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Verb
+from fennelq.broker.verbs.presence import Beat
 from fennelq.worker.heartbeat import Findings, Heartbeat
 from fennelq.worker.held import Token
 from tests.broker.desk import Desk, a_job, some_jobs
@@ -27,15 +28,25 @@ NAME = "anna"
 
 
 class Patient(BlockingBroker):
-    """Remembers how long it was to wait for the replies."""
+    """Remembers how long it was to wait for the replies. From the first one on, the server's clock goes with the
+    test's."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, now: Callable[[], float]) -> None:
         super().__init__(address_of(url))
         self.timeouts: list[float] = []
+        self._now = now
+        self._offset_ms: float | None = None
 
-    def run_all(self, verbs: Sequence[Verb[Any]], timeout: float = -1.0) -> list[Any]:
+    def run_each(self, verbs: Sequence[Verb[Any]], timeout: float = -1.0) -> list[Any]:
         self.timeouts.append(timeout)
-        return super().run_all(verbs)
+        return [self._dated(reply) for reply in super().run_each(verbs)]
+
+    def _dated(self, reply: Any) -> Any:
+        if not isinstance(reply, Beat):
+            return reply
+        if self._offset_ms is None:
+            self._offset_ms = reply.now_ms - self._now() * 1000
+        return reply._replace(now_ms=round(self._offset_ms + self._now() * 1000))
 
 
 class Beating:
@@ -47,7 +58,7 @@ class Beating:
         self.wrong: Exception | None = None
         self.pauses: list[float | None] = []
         self.found: list[Findings] = []
-        self.broker = Patient(url)
+        self.broker = Patient(url, lambda: self.now)
         self.heartbeat = Heartbeat(
             broker=self.broker,
             executor=NAME,

@@ -15,7 +15,7 @@ from fennelq.worker.recovery import Recovery
 from tests.broker.desk import LEASE_MS, LIFETIMES, Desk, a_job, about
 from tests.kit.server import Server
 
-INTERVAL = 100.0
+INTERVAL = 50.0
 
 
 class Sweeper:

@@ -230,14 +230,13 @@ async def test_an_outcome_that_is_refused_because_the_job_is_no_longer_ours_is_t
 
 
 @pytest.mark.audit(unfinished=True)
-async def test_a_job_that_is_cancelled_to_stop_gives_its_slot_back_and_stays_in_hand(
+async def test_a_job_that_is_stopped_gives_its_slot_back_and_stays_in_hand(
     app: App, bench: Bench, gate: Gate
 ) -> None:
     (job,) = await held(app, gate)
     (delivery,) = bench.start_all()
     await asyncio.sleep(0)  # its handler has begun
-    (task,) = bench.workbench.tasks()
-    task.cancel()
+    (task,) = bench.workbench.stop_all()
     await asyncio.wait([task])
     assert bench.executor.slots.taken == 0
     assert bench.workbench.tokens() == [delivery.token]
