@@ -321,6 +321,7 @@ def test_a_name_goes_over_when_its_service_is_gone_as_after_a_renaming(timetable
     timetable.clock.pass_by(1)
     timetable.page(V1, [theirs], "again", service=OTHER)
     assert timetable.definition() == theirs
+    assert (timetable.owned(SHOP), timetable.owned(OTHER)) == ({}, {"report": 1})
     # The first service comes back, and learns that the name is no longer its own.
     assert timetable.look(V1).version == ""
     assert timetable.declare(V1, ours) == "done"

@@ -299,6 +299,17 @@ def test_those_with_runs_that_queue_are_no_more_than_a_megabyte_or_one_at_a_time
     assert len(timetable.look().waiting) == 2
 
 
+def test_large_schedules_that_are_due_leave_room_for_runs_that_queue(timetable: Timetable) -> None:
+    large = b'[["%s"],{}]' % (b"x" * 700_000)
+    due = [a_schedule(f"due{n}", args=large) for n in range(2)]
+    timetable.declare(V1, *due, *(a_schedule(f"s{n}", every_ms=3_600_000) for n in range(3)))
+    for n in range(3):
+        timetable.redis.hset(timetable.keys["cron:queued"], f"s{n}", "[1]")
+    timetable.clock.stop_at(NEXT)
+    look = timetable.look()
+    assert (len(look.due), len(look.waiting)) == (2, 3)
+
+
 def test_runs_that_queue_count_for_the_size_of_a_page(timetable: Timetable) -> None:
     timetable.declare(V1, *(a_schedule(f"s{n}") for n in range(4)))
     many = b"[%s]" % b",".join([b"1795000000000"] * 50_000)

@@ -164,3 +164,10 @@ def test_what_a_fennelq_from_before_services_has_declared_can_be_removed_when_it
     timetable.clock.pass_by(PATIENCE)
     assert timetable.schedule("remove") == 1
     assert timetable.names() == set()
+
+
+def test_a_service_of_which_nothing_is_known_is_gone(timetable: Timetable) -> None:
+    timetable.declare(V1, a_schedule())
+    timetable.redis.delete(timetable.keys["cron:sources"])
+    assert timetable.schedule("remove") == 1
+    assert timetable.names() == set()

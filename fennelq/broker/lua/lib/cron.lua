@@ -27,8 +27,8 @@ end
 
 -- A definition as a table; an empty one when it cannot be read.
 local function decoded(definition)
-  local readable, fields = pcall(cjson.decode, definition)
-  return readable and type(fields) == 'table' and fields or {}
+  local _, fields = pcall(cjson.decode, definition)
+  return type(fields) == 'table' and fields or {}
 end
 
 -- When a definition runs; whatever else of it changes, a tick that is due stays due.
