@@ -159,9 +159,9 @@ class Settings(BaseSettings):
     )
     stop_grace: float = Field(
         5,
-        ge=0,
+        ge=0.01,
         le=_LONGEST,
-        description="Seconds a run that was asked to stop may go on. Then its slot counts as stuck. 0 does not wait.",
+        description="Seconds a run that was asked to stop may take for it. After that, its slot counts as stuck.",
     )
     max_stuck: int | None = Field(
         None,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
-from fennelq.broker.inbox import process_name
+from fennelq.broker.inbox import REFUSED_FOR, process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
@@ -32,7 +32,6 @@ from fennelq.model.job import split_id
 RECHECK = 5.0
 FIRST_POLL, LONGEST_POLL = 0.25, 1.0
 """Seconds between two looks where the server does not let this process subscribe."""
-_REFUSED_FOR = 30.0
 _CLOSED = "the app was closed"
 _reported: set[tuple[str, str]] = set()
 
@@ -253,7 +252,7 @@ class Waiting:
     def _refused(self, error: ReplyError) -> None:
         if not refuses_to_publish(error):
             raise error
-        self._polling, self._refused_until = True, clock.monotonic() + _REFUSED_FOR
+        self._polling, self._refused_until = True, clock.monotonic() + REFUSED_FOR
         report_refusal(self._app, error)
 
     def _lost(self, confirmed: asyncio.Future[None], why: LinkDown) -> None:

@@ -43,12 +43,18 @@ class Batcher(Generic[T, A]):
             await asyncio.wait([self._flushing])
 
     async def _run(self) -> None:
+        successor: asyncio.Task[None] | None = None
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._send([pair for pair in batch if not pair[1].cancelled()])
+        except asyncio.CancelledError:
+            # Cancelled with everything else on the loop: the items that still wait are not to wait for ever.
+            if self._waiting:
+                successor = asyncio.get_running_loop().create_task(self._run())
+            raise
         finally:
-            self._flushing = None
+            self._flushing = successor
 
     async def _send(self, batch: list[tuple[T, asyncio.Future[A]]]) -> None:
         try:
@@ -59,6 +65,8 @@ class Batcher(Generic[T, A]):
             # Also when there are too few answers: a caller without one would wait for ever.
             for _, answer in batch:
                 _settle(answer, error)
+                if not answer.cancelled():
+                    answer.exception()  # outcomes are submitted without waiting: it counts as retrieved
             if not isinstance(error, Exception):
                 raise
 

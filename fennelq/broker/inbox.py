@@ -16,7 +16,7 @@ from fennelq.broker.connection import Address
 from fennelq.broker.link import BlockingLink, LinkDown
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
 
-_REFUSED_FOR = 30.0
+REFUSED_FOR = 30.0
 _names: dict[int, str] = {}
 
 
@@ -151,7 +151,7 @@ class _Desk:
         refused: ReplyError | None = None
         confirmed = False
         try:
-            reply = self._link.call(["SUBSCRIBE", ticket.channel], deadline - clock.monotonic())
+            reply = self._link.call(["SUBSCRIBE", ticket.channel], max(deadline - clock.monotonic(), 0.001))
             while reply[0] != b"subscribe":
                 # Left over from the time when no thread was waiting.
                 reply = self._read(deadline)
@@ -213,9 +213,12 @@ class _Desk:
         while not self._subscribed and self._busy:
             if not self._sleep(ticket, deadline):
                 raise TimeoutError("not subscribed in time")
+        if not self._subscribed and clock.monotonic() >= deadline:
+            # The thread before has used up the time of this one as well.
+            raise TimeoutError("not subscribed in time")
         if self._subscribed:
             ticket.subscription = self._subscriptions
-        elif self._refused is not None and clock.monotonic() - self._refused[0] < _REFUSED_FOR:
+        elif self._refused is not None and clock.monotonic() - self._refused[0] < REFUSED_FOR:
             raise ReplyError(self._refused[1])
         return self._subscribed
 

@@ -137,7 +137,7 @@ FIELDS: Final = {
     "R": "replays",
     "L": "least milliseconds the record is kept, of a job handed over from another slot",
     "H": "set when the job has a history",
-    "b": "starts by executors that do not know its task: they began nothing",
+    "b": "starts that began nothing: the executor did not know the task, or handed the job back before",
     "U": "first met by a worker that does not know its task, server ms",
     "l": "times the job was stranded",
     "W": "channels of the processes that wait for the end, the latest 64",

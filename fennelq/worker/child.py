@@ -164,6 +164,8 @@ class Child:
             self.worked = self.worked or signs.READY in received
         if signs.STALLED in received:
             self.kill("its loop is stalled")
+        if signs.HEARTLESS in received:
+            self.kill("the thread that renews its leases, or the one that watches it, has died")
         if signs.QUARANTINE in received:
             self._quarantine()
 

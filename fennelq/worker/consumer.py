@@ -159,8 +159,15 @@ class Consumer:
     async def _put_aside(self, keys: QueueKeys, error: Exception) -> None:
         self._opened.discard(keys.queue)
         seconds = self._aside.put(keys.queue)
-        damage = "; ".join(found for found in await self._broker.ask_all(census.damage(keys)) if found)
+        damage = await self._damage(keys)
         self._complaints.about(error, queue=keys.queue, damage=damage, looks_again_in=round(seconds, 1))
+
+    async def _damage(self, keys: QueueKeys) -> str:
+        """Which keys of the queue are damaged; empty also when that cannot be looked up."""
+        try:
+            return "; ".join(found for found in await self._broker.ask_all(census.damage(keys)) if found)
+        except Exception:  # a user who may not touch the queue may not ask for types either
+            return ""
 
     async def _fetch(self, keys: QueueKeys, woken: Sequence[Woken] = ()) -> Catch:
         if keys.queue not in self._opened:
@@ -185,7 +192,9 @@ class Consumer:
 
     async def _take(self, keys: QueueKeys, deliveries: list[Delivery]) -> None:
         if self._stopping:
-            await self._broker.run(lifecycle.release(keys, [(d.lane, d.entry) for d in deliveries]))
+            await self._broker.run(
+                lifecycle.release(keys, [(d.lane, d.entry) for d in deliveries], "unstarted")
+            )
             return
         for delivery in deliveries:
             self._start(delivery)
@@ -249,7 +258,7 @@ class Consumer:
                 if found[room:]:
                     await self._broker.run(lifecycle.release(keys, [(w.lane, w.entry) for w in found[room:]]))
             except Exception as error:
-                # What it was woken for is stranded, and handed back when the queue can be read again.
+                # The entry is stranded now, and is handed back when the queue can be read again.
                 if not concerns_one_queue(error):
                     raise
                 await self._put_aside(keys, error)

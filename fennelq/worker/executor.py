@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from fennelq import clock, log
@@ -75,6 +74,7 @@ class Executor:
         self._grace = app.settings.grace_period if grace is None else grace
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._started = clock.monotonic()
+        self._given_up = False
         self.recycled = False
         """Whether it has ended itself to make room for a fresh one."""
         self.slots = Slots(concurrency or app.settings.concurrency, max_jobs)
@@ -117,14 +117,15 @@ class Executor:
         in_order = False
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            in_order = self._stop.is_set() or _has_ended_well(ending)
-        finally:
+            in_order = not self._given_up and (self._stop.is_set() or _has_ended_well(ending))
             if in_order:
                 await self._wind_down(reading, [ending, *duties])
-            else:
-                await self._fall(parts)
+        except BaseException:
+            await self._fall(parts)
+            raise
         if not in_order:
-            raise _why(parts)
+            await self._fall(parts)
+            raise GivenUp if self._given_up else _why(parts)
 
     def stop(self, *, now: bool = False) -> None:
         """Take no more jobs, let those that run finish within the grace period. `now` skips the wait."""
@@ -215,7 +216,7 @@ class Executor:
         return [here, *timing, recovery, recycler, Janitor(self.broker, self._queues, settings)]
 
     def _longest_sleep(self) -> float:
-        """Somebody says so when a job becomes due sooner; while nobody could be heard, one looks more often."""
+        """A message tells when a job becomes due sooner; while messages cannot arrive, look more often."""
         settings = self.app.settings
         return (
             max(settings.beat, settings.schedule_interval)
@@ -240,13 +241,17 @@ class Executor:
         ready = self.consumer.connected and self.heartbeat.answered
         self._tell(signs.ALIVE + (signs.READY if ready else signs.NOT_READY))
 
-    def _stalled(self) -> None:
-        """The executor is given up: let the leases run out, and ask for a successor. Should the loop still move, it
-        stops by itself, because a supervisor may not have heard it."""
+    def _stalled(self, sign: bytes) -> None:
+        """The executor is given up: let the leases run out, and ask for a successor. Should the loop still move, the
+        executor falls over by itself, because a supervisor may not have received the sign."""
         self.heartbeat.end()
         with suppress(RuntimeError):
-            self.watchdog.loop.call_soon_threadsafe(partial(self.stop, now=True))
-        self._tell(signs.STALLED)
+            self.watchdog.loop.call_soon_threadsafe(self._give_up)
+        self._tell(sign)
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        self.stop()
 
     # Queues
 
@@ -314,11 +319,12 @@ class Executor:
         await self._leave()
 
     async def _fall(self, parts: list[asyncio.Task[None]]) -> None:
-        """Nothing is handed back: leases bring back what runs, and count it. What has ended is written down."""
+        """Hand nothing back: the leases bring back the jobs that run, and count it. Outcomes are still written down."""
         self.heartbeat.end()
         self.watchdog.end()
         self.consumer.halt()
         await _cancelled(parts)
+        self.workbench.settle_again()
         await self._settle_the_rest()
         self.workbench.stop_all()
         await self.broker.close()
@@ -345,16 +351,22 @@ class Executor:
 
     async def _hand_back(self) -> None:
         for keys in self.consumer.queues:
-            entries = [(lane, entry) for queue, lane, entry in self.workbench.tokens() if queue == keys.queue]
-            if not entries:
-                continue
-            try:
-                released = await self.broker.run(lifecycle.release(keys, entries))
-            except Exception as error:
-                # They come back all the same, when their leases have run out.
-                _logger.warning("not_handed_back", queue=keys.queue, jobs=len(entries), error=str(error))
-            else:
-                _logger.info("handed_back", queue=keys.queue, jobs=released)
+            tokens = [token for token in self.workbench.tokens() if token[0] == keys.queue]
+            begun = [token[1:] for token in tokens if self.workbench.entered(token)]
+            unstarted = [token[1:] for token in tokens if not self.workbench.entered(token)]
+            if begun:
+                await self._release(keys, lifecycle.release(keys, begun), len(begun))
+            if unstarted:
+                await self._release(keys, lifecycle.release(keys, unstarted, "unstarted"), len(unstarted))
+
+    async def _release(self, keys: QueueKeys, release: Verb[int], jobs: int) -> None:
+        try:
+            released = await self.broker.run(release)
+        except Exception as error:
+            # They come back all the same, when their leases have run out.
+            _logger.warning("not_handed_back", queue=keys.queue, jobs=jobs, error=str(error))
+        else:
+            _logger.info("handed_back", queue=keys.queue, jobs=released)
 
     async def _leave(self) -> None:
         self.heartbeat.end()
@@ -369,6 +381,10 @@ class Executor:
 
     def _close_consumer(self, keys: QueueKeys) -> Verb[int]:
         return presence.close_consumer(keys, self.name)
+
+
+class GivenUp(Exception):
+    """The watchdog has given the executor up: its loop was stalled, or a thread that it needs has died."""
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 from fennelq.model.job import Delivery
+from fennelq.model.outcome import Outcome
 
 _MOST_CALLS = 10
 
@@ -17,26 +18,31 @@ Token = tuple[str, str, str]
 class Held:
     """A delivery, the task that runs it, and what has happened to both."""
 
-    __slots__ = ("begun", "delivery", "disturbed", "settling", "stopped", "stuck", "task")
+    __slots__ = ("begun", "delivery", "disturbed", "entered", "outcome", "stopped", "task")
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         """The task has made its first step."""
+        self.entered = False
+        """The runner has the job: its handler may have begun."""
         self.stopped = False
         """The executor has asked the run to stop."""
         self.disturbed = False
         """Other code has cancelled the run."""
-        self.settling = False
-        """There is an outcome. What the task still does changes nothing."""
-        self.stuck = False
-        """It has not stopped within `stop_grace` after it was asked to; its slot is taken until it really ends."""
+        self.outcome: Outcome | None = None
+        """How the run ended, once it is to be settled. From then on, nothing that the task does counts."""
 
     @property
     def running(self) -> bool:
         """Whether the task has not come to an outcome yet."""
-        return self.task is not None and not self.task.done() and not self.settling
+        return self.task is not None and not self.task.done() and self.outcome is None
+
+    @property
+    def never_began(self) -> bool:
+        """Whether other code cancelled the task before its first step: then not even its slot was given back."""
+        return not self.begun and self.task is not None and self.task.done()
 
     def stop(self) -> None:
         """Ask the run to stop. A task that has not begun finds `stopped` by itself: cancelled before its first step it

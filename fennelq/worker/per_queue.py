@@ -40,7 +40,7 @@ def answered(
     for keys, reply in zip(queues, replies, strict=True):
         if not isinstance(reply, BaseException):
             found.append((keys, reply))
-        elif concerns_one_queue(reply):
+        elif isinstance(reply, Exception) and concerns_one_queue(reply):
             complaints.about(reply, queue=keys.queue)
         else:
             raise reply

@@ -11,17 +11,18 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 from fennelq import log
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verbs import lifecycle
 from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.service import Complaints
+from fennelq.worker.per_queue import concerns_one_queue
 
 _logger = log.get("fennelq.settler")
 
@@ -48,79 +49,107 @@ class Settler:
         self.tell: Callable[[Settled, Answer], None] = lambda _, __: None
         """Called with the answer to each outcome."""
         self.backlog = Backlog(most, MOST_UNSETTLED_BYTES)
-        self._batchers: dict[str, Batcher[Settled, Answer]] = {}
+        self._queues: dict[str, _Queue] = {}
         self._complaints = Complaints("settling")
 
     def offer(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn."""
-        if not self.backlog.admits(_length(outcome)):
+        queue = self._queue(delivery.queue)
+        if not self.backlog.admits(queue.share, _length(outcome)):
             return False
-        self._submit(Settled(delivery, outcome))
+        queue.submit(Settled(delivery, outcome))
         return True
 
     async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
         """Write this outcome down as soon as there is room. Outcomes get room in the order in which they ask; one that
         is cancelled while it waits takes it at once, since it is there all the same."""
-        size = _length(outcome)
+        queue = self._queue(delivery.queue)
         try:
-            await self.backlog.room(size)
+            await self.backlog.room(queue.share, _length(outcome))
         except asyncio.CancelledError:
             self.settle_now(delivery, outcome)
         else:
-            self._submit(Settled(delivery, outcome))
+            queue.submit(Settled(delivery, outcome))
 
     def settle_now(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Write this outcome down soon, whether there is room or not: for what cannot wait."""
-        self.backlog.add(_length(outcome))
-        self._submit(Settled(delivery, outcome))
-
-    def _submit(self, settled: Settled) -> None:
-        queue = settled.delivery.queue
-        batcher = self._batchers.get(queue)
-        if batcher is None:
-            batcher = self._batchers[queue] = Batcher(self._flush, 1000)
-        _ = batcher.submit(settled)
+        """Write this outcome down soon, whether there is room or not: for an outcome that cannot wait."""
+        queue = self._queue(delivery.queue)
+        self.backlog.add(queue.share, 1, _length(outcome))
+        queue.submit(Settled(delivery, outcome))
 
     async def drain(self) -> None:
         """Returns when everything has been written down."""
         while self.backlog.busy:
-            for batcher in list(self._batchers.values()):
-                await batcher.drain()
-            # What waited for room is handed over in the next turn of the loop.
+            for queue in list(self._queues.values()):
+                await queue.batcher.drain()
+            # An outcome that waited for room is handed over in the next turn of the loop.
             await asyncio.sleep(0)
+
+    def _queue(self, name: str) -> _Queue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = _Queue(Batcher(self._flush, 1000), Share())
+        return queue
 
     async def _flush(self, batch: list[Settled]) -> list[Answer | BaseException]:
         """All of one queue."""
-        keys = queue_keys(self._app, batch[0].delivery.queue)
+        name = batch[0].delivery.queue
+        keys, share = queue_keys(self._app, name), self._queues[name].share
         answers: list[Answer | BaseException] = []
         try:
             for page in pages(batch, _size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
-                written = await self._written(keys, page)
+                written = await self._written(keys, share, page)
                 answers += written
-                self.backlog.remove(len(page), sum(map(_size, page)))
+                self.backlog.remove(share, len(page), sum(map(_size, page)))
                 for item, answer in zip(page, written, strict=True):
                     self.tell(item, answer)
         finally:
             # Only an executor that falls over leaves some: they must not hold up its end.
             if left := batch[len(answers) :]:
-                self.backlog.remove(len(left), sum(map(_size, left)))
+                self.backlog.remove(share, len(left), sum(map(_size, left)))
         return answers
 
-    async def _written(self, keys: QueueKeys, items: Sequence[Settled]) -> list[Answer]:
+    async def _written(self, keys: QueueKeys, share: Share, items: Sequence[Settled]) -> list[Answer]:
         """Ask until there is a reply; a settle that is sent twice counts once."""
         longest = _SHORT_PAUSE
         while True:
             try:
-                answers = await self._broker.run(lifecycle.finish(keys, items, self._lifetimes))
-                return [Answer(answer) for answer in answers]
+                replies = await self._broker.run(lifecycle.finish(keys, items, self._lifetimes))
+                answers = [Answer(reply) for reply in replies]
             except Exception as error:
                 self._complaints.about(error, queue=keys.queue, outcomes=len(items))
-                if classify(error) is Trouble.BUG:
+                if concerns_one_queue(error):
                     if len(items) > 1:
-                        return [answer for item in items for answer in await self._written(keys, [item])]
-                    # Only a person can mend the keys of this queue: there is no hurry.
+                        return [
+                            answer for item in items for answer in await self._written(keys, share, [item])
+                        ]
+                    # Only a person can mend the keys of this queue: there is no hurry, and others need the room.
+                    self.backlog.block(share)
                     longest = min(longest * 2, _LONG_PAUSE)
                 await asyncio.sleep(random.uniform(longest / 10, longest))
+            else:
+                self.backlog.unblock(share)
+                return answers
+
+
+class Share:
+    """The part of the backlog that belongs to one queue."""
+
+    __slots__ = ("blocked", "bytes", "jobs")
+
+    def __init__(self) -> None:
+        self.jobs = self.bytes = 0
+        self.blocked = False
+        """Its outcomes are refused, because its keys are damaged. They take no room from others meanwhile. They are
+        few: such a queue is not read either."""
+
+
+class _Queue(NamedTuple):
+    batcher: Batcher[Settled, Answer]
+    share: Share
+
+    def submit(self, settled: Settled) -> None:
+        _ = self.batcher.submit(settled)
 
 
 class Backlog:
@@ -128,53 +157,81 @@ class Backlog:
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self.jobs = self.bytes = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.jobs = self.bytes = self._blocked_jobs = 0
+        self._waiting: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
 
     @property
     def busy(self) -> bool:
         """Whether anything is to be written, or waits for room."""
-        return self.jobs > 0 or bool(self._waiting)
+        return self.jobs > 0 or self._blocked_jobs > 0 or bool(self._waiting)
 
-    def admits(self, size: int) -> bool:
+    def admits(self, share: Share, size: int) -> bool:
         """Take room for an outcome, if there is some and no earlier one waits for it."""
-        if self._waiting or not self._has_room(size):
+        if not share.blocked and (self._waiting or not self._has_room(size)):
             return False
-        self.add(size)
+        self.add(share, 1, size)
         return True
 
-    def add(self, size: int) -> None:
-        """Take room for an outcome, whether there is some or not."""
-        self.jobs += 1
-        self.bytes += size
+    def add(self, share: Share, jobs: int, size: int) -> None:
+        """Take room for outcomes, whether there is some or not."""
+        share.jobs += jobs
+        share.bytes += size
+        if share.blocked:
+            self._blocked_jobs += jobs
+        else:
+            self.jobs += jobs
+            self.bytes += size
 
-    async def room(self, size: int) -> None:
+    async def room(self, share: Share, size: int) -> None:
         """Take room for an outcome as soon as it is its turn and there is some."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+        self._waiting.append((share, size, turn))
         self._let_in()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
+                self._waiting = deque(entry for entry in self._waiting if entry[2] is not turn)
             else:
-                self.remove(1, size)  # it was let in at the same moment
+                self.remove(share, 1, size)  # it was let in at the same moment
             raise
 
-    def remove(self, jobs: int, size: int) -> None:
+    def remove(self, share: Share, jobs: int, size: int) -> None:
         """These are written: the ones that wait longest may come, if they fit now."""
-        self.jobs -= jobs
-        self.bytes -= size
+        self.add(share, -jobs, -size)
         if self._waiting:
             self._let_in()
 
+    def block(self, share: Share) -> None:
+        """The outcomes of this queue are refused: others need not wait for them."""
+        if not share.blocked:
+            share.blocked = True
+            self.jobs -= share.jobs
+            self.bytes -= share.bytes
+            self._blocked_jobs += share.jobs
+            self._let_in()
+
+    def unblock(self, share: Share) -> None:
+        """The outcomes of this queue are written again."""
+        if share.blocked:
+            share.blocked = False
+            self.jobs += share.jobs
+            self.bytes += share.bytes
+            self._blocked_jobs -= share.jobs
+
     def _let_in(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0][0]):
-            size, turn = self._waiting.popleft()
-            if not turn.done():
-                self.add(size)
-                turn.set_result(None)
+        blocked = [entry for entry in self._waiting if entry[0].blocked]
+        if blocked:
+            self._waiting = deque(entry for entry in self._waiting if not entry[0].blocked)
+        for entry in blocked:
+            self._admit(*entry)
+        while self._waiting and self._has_room(self._waiting[0][1]):
+            self._admit(*self._waiting.popleft())
+
+    def _admit(self, share: Share, size: int, turn: asyncio.Future[None]) -> None:
+        if not turn.done():
+            self.add(share, 1, size)
+            turn.set_result(None)
 
     def _has_room(self, size: int) -> bool:
         # A single outcome that is larger than all the room goes alone.

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from fennelq import clock, log
+from fennelq.worker import signs
 
 _logger = log.get("fennelq.watchdog")
 
@@ -30,7 +31,7 @@ class Watchdog:
         stall_timeout: float,
         running: Callable[[asyncio.Task[Any] | None], str | None],
         alive: Callable[[], None],
-        stalled: Callable[[], None],
+        stalled: Callable[[bytes], None],
         heartless: Callable[[], bool] = lambda: False,
     ) -> None:
         """`heartless` tells whether the heartbeat's thread has died."""
@@ -68,17 +69,17 @@ class Watchdog:
                 if not self.look():
                     return
         except BaseException:
-            self._stalled()
+            self._stalled(signs.HEARTLESS)
             raise
 
     def look(self) -> bool:
         """Look once; False when the executor is given up."""
         lag = self.lag()
         if lag > self._stall_timeout:
-            self._give_up("loop_stalled", seconds=round(lag, 1))
+            self._give_up(signs.STALLED, "loop_stalled", seconds=round(lag, 1))
             return False
         if self._heartless():
-            self._give_up("heartbeat_died")
+            self._give_up(signs.HEARTLESS, "heartbeat_died")
             return False
         if lag < _WORTH_SAYING:
             self._alive()
@@ -99,13 +100,13 @@ class Watchdog:
         job = self._running(asyncio.current_task(self.loop))
         return {"at": _place(frame), "job": job or "no job"}
 
-    def _give_up(self, event: str, **facts: object) -> None:
+    def _give_up(self, sign: bytes, event: str, **facts: object) -> None:
         try:
             # Logged first, because the supervisor kills this process as soon as it hears of it. It cannot take long.
             _logger.critical(event, **facts, **self._where())
             log.write("".join(_stacks()))
         finally:
-            self._stalled()
+            self._stalled(sign)
 
 
 def _stacks() -> Iterator[str]:

@@ -29,6 +29,8 @@ class Workbench:
     def __init__(self, slots: Slots, runner: Runner, settler: Settler, *, stop_grace: float) -> None:
         self._slots, self._runner, self._settler, self._stop_grace = slots, runner, settler, stop_grace
         self._held: dict[Token, Held] = {}
+        self._stuck: set[Held] = set()
+        """Runs that went on after they were asked to stop: each takes its slot until it really ends."""
         self._overdue = self._settle_without_its_task
         self._executor: asyncio.Task[Any] | None = None
         self._log_ends = log.wanted("info")
@@ -52,11 +54,22 @@ class Workbench:
 
     def holds(self, token: Token) -> bool:
         """Whether this job is in hand."""
-        return token in self._held
+        held = self._held.get(token)
+        if held is not None and held.never_began:
+            del self._held[token]
+            self._slots.give_back()
+            return False
+        return held is not None
 
     def tokens(self) -> list[Token]:
-        """The tokens of everything in hand. May be called from another thread."""
-        return list(self._held)
+        """The tokens of everything in hand. May be called from another thread. A run that never began is left out:
+        the heartbeat then finds its entry stranded, and it is handed back."""
+        return [token for token, held in list(self._held.items()) if not held.never_began]
+
+    def entered(self, token: Token) -> bool:
+        """Whether the handler of a job in hand may have begun."""
+        held = self._held.get(token)
+        return held is not None and held.entered
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """The tasks of the jobs that have no outcome yet."""
@@ -64,7 +77,7 @@ class Workbench:
 
     def job_of(self, task: asyncio.Task[Any] | None) -> str | None:
         """Which job a task of the loop runs, for people. May be called from another thread."""
-        for held in list(self._held.values()):
+        for held in (*list(self._held.values()), *list(self._stuck)):
             if held.task is task:
                 return f"{held.delivery.task} ({held.delivery.id})"
         return None
@@ -74,7 +87,7 @@ class Workbench:
         its settling may have taken it from us, and will be answered."""
         for token in tokens:
             held = self._held.get(token)
-            if held is not None and not held.settling:
+            if held is not None and held.outcome is None:
                 del self._held[token]
                 _report_lost(held.delivery)
                 held.stop()
@@ -86,6 +99,12 @@ class Workbench:
         for held in running:
             held.stop()
         return [held.task for held in running if held.task is not None]
+
+    def settle_again(self) -> None:
+        """Hand over every outcome that is not written yet, once more: a cancellation of everything has dropped them."""
+        for held in list(self._held.values()):
+            if held.outcome is not None:
+                self._settler.settle_now(held.delivery, held.outcome)
 
     async def settled(self) -> None:
         """Returns when every outcome so far has been written down."""
@@ -104,6 +123,7 @@ class Workbench:
         if held.stopped:
             self._end(held)
             return
+        held.entered = True
         if crash.at is not None:
             crash.at("before_handler")
         try:
@@ -113,10 +133,10 @@ class Workbench:
             return
         if crash.at is not None:
             crash.at("after_handler")
-        if held.settling or held.delivery.token not in self._held or self._falls_with(held):
+        if held.outcome is not None or held.delivery.token not in self._held or self._falls_with(held):
             self._end(held)
             return
-        held.settling = True
+        held.outcome = outcome
         if not self._settler.offer(held.delivery, outcome):
             # The slot stays taken meanwhile, so that nothing more is read.
             await self._settler.settle(held.delivery, outcome)
@@ -129,7 +149,8 @@ class Workbench:
 
     def _end(self, held: Held) -> None:
         """A run ends whose outcome no longer matters."""
-        if held.stuck:
+        if held in self._stuck:
+            self._stuck.discard(held)
             self._slots.stuck -= 1
         self._slots.give_back()
 
@@ -138,7 +159,7 @@ class Workbench:
     def _settle_without_its_task(self, held: Held, outcome: Outcome) -> None:
         """A run ignores its timeout: its outcome is written down all the same."""
         if held.running and held.delivery.token in self._held:
-            held.settling = True
+            held.outcome = outcome
             self._settler.settle_now(held.delivery, outcome)
             self._report(held.delivery, outcome, None)
             self._note_stuck(held)
@@ -149,9 +170,9 @@ class Workbench:
 
     def _note_stuck(self, held: Held) -> None:
         """Once per run: count it, and show where it hangs."""
-        if held.stuck or held.task is None:
+        if held in self._stuck or held.task is None:
             return
-        held.stuck = True
+        self._stuck.add(held)
         self._slots.stuck += 1
         _logger.error(
             "slot_stuck",

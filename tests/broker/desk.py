@@ -20,7 +20,7 @@ from fennelq.model.outcome import Outcome, died, succeeded
 from tests.kit.server import Server
 
 A = TypeVar("A")
-Reason = Literal["stopped", "stranded"]
+Reason = Literal["stopped", "unstarted", "stranded"]
 
 APP, QUEUE = "shop", "mail"
 LIFETIMES = Lifetimes(record_ms=600_000, failure_ms=3_600_000)

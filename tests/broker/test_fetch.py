@@ -306,7 +306,7 @@ def test_a_job_that_has_started_does_not_expire(desk: Desk) -> None:
     assert desk.finish([again]) == [1]
 
 
-@pytest.mark.parametrize("how", ["retried", "snoozed", "stopped", "stranded", "recovered"])
+@pytest.mark.parametrize("how", ["retried", "snoozed", "stopped", "recovered"])
 def test_a_job_that_has_started_once_runs_again_after_its_expiry(desk: Desk, how: str) -> None:
     deliveries = desk.executing(a_job(expires_ms=DAY))
     desk.redis.hset(desk.keys.record("1"), "E", 1)
@@ -318,7 +318,7 @@ def test_a_job_that_has_started_once_runs_again_after_its_expiry(desk: Desk, how
     elif how == "recovered":
         desk.recover()
     else:
-        desk.release(deliveries, "stopped" if how == "stopped" else "stranded")
+        desk.release(deliveries)
     desk.promote()
     (again,) = desk.take("berta")
     assert (again.key, again.fence) == ("1", 2)

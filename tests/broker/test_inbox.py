@@ -177,7 +177,7 @@ def test_a_refusal_is_remembered_and_not_asked_for_again_by_every_waiter(
         calls = client.info("commandstats")["cmdstat_subscribe"]
         assert calls["rejected_calls"] + calls["calls"] == 1
         client.execute_command("ACL", "SETUSER", "deaf", "allchannels")
-        monkeypatch.setattr("fennelq.broker.inbox._REFUSED_FOR", 0.0)
+        monkeypatch.setattr("fennelq.broker.inbox.REFUSED_FOR", 0.0)
         with inbox.wait_for(CHANNEL, "mail:1") as ticket:
             ticket.open(PATIENCE)
             client.publish(CHANNEL, "mail:1\n")

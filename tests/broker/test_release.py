@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fennelq.model.outcome import retried
-from tests.broker.desk import FAILURE, Desk, a_job, some_jobs
+from tests.broker.desk import FAILURE, Desk, Reason, a_job, some_jobs
 from tests.kit.server import Server
+
+DAY = 86_400_000
 
 pytestmark = [pytest.mark.both_servers, pytest.mark.audit(unfinished=True)]
 
@@ -152,3 +154,18 @@ def test_the_history_says_why_and_by_whom_a_job_was_handed_back(desk: Desk) -> N
     assert [(line["what"], line["owner"]) for line in told] == [("stopped", "anna"), ("stranded", "berta")]
     assert all(0 <= desk.now() - line["at"] < 10_000 for line in told)
     assert desk.record()["H"] == "1"
+
+
+@pytest.mark.parametrize(("why", "runs"), [("unstarted", False), ("stranded", False), ("stopped", True)])
+def test_a_job_that_was_taken_and_never_entered_still_expires(desk: Desk, why: Reason, runs: bool) -> None:
+    desk.enqueue(a_job("1", expires_ms=DAY))
+    assert desk.release(desk.take(), why) == 1
+    desk.redis.hset(desk.keys.record("1"), "E", 1)  # the day has passed
+    assert [one.key for one in desk.take("berta")] == (["1"] if runs else [])
+    assert desk.record("1")["s"] == ("X" if runs else "K")
+
+
+def test_a_job_that_was_only_read_counts_no_start_that_began_nothing(desk: Desk) -> None:
+    desk.enqueue(a_job("1"))
+    desk.release(desk.block(), "stranded")
+    assert "b" not in desk.record("1")

@@ -568,7 +568,7 @@ async def test_polling_gets_slower_up_to_a_bound_and_quick_again_for_a_new_waite
 async def test_a_refused_subscription_is_tried_again_now_and_then(
     server: Server, app: App, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting._REFUSED_FOR", 0.0)
+    monkeypatch.setattr("fennelq.waiting.REFUSED_FOR", 0.0)
     gate = Gate(app)
     with user_who_may_not(server, "resetchannels") as url, server.client() as client:
         deaf = make_app(redis_url=url)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fennelq import App
-from fennelq.worker.settler import MOST_UNSETTLED_BYTES, Backlog
+from fennelq.worker.settler import MOST_UNSETTLED_BYTES, Backlog, Share
 from tests.kit.proxy import Proxy
 from tests.kit.workers import running
 from tests.worker import shop
@@ -22,22 +22,32 @@ async def ready(*waiting: asyncio.Task[None]) -> list[bool]:
 
 async def test_an_outcome_beyond_the_number_waits_until_one_is_written() -> None:
     backlog = Backlog(2, 1000)
-    assert [backlog.admits(1), backlog.admits(1), backlog.admits(1)] == [True, True, False]
-    third = asyncio.create_task(backlog.room(1))
+    share = Share()
+    assert [backlog.admits(share, 1), backlog.admits(share, 1), backlog.admits(share, 1)] == [
+        True,
+        True,
+        False,
+    ]
+    third = asyncio.create_task(backlog.room(share, 1))
     assert await ready(third) == [False]
-    backlog.remove(1, 1)
+    backlog.remove(share, 1, 1)
     assert await ready(third) == [True]
     assert (backlog.jobs, backlog.bytes) == (2, 2)
 
 
 async def test_an_outcome_beyond_the_bytes_waits_and_a_larger_one_than_all_goes_alone() -> None:
     backlog = Backlog(10, 100)
-    assert [backlog.admits(60), backlog.admits(41), backlog.admits(40)] == [True, False, True]
-    large = asyncio.create_task(backlog.room(500))
+    share = Share()
+    assert [backlog.admits(share, 60), backlog.admits(share, 41), backlog.admits(share, 40)] == [
+        True,
+        False,
+        True,
+    ]
+    large = asyncio.create_task(backlog.room(share, 500))
     assert await ready(large) == [False]
-    backlog.remove(1, 60)
+    backlog.remove(share, 1, 60)
     assert await ready(large) == [False]
-    backlog.remove(1, 40)
+    backlog.remove(share, 1, 40)
     assert await ready(large) == [True]
     assert (backlog.jobs, backlog.bytes) == (1, 500)
 
@@ -45,23 +55,25 @@ async def test_an_outcome_beyond_the_bytes_waits_and_a_larger_one_than_all_goes_
 async def test_outcomes_get_room_in_the_order_in_which_they_ask() -> None:
     """A small one does not overtake a large one, or the large one might wait for ever."""
     backlog = Backlog(10, 100)
-    backlog.add(60)
-    large, small = asyncio.create_task(backlog.room(50)), asyncio.create_task(backlog.room(10))
+    share = Share()
+    backlog.add(share, 1, 60)
+    large, small = asyncio.create_task(backlog.room(share, 50)), asyncio.create_task(backlog.room(share, 10))
     assert await ready(large, small) == [False, False]
-    assert not backlog.admits(1)
-    backlog.remove(1, 60)
+    assert not backlog.admits(share, 1)
+    backlog.remove(share, 1, 60)
     assert await ready(large, small) == [True, True]
 
 
 async def test_the_room_of_one_lets_in_one() -> None:
     backlog = Backlog(1, 100)
-    backlog.add(10)
-    first, second = asyncio.create_task(backlog.room(10)), asyncio.create_task(backlog.room(10))
+    share = Share()
+    backlog.add(share, 1, 10)
+    first, second = asyncio.create_task(backlog.room(share, 10)), asyncio.create_task(backlog.room(share, 10))
     await ready(first, second)
-    backlog.remove(1, 10)
-    assert not backlog.admits(10)
+    backlog.remove(share, 1, 10)
+    assert not backlog.admits(share, 10)
     assert await ready(first, second) == [True, False]
-    backlog.remove(1, 10)
+    backlog.remove(share, 1, 10)
     assert await ready(second) == [True]
     assert backlog.jobs == 1
 
@@ -69,17 +81,37 @@ async def test_the_room_of_one_lets_in_one() -> None:
 @pytest.mark.parametrize("let_in", [False, True])
 async def test_one_that_is_cancelled_takes_no_room(let_in: bool) -> None:
     backlog = Backlog(1, 100)
-    backlog.add(10)
-    first, second = asyncio.create_task(backlog.room(10)), asyncio.create_task(backlog.room(20))
+    share = Share()
+    backlog.add(share, 1, 10)
+    first, second = asyncio.create_task(backlog.room(share, 10)), asyncio.create_task(backlog.room(share, 20))
     await ready(first, second)
     if let_in:
-        backlog.remove(1, 10)
+        backlog.remove(share, 1, 10)
     first.cancel()
     if not let_in:
-        backlog.remove(1, 10)
+        backlog.remove(share, 1, 10)
     assert await ready(first, second) == [True, True]
     assert first.cancelled()
     assert (backlog.jobs, backlog.bytes) == (1, 20)
+
+
+async def test_the_outcomes_of_a_blocked_queue_take_no_room_from_others() -> None:
+    backlog, bad, good = Backlog(2, 100), Share(), Share()
+    assert [backlog.admits(bad, 60), backlog.admits(good, 60)] == [True, False]
+    late = asyncio.create_task(backlog.room(bad, 60))
+    other = asyncio.create_task(backlog.room(good, 60))
+    assert await ready(late, other) == [False, False]
+    backlog.block(bad)
+    assert await ready(late, other) == [True, True]
+    assert (backlog.jobs, backlog.bytes) == (1, 60)
+    assert backlog.admits(bad, 1000)
+    backlog.remove(good, 1, 60)
+    assert backlog.busy, "the outcomes of the blocked queue are still to be written"
+    backlog.unblock(bad)
+    assert (backlog.jobs, backlog.bytes) == (3, 1120)
+    assert not backlog.admits(good, 1)
+    backlog.remove(bad, 3, 1120)
+    assert not backlog.busy
 
 
 async def test_an_executor_holds_few_large_results_although_writing_is_slower_than_reading(

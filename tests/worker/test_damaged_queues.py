@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -110,6 +110,43 @@ async def test_a_queue_that_is_damaged_while_its_jobs_run_delays_the_outcomes_of
         assert [await result.get(timeout=5) for result in more] == [f"more {n}" for n in range(40)]
         redis_client.delete(BAD["dlq"])
         assert [await result.get(timeout=10) for result in bad] == [f"bad {n}" for n in range(4)]
+
+
+async def test_large_outcomes_of_a_damaged_queue_take_no_room_from_other_queues(
+    make_large: App, redis_client: redis.Redis
+) -> None:
+    """Together they are larger than all that may wait to be written."""
+    app, size = make_large, 1 << 20
+    may_end = asyncio.Event()
+    started: list[int] = []
+
+    @app.task(queue="bad")
+    async def large(n: int) -> str:
+        started.append(n)
+        await may_end.wait()
+        return chr(97 + n) * (size - 10)
+
+    @app.task(queue="good")
+    async def small(n: int) -> int:
+        return n
+
+    bad = await large.map(range(24))
+    async with running(app, concurrency=32):
+        await aeventually(lambda: len(started) == 24)
+        spoil(redis_client, "dlq")
+        may_end.set()
+        good = await small.map(range(100))
+        assert [await result.get(timeout=10) for result in good] == list(range(100))
+        redis_client.delete(BAD["dlq"])
+        assert [await result.get(timeout=20) for result in bad] == [
+            chr(97 + n) * (size - 10) for n in range(24)
+        ]
+
+
+@pytest.fixture
+async def make_large(redis_url: str) -> AsyncIterator[App]:
+    async with shop.app_of(redis_url=redis_url, max_payload_bytes=1 << 20) as app:
+        yield app
 
 
 async def test_the_log_names_the_key_and_what_to_do(
@@ -220,7 +257,7 @@ async def test_leases_of_other_queues_are_renewed(app: App, redis_client: redis.
 
 
 async def test_a_queue_that_the_user_may_not_touch_stops_nothing_of_the_others(
-    server: Server, redis_client: redis.Redis
+    server: Server, redis_client: redis.Redis, logged: list[EventDict]
 ) -> None:
     """Reading, leases, promotion and recovery: each asks for every queue, and is refused for one."""
     redis_client.acl_setuser(
@@ -248,6 +285,10 @@ async def test_a_queue_that_the_user_may_not_touch_stops_nothing_of_the_others(
         result = await hold.delay(2)
         await aeventually(lambda: executor.slots.taken == 2)
         assert executor.heartbeat.answered
+        await aeventually(
+            lambda: any(line.get("queue") == "bad" and "looks_again_in" in line for line in logged)
+        )
+        assert executor.consumer.connected
         may_end.set()
         assert [await due.get(timeout=5), await result.get(timeout=5)] == [1, 2]
 

@@ -246,6 +246,36 @@ async def test_a_job_that_is_stopped_gives_its_slot_back_and_stays_in_hand(
     assert task.cancelled() or task.exception() is None
 
 
+@pytest.mark.audit(unfinished=True)
+async def test_a_run_that_other_code_cancels_before_its_first_step_is_not_held_for_ever(
+    app: App, bench: Bench, gate: Gate, desk: Desk
+) -> None:
+    """The heartbeat finds its entry stranded, and the reader asks whether it is held: then its slot is free again."""
+    await held(app, gate)
+    (delivery,) = bench.start_all()
+    (task,) = bench.workbench.tasks()
+    task.cancel()
+    await asyncio.wait([task])
+    assert bench.workbench.tokens() == []
+    assert bench.executor.slots.taken == 1
+    assert not bench.workbench.holds(delivery.token)
+    assert not bench.workbench.holds(delivery.token)
+    assert bench.executor.slots.taken == 0
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_run_that_is_stopped_before_its_first_step_never_enters_its_handler(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    await held(app, gate)
+    (delivery,) = bench.start_all()
+    assert not bench.workbench.entered(delivery.token)
+    await asyncio.wait(bench.workbench.stop_all())
+    assert bench.workbench.tokens() == [delivery.token]
+    assert not bench.workbench.entered(delivery.token)
+    assert bench.executor.slots.taken == 0
+
+
 # What is logged
 
 

@@ -3,6 +3,9 @@
 -- As in finish, XACK is the gate, so whoever lost the job meanwhile changes nothing. A job that is stranded again and
 -- again (its reply lost each time) is suspicious after all: from the tenth time on it costs a delivery.
 --
+-- `why`: stopped · unstarted (its executor took it, and stopped before the handler) · stranded. In the last two cases the
+-- start that fetch counted began nothing, and its expiry still counts.
+--
 -- Answers how many were handed back.
 --
 --@keys stats, s, s:high, s:low, iso
@@ -24,7 +27,8 @@ local function put_back(lane, entry, fields)
   local job, record = fields[2], fields[2] and record_of(fields[2])
   local f = record and load(record)
   if not f or f.p ~= lane .. '/' .. entry then return 0 end
-  remember(record, job, why)
+  if why ~= 'stopped' and f.s == 'X' then redis.call('HINCRBY', record, 'b', 1) end
+  remember(record, job, why == 'unstarted' and 'stopped' or why)
   ready(record, job, lane, deliveries_after(record, f, deliveries_in(fields)))
   return 1
 end

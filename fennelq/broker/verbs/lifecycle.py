@@ -94,9 +94,11 @@ def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) ->
 
 
 def release(
-    keys: QueueKeys, entries: Sequence[tuple[str, str]], why: Literal["stopped", "stranded"] = "stopped"
+    keys: QueueKeys,
+    entries: Sequence[tuple[str, str]],
+    why: Literal["stopped", "unstarted", "stranded"] = "stopped",
 ) -> Verb[int]:
-    """Hand (lane, entry) pairs back untouched; answers how many."""
+    """Hand (lane, entry) pairs back untouched; answers how many. `unstarted`: their handlers were never entered."""
     arrow = script("release")
     return Verb(arrow, arrow.of(keys), [keys.prefix, why, *(word for pair in entries for word in pair)], int)
 

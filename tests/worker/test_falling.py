@@ -1,0 +1,93 @@
+"""An executor that falls over: nothing is handed back, and nothing that has ended is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fennelq import App, Status
+from fennelq.broker.batch import Batcher
+from fennelq.worker.executor import Executor
+from tests.kit.proxy import Proxy
+from tests.kit.waiting import aeventually
+from tests.worker import shop
+from tests.worker.shop import Gate, task_of
+
+
+def cancel_everything(others: set[asyncio.Task[Any]]) -> None:
+    """As clean-up code does that believes to be alone on its loop."""
+    for task in asyncio.all_tasks() - others - {asyncio.current_task()}:
+        task.cancel()
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_an_executor_that_is_cancelled_while_it_stops_renews_no_lease_afterwards(
+    app: App, gate: Gate
+) -> None:
+    executor = Executor(app, concurrency=2, grace=60)
+    life = asyncio.create_task(executor.run())
+    result = await task_of(app, shop.hold).delay(str(gate))
+    await aeventually(lambda: executor.slots.taken == 1)
+    executor.stop()
+    await aeventually(lambda: executor.heartbeat.answered)
+    life.cancel()
+    await asyncio.wait([life])
+    assert life.cancelled()
+    assert executor.heartbeat._ended.is_set()
+    assert executor.watchdog._ended.is_set()
+    assert await result.status() is Status.EXECUTING
+    gate.open()
+
+
+async def test_outcomes_are_written_down_although_everything_is_cancelled_while_they_are_under_way(
+    app: App, proxy: Proxy
+) -> None:
+    """Neither the batch under way nor the ones that wait behind it are forgotten."""
+    others = asyncio.all_tasks()
+    started: list[int] = []
+    may_end = asyncio.Event()
+
+    @app.task
+    async def note(n: int) -> int:
+        started.append(n)
+        await may_end.wait()
+        return n
+
+    through = shop.app_of(redis_url=proxy.url)
+    through._tasks.update(app._tasks)
+    executor = Executor(through, concurrency=8)
+    life = asyncio.create_task(executor.run())
+    results = await note.map(range(8))
+    await aeventually(lambda: len(started) == 8)
+    proxy.latency(50)  # so that a reply is under way for a while
+    may_end.set()
+    await aeventually(lambda: executor.workbench.backlog.busy)
+    cancel_everything(others)
+    await asyncio.wait([life])
+    await through.close()
+    assert [await result.get(timeout=5) for result in results] == list(range(8))
+
+
+async def test_a_batch_that_is_cancelled_leaves_no_item_behind_it_waiting_for_ever() -> None:
+    others = asyncio.all_tasks()
+    begun = asyncio.Event()
+    flushed: list[list[int]] = []
+
+    async def flush(items: list[int]) -> list[int]:
+        flushed.append(items)
+        if len(flushed) == 1:
+            begun.set()
+            await asyncio.sleep(60)
+        return items
+
+    batcher: Batcher[int, int] = Batcher(flush, 10)
+    first = batcher.submit(1)
+    await begun.wait()
+    second = batcher.submit(2)
+    cancel_everything(others)
+    async with asyncio.timeout(5):
+        assert await second == 2
+    assert first.cancelled()
+    assert flushed == [[1], [2]]
