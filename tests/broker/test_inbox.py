@@ -186,6 +186,14 @@ def test_a_refusal_is_remembered_and_not_asked_for_again_by_every_waiter(
         client.execute_command("ACL", "DELUSER", "deaf")
 
 
+def test_a_thread_whose_time_was_used_up_by_the_one_before_has_timed_out(room: Room) -> None:
+    """Told to connect in less than no time, the socket would complain of the number."""
+    with room.inbox.wait_for(CHANNEL, "mail:1") as ticket:
+        with pytest.raises(TimeoutError, match="not subscribed in time"):
+            ticket.open(-0.5)
+        ticket.open(PATIENCE)
+
+
 def test_a_thread_that_is_interrupted_while_it_reads_does_not_take_the_others_with_it(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
