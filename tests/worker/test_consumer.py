@@ -13,6 +13,7 @@ from structlog.typing import EventDict
 from fennelq import App
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import LANES, queue_keys
+from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle
 from fennelq.model.job import Priority
@@ -259,12 +260,59 @@ async def test_what_a_block_brought_and_there_is_no_slot_for_is_handed_back_unto
     await reader.idle()
 
 
-async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(reader: Reader, jobs: Jobs) -> None:
+async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
+    reader: Reader, jobs: Jobs, logged: list[EventDict]
+) -> None:
     await jobs.send("a", queue=OTHER)
     await reader.read(MAIL)
     await reader.idle()
     await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
     await jobs.begin("a")
+    assert troubles(logged) == []
+
+
+async def test_what_comes_in_several_queues_just_before_it_blocks_runs(
+    reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queues were found empty; the read that is to block then comes back at once, with an entry of each lane."""
+    found_empty, may_arrive = asyncio.Event(), asyncio.Event()
+    run = reader.executor.broker.run
+
+    async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        answer = await run(verb, within)
+        if verb.script.name == "fetch" and OTHER in verb.args:
+            found_empty.set()
+            await may_arrive.wait()
+        return answer
+
+    monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    await reader.read()
+    await found_empty.wait()
+    await jobs.send("a")
+    await jobs.send("b", queue=OTHER)
+    may_arrive.set()
+    await jobs.begin("a", "b")
+    await reader.idle()
+
+
+async def test_a_bell_that_cannot_be_rung_stops_nothing_and_is_told(
+    reader: Reader, jobs: Jobs, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user of Redis may lack the right to wake its own connections."""
+    await reader.read(MAIL)
+    await reader.idle()
+
+    async def refused(*_: object) -> None:
+        raise ReplyError("NOPERM client|unblock")
+
+    with monkeypatch.context() as without_right:
+        without_right.setattr(reader.executor.broker, "ask", refused)
+        await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
+    assert troubles(logged) == ["ReplyError: NOPERM client|unblock"]
+    await jobs.send("a")
+    await jobs.begin("a")
+    await jobs.send("b", queue=OTHER)
+    await jobs.begin("a", "b")
 
 
 async def test_to_be_told_the_queues_it_serves_wakes_it_not(reader: Reader, server: Server) -> None:
