@@ -260,6 +260,35 @@ async def test_what_a_block_brought_and_there_is_no_slot_for_is_handed_back_unto
     await reader.idle()
 
 
+async def test_a_job_that_recovery_queues_again_while_it_is_blocked_runs(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    result = await jobs.task.delay("a", True)
+    desk.open()
+    desk.take("berta")
+    await reader.read()
+    await reader.idle()
+    desk.redelivered(result.id.partition(":")[2], 2)
+    await jobs.begin("a")
+    (entry,) = desk.pending()
+    assert reader.executor.workbench.tokens() == [(MAIL, "s", entry)]
+    assert troubles(logged) == []
+    jobs.may_end.set()
+
+
+async def test_an_entry_that_names_no_job_is_dropped(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    """Written by a person, or a program that is not ours."""
+    await reader.read()
+    await reader.idle()
+    desk.stray("s", strange="entry")
+    await aeventually(lambda: desk.stats().get("dropped") == 1)
+    await jobs.send("a")
+    await jobs.begin("a")
+    assert (desk.waiting("s:high"), troubles(logged)) == ([], [])
+
+
 async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
     reader: Reader, jobs: Jobs, logged: list[EventDict]
 ) -> None:
