@@ -424,7 +424,6 @@ async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
     await reader.read()
     async with asyncio.timeout(8):
         await looking
-    await jobs.begin(*names)
     assert jobs.begun == names
     await reader.stop()
 
