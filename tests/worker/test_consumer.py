@@ -414,11 +414,11 @@ async def test_to_look_again_is_to_wait_until_what_is_ready_now_was_taken(
 async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
     app: App, server: Server, jobs: Jobs
 ) -> None:
-    """A reply carries a megabyte, so the third job is left when the next queue turns out to be empty."""
-    names = [letter * 600_000 for letter in "abc"]
+    """The first eight jobs are more than a megabyte, so the ninth is left when the next queue is found empty."""
+    names = [letter * 150_000 for letter in "abcdefghi"]
     await jobs.send(*names)
     Reader._server = server
-    reader = Reader(app, concurrency=10)
+    reader = Reader(app, concurrency=20)
     looking = asyncio.create_task(reader.consumer.look_again())
     await asyncio.sleep(0)
     await reader.read()
