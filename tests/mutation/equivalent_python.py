@@ -12,6 +12,8 @@ Key = tuple[str, str, str]
 BY_REASON: Final[dict[str, list[Key]]] = {
     "only the order differs, and nothing is promised about it": [
         ("worker/consumer.py", "Consumer._hand_back_stranded", "backwards: self.queues"),
+        ("worker/consumer.py", "Consumer._woken", "backwards: entries"),
+        ("worker/consumer.py", "_by_queue", "backwards: reply"),
         ("worker/heartbeat.py", "Heartbeat.beat", "backwards: self._held()"),
         ("worker/settler.py", "Settler._flush", "backwards: enumerate(batch)"),
         ("worker/settler.py", "Settler._flush", "backwards: by_queue.items()"),
@@ -33,6 +35,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
         ("worker/consumer.py", "Consumer._hand_back_stranded", "if entries → true"),
+        ("worker/consumer.py", "Consumer._woken", "if found[:room] → true"),
+        ("worker/consumer.py", "Consumer._woken", "if found[room:] → true"),
     ],
     "the answers go to `tell`, and the futures of the batch are not looked at": [
         ("worker/settler.py", "Settler._flush", "removed: answers[i] = answer"),
@@ -78,7 +82,15 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'self._closed' in: confirmed.cancelled() or self._closed",
         ),
     ],
+    "a blocked read brings one entry of a lane": [
+        ("worker/consumer.py", "Consumer._woken", "only the first of: found[room:]"),
+        ("worker/consumer.py", "_by_queue", "only the first of: entries"),
+    ],
+    "the fetch finds it too": [
+        ("worker/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
+    ],
     "a doorbell is rung only while it is waited at": [
+        ("worker/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),
         ("worker/consumer.py", "Consumer._block", "removed: self._blocking = False"),
     ],
     "a server confirms a subscription once": [
@@ -86,6 +98,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "what is fetched while it stops is handed back untouched": [
         ("worker/consumer.py", "Consumer._turn", "removed: return"),
+        ("worker/consumer.py", "Consumer._woken", "if self._stopping → false"),
     ],
     "an end always comes with an envelope, which may be empty": [
         ("waiting.py", "Waiting._answered", "without 'b''' in: envelope or b''"),

@@ -13,6 +13,7 @@ from structlog.typing import EventDict
 from fennelq import App
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import LANES, queue_keys
+from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle
 from fennelq.model.job import Priority
@@ -259,12 +260,88 @@ async def test_what_a_block_brought_and_there_is_no_slot_for_is_handed_back_unto
     await reader.idle()
 
 
-async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(reader: Reader, jobs: Jobs) -> None:
+async def test_a_job_that_recovery_queues_again_while_it_is_blocked_runs(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    result = await jobs.task.delay("a", True)
+    desk.open()
+    desk.take("berta")
+    await reader.read()
+    await reader.idle()
+    desk.redelivered(result.id.partition(":")[2], 2)
+    await jobs.begin("a")
+    (entry,) = desk.pending()
+    assert reader.executor.workbench.tokens() == [(MAIL, "s", entry)]
+    assert troubles(logged) == []
+    jobs.may_end.set()
+
+
+async def test_an_entry_that_names_no_job_is_dropped(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    """Written by a person, or a program that is not ours."""
+    await reader.read()
+    await reader.idle()
+    desk.stray("s", strange="entry")
+    await aeventually(lambda: desk.stats().get("dropped") == 1)
+    await jobs.send("a")
+    await jobs.begin("a")
+    assert (desk.waiting("s:high"), troubles(logged)) == ([], [])
+
+
+async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
+    reader: Reader, jobs: Jobs, logged: list[EventDict]
+) -> None:
     await jobs.send("a", queue=OTHER)
     await reader.read(MAIL)
     await reader.idle()
     await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
     await jobs.begin("a")
+    assert troubles(logged) == []
+
+
+async def test_what_comes_in_several_queues_just_before_it_blocks_runs(
+    reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queues were found empty; the read that is to block then comes back at once, with an entry of each lane."""
+    found_empty, may_arrive = asyncio.Event(), asyncio.Event()
+    run = reader.executor.broker.run
+
+    async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        answer = await run(verb, within)
+        if verb.script.name == "fetch" and OTHER in verb.args:
+            found_empty.set()
+            await may_arrive.wait()
+        return answer
+
+    monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    await reader.read()
+    await found_empty.wait()
+    await jobs.send("a")
+    await jobs.send("b", queue=OTHER)
+    may_arrive.set()
+    await jobs.begin("a", "b")
+    await reader.idle()
+
+
+async def test_a_bell_that_cannot_be_rung_stops_nothing_and_is_told(
+    reader: Reader, jobs: Jobs, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user of Redis may lack the right to wake its own connections."""
+    await reader.read(MAIL)
+    await reader.idle()
+
+    async def refused(*_: object) -> None:
+        raise ReplyError("NOPERM client|unblock")
+
+    with monkeypatch.context() as without_right:
+        without_right.setattr(reader.executor.broker, "ask", refused)
+        await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
+    assert troubles(logged) == ["ReplyError: NOPERM client|unblock"]
+    await jobs.send("a")
+    await jobs.begin("a")
+    await jobs.send("b", queue=OTHER)
+    await jobs.begin("a", "b")
 
 
 async def test_to_be_told_the_queues_it_serves_wakes_it_not(reader: Reader, server: Server) -> None:
@@ -337,17 +414,16 @@ async def test_to_look_again_is_to_wait_until_what_is_ready_now_was_taken(
 async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
     app: App, server: Server, jobs: Jobs
 ) -> None:
-    """A reply carries a megabyte, so the third job is left when the next queue turns out to be empty."""
-    names = [letter * 600_000 for letter in "abc"]
+    """The first eight jobs are more than a megabyte, so the ninth is left when the next queue is found empty."""
+    names = [letter * 150_000 for letter in "abcdefghi"]
     await jobs.send(*names)
     Reader._server = server
-    reader = Reader(app, concurrency=10)
+    reader = Reader(app, concurrency=20)
     looking = asyncio.create_task(reader.consumer.look_again())
     await asyncio.sleep(0)
     await reader.read()
     async with asyncio.timeout(8):
         await looking
-    await jobs.begin(*names)
     assert jobs.begun == names
     await reader.stop()
 
