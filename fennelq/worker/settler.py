@@ -27,7 +27,7 @@ from fennelq.worker.per_queue import concerns_one_queue
 _logger = log.get("fennelq.settler")
 
 MOST_UNSETTLED_BYTES = 16 << 20
-_SHORT_PAUSE, _LONG_PAUSE = 0.5, 5.0
+_FIRST_PAUSE, _SHORT_PAUSE, _LONG_PAUSE = 0.05, 0.5, 5.0
 
 
 class Answer(IntEnum):
@@ -111,7 +111,7 @@ class Settler:
 
     async def _written(self, keys: QueueKeys, share: Share, items: Sequence[Settled]) -> list[Answer]:
         """Ask until there is a reply; a settle that is sent twice counts once."""
-        longest = _SHORT_PAUSE
+        longest = _FIRST_PAUSE
         while True:
             try:
                 replies = await self._broker.run(lifecycle.finish(keys, items, self._lifetimes))
@@ -125,8 +125,10 @@ class Settler:
                         ]
                     # Only a person can mend the keys of this queue: there is no hurry, and others need the room.
                     self.backlog.block(share)
-                    longest = min(longest * 2, _LONG_PAUSE)
+                    longest = min(max(longest, _SHORT_PAUSE) * 2, _LONG_PAUSE)
+                # A lost reply is asked for again almost at once: outcomes that wait keep slots from being filled.
                 await asyncio.sleep(random.uniform(longest / 10, longest))
+                longest = max(longest, min(longest * 2, _SHORT_PAUSE))
             else:
                 self.backlog.unblock(share)
                 return answers

@@ -26,10 +26,10 @@ TESTS: Final = ROOT / "tests"
 
 OWN: Final[Mapping[str, Sequence[str]]] = {
     "consumer": ["worker/test_consumer.py"],
-    "settler": ["worker/test_settler.py"],
+    "settler": ["worker/test_settler.py", "worker/test_backlog.py"],
     "recovery": ["worker/test_recovery.py"],
     "heartbeat": ["worker/test_heartbeat.py"],
-    "workbench": ["worker/test_workbench.py"],
+    "workbench": ["worker/test_workbench.py", "features/test_timeouts.py"],
     "waiting": ["test_waiting.py"],
 }
 """Judge first: they are quick."""
@@ -38,12 +38,14 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
         "worker/test_burst.py",
         "worker/test_stopping.py",
         "worker/test_settling.py",
+        "worker/test_damaged_queues.py",
+        "worker/test_falling.py",
         "features/test_queues.py",
     ]
     for name in ("consumer", "settler", "workbench")
 } | {
-    "recovery": ["worker/test_stopping.py"],
-    "heartbeat": ["worker/test_stopping.py"],
+    "recovery": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
+    "heartbeat": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "waiting": ["features/test_waiting.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}

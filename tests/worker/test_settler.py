@@ -208,7 +208,7 @@ async def test_a_single_outcome_that_is_refused_is_sent_again(settling: Settling
 
 @pytest.mark.parametrize(
     ("refusal", "longest"),
-    [(ConnectionResetError("gone"), [0.5, 0.5, 0.5]), (ReplyError("ERR for now"), [1.0, 2.0, 4.0])],
+    [(ConnectionResetError("gone"), [0.05, 0.1, 0.2]), (ReplyError("ERR for now"), [1.0, 2.0, 4.0])],
 )
 async def test_between_two_attempts_there_is_a_pause(
     settling: Settling,
