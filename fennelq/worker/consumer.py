@@ -27,6 +27,7 @@ from fennelq.worker.slots import Slots
 
 _logger = log.get("fennelq.consumer")
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _FIRST_ASIDE, _LONGEST_ASIDE = 0.5, 30.0
 _NOTHING_TO_READ = 0.25
 
@@ -64,6 +65,7 @@ class Consumer:
         self._stopping = False
         self._blocking = False
         self._aside = Aside()
+        self._pause = _FIRST_PAUSE
         self._complaints = Complaints("reading")
         self._round = self._drained_in = 0
         self.drained = asyncio.Event()
@@ -127,7 +129,7 @@ class Consumer:
             return
         self._round += 1
         drained = await self._fetch_round()
-        self.connected = True
+        self.connected, self._pause = True, _FIRST_PAUSE
         if drained:
             self._drained_in = self._round
             self.drained.set()
@@ -278,7 +280,9 @@ class Consumer:
             if classify(error) is Trouble.GROUP:
                 return
         self._complaints.about(error, running=self._slots.taken)
-        await asyncio.sleep(random.uniform(0.1, 1.0))
+        # A connection that was cut once is made again almost at once; a server that stays away is asked less and less.
+        await asyncio.sleep(random.uniform(self._pause / 2, self._pause))
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
 
 class Aside:
