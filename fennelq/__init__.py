@@ -2,7 +2,8 @@
 
 app        App: settings, tasks, the way to Redis
 task       what @app.task makes of a function
-client     sends jobs; result, waiting: what became of them
+client     sends jobs; result, waiting: what became of them; reasons: why nothing yet
+executors  what executors tell about themselves
 dlq        the dead, and how to bring them back
 schedules  recurring jobs, declared in code or made at run time
 sync       all of it without an event loop
@@ -32,6 +33,7 @@ from fennelq.errors import (
     ResultExpired,
     ResultTimeout,
     TaskFailed,
+    UnknownArgument,
     UnknownSchedule,
     UnknownTask,
     UnreadableSchedule,
@@ -74,6 +76,7 @@ __all__ = [
     "Status",
     "Task",
     "TaskFailed",
+    "UnknownArgument",
     "UnknownSchedule",
     "UnknownTask",
     "UnreadableSchedule",

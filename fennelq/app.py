@@ -34,6 +34,7 @@ from fennelq.task import (
     described_without_code,
     is_task,
     task_name,
+    warn_of_name,
 )
 
 if TYPE_CHECKING:
@@ -164,8 +165,13 @@ class App:
         _kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[OptionArgs],
     ) -> AsyncResult[Any]:
-        """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`."""
-        return await self.client.send(self.describe(task, *args, _kwargs=_kwargs, **options))
+        """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`.
+
+        Warns when tasks are registered here, and none has this name: it may be misspelt. The job is sent all the same.
+        """
+        job = self.describe(task, *args, _kwargs=_kwargs, **options)
+        warn_of_name(task, self._tasks)
+        return await self.client.send(job)
 
     def describe(
         self,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from fennelq import clock
+from fennelq import clock, reasons
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
@@ -18,6 +17,7 @@ from fennelq.broker.verb import Command, Verb
 from fennelq.broker.verbs import inspect, lifecycle, presence
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
 from fennelq.model.job import AnyJob, Event, Job, JobInfo, split_id
+from fennelq.reasons import Conversation
 from fennelq.result import AsyncResult
 from fennelq.waiting import Waiting
 
@@ -30,6 +30,8 @@ R = TypeVar("R")
 Answer = int | bytes
 _SENT_AT_ONCE = 1000
 _NOTED_FOR = 60.0
+_ASKING_WHY = 20
+"""Of thousands of waiters whose time is over at once, so many are told what their jobs wait for."""
 
 
 class Client:
@@ -41,6 +43,7 @@ class Client:
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
         self._outgoing: Batcher[_Given, Answer] = Batcher(self._send, _SENT_AT_ONCE)
         self._answered = 0.0
+        self._asking_why = 0
 
     async def send(self, job: Job[R]) -> AsyncResult[R]:
         """Send one job, together with whatever else is sent in this turn of the loop."""
@@ -73,12 +76,22 @@ class Client:
     async def info(self, job_id: str) -> JobInfo | None:
         """Everything known about a job, or None."""
         queue, key = split_id(job_id)
-        keys = self.keys(queue)
-        info = await self.ask(inspect.record(keys, key))
-        if info is None or info.place not in ("sched", "retry"):
-            return info
-        due = await self.ask(inspect.due(keys, info.place, key))
-        return info if due is None else replace(info, due_at=clock.from_ms(due))
+        return await _held(reasons.known_of(self.keys(queue), key), self.ask)
+
+    async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
+        """What a job waits for, or who runs it, for a caller who has waited this long; None when that cannot be found
+        out at once."""
+        queue, key = split_id(job_id)
+        if self._asking_why >= _ASKING_WHY:
+            return None
+        self._asking_why += 1
+        try:
+            async with asyncio.timeout(reasons.within(timeout)):
+                return await _held(reasons.of_timeout(self.keys(queue), key), self.broker.ask)
+        except Exception:
+            return None
+        finally:
+            self._asking_why -= 1
 
     async def history(self, job_id: str) -> list[Event]:
         """The unusual things that happened to a job."""
@@ -170,6 +183,17 @@ class Client:
     async def _note(self, queue: str, patience: Patience) -> None:
         await self.broker.ask(presence.note_queues(self.app.namespace, [queue]), patience.left())
         self.app.noted.done(queue)
+
+
+async def _held(conversation: Conversation[A], ask: Callable[[Command[Any]], Awaitable[Any]]) -> A:
+    """What a conversation comes to."""
+    try:
+        asked = next(conversation)
+        while True:
+            asked = conversation.send(await asyncio.gather(*map(ask, asked), return_exceptions=True))
+    except StopIteration as end:
+        answer: A = end.value
+        return answer
 
 
 class _Given(NamedTuple):

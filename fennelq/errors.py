@@ -6,6 +6,7 @@
     ├── UnknownSchedule         there is no schedule of this name
     ├── UnreadableSchedule      only a later version can read this schedule
     ├── InvalidArguments        a call does not fit the task's signature
+    │   └── UnknownArgument     it has an argument that the task of this worker does not take
     ├── InvalidJobId            (also a ValueError) the text is not a job id
     ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
     ├── DuplicateJob            this job id is taken by another call
@@ -85,6 +86,10 @@ class InvalidArguments(FennelqError):
         super().__init__(f"{where}: {reason}")
 
 
+class UnknownArgument(InvalidArguments):
+    """A job has an argument that the task of this worker does not take: during a deploy, the sender's code is newer."""
+
+
 class InvalidJobId(FennelqError, ValueError):
     """The text is not a job id: an id reads `queue:key`, both 1-128 of `A-Z a-z 0-9 _ . -`."""
 
@@ -138,13 +143,13 @@ class EnqueueFailed(FennelqError):
 
 
 class ResultTimeout(FennelqError, TimeoutError):
-    """The job has not ended within the time given; it goes on, and may be asked again."""
+    """The job has not ended within the time given; it goes on, and may be asked again. `reason` says what it waits for,
+    or who runs it; None when that could not be found out at once, and with `timeout=0`."""
 
-    def __init__(self, job_id: str, timeout: float) -> None:
-        self.job_id, self.timeout = job_id, timeout
-        super().__init__(
-            f"job {job_id} has not ended after {timeout:g} s; it goes on: ask again, or cancel it"
-        )
+    def __init__(self, job_id: str, timeout: float, reason: str | None = None) -> None:
+        self.job_id, self.timeout, self.reason = job_id, timeout, reason
+        because = f": {reason}. The job is kept" if reason else "; it goes on"
+        super().__init__(f"job {job_id} has not ended after {timeout:g} s{because}: ask again, or cancel it")
 
 
 class JobError(FennelqError):

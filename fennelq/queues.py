@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs import admin, census, inspect, presence
 from fennelq.broker.verbs.census import Reading
+from fennelq.errors import BrokerUnavailable
+from fennelq.executors import Executors
 from fennelq.model.job import JobInfo
 from fennelq.model.options import valid_name
 
@@ -44,6 +47,9 @@ class QueueInfo:
     """How often jobs have ended so far: succeeded, died, were cancelled, retried, replayed …"""
     damage: str = ""
     """Which of its keys are not of their type, and what to do; such a queue is not served, and nothing is counted."""
+    waiting_because: Sequence[str] = ()
+    """Why jobs wait here that no worker can run, or that some of the workers cannot run, and what to do: a sentence for
+    each reason."""
 
 
 class _Lane(NamedTuple):
@@ -63,6 +69,7 @@ _COUNTERS = {
     "K": "cancelled",
     "R": "retried",
     "Z": "snoozed",
+    "U": "not_runnable",
 }
 _LANE_NAMES = {"s:high": "high", "s": "normal", "s:low": "low", "iso": "quarantine"}
 
@@ -79,6 +86,9 @@ class Queues:
 
     async def info(self, queue: str) -> QueueInfo:
         """How much is where in one queue."""
+        return await self._info(queue, await executors_of(self._app))
+
+    async def _info(self, queue: str, executors: Executors | None) -> QueueInfo:
         client = self._app.client
         keys = client.keys(valid_name("queue", queue))
         if damage := "; ".join(filter(None, await asyncio.gather(*map(client.ask, census.damage(keys))))):
@@ -87,20 +97,23 @@ class Queues:
         scheduled, retry, dead = await asyncio.gather(
             *(client.ask(inspect.length(keys, name)) for name in ("sched", "retry", "dlq"))
         )
+        waiting = {lane.name: lane.waiting for lane in lanes if lane.length}
         return QueueInfo(
             name=queue,
-            waiting=sum(lane.waiting for lane in lanes),
+            waiting=sum(waiting.values()),
             running=sum(lane.reading.pending for lane in lanes),
             scheduled=scheduled,
             retry=retry,
             dead=dead,
-            lanes={_LANE_NAMES[lane.name]: lane.waiting for lane in lanes if lane.length},
+            lanes={_LANE_NAMES[lane]: number for lane, number in waiting.items()},
             ended=_named(stats),
+            waiting_because=_because(queue, waiting, scheduled + retry, executors),
         )
 
     async def list(self) -> list[QueueInfo]:
         """How much is where in every queue, by name."""
-        return await asyncio.gather(*map(self.info, await self.names()))
+        names, executors = await asyncio.gather(self.names(), executors_of(self._app))
+        return await asyncio.gather(*(self._info(name, executors) for name in names))
 
     async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
         """The jobs that come next, first the one that comes first; nothing is taken."""
@@ -140,6 +153,32 @@ async def queues_of(app: App) -> set[str]:
     """The queues of the app's tasks, its default one, and every one it has ever used."""
     known = await app.client.ask(presence.known_queues(app.namespace))
     return {app.settings.default_queue, *(task.queue for task in app.tasks.values()), *known}
+
+
+async def executors_of(app: App) -> Executors | None:
+    """What the executors of the app tell about themselves; None where the user of Redis may not ask."""
+    client = app.client
+    try:
+        now, told = await asyncio.gather(
+            client.ask(census.now()), client.ask(presence.known_executors(app.namespace))
+        )
+    except BrokerUnavailable as error:
+        if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
+            return None
+        raise
+    return Executors(told, now)
+
+
+def _because(queue: str, waiting: Mapping[str, int], later: int, executors: Executors | None) -> list[str]:
+    """Why no worker can run the jobs of a queue, or some of them."""
+    if executors is None:
+        return []
+    lanes: list[str | None] = [lane for lane, number in waiting.items() if number]
+    if later and not lanes:
+        lanes = [None]
+    reasons = [executors.unserved(queue, lane) for lane in lanes]
+    old = executors.too_old_for(queue) if lanes else []
+    return [*dict.fromkeys(filter(None, reasons)), *old]
 
 
 async def _lanes(client: Client, keys: QueueKeys) -> list[_Lane]:

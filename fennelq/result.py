@@ -51,7 +51,8 @@ class AsyncResult(Generic[R_co]):
         """What the task returned.
 
         Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is
-        known of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
+        known of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on, and the
+        error says what it waits for, or who runs it.
         With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
         """
         waiting = self._app.client.waiting
@@ -69,7 +70,8 @@ class AsyncResult(Generic[R_co]):
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise ResultTimeout(self.id, timeout) from None
+            reason = await self._app.client.why_not_ended(self.id, timeout)
+            raise ResultTimeout(self.id, timeout, reason) from None
         return value_of(self._app, self.id, self._returns, ended)
 
     async def status(self) -> Status:

@@ -175,7 +175,7 @@ class Settings(BaseSettings):
         3600,
         ge=0,
         le=_LONGEST,
-        description="Seconds a job whose task no worker knows waits for one that does. 0 makes it dead at once.",
+        description="Seconds a job waits for a worker that knows its task and its arguments. 0 makes it dead at once.",
     )
     stall_timeout: float = Field(
         60,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
-from fennelq import clock
+from fennelq import clock, reasons
 from fennelq.broker.batch import pages
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.inbox import Ticket, process_name
@@ -25,6 +24,7 @@ from fennelq.client import Answer, joined, not_sent
 from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, ResultTimeout
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Job, JobInfo, Status, split_id
+from fennelq.reasons import Conversation
 from fennelq.result import value_of
 from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal
 
@@ -87,11 +87,7 @@ class BlockingResult(Generic[R_co]):
     def info(self) -> JobInfo | None:
         """Everything known about the job, or None when there is no record of it."""
         keys, key = _place(self._app, self.id)
-        info = _ask(self._app, inspect.record(keys, key))
-        if info is None or info.place not in ("sched", "retry"):
-            return info
-        due = _ask(self._app, inspect.due(keys, info.place, key))
-        return info if due is None else replace(info, due_at=clock.from_ms(due))
+        return _held(reasons.known_of(keys, key), lambda command: _ask(self._app, command))
 
     def cancel(self) -> bool:
         """True if the job will not run: it had not started, and now it never will."""
@@ -196,7 +192,38 @@ def _end_of(app: App, job_id: str, timeout: float | None) -> Ended:
             if found is not None:
                 return found
             if clock.monotonic() >= deadline:
-                raise ResultTimeout(job_id, timeout or 0.0)
+                raise ResultTimeout(job_id, timeout or 0.0, _why_not_ended(app, keys, key, timeout or 0.0))
+
+
+def _why_not_ended(app: App, keys: QueueKeys, key: str, timeout: float) -> str | None:
+    """What a job waits for, or who runs it; None when that cannot be found out at once."""
+    end = clock.monotonic() + reasons.within(timeout)
+
+    def ask(command: Command[Any]) -> Any:
+        return app.blocking.ask(command, max(0.001, end - clock.monotonic()))
+
+    try:
+        return _held(reasons.of_timeout(keys, key), ask)
+    except Exception:
+        return None
+
+
+def _held(conversation: Conversation[A], ask: Callable[[Command[Any]], Any]) -> A:
+    """What a conversation comes to."""
+    try:
+        asked = next(conversation)
+        while True:
+            asked = conversation.send([_reply(ask, command) for command in asked])
+    except StopIteration as end:
+        answer: A = end.value
+        return answer
+
+
+def _reply(ask: Callable[[Command[Any]], Any], command: Command[Any]) -> Any:
+    try:
+        return ask(command)
+    except Exception as error:
+        return error
 
 
 def _look_and_wait(

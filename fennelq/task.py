@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeGuard, TypeVar, Unpack, cast
 
-from fennelq.errors import ConfigurationError, FennelqError, PayloadTooLarge
+from fennelq.errors import ConfigurationError, FennelqError, PayloadTooLarge, suggestion
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
 from fennelq.model.options import UNSET, OptionArgs, Options, Seconds, epoch_ms, milliseconds, valid_name
@@ -214,6 +214,21 @@ def check_declared(name: str, function: Callable[..., Any], options: OptionArgs)
         raise ConfigurationError(
             f"task name {name[:80]!r} is not valid: it reads module:function, at most 256 characters"
         )
+
+
+def warn_of_name(task: str, known: Mapping[str, AnyTask], stacklevel: int = 3) -> None:
+    """Warns the caller of the caller (`stacklevel` 3) when none of the registered tasks has this name."""
+    if not known or task in known:
+        return
+    import warnings
+
+    hint = suggestion(task, known)
+    stop = "" if hint.endswith("?") else "."
+    warnings.warn(
+        f"no task {task[:200]!r} is registered in this app{hint}{stop} "
+        "The job is sent all the same, and waits for a worker that has the task.",
+        stacklevel=stacklevel,
+    )
 
 
 def task_name(function: Callable[..., Any]) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
-
 from fennelq import clock
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs import census, presence
@@ -15,13 +13,12 @@ from fennelq.cli.options import AppDir, AppPath, Json
 from fennelq.cli.queue import show_queues
 from fennelq.cli.session import found, with_app
 from fennelq.errors import BrokerUnavailable
+from fennelq.executors import Executors, number
 from fennelq.queues import QueueInfo, Queues
 
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.worker.discovery import FoundApp
-
-_SILENT_BEATS = 3
 
 
 def show(app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
@@ -75,27 +72,10 @@ def _version(server: dict[str, str]) -> str | None:
 
 
 async def _executors(app: App) -> list[dict[str, Any]]:
-    client = app.client
-    now = await client.ask(census.now())
-    known = await client.ask(presence.known_executors(app.namespace))
-    told = {name: _facts(raw) for name, raw in sorted(known.items())}
-    return [{"name": name, "state": _state(facts, now), **facts} for name, facts in told.items()]
-
-
-def _state(facts: dict[str, Any], now_ms: int) -> str:
-    """What an executor is doing, as far as one can tell from here. Clocks of machines may differ by a little."""
-    if "died" in facts:
-        return f"ended: {facts['died']}"
-    silent_ms = now_ms - _number(facts, "beat_ms")
-    return "works" if silent_ms < _SILENT_BEATS * 1000 * _number(facts, "interval") else "silent"
-
-
-def _facts(raw: bytes) -> dict[str, Any]:
-    try:
-        facts: Any = orjson.loads(raw)
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}
+    now = await app.client.ask(census.now())
+    told = await app.client.ask(presence.known_executors(app.namespace))
+    known = Executors(told, now)
+    return [{"name": name, "state": known.state(name), **facts} for name, facts in known.facts.items()]
 
 
 def _print(said: dict[str, Any]) -> None:
@@ -124,14 +104,9 @@ def _row(executor: dict[str, Any]) -> tuple[object, ...]:
         executor["name"],
         executor["state"],
         *(executor.get(fact) for fact in ("running", "concurrency", "stuck", "done")),
-        _moment(_number(executor, "beat_ms")),
+        _moment(number(executor, "beat_ms")),
         ", ".join(map(str, cast("list[object]", queues))) if isinstance(queues, list) else None,
     )
-
-
-def _number(facts: dict[str, Any], name: str) -> float:
-    value = facts.get(name)
-    return value if isinstance(value, int | float) else 0
 
 
 def _moment(ms: float) -> datetime | None:

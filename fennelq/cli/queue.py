@@ -44,6 +44,17 @@ def show_queues(queues: Sequence[QueueInfo]) -> None:
     for queue in queues:
         if queue.damage:
             output.say(f"queue {queue.name} is not served: {queue.damage}")
+    for because, names in _waiting(queues).items():
+        output.say(f"jobs wait in {', '.join(names)}: {because}")
+
+
+def _waiting(queues: Sequence[QueueInfo]) -> dict[str, list[str]]:
+    """Why jobs wait that no worker can run, and in which queues: most often the reason is the same for all."""
+    found: dict[str, list[str]] = {}
+    for queue in queues:
+        for because in queue.waiting_because:
+            found.setdefault(because, []).append(queue.name)
+    return found
 
 
 @commands.command("peek")

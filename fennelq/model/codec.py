@@ -16,7 +16,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from fennelq.errors import InvalidArguments
+from fennelq.errors import InvalidArguments, UnknownArgument
 from fennelq.model.hints import NOT_JSON, has_choice, hints_of, sendable
 
 R_co = TypeVar("R_co", covariant=True)
@@ -26,6 +26,10 @@ NO_ARGUMENTS = b"[[],{}]"
 _RESULT = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
 _CALL: ConfigDict = {**_RESULT, "extra": "forbid"}
 _SHAPES_KEPT = 256
+
+_Kind = inspect.Parameter
+_BY_PLACE = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (_Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)
 
 
 class Shape(NamedTuple):
@@ -64,7 +68,8 @@ class CallCodec:
         return self._written(shape, adapter, call)
 
     def decode(self, raw: bytes) -> Call:
-        """The call that was written; raises InvalidArguments when it is not one of this function's."""
+        """The call that was written; raises InvalidArguments when it is not one of this function's, UnknownArgument
+        when it has an argument that the function does not take."""
         if raw == NO_ARGUMENTS:
             self._adapter(Shape(0, ()))
             return (), {}
@@ -80,7 +85,11 @@ class CallCodec:
 
     def _decode_any(self, raw: bytes) -> Call:
         shape = _shape_of(self._task, raw)
-        adapter = self._adapter(shape)
+        try:
+            adapter = self._adapter(shape)
+        except InvalidArguments:
+            self._refuse_unknown(shape)
+            raise
         self._likely = shape
         try:
             return adapter.validate_json(raw)
@@ -88,6 +97,20 @@ class CallCodec:
             raise self._refusal(error) from None
         except Exception as error:  # a validator of somebody's model may raise anything
             raise InvalidArguments(self._task, f"cannot be read: {type(error).__name__}: {error}") from error
+
+    def _refuse_unknown(self, shape: Shape) -> None:
+        """Raises UnknownArgument when the call has more than this function takes."""
+        kinds = {parameter.kind for parameter in self._parameters}
+        if _Kind.VAR_KEYWORD not in kinds:
+            named = {p.name for p in self._parameters if p.kind in _BY_NAME}
+            for name in shape.keywords:
+                if name not in named:
+                    reason = f"the task has no such parameter; it takes {self._signature}"
+                    raise UnknownArgument(self._task, reason, name)
+        most = sum(p.kind in _BY_PLACE for p in self._parameters)
+        if shape.positional > most and _Kind.VAR_POSITIONAL not in kinds:
+            reason = f"too many positional arguments ({shape.positional}); it takes {self._signature}"
+            raise UnknownArgument(self._task, reason)
 
     def _written(self, shape: Shape, adapter: TypeAdapter[Call], call: Call) -> bytes:
         try:
@@ -166,10 +189,7 @@ class CallCodec:
 
     def _keyword(self, name: str) -> str:
         parameter = self._signature.parameters.get(name)
-        if parameter is not None and parameter.kind in (
-            parameter.POSITIONAL_OR_KEYWORD,
-            parameter.KEYWORD_ONLY,
-        ):
+        if parameter is not None and parameter.kind in _BY_NAME:
             return name
         return next(p.name for p in self._parameters if p.kind is p.VAR_KEYWORD)
 

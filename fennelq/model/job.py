@@ -134,6 +134,10 @@ class JobInfo:
     place: str | None = None
     owner: str | None = None
     reason: str | None = None
+    """Why it ended as it did."""
+    waiting_because: str | None = None
+    """What has to be put right before it can run: no worker serves its queue, or the workers' code is too old for it.
+    None when nothing has: then it runs, has ended, or will have its turn."""
     error: JobFailure | None = None
     enqueued_at: datetime | None = None
     started_at: datetime | None = None
@@ -148,7 +152,8 @@ class JobInfo:
 
 
 class Event(NamedTuple):
-    """A line of a job's unusual life: a failed try, a release, a recovery, a replay. Jobs that simply run have none."""
+    """A line of a job's unusual life: a failed try, a worker whose code was too old, a release, a recovery, a replay.
+    Jobs that simply run have none."""
 
     at: datetime
     what: str
@@ -157,7 +162,7 @@ class Event(NamedTuple):
     begun: datetime | None = None
     """When that run began."""
     more: str | None = None
-    """What else is known: the error, how the executor died."""
+    """What else is known: the error, how the executor died, why it could not run the job."""
 
 
 def new_key() -> str:

@@ -16,6 +16,7 @@ from fennelq.model.options import TEN_YEARS
 _TRACEBACK_BYTES = 8192
 _MESSAGE_BYTES = 4096
 _TYPE_BYTES = 256
+_REASON_BYTES = 500
 _MARK = len("…".encode())
 
 
@@ -76,6 +77,7 @@ SNOOZE = "Z"
 DEAD = "D"
 CANCELLED = "K"
 UNKNOWN_TASK = "U"
+"""Or an unknown argument: the worker's code is too old for the job."""
 
 
 def succeeded(encoded: bytes, ttl_ms: int) -> Outcome:
@@ -102,8 +104,10 @@ def died(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
 
 
 def not_known(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
-    """No task of this name here: the job waits for a worker that knows it, and is dead when none turns up."""
-    return died(failure, tries, ttl_ms)._replace(kind=UNKNOWN_TASK)
+    """This worker has no such task, or no such parameter: the job waits for a worker that has, and is dead when none
+    turns up. The record and the log name why, so there is not much of it."""
+    short = failure._replace(message=_cut(failure.message, _REASON_BYTES))
+    return died(short, tries, ttl_ms)._replace(kind=UNKNOWN_TASK)
 
 
 def cancelled(reason: str, ttl_ms: int) -> Outcome:

@@ -17,7 +17,7 @@ from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Word, text
 from fennelq.broker.verbs import census, lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Woken
+from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, TooNew, Woken
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
 from fennelq.service import Complaints
@@ -47,6 +47,7 @@ class Consumer:
         start: Callable[[Delivery], None],
         holds: Callable[[Token], bool],
         due: Callable[[float], None],
+        too_new: Callable[[str, list[TooNew]], None],
         block_ms: int,
         patience: float = ANSWER_TIMEOUT,
     ) -> None:
@@ -56,6 +57,7 @@ class Consumer:
         self._lanes, self._lifetimes = lanes, lifetimes
         self._block_ms, self._patience = block_ms, patience
         self._slots, self._start, self._holds, self._due = slots, start, holds, due
+        self._too_new = too_new
         self._doorbell = broker.doorbell()
         self._routing = Routing({})
         self._opened: set[str] = set()
@@ -188,6 +190,8 @@ class Consumer:
             await self._take(keys, catch.deliveries)
         if catch.due_ms >= 0:
             self._due(catch.due_ms / 1000)
+        if catch.too_new:
+            self._too_new(keys.queue, catch.too_new)
         if catch.groups_missing:
             self._opened.discard(keys.queue)
         return catch

@@ -33,6 +33,7 @@ from fennelq.worker.recycler import Recycler
 from fennelq.worker.runner import Runner
 from fennelq.worker.settler import Settler
 from fennelq.worker.slots import Slots
+from fennelq.worker.strangers import Strangers
 from fennelq.worker.ticker import Ticker
 from fennelq.worker.watchdog import Watchdog
 from fennelq.worker.workbench import Workbench
@@ -70,7 +71,7 @@ class Executor:
         """`tell` says signs to the supervisor: see `worker.signs`."""
         self.app, self.name = app, name or executor_name()
         self._routing, self._burst, self._tell = routing or Routing.parse(None), burst, tell
-        self._max_rss = max_rss
+        self._max_rss, self._lanes = max_rss, tuple(lanes)
         self._grace = app.settings.grace_period if grace is None else grace
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         self._started = clock.monotonic()
@@ -79,6 +80,7 @@ class Executor:
         """Whether it has ended itself to make room for a fresh one."""
         self.slots = Slots(concurrency or app.settings.concurrency, max_jobs)
         self.broker = Broker(app.address)
+        self.strangers = Strangers(app.tasks, app.service.partition(":")[0])
         self.workbench = self._workbench()
         self._promoter = Promoter(self.broker, self._queues, self._longest_sleep)
         self._courier = Courier(app.namespace, self.broker)
@@ -150,7 +152,7 @@ class Executor:
             most_bytes=app.settings.max_payload_bytes,
         )
         settler = Settler(app.namespace, self.broker, app.lifetimes, _UNSETTLED_PER_SLOT * self.slots.count)
-        bench = Workbench(self.slots, runner, settler, stop_grace=app.settings.stop_grace)
+        bench = Workbench(self.slots, runner, settler, self.strangers, stop_grace=app.settings.stop_grace)
         settler.tell = bench.settle_answered
         return bench
 
@@ -165,6 +167,7 @@ class Executor:
             start=self.workbench.start,
             holds=self.workbench.holds,
             due=self._promoter.expect,
+            too_new=self.strangers.too_new,
             block_ms=max(100, min(5000, round(self.app.settings.lease * 250))),
             patience=min(ANSWER_TIMEOUT, answer_within(self.app.settings.lease)),
         )
@@ -265,7 +268,7 @@ class Executor:
         await self.consumer.serve(self._routing.including(known | self._own_queues()))
 
     def _facts(self) -> dict[str, object]:
-        return {
+        facts: dict[str, object] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "concurrency": self.slots.count,
@@ -275,6 +278,14 @@ class Executor:
             "queues": [keys.queue for keys in self.consumer.queues],
             "uptime": round(clock.monotonic() - self._started, 1),
         }
+        # What is so for nearly every executor goes without saying: each of them says all of this with every beat.
+        if self._routing.every:
+            facts["every_queue"] = True
+        if self._lanes != tuple(LANES.values()):
+            facts["lanes"] = self._lanes
+        if too_old_for := self.strangers.facts():
+            facts["too_old_for"] = too_old_for
+        return facts
 
     # Stopping
 

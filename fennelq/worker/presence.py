@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
 from fennelq.broker.broker import Broker
 from fennelq.broker.verbs import census, presence
+from fennelq.executors import Executors, facts_of
+from fennelq.worker.unserved import UnservedQueues
 
 Facts = Callable[[], dict[str, object]]
 
@@ -37,6 +39,7 @@ class Presence:
     ) -> None:
         self._app, self._executor, self._broker, self._interval = app, executor, broker, interval
         self._facts, self._queues, self._discovered = facts, queues, discovered
+        self._unserved = UnservedQueues(app, executor, broker)
         self.deaths: dict[str, str] = {}
         """Executor → how its process ended, as its supervisor saw it."""
 
@@ -51,8 +54,10 @@ class Presence:
         )
         if missing := self._queues() - known:
             await self._broker.ask(presence.note_queues(self._app, sorted(missing)))
-        await self._hear({name: _facts_of(raw) for name, raw in executors.items()}, now)
+        await self._hear({name: facts_of(raw) for name, raw in executors.items()}, now)
         await self._discovered(known)
+        told = Executors({**executors, self._executor: orjson.dumps(facts)}, now)
+        await self._unserved.look(known, told, now)
         return self._interval
 
     async def _hear(self, executors: dict[str, dict[str, Any]], now: int) -> None:
@@ -60,11 +65,3 @@ class Presence:
         oldest = now - _FORGOTTEN_AFTER_MS
         if forgotten := [name for name, facts in executors.items() if int(facts.get("beat_ms", 0)) < oldest]:
             await self._broker.ask(presence.forget_executors(self._app, forgotten))
-
-
-def _facts_of(raw: bytes) -> dict[str, Any]:
-    try:
-        facts = orjson.loads(raw)
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}

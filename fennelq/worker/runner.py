@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fennelq.context import JobContext, current
-from fennelq.errors import PayloadTooLarge, UnknownTask
+from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
 from fennelq.model import outcome
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of
@@ -50,6 +50,8 @@ class Runner:
             bound = self._bind(self._find(delivery), delivery)
         except UnknownTask as error:
             return self._unrun(delivery, error, "unknown_task", outcome.not_known)
+        except UnknownArgument as error:
+            return self._unrun(delivery, error, "unknown_argument", outcome.not_known)
         except BaseException as error:  # validators of models are the user's code
             return self._unrun(delivery, error, "bad_payload", outcome.died)
         try:

@@ -15,6 +15,7 @@ from fennelq.worker.held import Held, Token
 from fennelq.worker.runner import Runner
 from fennelq.worker.settler import Answer, Backlog, Settler
 from fennelq.worker.slots import Slots
+from fennelq.worker.strangers import Strangers
 
 _logger = log.get("fennelq.worker")
 
@@ -26,8 +27,11 @@ class Workbench:
     other way round, a run that ignores a request to stop may be settled or lost and still take its slot.
     """
 
-    def __init__(self, slots: Slots, runner: Runner, settler: Settler, *, stop_grace: float) -> None:
+    def __init__(
+        self, slots: Slots, runner: Runner, settler: Settler, strangers: Strangers, *, stop_grace: float
+    ) -> None:
         self._slots, self._runner, self._settler, self._stop_grace = slots, runner, settler, stop_grace
+        self._strangers = strangers
         self._held: dict[Token, Held] = {}
         self._stuck: set[Held] = set()
         """Runs that went on after they were asked to stop: each takes its slot until it really ends."""
@@ -188,6 +192,9 @@ class Workbench:
         kind = outcome.kind
         if kind in (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE) and not self._log_ends:
             return
+        if kind == outcomes.UNKNOWN_TASK:
+            self._strangers.met(delivery, outcome)
+            return
         write: Any = _logger.error if kind == outcomes.DEAD else _logger.info
         facts: dict[str, Any] = {"reason": outcome.reason} if outcome.reason else {}
         if seconds is not None:
@@ -218,6 +225,5 @@ _WORDS = {
     outcomes.RETRY: "job_retries",
     outcomes.SNOOZE: "job_snoozes",
     outcomes.DEAD: "job_died",
-    outcomes.UNKNOWN_TASK: "task_unknown",
     outcomes.CANCELLED: "job_cancelled",
 }

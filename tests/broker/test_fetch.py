@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from fennelq.broker.verbs.lifecycle import Lifetimes, Woken
+from fennelq.broker.verbs.lifecycle import Lifetimes, TooNew, Woken
 from fennelq.model.outcome import not_known, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, LIFETIMES, QUEUE, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -412,6 +412,20 @@ def test_a_record_of_a_later_wire_version_waits_for_a_worker_that_reads_it(desk:
     assert desk.record("1")["s"] == "L"
     assert list(desk.due()) == ["1"]
     assert desk.entries("dlq") == []
+
+
+def test_the_worker_is_told_of_a_few_records_of_a_later_wire_version(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(9), a_job("fine"))
+    for key in range(1, 10):
+        desk.redis.hset(desk.keys.record(str(key)), "v", "2")
+    catch = desk.fetch()
+    assert [delivery.key for delivery in catch.deliveries] == ["fine"]
+    problem = "the record has wire version 2 and this worker reads 1: upgrade fennelq where the worker runs"
+    assert catch.too_new == [TooNew(str(key), "app:welcome", problem) for key in range(1, 9)]
+    assert desk.record("1")["Y"] == f"0 {problem}"
+    assert [line["what"] for line in desk.history("1")] == ["unknown_version"]
+    desk.finish(catch.deliveries)
+    assert desk.fetch().too_new == []
 
 
 def test_a_record_of_a_later_wire_version_that_nobody_reads_in_time_is_dead(desk: Desk) -> None:

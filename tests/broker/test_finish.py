@@ -149,8 +149,23 @@ def test_a_job_of_a_task_that_nobody_knows_comes_back_a_little_later(desk: Desk)
     record = desk.record()
     assert before + 500 <= desk.due("sched")["1"] <= desk.now() + 500
     assert (record["s"], record["p"], record["T"]) == ("L", "sched", f"s/{delivery.entry}")
-    assert record.keys().isdisjoint({"n", "x", "y", "z"})
+    assert record.keys().isdisjoint({"n", "x", "y"})
+    assert record["z"] == ""
     assert desk.result() == []
+
+
+def test_its_record_and_its_history_say_why_and_of_which_start(desk: Desk) -> None:
+    deliveries = desk.executing()
+    for starts in (1, 2):
+        other = not_known(FAILURE._replace(message=f"reason {starts}"), 0, MINUTE)
+        desk.finish(deliveries, other)
+        assert desk.record()["Y"] == f"{starts} reason {starts}"
+        desk.redis.zadd(desk.keys["sched"], {"1": 1})
+        desk.promote()
+        deliveries = desk.take()
+    (line,) = desk.history()
+    assert (line["what"], line["more"], line["owner"]) == ("failed", "reason 1", "anna")
+    assert desk.finish(deliveries) == [1]
 
 
 @pytest.mark.parametrize(("known_for", "pause"), [(0, 500), (5_000, 5_000), (50_000, 30_000)])

@@ -52,7 +52,9 @@ def test_a_job_of_an_unknown_task_waits_again_for_somebody_who_knows_it(desk: De
     desk.enqueue(a_job())
     desk.redis.hset(desk.keys.record("1"), "U", desk.now() - LIFETIMES.patience_ms)
     desk.finish(desk.take(), UNKNOWN)
+    desk.redis.hset(desk.keys.record("1"), "Y", "1 unknown task")
     desk.replay(desk.entries("dlq")[0][0])
+    assert desk.record().keys().isdisjoint({"U", "Y"})
     desk.finish(desk.take(), UNKNOWN)
     assert desk.record()["s"] == "L"
 

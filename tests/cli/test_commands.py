@@ -254,6 +254,16 @@ def test_what_destroys_asks_on_a_terminal(shop: Shop, words: list[str]) -> None:
     assert shop.ok("queue", "list").out != before
 
 
+@pytest.mark.parametrize("columns", ["60", "120"])
+def test_why_jobs_wait_is_shown_in_full_at_any_width(shop: Shop, columns: str) -> None:
+    job = shop.ok("enqueue", "welcome", "1").out.strip()
+    because = "no worker runs; start one with `fennelq worker`"
+    for words in (["queue", "list"], ["info"], ["job", "show", job]):
+        terminal = Terminal(*words, folder=shop.folder, COLUMNS=columns)
+        assert terminal.code() == 0
+        assert because in terminal.text
+
+
 def test_ctrl_c_ends_a_command_without_a_traceback(shop: Shop, server: Server) -> None:
     terminal = Terminal("enqueue", "welcome", "2", "--delay", "1h", "--wait", folder=shop.folder)
     terminal.shows("sent mail:")

@@ -176,3 +176,22 @@ def test_retry_brings_a_dead_job_back(shop: Shop) -> None:
     again = shop.run("job", "retry", dead)
     assert (again.code, again.rows) == (Exit.FAILED, [[dead, "not dead: SENT"]])
     assert shop.run("job", "retry", "mail:nobody").code == Exit.NOT_FOUND
+
+
+def test_show_says_why_a_job_does_not_run(shop: Shop) -> None:
+    job = shop.ok("enqueue", "welcome", "42").out.strip()
+    because = "no worker runs; start one with `fennelq worker`"
+    assert ["waiting_because", because] in shop.ok("job", "show", job).rows
+    assert shop.ok("job", "show", job, "--json").json["waiting_because"] == because
+    shop.work()
+    assert shop.ok("job", "show", job, "--json").json["waiting_because"] is None
+
+
+def test_show_names_the_task_that_the_workers_do_not_have(shop: Shop) -> None:
+    job = shop.ok("enqueue", "tasks:welcom", "42", "--anyway").out.strip()
+    shop.work()
+    shown = shop.ok("job", "show", job, "--json").json
+    assert shown["history"][0]["what"] == "unknown_task"
+    assert shown["history"][0]["more"] == "unknown task 'tasks:welcom': did you mean 'tasks:welcome'?"
+    assert shop.run("job", "wait", job, "--timeout", "0.05").code == Exit.TIMED_OUT
+    shop.ok("job", "cancel", job)

@@ -109,6 +109,39 @@ def test_info_says_which_app_which_redis_and_who_works(shop: Shop, redis_url: st
     assert ["mail", "1", "0", "0", "0", "0"] in shown
 
 
+WITHOUT_WORKER = "jobs wait in default, mail: no worker runs; start one with `fennelq worker`\n"
+
+
+def test_jobs_that_wait_without_a_worker_are_named_below_the_table(shop: Shop) -> None:
+    shop.ok("enqueue", "welcome", "1")
+    shop.ok("enqueue", "charge", "1", "--delay", "1h")
+    for command in (["queue", "list"], ["info"]):
+        assert shop.ok(*command).err == WITHOUT_WORKER
+    for queue in shop.ok("queue", "list", "--json").json:
+        assert queue["waiting_because"] == ["no worker runs; start one with `fennelq worker`"]
+    shop.work()
+    shop.ok("queue", "purge", "default", "--yes")
+    assert shop.ok("queue", "list").err == ""
+
+
+def test_queues_and_tasks_that_no_worker_serves_are_named_below_the_table(shop: Shop) -> None:
+    async def note(app: App) -> None:
+        now = clock.wall_ms()
+        old = b'[{"queue":"default","task":"tasks:charg","why":"unknown task \'tasks:charg\'"}]'
+        facts = b'{"beat_ms":%d,"interval":60,"queues":["default"],"too_old_for":%b}' % (now, old)
+        await app.client.ask(presence.note_executor(app.namespace, "anna", facts))
+
+    shop.ok("enqueue", "welcome", "1")
+    shop.ok("enqueue", "charge", "1")
+    shop.do(note)
+    assert shop.ok("queue", "list").err.splitlines() == [
+        "jobs wait in default: 1 of 1 executor cannot run some of them: unknown task 'tasks:charg'",
+        "jobs wait in mail: no worker serves queue 'mail' (the running ones serve: default); "
+        "start one with `fennelq worker -q mail`, or without -q for every queue",
+    ]
+    shop.work()
+
+
 def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> None:
     async def note(app: App) -> None:
         here = b'{"beat_ms":%d,"interval":1,"running":2,"concurrency":8,"stuck":1,"done":5,"queues":["mail"]}'

@@ -84,8 +84,6 @@ ARGUMENTS = {
     "a keyword list": b"[[],[]]",
     "another type": b'[["one"],{}]',
     "a missing argument": b"[[],{}]",
-    "too many arguments": b"[[1,2,3],{}]",
-    "an unknown parameter": b'[[1],{"colour":"red"}]',
     "one argument twice": b'[[1],{"n":1}]',
     "invalid UTF-8": b'[["\xff\xfe"],{}]',
     "an endless nest": b"[[" + b"[" * 100_000,
@@ -99,6 +97,18 @@ async def test_arguments_that_cannot_be_read_make_the_job_dead_as_bad_payload(sh
     result = await shop.spoiled(a=ARGUMENTS[kind])
     async with running(shop.app, concurrency=1):
         assert await shop.is_dead_once(result) == "bad_payload"
+        assert await shop.works()
+
+
+@pytest.mark.parametrize(
+    "args", [b"[[1,2,3],{}]", b'[[1],{"colour":"red"}]'], ids=["too many", "an unknown one"]
+)
+async def test_arguments_that_no_worker_knows_make_the_job_dead_as_unknown_argument(
+    shop: Shop, args: bytes
+) -> None:
+    result = await shop.spoiled(a=args)
+    async with running(shop.app, concurrency=1):
+        assert await shop.is_dead_once(result) == "unknown_argument"
         assert await shop.works()
 
 

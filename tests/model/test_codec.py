@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validat
 from typing_extensions import TypedDict
 
 from fennelq import App
-from fennelq.errors import ConfigurationError, InvalidArguments
+from fennelq.errors import ConfigurationError, InvalidArguments, UnknownArgument
 from fennelq.model.codec import ANY_RESULT, NO_ARGUMENTS, CallCodec, ResultCodec
 
 if TYPE_CHECKING:
@@ -621,6 +621,39 @@ def test_whatever_a_models_validator_raises_the_payload_is_refused() -> None:
     for _ in range(2):
         with pytest.raises(InvalidArguments, match="cannot be read: KeyError"):
             codec.decode(b'[[{"value":1}],{}]')
+
+
+def test_an_argument_that_the_function_does_not_take_is_told_from_one_that_does_not_fit() -> None:
+    def welcome(user: int, /, greeting: str, *, loud: bool = False) -> str:
+        return greeting
+
+    calls, takes = (
+        CallCodec(TASK, welcome),
+        "(user: 'int', /, greeting: 'str', *, loud: 'bool' = False) -> 'str'",
+    )
+    unknown = {
+        b'[[1,"hi"],{"colour":1}]': f"{TASK}, parameter 'colour': the task has no such parameter; it takes {takes}",
+        b'[[1,"hi"],{"user":1}]': f"{TASK}, parameter 'user': the task has no such parameter; it takes {takes}",
+        b'[[1,"hi",true],{}]': f"{TASK}: too many positional arguments (3); it takes {takes}",
+        b'[[1],{"colour":1}]': f"{TASK}, parameter 'colour': the task has no such parameter; it takes {takes}",
+    }
+    for raw, sentence in unknown.items():
+        with pytest.raises(UnknownArgument) as refused:
+            calls.decode(raw)
+        assert str(refused.value) == sentence
+    for raw in (b"[[1],{}]", b"[[1,2],{}]", b'[["x","hi"],{}]', b'[[1,"hi"],{"greeting":"ho"}]'):
+        with pytest.raises(InvalidArguments) as other:
+            calls.decode(raw)
+        assert type(other.value) is InvalidArguments
+
+
+def test_a_function_that_takes_everything_knows_every_argument() -> None:
+    def log(*words: str, **facts: int) -> None: ...
+
+    assert CallCodec(TASK, log).decode(b'[["a","b"],{"c":1}]') == (("a", "b"), {"c": 1})
+    with pytest.raises(InvalidArguments) as refused:
+        CallCodec(TASK, log).decode(b'[["a"],{"c":"x"}]')
+    assert type(refused.value) is InvalidArguments
 
 
 def test_calls_of_different_shapes_are_told_apart_whatever_came_before() -> None:

@@ -105,6 +105,11 @@ def test_a_death_carries_the_failure_twice_once_for_the_record_and_once_for_who_
     assert failure_from_wire(died.error) == (JobFailure("E", "m", "t", "rejected"), 4)
 
 
+def test_of_what_is_not_known_the_message_is_short() -> None:
+    ended = outcome.not_known(JobFailure("UnknownTask", "ü" * 400, "", "unknown_task"), 0, 9000)
+    assert orjson.loads(ended.error)["message"] == "ü" * 248 + "…"
+
+
 def test_a_job_of_an_unknown_task_is_a_death_that_may_wait() -> None:
     failure = JobFailure("UnknownTask", "m", "", "unknown_task")
     assert outcome.not_known(failure, 0, 9000) == outcome.died(failure, 0, 9000)._replace(kind="U")

@@ -218,6 +218,16 @@ async def test_a_call_that_cannot_be_read_is_dead_and_has_spent_no_try(args: byt
     assert failure(ended)["tries"] == 0
 
 
+@pytest.mark.parametrize("args", [b'[[1,2],{"colour":"red"}]', b'[[],{"colour":"red"}]', b"[[1,2,3],{}]"])
+async def test_an_argument_that_the_task_does_not_take_is_left_to_a_worker_with_newer_code(
+    args: bytes,
+) -> None:
+    ended = await run(add, args)
+    assert (ended.kind, ended.reason) == (outcome.UNKNOWN_TASK, "unknown_argument")
+    assert failure(ended)["type"] == "UnknownArgument"
+    assert failure(ended)["tries"] == 0
+
+
 async def test_options_that_cannot_be_read_are_a_bad_payload() -> None:
     assert (await run(add, b"[[1,2],{}]", options=b'{"r":-1}')).reason == "bad_payload"
 

@@ -228,6 +228,31 @@ async def test_the_executors_of_a_running_app_say_what_they_do(app: App) -> None
     assert facts["concurrency"] == 7
     assert facts["queues"] == ["default"]
     assert facts["running"] == 0
+    assert facts["every_queue"] is True
+    assert facts.keys().isdisjoint({"lanes", "too_old_for"})
+
+
+async def test_an_executor_tells_what_it_cannot_run_and_what_it_does_not_serve(app: App) -> None:
+    from tests.kit.workers import running
+
+    async def told(executor: str) -> dict[str, Any] | None:
+        facts = await said_by(app, executor)
+        return facts if facts and "too_old_for" in facts else None
+
+    async with running(app, queues="mail", priorities=["high", "normal"]) as executor:
+        result = await app.client.send(app.describe("tests.worker.shop:dubble", queue="mail"))
+        facts = await aeventually(lambda: told(executor.name), within=15)
+        await aeventually(result.cancel)
+    assert facts["lanes"] == ["s:high", "s"]
+    assert "every_queue" not in facts
+    assert facts["too_old_for"] == [
+        {
+            "queue": "mail",
+            "task": "tests.worker.shop:dubble",
+            "reason": "unknown_task",
+            "why": "unknown task 'tests.worker.shop:dubble': did you mean 'tests.worker.shop:double'?",
+        }
+    ]
 
 
 async def said_by(app: App, executor: str) -> dict[str, Any] | None:

@@ -8,7 +8,8 @@
 -- What may not run is settled here. An entry whose record is gone, of a wrong type, or says it is elsewhere is dropped
 -- and counted: a job is where its record says it is.
 --
--- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group}
+-- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later wire
+-- version (job, task and problem of each, at most TOO_NEW)}
 --
 --@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
@@ -19,9 +20,10 @@
 local BYTES = 1048576
 local ENTRIES = 1000
 local VERSION = 1
+local TOO_NEW = 8
 
 local run_so_far = consumer .. ' ' .. stamp .. ' '
-local jobs, taken, bytes, met = {}, 0, 0, 0
+local jobs, taken, bytes, met, too_new = {}, 0, 0, 0, {}
 
 local function drop(lane, entry)
   redis.call('XACK', prefix .. lane, GROUP, entry)
@@ -36,6 +38,16 @@ end
 local function close_failed(lane, entry, job, kind, type, problem, why)
   local failure = cjson.encode({type = type, message = problem, traceback = '', reason = why, tries = 0})
   close(lane, entry, job, kind, failure)
+end
+
+-- The worker is told of it as well, because no run will tell it.
+local function close_too_new(lane, entry, job, f)
+  local problem = 'the record has wire version ' .. f.v .. ' and this worker reads ' .. VERSION .. ': upgrade fennelq where the worker runs'
+  close_failed(lane, entry, job, 'U', 'UnknownVersion', problem, 'unknown_version')
+  if #too_new < 3 * TOO_NEW then
+    local n = #too_new
+    too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f.t, problem
+  end
 end
 
 -- What a first run of a plain call would only repeat is left out of the answer, because every word of it costs.
@@ -69,7 +81,7 @@ local function admit(lane, entry, job, deliveries)
   elseif not f.t or not f.a then
     close_failed(lane, entry, job, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
   elseif f.v and tonumber(f.v) ~= VERSION then
-    close_failed(lane, entry, job, 'U', 'UnknownVersion', 'the record has wire version ' .. f.v .. ', this fetch reads ' .. VERSION, 'unknown_version')
+    close_too_new(lane, entry, job, f)
   elseif expires and expires <= now and not begun(f) then
     close(lane, entry, job, 'K', '{"cancelled":"expired"}')
   else
@@ -122,4 +134,4 @@ for lane in string.gmatch(lanes, '%S+') do
   if not read(lane) then drained = 0 end
 end
 write_counts()
-return {jobs, drained, next_due(), missing}
+return {jobs, drained, next_due(), missing, too_new}

@@ -30,7 +30,7 @@ local function replay(entry)
   if redis.call('XDEL', dlq, entry) ~= 1 then return 0 end
   redis.call('PERSIST', record)
   redis.call('DEL', result_of(job))
-  redis.call('HDEL', record, 'y', 'T', 'E', 'U', 'l')
+  redis.call('HDEL', record, 'y', 'T', 'E', 'U', 'Y', 'l')
   redis.call('HSET', record, 'n', 0)
   redis.call('HINCRBY', record, 'R', 1)
   remember(record, job, 'replayed')

@@ -46,6 +46,11 @@ def due(keys: QueueKeys, place: str, limit: int) -> Command[list[Due]]:
     return Command(["ZRANGE", keys[place], 0, limit - 1, "WITHSCORES"], read)
 
 
+def overdue(keys: QueueKeys, place: str, now_ms: int) -> Command[int]:
+    """How many of the scheduled jobs, or of those that wait for their next try, are due by now."""
+    return Command(["ZCOUNT", keys[place], "-inf", now_ms], int)
+
+
 def damage(keys: QueueKeys) -> list[Command[str]]:
     """Per key of the queue what is wrong with it, in a sentence; empty when nothing is."""
 

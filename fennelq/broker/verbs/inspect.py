@@ -25,6 +25,7 @@ _STATUS = {
     "K": Status.CANCELLED,
 }
 _PRIORITY: dict[str, Priority] = {"s:high": "high", "s:low": "low"}
+_OUTLINE = ("t", "s", "p", "m", "n", "w", "x", "U", "Y")
 
 
 class DeadJob(NamedTuple):
@@ -64,6 +65,16 @@ def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
         return _job_info(keys.queue, key, reply)
 
     return Command(["HGETALL", keys.record(key)], read)
+
+
+def outline(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
+    """Where the job is in its life, without its arguments and what else may be long."""
+
+    def read(reply: Any) -> JobInfo | None:
+        there = [(name, value) for name, value in zip(_OUTLINE, reply, strict=True) if value is not None]
+        return _job_info(keys.queue, key, [word for pair in there for word in pair])
+
+    return Command(["HMGET", keys.record(key), *_OUTLINE], read)
 
 
 def history(keys: QueueKeys, key: str) -> Command[list[Event]]:
@@ -139,6 +150,11 @@ def waiting(keys: QueueKeys, lane: str, after: str, limit: int) -> Command[list[
     return Command(["XRANGE", keys[lane], f"({after}", "+", "COUNT", limit], read)
 
 
+def lane_of(priority: Priority) -> str:
+    """The lane of jobs of this priority."""
+    return LANES[priority]
+
+
 def lanes() -> tuple[str, ...]:
     """Every lane, in the order it is read."""
     return (*LANES.values(), QUARANTINE)
@@ -173,6 +189,7 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
         place=None if status.ended and status is not Status.DEAD else place,
         owner=owner if status is Status.EXECUTING else None,
         reason=said.get("y"),
+        waiting_because=None if status.ended or status is Status.EXECUTING else _too_old(said, starts),
         error=failure,
         enqueued_at=_moment(said, "c", clock.from_ms),
         started_at=clock.from_ms(started) if started else None,
@@ -189,6 +206,16 @@ def _run(text: str) -> tuple[str | None, int, int]:
     """The latest start of a job: who runs it, since when, and how many starts there have been."""
     found = re.fullmatch(r"(.*) (\d+) (\d+)", text, re.ASCII)
     return (found[1], int(found[2]), int(found[3])) if found else (None, 0, 0)
+
+
+def _too_old(said: dict[str, str], starts: int) -> str | None:
+    """Why the workers that have taken the job could not run it; None when it has begun since."""
+    after, _, why = said.get("Y", "").partition(" ")
+    if not after or after != str(starts):
+        return None
+    since = _moment(said, "U", clock.from_ms)
+    when = f" since {since:%Y-%m-%d %H:%M:%S} UTC" if since else ""
+    return f"the workers that took it{when} could not run it (is their code older than the sender's?): {why}"
 
 
 def _moment(said: dict[str, str], field: str, of: Callable[[int], Any]) -> Any:

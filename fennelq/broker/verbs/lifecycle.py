@@ -24,7 +24,7 @@ class Lifetimes(NamedTuple):
     record_ms: int
     failure_ms: int
     patience_ms: int = 3_600_000
-    """How long a job whose task nobody knows waits for somebody who does."""
+    """How long a job waits for a worker whose code is new enough to run it."""
 
 
 class Settled(NamedTuple):
@@ -43,6 +43,14 @@ class Woken(NamedTuple):
     deliveries: str
 
 
+class TooNew(NamedTuple):
+    """A job whose record only a later fennelq can read."""
+
+    key: str
+    task: str
+    problem: str
+
+
 class Catch(NamedTuple):
     """What a fetch brought."""
 
@@ -51,6 +59,8 @@ class Catch(NamedTuple):
     due_ms: int
     """Milliseconds to the next due time; -1 when nothing is scheduled."""
     groups_missing: bool
+    too_new: list[TooNew]
+    """Some of the jobs that this worker cannot read."""
 
 
 def enqueue(keys: QueueKeys, jobs: Sequence[AnyJob]) -> Verb[list[Any]]:
@@ -197,12 +207,13 @@ def _extra(job: AnyJob) -> bytes:
 
 
 def _catch(queue: str, reply: Any) -> Catch:
-    flat, drained, due, missing = reply
+    flat, drained, due, missing, too_new = reply
     return Catch(
         [_delivery(queue, flat, i) for i in range(0, len(flat), 6)] if flat else [],
         drained == 1,
         due,
         bool(missing),
+        [TooNew(*map(text, too_new[i : i + 3])) for i in range(0, len(too_new), 3)] if too_new else [],
     )
 
 

@@ -98,17 +98,22 @@ function settle.Z(record, job, place, _, due)
   redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
 end
 
--- Nobody here knows the task (yet): somebody else may, during a deploy. The job comes back a little later, and is dead
--- when nobody has known it for `patience`. It spends neither a try nor a delivery.
+-- The worker's code is too old for the job: it has no such task, or no such parameter, or cannot read the record. During a
+-- deploy another worker can run it, so the job comes back a little later, and is dead when no worker could run it for
+-- `patience`. It spends neither a try nor a delivery. `Y` says why, and after how many starts: one start more, and it is
+-- out of date.
 function settle.U(record, job, place, _, ttl, failure)
-  redis.call('HSETNX', record, 'U', stamp)
+  local told = cjson.decode(failure)
+  if redis.call('HSETNX', record, 'U', stamp) == 1 then remember(record, job, told.reason, told.message) end
+  local known = redis.call('HMGET', record, 's', 'w', 'U')
   -- This start began nothing, so `expires` still counts. Without a start (an unknown wire version) the status is not X.
-  if redis.call('HGET', record, 's') == 'X' then redis.call('HINCRBY', record, 'b', 1) end
-  local since = now - redis.call('HGET', record, 'U')
+  if known[1] == 'X' then redis.call('HINCRBY', record, 'b', 1) end
+  local since = now - known[3]
   if since >= tonumber(patience) then return settle.D(record, job, place, 'D', ttl, failure) end
   keep_lane(record, (split(place)))
   later(sched, job, now + math.min(30000, math.max(500, since)))
-  redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
+  local why = select(3, run_of(known[2])) .. ' ' .. told.message
+  redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place, 'Y', why)
 end
 
 -- What cannot be settled as asked (a record of a wrong type, an outcome that cannot be read) is dead as `broken`:

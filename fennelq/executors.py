@@ -1,0 +1,129 @@
+"""What the executors of an app tell about themselves: which are alive, which queues they serve, what they cannot run.
+
+It is for people: nothing here decides who owns a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, cast
+
+import orjson
+
+from fennelq.broker.keys import LANES, QUARANTINE
+
+Facts = dict[str, Any]
+
+_SILENT_BEATS, _SILENT_MS = 3, 5000
+_QUEUES_SHOWN = 5
+
+
+class Executors:
+    """The executors of an app at one moment, by the server's clock."""
+
+    def __init__(self, told: Mapping[str, bytes], now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.facts = {name: facts_of(raw) for name, raw in sorted(told.items())}
+        """By name, whatever became of the executor."""
+
+    @cached_property
+    def living(self) -> dict[str, Facts]:
+        """Those that have been heard lately."""
+        return {name: facts for name, facts in self.facts.items() if self._lives(facts)}
+
+    def state(self, name: str) -> str:
+        """What an executor is doing, as far as one can tell from here."""
+        facts = self.facts[name]
+        if "died" in facts:
+            return f"ended: {facts['died']}"
+        return "works" if name in self.living else "silent"
+
+    def is_gone(self, name: str) -> bool:
+        """Whether an executor is known to have ended, or to be silent."""
+        return name in self.facts and name not in self.living
+
+    def serving(self, queue: str, lane: str | None = None) -> list[str]:
+        """The living executors that take jobs from a queue; with `lane`, from this lane of it."""
+        return [name for name, facts in self._readers(queue) if lane is None or _reads(facts, lane)]
+
+    def unserved(self, queue: str, lane: str | None = None) -> str | None:
+        """Why no executor takes jobs from there, and what to do; None when one does."""
+        if not self.living:
+            return "no worker runs; start one with `fennelq worker`"
+        if self.serving(queue, lane):
+            return None
+        if lane is not None and self.serving(queue):
+            priority = next((name for name, stream in LANES.items() if stream == lane), "normal")
+            return f"no worker takes jobs of {priority} priority from queue {queue!r}; start one without --priority"
+        command = f"start one with `fennelq worker -q {queue}`, or without -q for every queue"
+        return f"no worker serves queue {queue!r}{self._served()}; {command}"
+
+    def too_old_for(self, queue: str) -> list[str]:
+        """Why some of the executors that serve a queue cannot run some of its jobs, in a sentence for each reason."""
+        met: dict[str, int] = {}
+        for _, facts in self._readers(queue):
+            for why in {
+                str(one.get("why")) for one in _dicts(facts.get("too_old_for")) if one.get("queue") == queue
+            }:
+                met[why] = met.get(why, 0) + 1
+        number = len(self.serving(queue))
+        return [
+            f"{count} of {number} executor{'' if number == 1 else 's'} cannot run some of them: {why}"
+            for why, count in sorted(met.items())
+        ]
+
+    def is_first_of_its_host(self, name: str) -> bool:
+        """Whether, of the living executors of a machine, it is this one that speaks for all of them."""
+        host = self.facts[name].get("host")
+        return name == min(
+            (other for other, facts in self.living.items() if facts.get("host") == host), default=name
+        )
+
+    def _lives(self, facts: Facts) -> bool:
+        silent_ms = self._now_ms - number(facts, "beat_ms")
+        longest = max(_SILENT_MS, _SILENT_BEATS * 1000 * number(facts, "interval"))
+        return "died" not in facts and silent_ms < longest
+
+    def _readers(self, queue: str) -> Iterator[tuple[str, Facts]]:
+        """The living executors that take jobs of any priority from a queue; those for the quarantine lane do not."""
+        for name, facts in self.living.items():
+            served = facts.get("every_queue") is True or queue in _list(facts.get("queues"))
+            if served and facts.get("lanes") != [QUARANTINE]:
+                yield name, facts
+
+    def _served(self) -> str:
+        queues = sorted(
+            {str(queue) for facts in self.living.values() for queue in _list(facts.get("queues"))}
+        )
+        shown = ", ".join(queues[:_QUEUES_SHOWN]) + (", …" if len(queues) > _QUEUES_SHOWN else "")
+        return f" (the running ones serve: {shown})" if shown else ""
+
+
+def _reads(facts: Facts, lane: str) -> bool:
+    # Executors that say nothing of lanes read all of them. One that serves the queue has its supervisor start another
+    # for the quarantine lane.
+    return "lanes" not in facts or lane == QUARANTINE or lane in _list(facts["lanes"])
+
+
+def facts_of(raw: bytes) -> Facts:
+    """What an executor has told; nothing when it cannot be read."""
+    try:
+        facts: Any = orjson.loads(raw)
+    except ValueError:
+        return {}
+    return cast("Facts", facts) if isinstance(facts, dict) else {}
+
+
+def number(facts: Facts, name: str) -> float:
+    """A fact that is a number; 0 when it is not there."""
+    value = facts.get(name)
+    return value if isinstance(value, int | float) else 0
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
+
+
+def _dicts(value: object) -> list[Facts]:
+    return [cast("Facts", one) for one in _list(value) if isinstance(one, dict)]

@@ -1,0 +1,124 @@
+"""Why a job has not ended yet: what it waits for, or who runs it.
+
+Each function is a conversation with Redis: it yields commands, is sent their replies (an error is one as well), and
+returns the answer. So code with and without an event loop can hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+from fennelq import clock
+from fennelq.broker.keys import QueueKeys
+from fennelq.broker.verb import Command
+from fennelq.broker.verbs import census, inspect, presence
+from fennelq.executors import Executors
+from fennelq.model.job import JobInfo, Status
+
+A = TypeVar("A")
+
+Conversation = Generator[Sequence[Command[Any]], Sequence[Any], A]
+
+_LATER = ("sched", "retry")
+SHORTEST, LONGEST = 0.05, 0.5
+"""Seconds within which a reason must be found: a timeout is not to become much longer by it."""
+
+
+def within(timeout: float) -> float:
+    """How long somebody who has waited for `timeout` seconds may wait for the reason."""
+    return min(max(timeout / 10, SHORTEST), LONGEST)
+
+
+def known_of(keys: QueueKeys, key: str) -> Conversation[JobInfo | None]:
+    """Everything known about a job, with what it waits for."""
+    (info,) = cast("list[JobInfo | BaseException | None]", (yield [inspect.record(keys, key)]))
+    if isinstance(info, BaseException):
+        raise info
+    if info is None or info.status.ended or info.status is Status.EXECUTING:
+        return info
+    asked: list[Command[Any]] = [census.now(), presence.known_executors(keys.app)]
+    if info.place in _LATER:
+        asked.append(inspect.due(keys, info.place, key))
+    now, told, *due = yield asked
+    if due and isinstance(due[0], int):
+        info = replace(info, due_at=clock.from_ms(due[0]))
+    if isinstance(now, BaseException) or isinstance(told, BaseException):
+        return info  # the user of Redis may not ask, or Redis has just gone: everything else is known
+    return replace(info, waiting_because=_hindrance(info, Executors(told, now), now))
+
+
+def of_timeout(keys: QueueKeys, key: str) -> Conversation[str | None]:
+    """Why somebody who waits for the end of a job has waited in vain, in at most two round trips."""
+    info, now, told = _sure(
+        (yield [inspect.outline(keys, key), census.now(), presence.known_executors(keys.app)])
+    )
+    if info is None or info.status.ended:
+        return None
+    executors = Executors(told, now)
+    if info.status is Status.EXECUTING:
+        return _running(info, executors, now)
+    if info.place in _LATER:
+        (due,) = _sure((yield [inspect.due(keys, info.place, key)]))
+        info = replace(info, due_at=None if due is None else clock.from_ms(due))
+        return _hindrance(info, executors, now) or _later(info, now)
+    if hindrance := _hindrance(info, executors, now):
+        return hindrance
+    lane = _lane(info)
+    length, reading = _sure((yield [inspect.length(keys, lane), census.reading(keys, lane)]))
+    return _queued(info, max(0, length - reading.pending - 1), len(executors.serving(info.queue, lane)))
+
+
+def _sure(replies: Sequence[Any]) -> Sequence[Any]:
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+    return replies
+
+
+def _hindrance(info: JobInfo, executors: Executors, now: int) -> str | None:
+    """What has to be put right before the job can run; None when it will have its turn."""
+    if info.waiting_because is None and info.due_at is not None and info.due_at > clock.from_ms(now):
+        return None
+    return executors.unserved(info.queue, _lane(info)) or info.waiting_because
+
+
+def _lane(info: JobInfo) -> str:
+    place = info.place or ""
+    return place.partition("/")[0] if "/" in place else inspect.lane_of(info.priority)
+
+
+def _running(info: JobInfo, executors: Executors, now: int) -> str:
+    seconds = _ago(info.started_at, now)
+    if info.owner is not None and executors.is_gone(info.owner):
+        return (
+            f"it was started {seconds} ago on {info.owner}, which does not answer any more "
+            f"({executors.state(info.owner)}); another executor takes the job over when its lease has run out"
+        )
+    return f"it has been running for {seconds} on {info.owner}"
+
+
+def _later(info: JobInfo, now: int) -> str:
+    due = "now" if info.due_at is None else f"in {_span((info.due_at - clock.from_ms(now)).total_seconds())}"
+    if info.status is not Status.RETRY or info.error is None:
+        return f"it is scheduled, due {due}"
+    return f"try {info.tries} has failed ({info.error.error_type}: {info.error.message}), the next one is due {due}"
+
+
+def _queued(info: JobInfo, others: int, executors: int) -> str:
+    served = f"{executors} executor{'s serve' if executors != 1 else ' serves'} it"
+    with_others = f" with {others:,} other{'s' if others != 1 else ''}" if others else ""
+    return f"it waits in queue {info.queue!r}{with_others}; {served}"
+
+
+def _ago(moment: datetime | None, now: int) -> str:
+    return _span(0.0 if moment is None else (clock.from_ms(now) - moment).total_seconds())
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

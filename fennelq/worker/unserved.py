@@ -1,0 +1,56 @@
+"""Queues in which jobs wait although no worker serves them: an operator should know, once a minute."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fennelq import clock, log
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import STREAMS, queue_keys
+from fennelq.broker.verb import Command
+from fennelq.broker.verbs import census, inspect
+from fennelq.executors import Executors
+
+_logger = log.get("fennelq.worker")
+
+_QUIET_FOR = 60.0
+_PATIENCE = 10.0
+"""Seconds without a worker that a restart may take."""
+_MOST_QUEUES = 10
+
+
+class UnservedQueues:
+    """Warns of them. Of the executors of a machine, one does."""
+
+    def __init__(self, app: str, executor: str, broker: Broker) -> None:
+        self._app, self._executor, self._broker = app, executor, broker
+        self._since: dict[str, float] = {}
+        self._quiet_until = 0.0
+
+    async def look(self, known: set[str], executors: Executors, now_ms: int) -> None:
+        """Look whether jobs wait in those of the known queues that no executor has served for a while."""
+        now = clock.monotonic()
+        self._since = {
+            queue: self._since.get(queue, now) for queue in sorted(known) if not executors.serving(queue)
+        }
+        lasting = [queue for queue, since in self._since.items() if now - since >= _PATIENCE]
+        if not lasting or now < self._quiet_until or not executors.is_first_of_its_host(self._executor):
+            return
+        self._quiet_until = now + _QUIET_FOR
+        counts = await asyncio.gather(*(self._waiting(queue, now_ms) for queue in lasting[:_MOST_QUEUES]))
+        found = {queue: count for queue, count in zip(lasting, counts, strict=False) if count}
+        if found:
+            _logger.warning(
+                "queues_unserved",
+                waiting=", ".join(f"{queue}: {count:,}" for queue, count in found.items()),
+                why="jobs wait in these queues, and no worker serves them",
+                how=f"start a worker with -q {','.join(found)}, or one without -q, which serves every queue",
+            )
+
+    async def _waiting(self, queue: str, now_ms: int) -> int:
+        """How many jobs wait there: ready, or due. A queue that cannot be looked at counts as empty."""
+        keys = queue_keys(self._app, queue)
+        asked: list[Command[int]] = [inspect.length(keys, lane) for lane in STREAMS]
+        asked += [census.overdue(keys, place, now_ms) for place in ("sched", "retry")]
+        replies = await asyncio.gather(*map(self._broker.ask, asked), return_exceptions=True)
+        return sum(reply for reply in replies if isinstance(reply, int))
