@@ -12,7 +12,7 @@ DOCS: Final = ROOT / "docs"
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOTE = re.compile(r"<!-- (.*?) -->\n+\Z")
-_FILE = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
+_FILE = re.compile(r"# ([\w/]+\.(?:py|toml))(, at its end)?\n")
 _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -33,6 +33,12 @@ class Block(NamedTuple):
         """The file it is, when its first line is a comment with the name of one."""
         found = _FILE.match(self.text)
         return found[1] if found else None
+
+    @property
+    def is_added(self) -> bool:
+        """Whether it goes to the end of that file, which exists: `# shop/settings.py, at its end`."""
+        found = _FILE.match(self.text)
+        return bool(found and found[2])
 
     @property
     def place(self) -> str:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+from fennelq.broker.keys import KEY_KINDS
 from tests.docs.pages import DOCS, ROOT, anchors_of, every_page
 
 ARROWS = sorted(path.stem for path in (ROOT / "fennelq/broker/lua").glob("*.lua"))
@@ -30,3 +31,14 @@ def test_every_decision_says_its_context_and_what_was_given_up() -> None:
 def test_no_page_names_a_path_of_somebodys_machine() -> None:
     private = re.compile(r"/(?:home|root|tmp|Users)/")
     assert [page.name for page in every_page() if private.search(page.read_text("utf-8"))] == []
+
+
+def test_the_reference_lists_every_key_once() -> None:
+    """By its whole name: `fq:{<app>}:queues` and `{app} queues` would be the same key."""
+    text = (DOCS / "reference/keys.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[^|]+`) \| (?:hash|stream|zset|list|string|set) \|", text, re.MULTILINE)
+    names = [name.strip(" `") for row in rows for name in row.split(", ")]
+    short = [re.sub(r"^(fq:\{<app>\}:|\{app\} )", "", name) for name in names]
+    assert sorted(short) == sorted({*short})
+    assert "fq:{<app>}:queues" in names
+    assert len(names) == sum(len(kind.pattern.split(", ")) for kind in KEY_KINDS)
