@@ -19,7 +19,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("-i", action="store_true")
     parser.add_argument("-X", dest="method")
     parser.add_argument("-H", dest="headers", action="append", default=[])
-    parser.add_argument("-d", dest="data")
+    parser.add_argument("-d", dest="data", action="append", default=[])
     return parser.parse_args()
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     """Print the answer, whatever its status."""
     said = parsed()
     url = said.url if "://" in said.url else f"http://{said.url}"
-    data = said.data.encode() if said.data is not None else None
+    data = "&".join(said.data).encode() if said.data else None
     headers = dict(header.split(": ", 1) for header in said.headers)
     request = urllib.request.Request(url, data, headers, method=said.method)
     try:
