@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ from tests.kit.ports import HOST, Port
 from tests.kit.spawn import Process
 from tests.kit.waiting import Deadline, eventually
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 30.0
 PREPARED: Final = ("pip", "mkdir", "cd", "git", "make", "source", ".", "sudo")
 """Commands that put a machine into the state which this one is in."""
 SERVERS: Final = {
@@ -35,11 +36,13 @@ SERVERS: Final = {
     "gunicorn": ("gunicorn", "--bind={host}:{port}"),
 }
 """Web servers: the module, and how it is told a port that is free here."""
+QUESTIONS: Final = ("queue list", "job show", "dlq list", "dlq show")
 UNSET: Final = ("KUBERNETES_SERVICE_HOST", "DYNO", "INVOCATION_ID", "ECS_CONTAINER_METADATA_URI_V4")
 """What would make fennelq believe that it was deployed."""
 WEB_PORT: Final = "localhost:8000"
 """Where a page says that its web server listens."""
 
+_VARIABLE = re.compile(r"[A-Z_]+=")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VARIES = re.compile(r"[0-9a-f]{20,}|\d+(?:[.,]\d+)*")
 
@@ -89,7 +92,7 @@ class Terminal:
     def obey(self, block: Block) -> None:
         """Type the commands of a block, and look at what they print."""
         for command, shown in steps_of(block.text):
-            words = shlex.split(command)
+            variables, words = parted(shlex.split(command))
             if words[0] in PREPARED or words[1:3] == ["-m", "venv"]:
                 continue
             if words[:2] == ["fennelq", "worker"] and not {"--burst", "--help"} & {*words}:
@@ -99,7 +102,7 @@ class Terminal:
                 self._serve(words)
                 self._expect_of("web", block, shown)
             else:
-                printed = self._printed_by(words, shown)
+                printed = self._printed_by(words, shown, variables)
                 assert matches(shown, printed), f"{block.place}: {command!r} printed\n{printed[:4000]}"
 
     def expect_of_worker(self, block: Block, shown: str) -> None:
@@ -157,22 +160,21 @@ class Terminal:
             fine = code == 0 or (name == "web" and code == -signal.SIGINT)
             assert fine, f"the {name} ended with {code}\n{process.text}"
 
-    def _printed_by(self, words: list[str], shown: str) -> str:
-        """What a command prints. A question over HTTP is asked again until the answer is there, as people do."""
+    def _printed_by(self, words: list[str], shown: str, variables: Mapping[str, str]) -> str:
+        """What a command prints. A question is asked again until the answer is there, as people do."""
         deadline = Deadline(PATIENCE)
         while True:
-            printed = self._run(words)
-            again = words[0] == "curl" and not {"-d", "-X"} & {*words}
-            if not again or matches(shown, printed) or deadline.passed:
+            printed = self._run(words, variables)
+            if matches(shown, printed) or not asks(words) or deadline.passed:
                 return printed
 
-    def _run(self, words: list[str]) -> str:
+    def _run(self, words: list[str], variables: Mapping[str, str]) -> str:
         ours, theirs = pty.openpty()
         try:
             with subprocess.Popen(
                 program(self._to_the_port(words)),
                 cwd=self._folder,
-                env=os.environ | self._environment(),
+                env=os.environ | self._environment() | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=theirs,
@@ -248,6 +250,20 @@ def listens(port: Port) -> bool:
         return caller.connect_ex((HOST, port.number)) == 0
 
 
+def parted(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that are set for a command, `NAME=value` in front of it, and the command."""
+    command = [*dropwhile(_VARIABLE.match, words)]
+    pairs = (word.split("=", 1) for word in words[: len(words) - len(command)])
+    return {name: value for name, value in pairs}, command
+
+
+def asks(words: list[str]) -> bool:
+    """Whether a command only looks, so that it may be repeated."""
+    if words[0] == "curl":
+        return not {"-d", "-X"} & {*words}
+    return words[0] == "fennelq" and " ".join(words[1:3]) in QUESTIONS or words[1:] == ["info"]
+
+
 def program(words: list[str]) -> list[str]:
     """What to start: this interpreter, and with it what pip has installed beside it."""
     if words[0] == "fennelq":
@@ -290,8 +306,11 @@ def steps_of(text: str) -> list[tuple[str, str]]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether all of it was printed and nothing else: numbers and ids may differ, … stands for anything."""
-    return pattern_of(shown).fullmatch(levelled(printed)) is not None
+    """Whether all of it was printed and nothing else: numbers and ids may differ, … stands for anything, and a line of
+    it for any lines or none."""
+    lines = levelled(shown).splitlines()
+    pattern = "".join("(?:.*\n)*?" if line == "…" else f"{pattern_of(line).pattern}\n" for line in lines)
+    return re.fullmatch(pattern, levelled(printed) + "\n" if printed.strip() else "") is not None
 
 
 def contains(shown: str, printed: str) -> bool:
@@ -302,8 +321,7 @@ def contains(shown: str, printed: str) -> bool:
 
 
 def pattern_of(shown: str) -> re.Pattern[str]:
-    escaped = re.escape(levelled(shown)).replace("…", "(?:.|\n)*?")
-    return re.compile(escaped)
+    return re.compile(re.escape(levelled(shown)).replace("…", ".*?"))
 
 
 def levelled(text: str) -> str:
