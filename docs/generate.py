@@ -132,8 +132,9 @@ def keys_page() -> str:
     return f"""# Keys in Redis
 
 The names of all keys of a queue begin with `{prefix}`, which the table leaves out. So they share one hash tag, and
-each step of a job is one script on one slot. Keys that begin with `{app_prefix}` belong to the app. How the keys relate is
-described in [Redis data](../concepts/redis-data.md), and when they end in [lifetimes](../concepts/lifetimes.md).
+each step of a job is one script on one slot. Keys that begin with `{app_prefix}` belong to the app.
+[Redis data](../concepts/redis-data.md) describes how the keys relate, [lifetimes](../concepts/lifetimes.md) when
+they end.
 
 {lifetimes_table()}
 

@@ -7,7 +7,7 @@ Try it without installing a Redis (web app and worker meet at a private server):
     uvicorn examples.webapp.main:web                  # in a second terminal
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ from fennelq import (
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     async with app:  # closes the connections to Redis when the web server stops
         yield
 

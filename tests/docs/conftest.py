@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import Block, blocks_of
+from tests.docs.prompt import compiled
 from tests.docs.terminal import UNSET, Terminal
 
 SAID_BY_WORKER = "the worker says"
@@ -25,9 +26,14 @@ class Reader:
         for block in (block for page in pages for block in blocks_of(page)):
             self._obey(block)
 
+    @property
+    def worker_log(self) -> str:
+        """What the worker has printed so far."""
+        return self._terminal.worker_log
+
     def _obey(self, block: Block) -> None:
         if block.language == "python":
-            compile_it(block)
+            compiled(block.text, str(block.page), block.line)  # also what is not run must be Python
         if block.note.startswith(NOT_RUN):
             return
         if block.note == SAID_BY_WORKER:
@@ -38,13 +44,6 @@ class Reader:
             self._terminal.execute(block)
         elif block.language == "console":
             self._terminal.obey(block)
-
-
-def compile_it(block: Block) -> None:
-    """A block that is not run must be Python all the same."""
-    from tests.docs.prompt import compiled
-
-    compiled(block.text, str(block.page), block.line)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +67,7 @@ def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
     )
 
 
-def readers(outputs: Path, terminal: Terminal) -> Iterable[Reader]:
+def readers(outputs: Path, terminal: Terminal) -> Iterator[Reader]:
     yield Reader(terminal)
     terminal.close()
 

@@ -11,9 +11,9 @@ import ast
 import asyncio
 import inspect
 import json
-import os
 import sys
 import traceback
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -34,7 +34,7 @@ def execute(code: CodeType, names: dict[str, Any], loop: asyncio.AbstractEventLo
 
 def main() -> None:
     """Answer each request until stdin ends."""
-    sys.path.insert(0, os.getcwd())  # as an interpreter that is started in this folder has it
+    sys.path.insert(0, str(Path.cwd()))  # as an interpreter that is started in this folder has it
     names: dict[str, Any] = {"__name__": "__main__"}
     loop = asyncio.new_event_loop()
     for request in map(json.loads, sys.stdin):

@@ -87,7 +87,7 @@ class Terminal:
         if self._prompt is None:
             self._prompt = Prompt(self._folder, self._environment())
         error = self._prompt.enter(block)
-        assert error is None, f"{block.place} raised\n{error}\nThe worker printed\n{self._worker_text()}"
+        assert error is None, f"{block.place} raised\n{error}\nThe worker printed\n{self.worker_log}"
 
     def obey(self, block: Block) -> None:
         """Type the commands of a block, and look at what they print."""
@@ -129,7 +129,9 @@ class Terminal:
         self._start("worker", program(words))
         worker = self._beside["worker"]
         # It handles signals before it has its first executor.
-        eventually(lambda: executors(worker) or ended(worker), within=PATIENCE, what="the worker has executors")
+        eventually(
+            lambda: executors(worker) or ended(worker), within=PATIENCE, what="the worker has executors"
+        )
 
     def _serve(self, words: list[str]) -> None:
         self._port = self._port or Port()
@@ -174,7 +176,7 @@ class Terminal:
             with subprocess.Popen(
                 program(self._to_the_port(words)),
                 cwd=self._folder,
-                env=os.environ | self._environment() | variables,
+                env=os.environ | self._environment() | dict(variables),
                 stdin=subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=theirs,
@@ -190,7 +192,9 @@ class Terminal:
             return words
         return [word.replace(WEB_PORT, f"{HOST}:{self._port.number}") for word in words]
 
-    def _worker_text(self) -> str:
+    @property
+    def worker_log(self) -> str:
+        """What the worker has printed so far."""
         worker = self._beside.get("worker")
         return worker.text if worker else "nothing: there is none"
 
@@ -254,14 +258,14 @@ def parted(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """The variables that are set for a command, `NAME=value` in front of it, and the command."""
     command = [*dropwhile(_VARIABLE.match, words)]
     pairs = (word.split("=", 1) for word in words[: len(words) - len(command)])
-    return {name: value for name, value in pairs}, command
+    return dict(pairs), command
 
 
 def asks(words: list[str]) -> bool:
     """Whether a command only looks, so that it may be repeated."""
     if words[0] == "curl":
         return not {"-d", "-X"} & {*words}
-    return words[0] == "fennelq" and " ".join(words[1:3]) in QUESTIONS or words[1:] == ["info"]
+    return (words[0] == "fennelq" and " ".join(words[1:3]) in QUESTIONS) or words[1:] == ["info"]
 
 
 def program(words: list[str]) -> list[str]:
@@ -309,19 +313,20 @@ def matches(shown: str, printed: str) -> bool:
     """Whether all of it was printed and nothing else: numbers and ids may differ, … stands for anything, and a line of
     it for any lines or none."""
     lines = levelled(shown).splitlines()
-    pattern = "".join("(?:.*\n)*?" if line == "…" else f"{pattern_of(line).pattern}\n" for line in lines)
+    pattern = "".join("(?:.*\n)*?" if line == "…" else f"{pattern_of(line)}\n" for line in lines)
     return re.fullmatch(pattern, levelled(printed) + "\n" if printed.strip() else "") is not None
 
 
 def contains(shown: str, printed: str) -> bool:
     """Whether these lines were printed, perhaps with others between them."""
     lines = iter(levelled(printed).splitlines())
-    wanted = [pattern_of(line) for line in shown.splitlines() if line.strip()]
+    wanted = [re.compile(pattern_of(line)) for line in levelled(shown).splitlines() if line]
     return all(any(pattern.fullmatch(line) for line in lines) for pattern in wanted)
 
 
-def pattern_of(shown: str) -> re.Pattern[str]:
-    return re.compile(re.escape(levelled(shown)).replace("…", ".*?"))
+def pattern_of(line: str) -> str:
+    """Of a line that has been levelled."""
+    return re.escape(line).replace("…", ".*?")
 
 
 def levelled(text: str) -> str:

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
@@ -22,7 +23,7 @@ class Reply(NamedTuple):
     """What a web server answered."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: HTTPMessage
     json: Any
 
 
@@ -53,13 +54,13 @@ class Web:
 
     def _ask(self, request: urllib.request.Request) -> Reply:
         try:
-            answer = urllib.request.urlopen(request, timeout=60)
+            answer = cast("HTTPResponse", urllib.request.urlopen(request, timeout=60))
         except urllib.error.HTTPError as refusal:
-            answer = refusal
+            answer = cast("HTTPResponse", refusal)
         with answer:
             body = answer.read()
         read = json.loads(body) if "json" in answer.headers.get("Content-Type", "") else body.decode()
-        return Reply(cast("int", answer.status), answer.headers, read)
+        return Reply(answer.status, answer.headers, read)
 
 
 Serve = Callable[..., Web]
@@ -70,9 +71,7 @@ def serve(spawn: Spawner) -> Iterator[Serve]:
     """`serve("uvicorn", "main:web")`: started on a free port, and listening when this returns."""
     ports: list[Port] = []
 
-    def start(
-        server: str, *arguments: str, environment: Mapping[str, str], directory: Path = PROJECT
-    ) -> Web:
+    def start(server: str, *arguments: str, environment: Mapping[str, str], directory: Path = PROJECT) -> Web:
         ports.append(port := Port())
         where = {"uvicorn": ("--port", f"{port.number}"), "gunicorn": ("--bind", f"{HOST}:{port.number}")}
         process = spawn(server, *arguments, *where[server], environment=environment, directory=directory)

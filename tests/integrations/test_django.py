@@ -62,7 +62,9 @@ class Shop:
     def __init__(self, folder: Path, redis_url: str, spawn: Spawner) -> None:
         self.folder, self._spawn = folder, spawn
         self.environment = {"FENNELQ_REDIS_URL": redis_url, "FENNELQ_LOG_FORMAT": "json"}
-        shutil.copytree(PROJECT / "examples/django", folder, ignore=shutil.ignore_patterns("db.sqlite3", ".*"))
+        shutil.copytree(
+            PROJECT / "examples/django", folder, ignore=shutil.ignore_patterns("db.sqlite3", ".*")
+        )
         self.manage("migrate", "--verbosity=0")
 
     def manage(self, *words: str) -> str:
@@ -111,7 +113,9 @@ def test_under_gunicorn_every_order_is_confirmed_once_and_every_price_is_right(
     shop: Shop, serve: Serve, flags: tuple[str, ...]
 ) -> None:
     worker = shop.work()
-    web = serve("gunicorn", "shop.wsgi", "-w", "2", *flags, environment=shop.environment, directory=shop.folder)
+    web = serve(
+        "gunicorn", "shop.wsgi", "-w", "2", *flags, environment=shop.environment, directory=shop.folder
+    )
 
     def order(number: int) -> int:
         reply = web.post_form("/orders", item="tea", email=f"{number}@example.org")
@@ -128,7 +132,9 @@ def test_under_gunicorn_every_order_is_confirmed_once_and_every_price_is_right(
         assert [*prices] == [*PRICES.items()] * 12
     assert sorted(numbers) == [*range(1, 25)]
     eventually(lambda: all(is_confirmed(web, number) for number in numbers), within=30)
-    mails = sorted(int(line.split()[1].partition("@")[0]) for line in worker.text.splitlines() if "To: " in line)
+    mails = sorted(
+        int(line.split()[1].partition("@")[0]) for line in worker.text.splitlines() if "To: " in line
+    )
     assert mails == [*range(24)]
 
 
@@ -220,5 +226,3 @@ def test_the_suite_of_the_project_passes_and_sends_nothing_to_its_redis(shop: Sh
     assert printed.rstrip().splitlines()[-2:] == ["OK", "Destroying test database for alias 'default'..."]
     with server.client() as client:
         assert client.dbsize() == 0
-
-
