@@ -112,23 +112,29 @@ def default_of(value: object) -> str:
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+OF_THE_APP: Final = "{app} "
+"""How KEY_KINDS marks keys that belong to no queue."""
+
 
 def every_key() -> Iterator[keys.KeyKind]:
-    """The kinds of keys of a queue, then those of an app."""
-    yield from keys.KEY_KINDS
-    queues, executors = keys.queues_key("<app>"), keys.executors_key("<app>")
-    yield keys.KeyKind(queues, "set", "the queues that have been used", "`delay()`, executors", "never", True)
-    yield keys.KeyKind(executors, "hash", "facts about executors, for people", "executors", "executors", True)
+    """The kinds of keys of a queue, then those of an app, each by its whole name: `fq:{<app>}:queues`."""
+    prefix = keys.AppKeys("<app>").prefix
+    of_the_app = [kind for kind in keys.KEY_KINDS if kind.pattern.startswith(OF_THE_APP)]
+    yield from (kind for kind in keys.KEY_KINDS if kind not in of_the_app)
+    for kind in of_the_app:
+        yield kind._replace(pattern=prefix + kind.pattern.removeprefix(OF_THE_APP))
 
 
 def keys_page() -> str:
     """Every key, and every field of a record."""
     prefix = keys.queue_keys("<app>", "<queue>").prefix
+    app_prefix = keys.AppKeys("<app>").prefix
     return f"""# Keys in Redis
 
-All keys of a queue begin with `{prefix}` and so share one hash tag: everything that is said about
-a job is one script on one slot. How they relate is told in [Redis data](../concepts/redis-data.md), who ends
-them in [lifetimes](../concepts/lifetimes.md).
+The names of all keys of a queue begin with `{prefix}`, which the table leaves out. So they share one hash tag, and
+each step of a job is one script on one slot. Keys that begin with `{app_prefix}` belong to the app.
+[Redis data](../concepts/redis-data.md) describes how the keys relate, [lifetimes](../concepts/lifetimes.md) when
+they end.
 
 {lifetimes_table()}
 

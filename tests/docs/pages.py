@@ -11,8 +11,10 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 
 _FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_STAGE = re.compile(r"^<!-- stage: python\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
+"""What the page's reader does not do, but what has happened when they turn to the page: a queue is damaged."""
 _NOTE = re.compile(r"<!-- (.*?) -->\n+\Z")
-_FILE = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
+_FILE = re.compile(r"# ([\w/]+\.(?:py|toml))(, at its end)?\n")
 _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -35,6 +37,12 @@ class Block(NamedTuple):
         return found[1] if found else None
 
     @property
+    def is_added(self) -> bool:
+        """Whether it goes to the end of that file, which exists: `# shop/settings.py, at its end`."""
+        found = _FILE.match(self.text)
+        return bool(found and found[2])
+
+    @property
     def place(self) -> str:
         """Where it stands, for messages."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -49,13 +57,14 @@ def every_page() -> list[Path]:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """The code blocks of a page, in order."""
+    """The code blocks of a page, in order, and what sets the stage for them."""
     text = page.read_text("utf-8")
-    for found in _FENCE.finditer(text):
-        before = text[: found.start()]
+    found = [*_FENCE.finditer(text), *_STAGE.finditer(text)]
+    for one in sorted(found, key=lambda one: one.start()):
+        before = text[: one.start()]
         note = _NOTE.search(before)
-        line = before.count("\n") + 2
-        yield Block(page, line, found[1], found[2], note[1] if note else "")
+        language, code = one.groups() if one.re is _FENCE else ("python", one[1])
+        yield Block(page, before.count("\n") + 2, language, code, note[1] if note else "")
 
 
 def prose_of(page: Path) -> str:

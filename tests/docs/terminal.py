@@ -1,86 +1,182 @@
-"""A terminal for what a page tells its reader to type: commands run as shown and must print what is shown."""
+"""What a reader has before them: a folder, a terminal, an interpreter that is left open, and a worker beside.
+
+The worker, and the web server where a page starts one, are processes of their own. Commands run as shown and must
+print what is shown.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import select
 import shlex
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from tests.docs.pages import ROOT, Block
+from tests.kit.ports import HOST, Port
 from tests.kit.spawn import Process
-from tests.kit.waiting import eventually
+from tests.kit.waiting import Deadline, eventually
 
 PATIENCE: Final = 30.0
-PREPARED: Final = ("pip", "mkdir", "cd", "git", "make")
+PREPARED: Final = ("pip", "mkdir", "cd", "git", "make", "source", ".", "sudo")
 """Commands that put a machine into the state which this one is in."""
+SERVERS: Final = {
+    "uvicorn": ("uvicorn", "--host={host}", "--port={port}"),
+    "gunicorn": ("gunicorn", "--bind={host}:{port}"),
+}
+"""Web servers: the module, and how it is told a port that is free here."""
+QUESTIONS: Final = ("queue list", "job show", "dlq list", "dlq show")
 UNSET: Final = ("KUBERNETES_SERVICE_HOST", "DYNO", "INVOCATION_ID", "ECS_CONTAINER_METADATA_URI_V4")
 """What would make fennelq believe that it was deployed."""
+WEB_PORT: Final = "localhost:8000"
+"""Where a page says that its web server listens."""
 
+_VARIABLE = re.compile(r"[A-Z_]+=")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VARIES = re.compile(r"[0-9a-f]{20,}|\d+(?:[.,]\d+)*")
 
 
 class Terminal:
-    """Runs the console blocks of pages in one folder, one after the other, with at most one worker beside."""
+    """Types what pages show, in one folder, one thing after the other.
 
-    def __init__(self, folder: Path, outputs: Path) -> None:
-        self._folder, self._outputs = folder, outputs
-        self._worker: Process | None = None
-        self._workers = 0
+    `serves` says whether a worker is started as soon as there is an app: for pages that show none being started.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        outputs: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        serves: bool = False,
+    ) -> None:
+        self._folder, self._outputs, self._serves = folder, outputs, serves
+        self._extra = dict(environment or {})
+        self._beside: dict[str, Process] = {}
+        self._prompt: Prompt | None = None
+        self._port: Port | None = None
+        self._started = 0
+
+    def write(self, block: Block) -> None:
+        """Save a block as the file that it names."""
+        assert block.file is not None
+        path = self._folder / block.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if block.is_added:
+            assert path.is_file(), f"{block.place}: there is no {block.file} to add this to"
+            path.write_text(path.read_text("utf-8") + "\n" + block.text, "utf-8")
+        else:
+            path.write_text(block.text, "utf-8")
+        if self._serves and "App(" in block.text and "worker" not in self._beside:
+            app = block.file.removesuffix(".py").replace("/", ".")
+            self._work(["fennelq", "worker", "-A", f"{app}:app", "-p", "1"])
+
+    def execute(self, block: Block) -> None:
+        """Enter a block of Python into the open interpreter."""
+        if self._prompt is None:
+            self._prompt = Prompt(self._folder, self._environment())
+        error = self._prompt.enter(block)
+        assert error is None, f"{block.place} raised\n{error}\nThe worker printed\n{self.worker_log}"
 
     def obey(self, block: Block) -> None:
         """Type the commands of a block, and look at what they print."""
         for command, shown in steps_of(block.text):
-            words = shlex.split(command)
-            if words[0] in PREPARED:
+            variables, words = parted(shlex.split(command))
+            if words[0] in PREPARED or words[1:3] == ["-m", "venv"]:
                 continue
-            if words[:2] == ["fennelq", "worker"] and "--burst" not in words:
+            if words[:2] == ["fennelq", "worker"] and not {"--burst", "--help"} & {*words}:
                 self._work(words)
                 self.expect_of_worker(block, shown)
+            elif words[0] in SERVERS:
+                self._serve(words)
+                self._expect_of("web", block, shown)
             else:
-                printed = self._run(words)
-                assert matches(shown, printed), f"{block.place}: {command!r} printed\n{printed}"
+                printed = self._printed_by(words, shown, variables)
+                assert matches(shown, printed), f"{block.place}: {command!r} printed\n{printed[:4000]}"
 
     def expect_of_worker(self, block: Block, shown: str) -> None:
         """Wait until the worker has printed these lines, in this order, perhaps among others."""
-        worker = self._worker
-        assert worker is not None, f"{block.place}: no worker runs"
-        wanted = f"the worker printed what {block.place} shows"
-        eventually(lambda: contains(shown, worker.text) or ended(worker), within=PATIENCE, what=wanted)
-        assert contains(shown, worker.text), f"{wanted}, but\n{worker.text}"
+        self._expect_of("worker", block, shown)
 
     def close(self) -> None:
-        """Press Ctrl-C where a worker runs."""
-        if self._worker is not None:
-            self._worker.interrupt()
-            code = self._worker.returncode(PATIENCE)
-            self._worker.close()
-            assert code == 0, self._worker.text
-            self._worker = None
+        """Close the interpreter, and press Ctrl-C where a server or a worker runs."""
+        if self._prompt is not None:
+            self._prompt.close()
+        for name in [*self._beside]:
+            self._end(name)
+        if self._port is not None:
+            self._port.release()
+
+    def _expect_of(self, name: str, block: Block, shown: str) -> None:
+        process = self._beside.get(name)
+        assert process is not None, f"{block.place}: no {name} runs"
+        wanted = f"the {name} printed what {block.place} shows"
+        eventually(lambda: contains(shown, process.text) or ended(process), within=PATIENCE, what=wanted)
+        assert contains(shown, process.text), f"{wanted}, but\n{process.text}"
 
     def _work(self, words: list[str]) -> None:
-        self.close()
-        self._workers += 1
-        self._worker = Process(
-            *program(words),
-            output=self._outputs / f"worker-{self._workers}.log",
+        self._start("worker", program(words))
+        worker = self._beside["worker"]
+        # It handles signals before it has its first executor.
+        eventually(
+            lambda: executors(worker) or ended(worker), within=PATIENCE, what="the worker has executors"
+        )
+
+    def _serve(self, words: list[str]) -> None:
+        self._port = self._port or Port()
+        module, *flags = SERVERS[words[0]]
+        told = [flag.format(host=HOST, port=self._port.number) for flag in flags]
+        self._start("web", [sys.executable, "-m", module, *words[1:], *told])
+        web, port = self._beside["web"], self._port
+        eventually(lambda: listens(port) or ended(web), within=PATIENCE, what="the web server listens")
+        assert web.running, web.text
+
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        self._end(name)
+        self._started += 1
+        self._beside[name] = Process(
+            *command,
+            output=self._outputs / f"{name}-{self._started}.log",
             environment=self._environment() | {"FENNELQ_LOG_FORMAT": "console"},
             directory=self._folder,
         )
 
-    def _run(self, words: list[str]) -> str:
+    def _end(self, name: str) -> None:
+        process = self._beside.pop(name, None)
+        if process is not None:
+            process.interrupt()
+            code = process.returncode(PATIENCE)
+            process.close()
+            # uvicorn cleans up and then ends by the signal.
+            fine = code == 0 or (name == "web" and code == -signal.SIGINT)
+            assert fine, f"the {name} ended with {code}\n{process.text}"
+
+    def _printed_by(self, words: list[str], shown: str, variables: Mapping[str, str]) -> str:
+        """What a command prints. A question is asked again until the answer is there, as people do."""
+        deadline = Deadline(PATIENCE)
+        while True:
+            printed = self._run(words, variables)
+            if matches(shown, printed) or not asks(words) or deadline.passed:
+                return printed
+
+    def _run(self, words: list[str], variables: Mapping[str, str]) -> str:
         ours, theirs = pty.openpty()
         try:
             with subprocess.Popen(
-                program(words),
+                program(self._to_the_port(words)),
                 cwd=self._folder,
-                env=os.environ | self._environment(),
+                env=os.environ | self._environment() | dict(variables),
                 stdin=subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=theirs,
@@ -91,20 +187,96 @@ class Terminal:
         finally:
             os.close(ours)
 
+    def _to_the_port(self, words: list[str]) -> list[str]:
+        if self._port is None:
+            return words
+        return [word.replace(WEB_PORT, f"{HOST}:{self._port.number}") for word in words]
+
+    @property
+    def worker_log(self) -> str:
+        """What the worker has printed so far."""
+        worker = self._beside.get("worker")
+        return worker.text if worker else "nothing: there is none"
+
     def _environment(self) -> dict[str, str]:
-        return {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        ours = {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        return ours | self._extra
 
 
-def ended(worker: Process) -> bool:
+class Prompt:
+    """An interpreter that is left open in a folder: see `tests.docs.prompt`."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.docs.prompt"],
+            cwd=folder,
+            env=os.environ | dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def enter(self, block: Block) -> str | None:
+        """Run a block; the traceback when it raises."""
+        typed, answers = self._process.stdin, self._process.stdout
+        assert typed is not None
+        assert answers is not None
+        request = {"code": block.text, "page": str(block.page), "line": block.line}
+        typed.write(json.dumps(request) + "\n")
+        typed.flush()
+        answer = answers.readline()
+        assert answer, f"{block.place} ended the interpreter"
+        error: str | None = json.loads(answer)["error"]
+        return error
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def ended(process: Process) -> bool:
     """Whether there is nothing to wait for any more."""
-    return not worker.running
+    return not process.running
+
+
+def executors(worker: Process) -> list[psutil.Process]:
+    """The executor processes of a worker."""
+    try:
+        children = psutil.Process(worker.pid).children()
+        return [child for child in children if "fennelq.worker.process" in child.cmdline()]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def listens(port: Port) -> bool:
+    """Whether a connection to this port is accepted."""
+    with socket.socket() as caller:
+        return caller.connect_ex((HOST, port.number)) == 0
+
+
+def parted(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that are set for a command, `NAME=value` in front of it, and the command."""
+    command = [*dropwhile(_VARIABLE.match, words)]
+    pairs = (word.split("=", 1) for word in words[: len(words) - len(command)])
+    return dict(pairs), command
+
+
+def asks(words: list[str]) -> bool:
+    """Whether a command only looks, so that it may be repeated."""
+    if words[0] == "curl":
+        return not {"-d", "-X"} & {*words}
+    return (words[0] == "fennelq" and " ".join(words[1:3]) in QUESTIONS) or words[1:] == ["info"]
 
 
 def program(words: list[str]) -> list[str]:
-    """What to start: this interpreter, and fennelq with it."""
+    """What to start: this interpreter, and with it what pip has installed beside it."""
     if words[0] == "fennelq":
         return [sys.executable, "-m", *words]
-    assert words[0] == "python", words
+    if words[0] == "django-admin":
+        return [sys.executable, "-m", "django", *words[1:]]
+    if words[0] == "curl":
+        return [sys.executable, "-m", "tests.docs.curl", *words[1:]]
+    assert words[0] in ("python", "python3"), words
     return [sys.executable, *words[1:]]
 
 
@@ -131,27 +303,30 @@ def plain(text: str) -> str:
 
 
 def steps_of(text: str) -> list[tuple[str, str]]:
-    """Each command after a `$ `, and what is shown below it."""
-    parts = re.split(r"^\$ (.+)\n?", text, flags=re.MULTILINE)
+    """Each command after a `$ `, which a backslash continues, and what is shown below it."""
+    parts = re.split(r"^\$ ((?:.*\\\n)*.+)\n?", text, flags=re.MULTILINE)
     assert not parts[0].strip(), text
-    return [*zip(parts[1::2], parts[2::2], strict=True)]
+    return [*zip((one.replace("\\\n", " ") for one in parts[1::2]), parts[2::2], strict=True)]
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether all of it was printed and nothing else: numbers and ids may differ, … stands for anything."""
-    return pattern_of(shown).fullmatch(levelled(printed)) is not None
+    """Whether all of it was printed and nothing else: numbers and ids may differ, … stands for anything, and a line of
+    it for any lines or none."""
+    lines = levelled(shown).splitlines()
+    pattern = "".join("(?:.*\n)*?" if line == "…" else f"{pattern_of(line)}\n" for line in lines)
+    return re.fullmatch(pattern, levelled(printed) + "\n" if printed.strip() else "") is not None
 
 
 def contains(shown: str, printed: str) -> bool:
     """Whether these lines were printed, perhaps with others between them."""
     lines = iter(levelled(printed).splitlines())
-    wanted = [pattern_of(line) for line in shown.splitlines() if line.strip()]
+    wanted = [re.compile(pattern_of(line)) for line in levelled(shown).splitlines() if line]
     return all(any(pattern.fullmatch(line) for line in lines) for pattern in wanted)
 
 
-def pattern_of(shown: str) -> re.Pattern[str]:
-    escaped = re.escape(levelled(shown)).replace("…", "(?:.|\n)*?")
-    return re.compile(escaped)
+def pattern_of(line: str) -> str:
+    """Of a line that has been levelled."""
+    return re.escape(line).replace("…", ".*?")
 
 
 def levelled(text: str) -> str:

@@ -1,0 +1,43 @@
+# orders/tests.py
+from unittest import mock
+
+from django.core import mail
+from django.test import TestCase, TransactionTestCase
+
+from fennelq import Status
+from orders.models import Order
+from orders.tasks import confirm
+
+TEA = {"item": "tea", "email": "ann@example.org"}
+
+
+class TheTask(TestCase):
+    """Called like a function: no queue, no worker, no Redis."""
+
+    def test_the_customer_gets_one_mail_however_often_it_runs(self) -> None:
+        order = Order.objects.create(**TEA)
+        confirm(order.pk)
+        confirm(order.pk)
+        self.assertEqual([message.to for message in mail.outbox], [["ann@example.org"]])
+
+
+class TheSending(TestCase):
+    """A TestCase never commits, so Django collects what would be called after the commit."""
+
+    def test_an_order_is_confirmed_after_the_commit(self) -> None:
+        with mock.patch("orders.signals.send_confirmation") as send:
+            with self.captureOnCommitCallbacks(execute=True):
+                answer = self.client.post("/orders", TEA)
+                send.assert_not_called()
+            send.assert_called_once_with(answer.json()["order"])
+
+
+class TheWholeWay(TransactionTestCase):
+    """A TransactionTestCase commits, so the job goes to the server of the tests."""
+
+    def test_the_job_is_in_the_queue(self) -> None:
+        answer = self.client.post("/orders", TEA)
+        number = answer.json()["order"]
+        same = confirm.sync.options(key=f"order:{number}").delay(number)
+        self.assertTrue(same.deduplicated)  # the key is taken: by the job that the signal has sent
+        self.assertIs(same.status(), Status.SENT)

@@ -1,0 +1,10 @@
+# shop/urls.py
+from django.urls import path
+
+from orders import views
+
+urlpatterns = [
+    path("orders", views.buy),
+    path("orders/<int:pk>", views.look),
+    path("prices/<str:item>", views.price),
+]

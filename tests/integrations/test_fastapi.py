@@ -1,0 +1,102 @@
+"""The example for FastAPI under uvicorn, with a worker: real processes, requests over HTTP."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.integrations.conftest import Reply, Serve, Web
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.spawn import Process, Spawner
+from tests.kit.waiting import eventually
+
+pytestmark = pytest.mark.timeout(120)
+
+WEB = "examples.webapp.main:web"
+
+
+@pytest.fixture
+def web(serve: Serve, redis_url: str) -> Web:
+    return serve("uvicorn", WEB, environment={"FENNELQ_REDIS_URL": redis_url})
+
+
+@pytest.fixture
+def worker(spawn: Spawner, redis_url: str) -> Process:
+    flags = ("-A", "examples.webapp.tasks:app", "-p", "1")
+    worker = spawn("fennelq", "worker", *flags, environment={"FENNELQ_REDIS_URL": redis_url})
+    worker.wait_for("worker_started", within=30)
+    return worker
+
+
+def greet(web: Web, user: int, **more: str) -> Reply:
+    return web.post_json("/welcome", {"user_id": user, **more})
+
+
+@pytest.mark.usefixtures("worker")
+def test_every_request_gets_the_result_of_its_own_job(web: Web) -> None:
+    def ask(user: int) -> Any:
+        sent = greet(web, user)
+        assert sent.status == 202
+        return web.get(f"/jobs/{sent.json['id']}?wait=20").json
+
+    with ThreadPoolExecutor(16) as pool:
+        views = [*pool.map(ask, range(48))]
+    assert [view["result"] for view in views] == [f"sent 'hello' to user {n}" for n in range(48)]
+    assert {view["status"] for view in views} == {"SUCCESS"}
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_job_that_failed_is_an_answer(web: Web) -> None:
+    sent = greet(web, 7, template="none")
+    view = web.get(f"/jobs/{sent.json['id']}?wait=20")
+    assert (view.status, view.json["status"], view.json["result"]) == (200, "DEAD", None)
+    assert "there is no template of this name" in view.json["error"]
+
+
+@pytest.mark.audit(unfinished=True)
+def test_a_job_that_waits_for_a_worker_is_looked_at_without_waiting_for_it(web: Web) -> None:
+    sent = greet(web, 7)
+    view = web.get(f"/jobs/{sent.json['id']}")
+    assert (view.status, view.json["status"], view.json["result"]) == (200, "SENT", None)
+
+
+@pytest.mark.parametrize("job", ["nonsense", "mail:", "mail:a%20b", "a:b:c", "mail:nobody", "other:x"])
+def test_an_unknown_or_malformed_id_is_404(web: Web, job: str) -> None:
+    reply = web.get(f"/jobs/{job}")
+    assert reply.status == 404
+    assert "job" in reply.json["detail"]
+
+
+@pytest.mark.audit(unfinished=True)
+def test_a_repeated_request_gets_the_same_job_and_a_different_one_409(web: Web) -> None:
+    key = {"Idempotency_Key": "user-7"}
+    replies = [web.post_json("/welcome", {"user_id": user}, **key) for user in (7, 7, 8)]
+    assert [reply.status for reply in replies] == [202, 202, 409]
+    assert replies[0].json == replies[1].json == {"id": "mail:user-7"}
+    assert replies[2].json["detail"].startswith("job id 'mail:user-7' already belongs to another call")
+
+
+@pytest.mark.audit(unfinished=True)
+def test_without_redis_it_is_503_and_later_as_before(serve: Serve, server: Server, proxy: Proxy) -> None:
+    web = serve("uvicorn", WEB, environment={"FENNELQ_REDIS_URL": proxy.url})
+    sent = greet(web, 7)
+    proxy.refuse()
+    proxy.cut_all()
+    for reply in (greet(web, 8), web.get(f"/jobs/{sent.json['id']}")):
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "5")
+        assert reply.json == {"detail": "try again later"}
+    proxy.up()
+    assert eventually(lambda: greet(web, 9).status == 202, within=20)
+    assert web.get(f"/jobs/{sent.json['id']}").json["status"] == "SENT"
+
+
+def test_a_web_server_that_stops_closes_its_connections(web: Web, server: Server) -> None:
+    assert web.get("/jobs/mail:nobody").status == 404
+    web.process.term()
+    web.process.returncode(30)
+    assert "Traceback" not in web.process.text
+    with server.client() as client:
+        eventually(lambda: len(client.client_list()) == 1, what="only this client is left")
