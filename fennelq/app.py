@@ -37,15 +37,17 @@ from fennelq.task import (
 )
 
 if TYPE_CHECKING:
+    from fennelq.blocking import BlockingApp
     from fennelq.dlq import DeadLetters
+    from fennelq.queues import Queues
     from fennelq.schedules import Schedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Decorator(Protocol):
-    """What `@app.task(…)` is: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
+class TaskDecorator(Protocol):
+    """What `app.task(…)` returns: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
 
     # A coroutine function is a function too: the overloads overlap, and the first that fits is meant.
     @overload
@@ -89,7 +91,7 @@ class App:
     @overload
     def task(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
     @overload
-    def task(self, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> _Decorator: ...
+    def task(self, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> TaskDecorator: ...
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> Any:
         """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`."""
         if function is not None:
@@ -105,15 +107,15 @@ class App:
 
     def cron(
         self, expression: str, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
-    ) -> _Decorator:
+    ) -> TaskDecorator:
         """Make a function a task that runs on a cron schedule: `@app.cron("0 9 * * 1-5", tz="Europe/Paris")`."""
-        return cast("_Decorator", self._recurring(expression, None, name, when))
+        return cast("TaskDecorator", self._recurring(expression, None, name, when))
 
     def every(
         self, interval: Seconds, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
-    ) -> _Decorator:
+    ) -> TaskDecorator:
         """Make a function a task that runs at an interval: `@app.every(30)`."""
-        return cast("_Decorator", self._recurring(None, interval, name, when))
+        return cast("TaskDecorator", self._recurring(None, interval, name, when))
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -198,6 +200,20 @@ class App:
         from fennelq.dlq import DeadLetters
 
         return DeadLetters(self)
+
+    @cached_property
+    def queues(self) -> Queues:
+        """The queues: what waits in them, and how to empty one."""
+        from fennelq.queues import Queues
+
+        return Queues(self)
+
+    @cached_property
+    def sync(self) -> BlockingApp:
+        """All of this for code without an event loop: `app.sync.dlq.replay()`."""
+        from fennelq.blocking import BlockingApp
+
+        return BlockingApp(self)
 
     # The way to Redis
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fennelq import clock
@@ -13,12 +13,13 @@ from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.patience import Patience
+from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import Command, Verb
-from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.broker.verb import Command, Step, Verb
+from fennelq.broker.verbs import lifecycle, presence
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
-from fennelq.model.job import AnyJob, Event, Job, JobInfo, split_id
-from fennelq.result import AsyncResult
+from fennelq.model.job import AnyJob, Event, Job, JobInfo
+from fennelq.result import AsyncResult, history_of, info_of
 from fennelq.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -70,20 +71,31 @@ class Client:
         """Ask for something that changes nothing; raises BrokerUnavailable when Redis does not answer."""
         return await self._patiently(lambda patience: self.broker.ask(command, patience.left()))
 
+    async def hold(self, talk: Talk[A]) -> A:
+        """Run a conversation, step by step; raises BrokerUnavailable when Redis does not answer."""
+        replies: Any = None
+        with closing(talk):
+            while True:
+                try:
+                    said = talk.send(replies)
+                except StopIteration as end:
+                    return cast("A", end.value)
+                replies = await self._replies(said)
+
+    async def each(self, finding: Finding[A]) -> AsyncIterator[A]:
+        """Run a conversation and yield what it hands out, as it comes."""
+        finds = Finds(finding)
+        with closing(finding):
+            while (found := await self.hold(finds.next())) is not None:
+                yield found
+
     async def info(self, job_id: str) -> JobInfo | None:
         """Everything known about a job, or None."""
-        queue, key = split_id(job_id)
-        keys = self.keys(queue)
-        info = await self.ask(inspect.record(keys, key))
-        if info is None or info.place not in ("sched", "retry"):
-            return info
-        due = await self.ask(inspect.due(keys, info.place, key))
-        return info if due is None else replace(info, due_at=clock.from_ms(due))
+        return await self.hold(info_of(self.app, job_id))
 
     async def history(self, job_id: str) -> list[Event]:
         """The unusual things that happened to a job."""
-        queue, key = split_id(job_id)
-        return await self.ask(inspect.history(self.keys(queue), key))
+        return await self.hold(history_of(self.app, job_id))
 
     def keys(self, queue: str) -> QueueKeys:
         """The keys of a queue of this app."""
@@ -126,6 +138,16 @@ class Client:
             said = await self._say(self.keys(queue), [batch[i].job for i in page], batch[page[0]].since)
             for i, answer in zip(page, said, strict=True):
                 answers[i] = answer
+
+    async def _replies(self, said: Round) -> list[Any] | None:
+        if isinstance(said, Pause):
+            await asyncio.sleep(said.seconds)
+            return None
+        # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
+        return await asyncio.gather(*map(self._reply, said))
+
+    async def _reply(self, step: Step[A]) -> A:
+        return await (self.run(step) if isinstance(step, Verb) else self.ask(step))
 
     async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]], since: float | None = None) -> A:
         """Try until it works, the trouble is not a passing one, or `enqueue_timeout` is over."""

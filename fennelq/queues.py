@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
+from fennelq import sync
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.broker.verbs import admin, census, inspect, presence
 from fennelq.broker.verbs.census import Reading
+from fennelq.loops import check_loop
 from fennelq.model.job import JobInfo
 from fennelq.model.options import valid_name
+from fennelq.result import info_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.broker.keys import QueueKeys
-    from fennelq.client import Client
+
+A = TypeVar("A")
 
 _PURGED_AT_ONCE = 100
 
 Progress = Callable[[int], None]
-"""Told how many are done, now and then."""
+"""Called with how many are done, now and then."""
 Place = Literal["waiting", "scheduled", "retry"]
 
 
@@ -67,26 +71,97 @@ _COUNTERS = {
 _LANE_NAMES = {"s:high": "high", "s": "normal", "s:low": "low", "iso": "quarantine"}
 
 
+# Named here, because `list` is a method there.
+Names = list[str]
+Infos = list[QueueInfo]
+Jobs = list[JobInfo]
+
+
 class Queues:
     """The queues of an app: those of its tasks, and every one that is known in Redis."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
+        self._app, self._talks = app, _Talks(app)
 
-    async def names(self) -> list[str]:
+    async def names(self) -> Names:
         """Their names, sorted."""
-        return sorted(await queues_of(self._app))
+        return await self._app.client.hold(self._talks.names())
 
     async def info(self, queue: str) -> QueueInfo:
         """How much is where in one queue."""
-        client = self._app.client
-        keys = client.keys(valid_name("queue", queue))
-        if damage := "; ".join(filter(None, await asyncio.gather(*map(client.ask, census.damage(keys))))):
+        return await self._app.client.hold(self._talks.info(queue))
+
+    async def list(self) -> Infos:
+        """How much is where in every queue, by name."""
+        return await self._app.client.hold(self._talks.list())
+
+    async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
+        """The jobs that come next, first the one that comes first; nothing is taken."""
+        return await self._app.client.hold(self._talks.peek(queue, limit, place))
+
+    async def purge(self, queue: str, progress: Progress | None = None) -> int:
+        """Cancel what waits, is scheduled or waits for its next try; answers how many.
+
+        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
+        """
+        return await self._app.client.hold(self._talks.purge(queue, progress))
+
+
+class BlockingQueues:
+    """The queues of an app, for code without an event loop: `app.sync.queues`."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._talks = app, _Talks(app)
+
+    def names(self) -> Names:
+        """Their names, sorted."""
+        return self._hold("names", self._talks.names())
+
+    def info(self, queue: str) -> QueueInfo:
+        """How much is where in one queue."""
+        return self._hold("info", self._talks.info(queue))
+
+    def list(self) -> Infos:
+        """How much is where in every queue, by name."""
+        return self._hold("list", self._talks.list())
+
+    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
+        """The jobs that come next, first the one that comes first; nothing is taken."""
+        return self._hold("peek", self._talks.peek(queue, limit, place))
+
+    def purge(self, queue: str, progress: Progress | None = None) -> int:
+        """Cancel what waits, is scheduled or waits for its next try; answers how many.
+
+        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
+        """
+        return self._hold("purge", self._talks.purge(queue, progress))
+
+    def _hold(self, name: str, talk: Talk[A]) -> A:
+        check_loop(f"app.sync.queues.{name}", f"await app.queues.{name}(…)")
+        return sync.hold(self._app, talk)
+
+
+class _Talks:
+    """What there is to ask about queues, with an event loop or without."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def names(self) -> Talk[Names]:
+        return sorted((yield from queues_of(self._app)))
+
+    def list(self) -> Talk[Infos]:
+        names = yield from self.names()
+        return (yield from together(map(self.info, names)))
+
+    def info(self, queue: str) -> Talk[QueueInfo]:
+        keys = self._keys(queue)
+        if damage := "; ".join(filter(None, (yield from ask_all(census.damage(keys))))):
             return _damaged(queue, damage)
-        lanes, stats = await asyncio.gather(_lanes(client, keys), client.ask(inspect.stats(keys)))
-        scheduled, retry, dead = await asyncio.gather(
-            *(client.ask(inspect.length(keys, name)) for name in ("sched", "retry", "dlq"))
-        )
+        lanes = yield from _lanes(keys)
+        stats = yield from ask(inspect.stats(keys))
+        lengths = (inspect.length(keys, name) for name in ("sched", "retry", "dlq"))
+        scheduled, retry, dead = yield from ask_all(lengths)
         return QueueInfo(
             name=queue,
             waiting=sum(lane.waiting for lane in lanes),
@@ -98,33 +173,22 @@ class Queues:
             ended=_named(stats),
         )
 
-    async def list(self) -> list[QueueInfo]:
-        """How much is where in every queue, by name."""
-        return await asyncio.gather(*map(self.info, await self.names()))
-
-    async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
-        """The jobs that come next, first the one that comes first; nothing is taken."""
-        client = self._app.client
-        keys = client.keys(valid_name("queue", queue))
+    def peek(self, queue: str, limit: int, place: Place) -> Talk[Jobs]:
+        keys = self._keys(queue)
         if place == "waiting":
-            found = await _waiting(client, keys, limit)
+            found = yield from _waiting(keys, limit)
         else:
             due = census.due(keys, "sched" if place == "scheduled" else "retry", limit)
-            found = [job.key for job in await client.ask(due)]
-        jobs = await asyncio.gather(*(client.info(f"{queue}:{key}") for key in found))
+            found = [job.key for job in (yield from ask(due))]
+        jobs = yield from together(info_of(self._app, f"{queue}:{key}") for key in found)
         return [job for job in jobs if job is not None]
 
-    async def purge(self, queue: str, progress: Progress | None = None) -> int:
-        """Cancel what waits, is scheduled or waits for its next try; answers how many.
-
-        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
-        """
-        client = self._app.client
-        keys = client.keys(valid_name("queue", queue))
-        before = await self.info(queue)
+    def purge(self, queue: str, progress: Progress | None) -> Talk[int]:
+        keys = self._keys(queue)
+        before = yield from self.info(queue)
         purged, most = 0, before.waiting + before.scheduled + before.retry
         while purged < most:
-            page = await client.run(admin.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
+            page = yield from ask(admin.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
             if not page:
                 break
             purged += page
@@ -132,37 +196,35 @@ class Queues:
                 progress(purged)
         return purged
 
+    def _keys(self, queue: str) -> QueueKeys:
+        return queue_keys(self._app.namespace, valid_name("queue", queue))
 
-Jobs = list[JobInfo]
 
-
-async def queues_of(app: App) -> set[str]:
+def queues_of(app: App) -> Talk[set[str]]:
     """The queues of the app's tasks, its default one, and every one it has ever used."""
-    known = await app.client.ask(presence.known_queues(app.namespace))
+    known = yield from ask(presence.known_queues(app.namespace))
     return {app.settings.default_queue, *(task.queue for task in app.tasks.values()), *known}
 
 
-async def _lanes(client: Client, keys: QueueKeys) -> list[_Lane]:
+def _lanes(keys: QueueKeys) -> Talk[list[_Lane]]:
     """Every lane. One that is empty need not exist, and is not asked further."""
     names = inspect.lanes()
-    lengths = await asyncio.gather(*(client.ask(inspect.length(keys, lane)) for lane in names))
-    readings = await asyncio.gather(
-        *(_reading(client, keys, *lane) for lane in zip(names, lengths, strict=True))
-    )
-    return [_Lane(*lane) for lane in zip(names, lengths, readings, strict=True)]
+    lengths = yield from ask_all(inspect.length(keys, lane) for lane in names)
+    used = [lane for lane, length in zip(names, lengths, strict=True) if length]
+    readings = dict(zip(used, (yield from ask_all(census.reading(keys, lane) for lane in used)), strict=True))
+    return [
+        _Lane(lane, length, readings.get(lane, Reading("0-0", 0)))
+        for lane, length in zip(names, lengths, strict=True)
+    ]
 
 
-async def _reading(client: Client, keys: QueueKeys, lane: str, length: int) -> Reading:
-    return await client.ask(census.reading(keys, lane)) if length else Reading("0-0", 0)
-
-
-async def _waiting(client: Client, keys: QueueKeys, limit: int) -> list[str]:
+def _waiting(keys: QueueKeys, limit: int) -> Talk[list[str]]:
     """The keys of the next jobs, lane by lane in the order in which they are read."""
     found: list[str] = []
-    for lane in await _lanes(client, keys):
+    for lane in (yield from _lanes(keys)):
         if lane.waiting and len(found) < limit:
             page = inspect.waiting(keys, lane.name, lane.reading.last, limit - len(found))
-            found += [entry.key for entry in await client.ask(page)]
+            found += [entry.key for entry in (yield from ask(page))]
     return found
 
 

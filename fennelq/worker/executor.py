@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from fennelq import clock, log
+from fennelq import clock, log, loops
 from fennelq.app import App
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
@@ -115,6 +115,7 @@ class Executor:
         ending = asyncio.create_task(self._until_told(), name="ending")
         parts = [reading, ending, *duties]
         in_order = False
+        loops.executing.add(asyncio.get_running_loop())
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             in_order = self._stop.is_set() or _has_ended_well(ending)
@@ -123,6 +124,7 @@ class Executor:
                 await self._wind_down(reading, [ending, *duties])
             else:
                 await self._fall(parts)
+            loops.executing.discard(asyncio.get_running_loop())
         if not in_order:
             raise _why(parts)
 
