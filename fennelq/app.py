@@ -65,11 +65,19 @@ class App:
     the later over the earlier. Nothing is connected before the first call.
     """
 
+    name: str
+    """As given."""
+    namespace: str
+    """Under which its keys are in Redis: the setting, or the name."""
+    service: str
+    """Owns the schedules that this code declares. A worker names it after the module it was started with."""
+    settings: Settings
+    """What is set, from all places together."""
+
     def __init__(self, name: str, **settings: Unpack[SettingArgs]) -> None:
         self.name = valid_name("app name", name)
         made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self.service = f"{module_of(made_by)}:{name}"
-        """Owns the schedules that this code declares. A worker names it after the module it was started with."""
         self.root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name
@@ -266,6 +274,7 @@ class App:
             await client.close()
 
     async def __aenter__(self) -> Self:
+        """`async with app:` closes the app at the end of the block, as `close()` does."""
         return self
 
     async def __aexit__(

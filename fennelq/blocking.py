@@ -222,7 +222,11 @@ class BlockingApp:
     def gather(
         self, *results: BlockingResult[Any], timeout: float | None = None, return_exceptions: bool = False
     ) -> Any:
-        """The values of all, in order; the first exception is raised, or all are returned in their places."""
+        """The values of all, in order; the first exception is raised, or all are returned in their places.
+
+        For type checkers two to six results are a tuple, so that each value keeps its own type:
+        `name, total = app.sync.gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
+        """
         check_loop("app.sync.gather", "await gather(…)")
         waited_for: defaultdict[str, list[int]] = defaultdict(list)
         for place, result in enumerate(results):
@@ -295,7 +299,7 @@ class BlockingApp:
         self._app.blocking.close()
 
     def __enter__(self) -> Self:
-        """`with app.sync:` closes the connections at the end."""
+        """`with app.sync:` closes the connections at the end of the block, as `close()` does."""
         return self
 
     def __exit__(

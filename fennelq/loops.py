@@ -9,6 +9,8 @@ from weakref import WeakSet
 
 from fennelq.errors import ConfigurationError
 
+running_loop = asyncio._get_running_loop
+"""The loop that runs on this thread, or None; unlike `asyncio.get_running_loop` it is cheap where there is none."""
 executing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 """The loops on which executors of this process run jobs."""
 
@@ -19,7 +21,7 @@ def check_loop(call: str, instead: str) -> None:
     A warning, because a notebook or a shell has a loop that nothing else needs. On an executor's loop a blocked call
     stops every other job and the messages that would end it.
     """
-    loop = asyncio._get_running_loop()
+    loop = running_loop()
     if loop is None:
         return
     if loop in executing:

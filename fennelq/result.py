@@ -287,7 +287,11 @@ async def gather(
 async def gather(
     *results: AsyncResult[Any], timeout: float | None = None, return_exceptions: bool = False
 ) -> Any:
-    """The values of all, in order; the first exception is raised, or all are returned in their places."""
+    """The values of all, in order; the first exception is raised, or all are returned in their places.
+
+    For type checkers two to six results are a tuple, so that each value keeps its own type:
+    `name, total = await gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
+    """
     gets = (result.get(timeout) for result in results)
     return await asyncio.gather(*gets, return_exceptions=return_exceptions)
 

@@ -30,13 +30,13 @@ from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.inbox import Ticket, process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.patience import Patience
-from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk, ask
+from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs import lifecycle, presence
 from fennelq.client import Answer, joined, not_sent
 from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, ResultExpired, ResultTimeout
-from fennelq.loops import check_loop
+from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Event, Job, JobInfo, Status, split_id
 from fennelq.result import cancel, history_of, info_of, status_of, value_of
@@ -104,6 +104,8 @@ class BlockingTask(Generic[P, R]):
         return BlockingTask(self._task.options(**options))
 
     def _check(self, method: str) -> None:
+        if running_loop() is None:  # most calls: they need no names
+            return
         name = self._task.name.rpartition(":")[2]
         check_loop(f"{name}.sync.{method}", f"await {name}.{method}(…)")
 
@@ -233,9 +235,9 @@ class _Sending(Generic[R]):
             raise self._outage
         noted = self._app.noted
         if noted.is_due(keys.queue):
-            _say(self._app, presence.note_queues(self._app.namespace, [keys.queue]))
+            _ask(self._app, presence.note_queues(self._app.namespace, [keys.queue]))
             noted.done(keys.queue)
-        return _say(self._app, lifecycle.enqueue(keys, jobs))
+        return _ask(self._app, lifecycle.enqueue(keys, jobs))
 
 
 def _handle(app: App, job: Job[R], answer: Answer | FennelqError) -> BlockingResult[R]:
@@ -403,8 +405,11 @@ def _replies(app: App, said: Round) -> list[Any] | None:
     return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.run_all(said, left))
 
 
-def _say(app: App, step: Step[A]) -> A:
-    return hold(app, ask(step))
+def _ask(app: App, step: Step[A]) -> A:
+    """One step. It does without the conversation, which would cost every job that is sent some microseconds."""
+    return _patiently(
+        Patience(app.settings.enqueue_timeout), lambda left: app.blocking.run_all([step], left)[0]
+    )
 
 
 def _patiently(patience: Patience, attempt: Callable[[float], A]) -> A:

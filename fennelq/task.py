@@ -61,6 +61,9 @@ class Task(Generic[P, R]):
     It never changes: `options()` returns another task, equally typed.
     """
 
+    app: App
+    name: str
+    """`module:function`, or what `name=` says: the worker finds it by this."""
     function: Callable[P, Any]
 
     def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
