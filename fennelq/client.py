@@ -143,6 +143,8 @@ class Client:
         if isinstance(said, Pause):
             await asyncio.sleep(said.seconds)
             return None
+        if len(said) == 1:
+            return [await self._reply(said[0])]
         # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
         return await asyncio.gather(*map(self._reply, said))
 

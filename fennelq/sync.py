@@ -402,13 +402,13 @@ def _replies(app: App, said: Round) -> list[Any] | None:
     if isinstance(said, Pause):
         time.sleep(said.seconds)
         return None
-    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.run_all(said, left))
+    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.send_all(said, left))
 
 
 def _ask(app: App, step: Step[A]) -> A:
     """One step. It does without the conversation, which would cost every job that is sent some microseconds."""
     return _patiently(
-        Patience(app.settings.enqueue_timeout), lambda left: app.blocking.run_all([step], left)[0]
+        Patience(app.settings.enqueue_timeout), lambda left: app.blocking.send_all([step], left)[0]
     )
 
 

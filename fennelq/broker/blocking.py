@@ -40,7 +40,11 @@ class BlockingBroker:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
         return self.run_all([verb], timeout)[0]
 
-    def run_all(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
+    def run_all(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
+        """Send many verbs in one round trip; raises the first error among the replies."""
+        return self.send_all(verbs, timeout)
+
+    def send_all(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
         """Send many verbs or commands in one round trip; raises the first error among the replies."""
         out: list[A] = []
         for reply in self.run_each(steps, timeout):

@@ -96,10 +96,10 @@ def test_without_a_loop_verbs_and_commands_share_a_round_trip_and_a_forgotten_sc
     open_queue = presence.open_queue(queue_keys("shop", "mail"))
     broker.ask(Command(["SCRIPT", "FLUSH"], as_is))
     steps: list[Step[Any]] = [echo(1), open_queue, echo(2)]
-    replies = broker.run_all(steps)
+    replies = broker.send_all(steps)
     assert (replies[0], replies[2]) == (1, 2)
     with pytest.raises(ReplyError, match="unknown command"):
-        broker.run_all([echo(1), Command(["NOSUCH"], as_is), echo(2)])
+        broker.send_all([echo(1), Command(["NOSUCH"], as_is), echo(2)])
     assert broker.ask(echo(3)) == 3
     broker.close()
 
