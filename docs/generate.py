@@ -10,7 +10,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -198,29 +197,40 @@ def error_section(kind: type[Any]) -> str:
 
 # ── API ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-MET_ON_THE_WAY: Final = {
-    "fennelq.dlq": ("DeadLetters", "DeadLetter", "Filters", "ReplayReport", "Group"),
-    "fennelq.sync": ("BlockingTask", "BlockingResult"),
+ALIASES: Final = {
+    ".".join(file.relative_to(DOCS.parent).with_suffix("").parts): source.aliases_in(file)
+    for file in sorted((DOCS.parent / "fennelq").rglob("*.py"))
 }
-"""What nobody needs to import, because an attribute or a call brings it."""
+"""Names for types, by module."""
 
 BUILT_BY_HAND: Final = {"App", "Retry", "Snooze", "Reject"}
 """Classes one makes objects of; the others come out of a call."""
 
 INSIDE: Final = {
     "App": {"address", "blocking", "client", "lifetimes"},
-    "Job": {"size"},
-    "RetryPolicy": {"allows", "wait", "to_wire", "from_wire"},
+    "BlockingResult": {"value_of"},
+    "Job": {
+        *("args", "at_ms", "delay_ms", "expires_ms", "idempotency", "keep_ms", "max_deliveries", "nonce"),
+        *("options", "returns", "size", "window_ms"),
+    },
+    "RetryPolicy": {"allows", "curve", "from_wire", "jitter", "kind", "numbers", "to_wire", "wait"},
+    "Schedule": {
+        *("after", "args", "caught_up", "first_ticks", "from_wire", "job_key", "last_ticks", "next_after"),
+        *("of", "options", "put_off", "to_wire"),
+    },
+    "Schedules": {"declare"},
     "Snooze": {"seconds"},
-    "Task": {"function"},
+    "Task": {"described", "function"},
 }
-"""What other rooms of fennelq use, and nobody else should."""
+"""Parts of public classes that only fennelq itself uses."""
+
+ELSEWHERE: Final = {"OptionArgs": "#task-options", "SettingArgs": "settings.md"}
+"""Classes whose fields are described in another place."""
 
 
 def api_page() -> str:
-    """What `fennelq` exports, and what one meets on the way."""
-    public = [thing for name in fennelq.__all__ if not is_error(thing := getattr(fennelq, name))]
-    met = [getattr(import_module(module), name) for module, names in MET_ON_THE_WAY.items() for name in names]
+    """What `fennelq` exports."""
+    public = [thing for name in fennelq.__all__ if is_described(thing := getattr(fennelq, name))]
     return "\n\n".join(
         [
             "# API",
@@ -238,11 +248,30 @@ def api_page() -> str:
                     for n, k, text in source.fields_of(source.class_of(OptionArgs).body)
                 ],
             ),
-            "# Met on the way",
-            "These come out of an attribute or a call: `app.dlq`, `task.sync`.",
-            *map(api_section, met),
+            "## Names for types",
+            "For annotations of your own.",
+            table_of(("name", "stands for", "meaning"), names_for_types()),
         ]
     )
+
+
+def is_described(thing: object) -> bool:
+    """Whether it has a section: errors have a page, and names for types a table."""
+    return inspect.isfunction(thing) or (isinstance(thing, type) and not is_error(thing))
+
+
+def names_for_types() -> Iterator[tuple[str, str, str]]:
+    """The aliases that are exported."""
+    every = {name: alias for aliases in ALIASES.values() for name, alias in aliases.items()}
+    for name in fennelq.__all__:
+        if name in every:
+            yield f"`{name}`", f"`{every[name].written}`", every[name].text
+
+
+def unexported_aliases(module: str) -> dict[str, source.Alias]:
+    """What stands in a module for a type and cannot be imported: a reader is shown the type."""
+    every = {name: alias for aliases in ALIASES.values() for name, alias in aliases.items()} | ALIASES[module]
+    return {name: alias for name, alias in every.items() if name not in fennelq.__all__}
 
 
 def is_error(thing: object) -> bool:
@@ -258,27 +287,46 @@ def api_section(thing: Any) -> str:
 
 def function_parts(thing: Any) -> Iterator[str]:
     """How it is called, and what it promises."""
-    node = source.definition_of(thing)
+    node = spelled(thing)
     assert isinstance(node, source.FunctionNode)
     yield method_part(node)
 
 
 def class_parts(kind: type[Any]) -> Iterator[str]:
     """What a class promises, how one is made, its attributes, its methods."""
-    body = source.class_of(kind).body
-    functions = source.functions_of(body)
+    node = spelled(kind)
+    assert isinstance(node, ast.ClassDef)
+    functions = source.functions_of(node.body)
     if kind.__name__ in BUILT_BY_HAND:
         yield f"**`{source.called(functions['__init__'], kind.__name__)}`**"
     yield inspect.getdoc(kind) or ""
     if kind is Settings:
         return
+    if kind.__name__ in ELSEWHERE:
+        yield f"They are described [here]({ELSEWHERE[kind.__name__]})."
+        return
     hidden = INSIDE.get(kind.__name__, set[str]())
-    shown = [field for field in source.fields_of(body) if field[0] not in hidden]
+    shown = [field for field in source.fields_of(node.body) if field[0] not in hidden]
     yield "\n".join(f"* `{name}: {type_}`{f': {text}' if text else ''}" for name, type_, text in shown)
-    yield ", ".join(f"`{name}`" for name in source.members_of(body))
-    for name, node in functions.items():
-        if not name.startswith("_") and name not in hidden and ast.get_docstring(node):
-            yield method_part(node)
+    yield ", ".join(f"`{name}`" for name in source.members_of(node.body))
+    for name, function in functions.items():
+        if is_public(kind.__name__, name) and ast.get_docstring(function):
+            yield method_part(function)
+    for name in ("__call__", "__aenter__", "__enter__"):
+        if name in functions:
+            yield ast.get_docstring(functions[name]) or ""
+
+
+def is_public(kind: str, name: str) -> bool:
+    """Whether this part of a class is for users."""
+    return not name.startswith("_") and name not in INSIDE.get(kind, set[str]())
+
+
+def spelled(thing: Any) -> ast.stmt:
+    """A definition in which every type is one that can be imported."""
+    node = source.Spelled(unexported_aliases(thing.__module__)).visit(source.definition_of(thing))
+    assert isinstance(node, ast.stmt)
+    return node
 
 
 def method_part(node: source.FunctionNode) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -21,6 +22,58 @@ def class_of(thing: type[Any]) -> ast.ClassDef:
     node = definition_of(thing)
     assert isinstance(node, ast.ClassDef)
     return node
+
+
+class Alias(NamedTuple):
+    """A name for a type, as `Seconds = float | timedelta`."""
+
+    written: str
+    text: str
+
+
+def aliases_in(file: Path) -> dict[str, Alias]:
+    """The aliases of types that a module makes."""
+    body = ast.parse(file.read_text("utf-8")).body
+    return {
+        node.targets[0].id: Alias(ast.unparse(node.value), text_of(following))
+        for node, following in zip(body, [*body[1:], None], strict=True)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id.isidentifier()
+        and node.targets[0].id[0].isupper()
+        and not node.targets[0].id.isupper()
+        and isinstance(node.value, ast.Subscript | ast.BinOp)
+    }
+
+
+def annotations_of(node: ast.AST) -> Iterator[ast.expr]:
+    """The types in a function's signature, without that of self; or the type of an attribute."""
+    if isinstance(node, ast.AnnAssign):
+        yield node.annotation
+    elif isinstance(node, FunctionNode):
+        args = node.args
+        every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+        yield from (
+            arg.annotation for arg in every if arg and arg.annotation and arg.arg not in ("self", "cls")
+        )
+        if node.returns:
+            yield node.returns
+
+
+def names_in(nodes: Iterable[ast.expr]) -> set[str]:
+    """The names that types are made of."""
+    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+class Spelled(ast.NodeTransformer):
+    """Replaces aliases by what they stand for."""
+
+    def __init__(self, aliases: Mapping[str, Alias]) -> None:
+        self._aliases = aliases
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        alias = self._aliases.get(node.id)
+        return ast.parse(alias.written, mode="eval").body if alias else node
 
 
 def functions_of(body: Sequence[ast.stmt]) -> dict[str, FunctionNode]:

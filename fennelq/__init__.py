@@ -6,7 +6,8 @@ client     sends jobs; result, waiting: what became of them; reasons: why nothin
 executors  what executors tell about themselves
 dlq        the dead, and how to bring them back
 schedules  recurring jobs, declared in code or made at run time
-sync       all of it without an event loop
+queues     what waits in them, and how to empty one
+sync       all of it without an event loop; blocking: app.sync
 model/     what a job is: pure values and decisions
 broker/    the only package that speaks Redis: verbs, scripts, links
 worker/    runs jobs
@@ -16,7 +17,9 @@ embedded   a private server when none is configured
 
 from __future__ import annotations
 
-from fennelq.app import App
+from typing import TYPE_CHECKING
+
+from fennelq.app import App, TaskDecorator
 from fennelq.context import JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
@@ -38,23 +41,52 @@ from fennelq.errors import (
     UnknownTask,
     UnreadableSchedule,
 )
-from fennelq.model.job import Job, JobInfo, Status
+from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
+from fennelq.model.options import OptionArgs, Seconds
 from fennelq.model.outcome import Reject, Retry, Snooze
-from fennelq.model.retry import RetryPolicy
-from fennelq.model.schedule import Schedule
+from fennelq.model.retry import Curve, RetryPolicy
+from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
 from fennelq.result import AsyncResult, as_completed, gather, wait
-from fennelq.schedules import ScheduleInfo
-from fennelq.settings import Settings
-from fennelq.task import Task
+from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
+from fennelq.task import AsyncTask, Task, ThreadTask
+
+if TYPE_CHECKING:
+    from fennelq.blocking import BlockingApp
+    from fennelq.dlq import (
+        BlockingDeadLetters,
+        DeadLetter,
+        DeadLetters,
+        Filters,
+        Group,
+        Moment,
+        Order,
+        ReplayReport,
+    )
+    from fennelq.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
+    from fennelq.schedules import BlockingSchedules, ScheduleInfo, Schedules
+    from fennelq.sync import BlockingResult, BlockingTask
 
 __all__ = [
     "App",
     "AsyncResult",
+    "AsyncTask",
+    "BlockingApp",
+    "BlockingDeadLetters",
+    "BlockingQueues",
+    "BlockingResult",
+    "BlockingSchedules",
+    "BlockingTask",
     "BrokerUnavailable",
     "ConfigurationError",
+    "Curve",
+    "DeadLetter",
+    "DeadLetters",
     "DuplicateJob",
     "EnqueueFailed",
+    "Event",
     "FennelqError",
+    "Filters",
+    "Group",
     "InvalidArguments",
     "InvalidJobId",
     "Job",
@@ -62,24 +94,44 @@ __all__ = [
     "JobContext",
     "JobError",
     "JobExpired",
+    "JobFailure",
     "JobInfo",
+    "LogFormat",
+    "LogLevel",
+    "Moment",
+    "OptionArgs",
+    "Order",
+    "Overlap",
     "PayloadTooLarge",
+    "Place",
+    "Priority",
+    "Progress",
+    "QueueInfo",
+    "Queues",
     "Reject",
+    "ReplayReport",
     "ResultExpired",
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
     "Schedule",
     "ScheduleInfo",
+    "ScheduledArgs",
+    "Schedules",
+    "Seconds",
+    "SettingArgs",
     "Settings",
     "Snooze",
     "Status",
     "Task",
+    "TaskDecorator",
     "TaskFailed",
+    "ThreadTask",
     "UnknownArgument",
     "UnknownSchedule",
     "UnknownTask",
     "UnreadableSchedule",
+    "When",
     "as_completed",
     "current_job",
     "gather",
@@ -87,3 +139,48 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_LATER = {
+    "fennelq.blocking": ("BlockingApp",),
+    "fennelq.dlq": (
+        "BlockingDeadLetters",
+        "DeadLetter",
+        "DeadLetters",
+        "Filters",
+        "Group",
+        "Moment",
+        "Order",
+        "ReplayReport",
+    ),
+    "fennelq.queues": (
+        "BlockingQueues",
+        "Place",
+        "Progress",
+        "QueueInfo",
+        "Queues",
+    ),
+    "fennelq.schedules": (
+        "BlockingSchedules",
+        "ScheduleInfo",
+        "Schedules",
+    ),
+    "fennelq.sync": (
+        "BlockingResult",
+        "BlockingTask",
+    ),
+}
+"""What is imported when it is first used, by module: most programs never use it."""
+
+if not TYPE_CHECKING:  # a type checker would take every name that does not exist for one of these
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        for module, names in _LATER.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(module), name)
+                return value
+        raise AttributeError(f"module 'fennelq' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

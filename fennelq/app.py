@@ -38,15 +38,17 @@ from fennelq.task import (
 )
 
 if TYPE_CHECKING:
+    from fennelq.blocking import BlockingApp
     from fennelq.dlq import DeadLetters
+    from fennelq.queues import Queues
     from fennelq.schedules import Schedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Decorator(Protocol):
-    """What `@app.task(…)` is: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
+class TaskDecorator(Protocol):
+    """What `app.task(…)` returns: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
 
     # A coroutine function is a function too: the overloads overlap, and the first that fits is meant.
     @overload
@@ -64,11 +66,19 @@ class App:
     the later over the earlier. Nothing is connected before the first call.
     """
 
+    name: str
+    """As given."""
+    namespace: str
+    """Under which its keys are in Redis: the setting, or the name."""
+    service: str
+    """Owns the schedules that this code declares. A worker names it after the module it was started with."""
+    settings: Settings
+    """What is set, from all places together."""
+
     def __init__(self, name: str, **settings: Unpack[SettingArgs]) -> None:
         self.name = valid_name("app name", name)
         made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self.service = f"{module_of(made_by)}:{name}"
-        """Owns the schedules that this code declares. A worker names it after the module it was started with."""
         self.root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name
@@ -90,7 +100,7 @@ class App:
     @overload
     def task(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
     @overload
-    def task(self, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> _Decorator: ...
+    def task(self, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> TaskDecorator: ...
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> Any:
         """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`."""
         if function is not None:
@@ -106,15 +116,15 @@ class App:
 
     def cron(
         self, expression: str, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
-    ) -> _Decorator:
+    ) -> TaskDecorator:
         """Make a function a task that runs on a cron schedule: `@app.cron("0 9 * * 1-5", tz="Europe/Paris")`."""
-        return cast("_Decorator", self._recurring(expression, None, name, when))
+        return cast("TaskDecorator", self._recurring(expression, None, name, when))
 
     def every(
         self, interval: Seconds, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
-    ) -> _Decorator:
+    ) -> TaskDecorator:
         """Make a function a task that runs at an interval: `@app.every(30)`."""
-        return cast("_Decorator", self._recurring(None, interval, name, when))
+        return cast("TaskDecorator", self._recurring(None, interval, name, when))
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -205,6 +215,20 @@ class App:
 
         return DeadLetters(self)
 
+    @cached_property
+    def queues(self) -> Queues:
+        """The queues: what waits in them, and how to empty one."""
+        from fennelq.queues import Queues
+
+        return Queues(self)
+
+    @cached_property
+    def sync(self) -> BlockingApp:
+        """All of this for code without an event loop: `app.sync.dlq.replay()`."""
+        from fennelq.blocking import BlockingApp
+
+        return BlockingApp(self)
+
     # The way to Redis
 
     @cached_property
@@ -256,6 +280,7 @@ class App:
             await client.close()
 
     async def __aenter__(self) -> Self:
+        """`async with app:` closes the app at the end of the block, as `close()` does."""
         return self
 
     async def __aexit__(

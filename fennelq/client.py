@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fennelq import clock, reasons
@@ -12,13 +13,13 @@ from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.patience import Patience
+from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import Command, Verb
-from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.broker.verb import Command, Step, Verb
+from fennelq.broker.verbs import lifecycle, presence
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
 from fennelq.model.job import AnyJob, Event, Job, JobInfo, split_id
-from fennelq.reasons import Conversation
-from fennelq.result import AsyncResult
+from fennelq.result import AsyncResult, history_of, info_of
 from fennelq.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -73,10 +74,20 @@ class Client:
         """Ask for something that changes nothing; raises BrokerUnavailable when Redis does not answer."""
         return await self._patiently(lambda patience: self.broker.ask(command, patience.left()))
 
+    async def hold(self, talk: Talk[A]) -> A:
+        """Run a conversation, step by step; raises BrokerUnavailable when Redis does not answer."""
+        return await _held(talk, self._replies)
+
+    async def each(self, finding: Finding[A]) -> AsyncIterator[A]:
+        """Run a conversation and yield what it hands out, as it comes."""
+        finds = Finds(finding)
+        with closing(finding):
+            while (found := await self.hold(finds.next())) is not None:
+                yield found
+
     async def info(self, job_id: str) -> JobInfo | None:
         """Everything known about a job, or None."""
-        queue, key = split_id(job_id)
-        return await _held(reasons.known_of(self.keys(queue), key), self.ask)
+        return await self.hold(info_of(self.app, job_id))
 
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
         """What a job waits for, or who runs it, for a caller who has waited this long; None when that cannot be found
@@ -87,7 +98,7 @@ class Client:
         self._asking_why += 1
         try:
             async with asyncio.timeout(reasons.within(timeout)):
-                return await _held(reasons.of_timeout(self.keys(queue), key), self.broker.ask)
+                return await _held(reasons.of_timeout(self.keys(queue), key), self._asked_once)
         except Exception:
             return None
         finally:
@@ -95,8 +106,7 @@ class Client:
 
     async def history(self, job_id: str) -> list[Event]:
         """The unusual things that happened to a job."""
-        queue, key = split_id(job_id)
-        return await self.ask(inspect.history(self.keys(queue), key))
+        return await self.hold(history_of(self.app, job_id))
 
     def keys(self, queue: str) -> QueueKeys:
         """The keys of a queue of this app."""
@@ -139,6 +149,24 @@ class Client:
             said = await self._say(self.keys(queue), [batch[i].job for i in page], batch[page[0]].since)
             for i, answer in zip(page, said, strict=True):
                 answers[i] = answer
+
+    async def _replies(self, said: Round) -> list[Any] | None:
+        if isinstance(said, Pause):
+            await asyncio.sleep(said.seconds)
+            return None
+        if len(said) == 1:
+            return [await self._reply(said[0])]
+        # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
+        return await asyncio.gather(*map(self._reply, said))
+
+    async def _asked_once(self, said: Round) -> list[Any] | None:
+        """Without patience, for what is worth little when it takes long."""
+        assert not isinstance(said, Pause)
+        sent = (self.broker.run(step) if isinstance(step, Verb) else self.broker.ask(step) for step in said)
+        return await asyncio.gather(*sent)
+
+    async def _reply(self, step: Step[A]) -> A:
+        return await (self.run(step) if isinstance(step, Verb) else self.ask(step))
 
     async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]], since: float | None = None) -> A:
         """Try until it works, the trouble is not a passing one, or `enqueue_timeout` is over."""
@@ -185,15 +213,20 @@ class Client:
         self.app.noted.done(queue)
 
 
-async def _held(conversation: Conversation[A], ask: Callable[[Command[Any]], Awaitable[Any]]) -> A:
-    """What a conversation comes to."""
-    try:
-        asked = next(conversation)
-        while True:
-            asked = conversation.send(await asyncio.gather(*map(ask, asked), return_exceptions=True))
-    except StopIteration as end:
-        answer: A = end.value
-        return answer
+async def _held(talk: Talk[A], replies: Callable[[Round], Awaitable[list[Any] | None]]) -> A:
+    """What a conversation returns. An error of a step is raised in the conversation, which may know what to do."""
+    with closing(talk):
+        try:
+            said = talk.send(None)
+            while True:
+                try:
+                    received = await replies(said)
+                except Exception as error:
+                    said = talk.throw(error)
+                else:
+                    said = talk.send(received)
+        except StopIteration as end:
+            return cast("A", end.value)
 
 
 class _Given(NamedTuple):

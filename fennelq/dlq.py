@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
-from fennelq import clock
+from fennelq import clock, sync
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, pause, together
+from fennelq.broker.verb import Command
 from fennelq.broker.verbs import admin, census, inspect
 from fennelq.broker.verbs.inspect import DeadJob
 from fennelq.broker.verbs.lifecycle import MOST_JOBS
 from fennelq.errors import ConfigurationError
+from fennelq.loops import check_loop
 from fennelq.model.job import JobInfo, split_id
 from fennelq.model.options import epoch_ms, seconds, valid_name
-from fennelq.queues import queues_of
+from fennelq.queues import Progress, queues_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.client import Client
     from fennelq.task import AnyTask
+
+A = TypeVar("A")
 
 _PAGE = 500
 """Entries per read. Replaying and purging go in pages of MOST_JOBS: a script holds the server longer."""
@@ -30,8 +34,7 @@ _LAST_OF_MS = (1 << 64) - 1
 
 Moment = datetime | timedelta | float
 """A moment that knows its time zone, or how long ago: a timedelta or seconds."""
-Progress = Callable[[int], None]
-"""Told how many are done, now and then."""
+Order = Literal["newest", "oldest"]
 
 
 class Filters(TypedDict, total=False):
@@ -119,46 +122,30 @@ class DeadLetters:
     """The dead-letter queues of an app, one per queue. Everything works in pages, however many there are."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
+        self._app, self._talks = app, _Talks(app)
 
     async def list(
-        self,
-        *,
-        limit: int | None = 100,
-        order: Literal["newest", "oldest"] = "newest",
-        **filters: Unpack[Filters],
+        self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
     ) -> Letters:
         """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
-        newest = order == "newest"
-        found: Letters = []
-        for search in await self._searches(filters):
-            found += [_letter(dead) async for dead in search.first(limit, newest)]
-        found.sort(key=lambda letter: letter.died_at, reverse=newest)
-        return found[:limit]
+        return await self._app.client.hold(self._talks.list(limit, order, filters))
 
     async def scan(self, **filters: Unpack[Filters]) -> AsyncIterator[DeadLetter]:
         """Every dead job that meets the filters, queue by queue, the oldest first, read a page at a time."""
-        for search in await self._searches(filters):
-            async for dead in search.first(None):
-                yield _letter(dead)
+        async for letter in self._app.client.each(self._talks.scan(filters)):
+            yield letter
 
     async def get(self, job_id: str) -> DeadLetter | None:
         """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
-        queue, key = split_id(job_id)
-        client = self._app.client
-        info = await client.ask(inspect.record(client.keys(queue), key))
-        entry = _entry_of(info)
-        dead = await client.ask(inspect.dead_entry(client.keys(queue), entry)) if entry else None
-        return _detailed(dead, info) if dead and info else None
+        return await self._app.client.hold(self._talks.get(job_id))
 
     async def count(self, **filters: Unpack[Filters]) -> int:
         """How many dead jobs meet the filters."""
-        return sum([await search.count() for search in await self._searches(filters)])
+        return await self._app.client.hold(self._talks.count(filters))
 
     async def groups(self, **filters: Unpack[Filters]) -> Groups:
         """How many dead jobs there are by task and error type, the most first."""
-        kinds = Counter([(letter.task, letter.error_type) async for letter in self.scan(**filters)])
-        return [Group(task, error, jobs) for (task, error), jobs in kinds.most_common()]
+        return await self._app.client.hold(self._talks.groups(filters))
 
     async def replay(
         self,
@@ -173,58 +160,168 @@ class DeadLetters:
         What dies while this runs is left for the next time. Interrupted half-way and run again it makes no
         duplicates: a job is either still dead or back. `rate` is the most per second.
         """
-        report, pace = ReplayReport(), _Pace(rate)
-        async for search, page in self._work(filters, limit, pace.most):
-            await pace.wait_for(len(page))
-            report += await search.replay(page)
-            if progress:
-                progress(report.total)
-        return report
+        return await self._app.client.hold(self._talks.replay(limit, rate, progress, filters))
 
     async def purge(
         self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
     ) -> int:
         """Remove dead jobs for good, with their records and results, the oldest first; answers how many."""
+        return await self._app.client.hold(self._talks.purge(limit, progress, filters))
+
+
+class BlockingDeadLetters:
+    """The dead-letter queues of an app, for code without an event loop: `app.sync.dlq`."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._talks = app, _Talks(app)
+
+    def list(
+        self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
+    ) -> Letters:
+        """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
+        return self._hold("list", self._talks.list(limit, order, filters))
+
+    def scan(self, **filters: Unpack[Filters]) -> Iterator[DeadLetter]:
+        """Every dead job that meets the filters, queue by queue, the oldest first, read a page at a time."""
+        self._check("scan", "async for letter in app.dlq.scan(…)")
+        return sync.each(self._app, self._talks.scan(filters))
+
+    def get(self, job_id: str) -> DeadLetter | None:
+        """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
+        return self._hold("get", self._talks.get(job_id))
+
+    def count(self, **filters: Unpack[Filters]) -> int:
+        """How many dead jobs meet the filters."""
+        return self._hold("count", self._talks.count(filters))
+
+    def groups(self, **filters: Unpack[Filters]) -> Groups:
+        """How many dead jobs there are by task and error type, the most first."""
+        return self._hold("groups", self._talks.groups(filters))
+
+    def replay(
+        self,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        progress: Progress | None = None,
+        **filters: Unpack[Filters],
+    ) -> ReplayReport:
+        """Put dead jobs back, each as the same job with a fresh budget of retries, the oldest first.
+
+        What dies while this runs is left for the next time. Interrupted half-way and run again it makes no
+        duplicates: a job is either still dead or back. `rate` is the most per second.
+        """
+        return self._hold("replay", self._talks.replay(limit, rate, progress, filters))
+
+    def purge(
+        self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
+    ) -> int:
+        """Remove dead jobs for good, with their records and results, the oldest first; answers how many."""
+        return self._hold("purge", self._talks.purge(limit, progress, filters))
+
+    def _hold(self, name: str, talk: Talk[A]) -> A:
+        self._check(name, f"await app.dlq.{name}(…)")
+        return sync.hold(self._app, talk)
+
+    def _check(self, name: str, instead: str) -> None:
+        check_loop(f"app.sync.dlq.{name}", instead)
+
+
+class _Talks:
+    """What there is to say about dead jobs, with an event loop or without."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def list(self, limit: int | None, order: Order, filters: Filters) -> Talk[Letters]:
+        newest = order == "newest"
+        found: Letters = []
+        for search in (yield from self._searches(filters)):
+            found += map(_letter, (yield from search.first(limit, newest)))
+        found.sort(key=lambda letter: letter.died_at, reverse=newest)
+        return found[:limit]
+
+    def scan(self, filters: Filters) -> Finding[DeadLetter]:
+        for search in (yield from self._searches(filters)):
+            pages = Finds(search.pages())
+            while (page := (yield from pages.next())) is not None:
+                for dead in page:
+                    yield Found(_letter(dead))
+
+    def get(self, job_id: str) -> Talk[DeadLetter | None]:
+        queue, key = split_id(job_id)
+        keys = queue_keys(self._app.namespace, queue)
+        info = yield from ask(inspect.record(keys, key))
+        entry = _entry_of(info)
+        dead = (yield from ask(inspect.dead_entry(keys, entry))) if entry else None
+        return _detailed(dead, info) if dead and info else None
+
+    def count(self, filters: Filters) -> Talk[int]:
+        searches = yield from self._searches(filters)
+        return sum((yield from together(search.count() for search in searches)))
+
+    def groups(self, filters: Filters) -> Talk[Groups]:
+        kinds, letters = Counter[tuple[str, str]](), Finds(self.scan(filters))
+        while (letter := (yield from letters.next())) is not None:
+            kinds[letter.task, letter.error_type] += 1
+        return [Group(task, error, jobs) for (task, error), jobs in kinds.most_common()]
+
+    def replay(
+        self, limit: int | None, rate: float | None, progress: Progress | None, filters: Filters
+    ) -> Talk[ReplayReport]:
+        report, pace = ReplayReport(), _Pace(rate)
+        work = Finds(self._work(filters, limit, pace.most))
+        while (found := (yield from work.next())) is not None:
+            search, page = found
+            yield from pace.wait_for(len(page))
+            report += yield from search.replay(page)
+            if progress:
+                progress(report.total)
+        return report
+
+    def purge(self, limit: int | None, progress: Progress | None, filters: Filters) -> Talk[int]:
         removed = done = 0
-        async for search, page in self._work(filters, limit, MOST_JOBS):
-            removed += await search.forget(page)
+        work = Finds(self._work(filters, limit, MOST_JOBS))
+        while (found := (yield from work.next())) is not None:
+            search, page = found
+            removed += yield from search.forget(page)
             done += len(page)
             if progress:
                 progress(done)
         return removed
 
-    async def _work(
-        self, filters: Filters, limit: int | None, most: int
-    ) -> AsyncIterator[tuple[_Search, Page]]:
+    def _work(self, filters: Filters, limit: int | None, most: int) -> Finding[tuple[_Search, Page]]:
         """What meets the filters, in pages of at most `most`, and all together at most `limit`."""
         done = 0
-        for search in await self._searches(filters):
-            async for found in search.pages():
+        for search in (yield from self._searches(filters)):
+            pages = Finds(search.pages())
+            while (found := (yield from pages.next())) is not None:
                 page = found if limit is None else found[: limit - done]
                 for start in range(0, len(page), most):
-                    yield search, page[start : start + most]
+                    yield Found((search, page[start : start + most]))
                 done += len(page)
                 if done == limit:
                     return
 
-    async def _searches(self, filters: Filters) -> Searches:
+    def _searches(self, filters: Filters) -> Talk[Searches]:
         """One search per queue, bounded by what is dead now: what dies later is not found."""
-        client = self._app.client
-        wanted = _Wanted.of(filters, await client.ask(census.now()))
+        wanted = _Wanted.of(filters, (yield from ask(census.now())))
         ids = _by_queue(filters["ids"]) if "ids" in filters else None
-        queues = await self._queues(filters, ids)
+        queues = yield from self._queues(filters, ids)
+        keys = [queue_keys(self._app.namespace, queue) for queue in queues]
+        newest = yield from ask_all(inspect.dead(of, "", 1, newest_first=True) for of in keys)
         return [
-            _Search(client, queue, wanted.until_entry(last[0].entry), None if ids is None else ids[queue])
-            for queue, last in zip(queues, await _newest(client, queues), strict=True)
+            _Search(of, wanted.until_entry(last[0].entry), None if ids is None else ids[of.queue])
+            for of, last in zip(keys, newest, strict=True)
             if last
         ]
 
-    async def _queues(self, filters: Filters, ids: dict[str, Keys] | None) -> Names:
+    def _queues(self, filters: Filters, ids: dict[str, Keys] | None) -> Talk[Names]:
         said = filters.get("queue")
         if said is not None:
             names = [valid_name("queue", name) for name in ([said] if isinstance(said, str) else said)]
             return [name for name in names if ids is None or name in ids]
-        return sorted(await queues_of(self._app) if ids is None else ids)
+        return sorted((yield from queues_of(self._app)) if ids is None else ids)
 
 
 class _Wanted(NamedTuple):
@@ -269,64 +366,67 @@ class _Wanted(NamedTuple):
 class _Search:
     """The dead jobs that are meant, in one queue."""
 
-    def __init__(self, client: Client, queue: str, wanted: _Wanted, ids: Keys | None) -> None:
-        self._client, self._wanted, self._ids = client, wanted, ids
-        self._keys = client.keys(queue)
+    def __init__(self, keys: QueueKeys, wanted: _Wanted, ids: Keys | None) -> None:
+        self._keys, self._wanted, self._ids = keys, wanted, ids
 
-    async def count(self) -> int:
+    def count(self) -> Talk[int]:
         """How many."""
         if self._wanted.everything:
-            return await self._client.ask(inspect.length(self._keys, "dlq"))
-        return sum([len(page) async for page in self.pages()])
+            return (yield from ask(inspect.length(self._keys, "dlq")))
+        count, pages = 0, Finds(self.pages())
+        while (page := (yield from pages.next())) is not None:
+            count += len(page)
+        return count
 
-    async def first(self, limit: int | None, newest: bool = False) -> AsyncIterator[DeadJob]:
-        """One by one, so many at most."""
-        left = limit
-        async for page in self.pages(newest):
-            for dead in page[:left]:
-                yield dead
-            left = None if left is None else left - len(page)
-            if left is not None and left <= 0:
-                return
+    def first(self, limit: int | None, newest: bool) -> Talk[Page]:
+        """So many at most."""
+        found: Page = []
+        pages = Finds(self.pages(newest))
+        while (page := (yield from pages.next())) is not None:
+            found += page
+            if limit is not None and len(found) >= limit:
+                break
+        return found[:limit]
 
-    async def pages(self, newest: bool = False) -> AsyncIterator[Page]:
+    def pages(self, newest: bool = False) -> Finding[Page]:
         """The matching ones of each page, which may be none."""
-        async for page in self._all(newest) if self._ids is None else self._given(self._ids):
-            yield [dead for dead in page if self._wanted.meets(dead)]
+        pages = Finds(self._all(newest) if self._ids is None else self._given(self._ids))
+        while (page := (yield from pages.next())) is not None:
+            yield Found([dead for dead in page if self._wanted.meets(dead)])
 
-    async def replay(self, page: Page) -> ReplayReport:
+    def replay(self, page: Page) -> Talk[ReplayReport]:
         """Put these back."""
-        answers = await self._client.run(admin.replay(self._keys, [dead.entry for dead in page]))
+        answers = yield from ask(admin.replay(self._keys, [dead.entry for dead in page]))
         refused = [dead for dead, answer in zip(page, answers, strict=True) if answer == 0]
-        still_there = await asyncio.gather(*(self._look(dead.entry) for dead in refused))
+        still_there = yield from ask_all(self._look(dead.entry) for dead in refused)
         broken = sum(dead is not None for dead in still_there)
         return ReplayReport(answers.count(1), answers.count(-1), len(refused) - broken, broken)
 
-    async def forget(self, page: Page) -> int:
+    def forget(self, page: Page) -> Talk[int]:
         """Remove these for good."""
-        return await self._client.run(admin.forget(self._keys, [dead.entry for dead in page]))
+        return (yield from ask(admin.forget(self._keys, [dead.entry for dead in page])))
 
-    async def _all(self, newest: bool) -> AsyncIterator[Page]:
+    def _all(self, newest: bool) -> Finding[Page]:
         at, end = self._wanted.after, self._wanted.before
         if newest:
             at, end = end, at or "0-0"
-        while page := await self._client.ask(inspect.dead(self._keys, at, _PAGE, newest_first=newest)):
-            yield page
+        while page := (yield from ask(inspect.dead(self._keys, at, _PAGE, newest_first=newest))):
+            yield Found(page)
             at = page[-1].entry
             if (_order(at) <= _order(end)) if newest else (_order(at) >= _order(end)):
                 return
 
-    async def _given(self, ids: Keys) -> AsyncIterator[Page]:
+    def _given(self, ids: Keys) -> Finding[Page]:
         for start in range(0, len(ids), MOST_JOBS):
-            asked = [self._dead_job(key) for key in ids[start : start + MOST_JOBS]]
-            yield [dead for dead in await asyncio.gather(*asked) if dead is not None]
+            found = yield from together(map(self._dead_job, ids[start : start + MOST_JOBS]))
+            yield Found([dead for dead in found if dead is not None])
 
-    async def _dead_job(self, key: str) -> DeadJob | None:
-        entry = _entry_of(await self._client.ask(inspect.record(self._keys, key)))
-        return await self._look(entry) if entry else None
+    def _dead_job(self, key: str) -> Talk[DeadJob | None]:
+        entry = _entry_of((yield from ask(inspect.record(self._keys, key))))
+        return (yield from ask(self._look(entry))) if entry else None
 
-    async def _look(self, entry: str) -> DeadJob | None:
-        return await self._client.ask(inspect.dead_entry(self._keys, entry))
+    def _look(self, entry: str) -> Command[DeadJob | None]:
+        return inspect.dead_entry(self._keys, entry)
 
 
 Searches = list[_Search]
@@ -342,18 +442,13 @@ class _Pace:
         self._free_at = 0.0
         self.most = MOST_JOBS if rate is None else min(MOST_JOBS, max(1, int(rate / 10)))
 
-    async def wait_for(self, jobs: int) -> None:
+    def wait_for(self, jobs: int) -> Talk[None]:
         """Returns when it is time for so many."""
         if self._rate is None:
             return
         now = clock.monotonic()
-        await asyncio.sleep(max(0.0, self._free_at - now))
+        yield from pause(max(0.0, self._free_at - now))
         self._free_at = max(now, self._free_at) + jobs / self._rate
-
-
-async def _newest(client: Client, queues: Names) -> list[Page]:
-    asked = (inspect.dead(client.keys(queue), "", 1, newest_first=True) for queue in queues)
-    return await asyncio.gather(*map(client.ask, asked))
 
 
 def _letter(dead: DeadJob) -> DeadLetter:

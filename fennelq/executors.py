@@ -23,7 +23,7 @@ class Executors:
     """The executors of an app at one moment, by the server's clock."""
 
     def __init__(self, told: Mapping[str, bytes], now_ms: int) -> None:
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self.facts = {name: facts_of(raw) for name, raw in sorted(told.items())}
         """By name, whatever became of the executor."""
 
@@ -81,7 +81,7 @@ class Executors:
         )
 
     def _lives(self, facts: Facts) -> bool:
-        silent_ms = self._now_ms - number(facts, "beat_ms")
+        silent_ms = self.now_ms - number(facts, "beat_ms")
         longest = max(_SILENT_MS, _SILENT_BEATS * 1000 * number(facts, "interval"))
         return "died" not in facts and silent_ms < longest
 

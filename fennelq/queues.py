@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from fennelq.broker.trouble import ReplyError
+from fennelq import sync
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.broker.verbs import admin, census, inspect, presence
 from fennelq.broker.verbs.census import Reading
-from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
+from fennelq.loops import check_loop
 from fennelq.model.job import JobInfo
 from fennelq.model.options import valid_name
+from fennelq.reasons import executors_of
+from fennelq.result import record_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.broker.keys import QueueKeys
-    from fennelq.client import Client
+
+A = TypeVar("A")
 
 _PURGED_AT_ONCE = 100
 
 Progress = Callable[[int], None]
-"""Told how many are done, now and then."""
+"""Called with how many are done, now and then."""
 Place = Literal["waiting", "scheduled", "retry"]
 
 
@@ -74,30 +77,102 @@ _COUNTERS = {
 _LANE_NAMES = {"s:high": "high", "s": "normal", "s:low": "low", "iso": "quarantine"}
 
 
+# Named here, because `list` is a method there.
+Names = list[str]
+Infos = list[QueueInfo]
+Jobs = list[JobInfo]
+
+
 class Queues:
     """The queues of an app: those of its tasks, and every one that is known in Redis."""
 
     def __init__(self, app: App) -> None:
-        self._app = app
+        self._app, self._talks = app, _Talks(app)
 
-    async def names(self) -> list[str]:
+    async def names(self) -> Names:
         """Their names, sorted."""
-        return sorted(await queues_of(self._app))
+        return await self._app.client.hold(self._talks.names())
 
     async def info(self, queue: str) -> QueueInfo:
         """How much is where in one queue."""
-        return await self._info(queue, await executors_of(self._app))
+        return await self._app.client.hold(self._talks.info(queue))
 
-    async def _info(self, queue: str, executors: Executors | None) -> QueueInfo:
-        client = self._app.client
-        keys = client.keys(valid_name("queue", queue))
-        if damage := "; ".join(filter(None, await asyncio.gather(*map(client.ask, census.damage(keys))))):
+    async def list(self) -> Infos:
+        """How much is where in every queue, by name."""
+        return await self._app.client.hold(self._talks.list())
+
+    async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
+        """The jobs that come next, first the one that comes first; nothing is taken."""
+        return await self._app.client.hold(self._talks.peek(queue, limit, place))
+
+    async def purge(self, queue: str, progress: Progress | None = None) -> int:
+        """Cancel what waits, is scheduled or waits for its next try; answers how many.
+
+        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
+        """
+        return await self._app.client.hold(self._talks.purge(queue, progress))
+
+
+class BlockingQueues:
+    """The queues of an app, for code without an event loop: `app.sync.queues`."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._talks = app, _Talks(app)
+
+    def names(self) -> Names:
+        """Their names, sorted."""
+        return self._hold("names", self._talks.names())
+
+    def info(self, queue: str) -> QueueInfo:
+        """How much is where in one queue."""
+        return self._hold("info", self._talks.info(queue))
+
+    def list(self) -> Infos:
+        """How much is where in every queue, by name."""
+        return self._hold("list", self._talks.list())
+
+    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
+        """The jobs that come next, first the one that comes first; nothing is taken."""
+        return self._hold("peek", self._talks.peek(queue, limit, place))
+
+    def purge(self, queue: str, progress: Progress | None = None) -> int:
+        """Cancel what waits, is scheduled or waits for its next try; answers how many.
+
+        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
+        """
+        return self._hold("purge", self._talks.purge(queue, progress))
+
+    def _hold(self, name: str, talk: Talk[A]) -> A:
+        check_loop(f"app.sync.queues.{name}", f"await app.queues.{name}(…)")
+        return sync.hold(self._app, talk)
+
+
+class _Talks:
+    """What there is to ask about queues, with an event loop or without."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def names(self) -> Talk[Names]:
+        return sorted((yield from queues_of(self._app)))
+
+    def list(self) -> Talk[Infos]:
+        names = yield from self.names()
+        executors = yield from executors_of(self._app.namespace)
+        return (yield from together(self._info(name, executors) for name in names))
+
+    def info(self, queue: str) -> Talk[QueueInfo]:
+        return (yield from self._info(queue, (yield from executors_of(self._app.namespace))))
+
+    def _info(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
+        keys = self._keys(queue)
+        if damage := "; ".join(filter(None, (yield from ask_all(census.damage(keys))))):
             return _damaged(queue, damage)
-        lanes, stats = await asyncio.gather(_lanes(client, keys), client.ask(inspect.stats(keys)))
-        scheduled, retry, dead = await asyncio.gather(
-            *(client.ask(inspect.length(keys, name)) for name in ("sched", "retry", "dlq"))
-        )
+        lanes = yield from _lanes(keys)
         waiting = {lane.name: lane.waiting for lane in lanes if lane.length}
+        stats = yield from ask(inspect.stats(keys))
+        lengths = (inspect.length(keys, name) for name in ("sched", "retry", "dlq"))
+        scheduled, retry, dead = yield from ask_all(lengths)
         return QueueInfo(
             name=queue,
             waiting=sum(waiting.values()),
@@ -110,34 +185,22 @@ class Queues:
             waiting_because=_because(queue, waiting, scheduled + retry, executors),
         )
 
-    async def list(self) -> list[QueueInfo]:
-        """How much is where in every queue, by name."""
-        names, executors = await asyncio.gather(self.names(), executors_of(self._app))
-        return await asyncio.gather(*(self._info(name, executors) for name in names))
-
-    async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
-        """The jobs that come next, first the one that comes first; nothing is taken."""
-        client = self._app.client
-        keys = client.keys(valid_name("queue", queue))
+    def peek(self, queue: str, limit: int, place: Place) -> Talk[Jobs]:
+        keys = self._keys(queue)
         if place == "waiting":
-            found = await _waiting(client, keys, limit)
+            found = yield from _waiting(keys, limit)
         else:
             due = census.due(keys, "sched" if place == "scheduled" else "retry", limit)
-            found = [job.key for job in await client.ask(due)]
-        jobs = await asyncio.gather(*(client.info(f"{queue}:{key}") for key in found))
+            found = [job.key for job in (yield from ask(due))]
+        jobs = yield from together(record_of(self._app, f"{queue}:{key}") for key in found)
         return [job for job in jobs if job is not None]
 
-    async def purge(self, queue: str, progress: Progress | None = None) -> int:
-        """Cancel what waits, is scheduled or waits for its next try; answers how many.
-
-        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
-        """
-        client = self._app.client
-        keys = client.keys(valid_name("queue", queue))
-        before = await self.info(queue)
+    def purge(self, queue: str, progress: Progress | None) -> Talk[int]:
+        keys = self._keys(queue)
+        before = yield from self.info(queue)
         purged, most = 0, before.waiting + before.scheduled + before.retry
         while purged < most:
-            page = await client.run(admin.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
+            page = yield from ask(admin.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
             if not page:
                 break
             purged += page
@@ -145,28 +208,14 @@ class Queues:
                 progress(purged)
         return purged
 
+    def _keys(self, queue: str) -> QueueKeys:
+        return queue_keys(self._app.namespace, valid_name("queue", queue))
 
-Jobs = list[JobInfo]
 
-
-async def queues_of(app: App) -> set[str]:
+def queues_of(app: App) -> Talk[set[str]]:
     """The queues of the app's tasks, its default one, and every one it has ever used."""
-    known = await app.client.ask(presence.known_queues(app.namespace))
+    known = yield from ask(presence.known_queues(app.namespace))
     return {app.settings.default_queue, *(task.queue for task in app.tasks.values()), *known}
-
-
-async def executors_of(app: App) -> Executors | None:
-    """What the executors of the app tell about themselves; None where the user of Redis may not ask."""
-    client = app.client
-    try:
-        now, told = await asyncio.gather(
-            client.ask(census.now()), client.ask(presence.known_executors(app.namespace))
-        )
-    except BrokerUnavailable as error:
-        if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
-            return None
-        raise
-    return Executors(told, now)
 
 
 def _because(queue: str, waiting: Mapping[str, int], later: int, executors: Executors | None) -> list[str]:
@@ -181,27 +230,25 @@ def _because(queue: str, waiting: Mapping[str, int], later: int, executors: Exec
     return [*dict.fromkeys(filter(None, reasons)), *old]
 
 
-async def _lanes(client: Client, keys: QueueKeys) -> list[_Lane]:
+def _lanes(keys: QueueKeys) -> Talk[list[_Lane]]:
     """Every lane. One that is empty need not exist, and is not asked further."""
     names = inspect.lanes()
-    lengths = await asyncio.gather(*(client.ask(inspect.length(keys, lane)) for lane in names))
-    readings = await asyncio.gather(
-        *(_reading(client, keys, *lane) for lane in zip(names, lengths, strict=True))
-    )
-    return [_Lane(*lane) for lane in zip(names, lengths, readings, strict=True)]
+    lengths = yield from ask_all(inspect.length(keys, lane) for lane in names)
+    used = [lane for lane, length in zip(names, lengths, strict=True) if length]
+    readings = dict(zip(used, (yield from ask_all(census.reading(keys, lane) for lane in used)), strict=True))
+    return [
+        _Lane(lane, length, readings.get(lane, Reading("0-0", 0)))
+        for lane, length in zip(names, lengths, strict=True)
+    ]
 
 
-async def _reading(client: Client, keys: QueueKeys, lane: str, length: int) -> Reading:
-    return await client.ask(census.reading(keys, lane)) if length else Reading("0-0", 0)
-
-
-async def _waiting(client: Client, keys: QueueKeys, limit: int) -> list[str]:
+def _waiting(keys: QueueKeys, limit: int) -> Talk[list[str]]:
     """The keys of the next jobs, lane by lane in the order in which they are read."""
     found: list[str] = []
-    for lane in await _lanes(client, keys):
+    for lane in (yield from _lanes(keys)):
         if lane.waiting and len(found) < limit:
             page = inspect.waiting(keys, lane.name, lane.reading.last, limit - len(found))
-            found += [entry.key for entry in await client.ask(page)]
+            found += [entry.key for entry in (yield from ask(page))]
     return found
 
 

@@ -1,26 +1,19 @@
-"""Why a job has not ended yet: what it waits for, or who runs it.
-
-Each function is a conversation with Redis: it yields commands, is sent their replies (an error is one as well), and
-returns the answer. So code with and without an event loop can hold it.
-"""
+"""Why a job has not ended yet: what it waits for, or who runs it. Conversations, for code with and without a loop."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from fennelq import clock
 from fennelq.broker.keys import QueueKeys
-from fennelq.broker.verb import Command
+from fennelq.broker.talk import Talk, ask
+from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs import census, inspect, presence
+from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
 from fennelq.model.job import JobInfo, Status
-
-A = TypeVar("A")
-
-Conversation = Generator[Sequence[Command[Any]], Sequence[Any], A]
 
 _LATER = ("sched", "retry")
 SHORTEST, LONGEST = 0.05, 0.5
@@ -28,32 +21,27 @@ SHORTEST, LONGEST = 0.05, 0.5
 
 
 def within(timeout: float) -> float:
-    """How long somebody who has waited for `timeout` seconds may wait for the reason."""
+    """How long a caller who has waited for `timeout` seconds may wait for the reason."""
     return min(max(timeout / 10, SHORTEST), LONGEST)
 
 
-def known_of(keys: QueueKeys, key: str) -> Conversation[JobInfo | None]:
+def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
     """Everything known about a job, with what it waits for."""
-    (info,) = cast("list[JobInfo | BaseException | None]", (yield [inspect.record(keys, key)]))
-    if isinstance(info, BaseException):
-        raise info
+    info = yield from ask(inspect.record(keys, key))
     if info is None or info.status.ended or info.status is Status.EXECUTING:
         return info
-    asked: list[Command[Any]] = [census.now(), presence.known_executors(keys.app)]
     if info.place in _LATER:
-        asked.append(inspect.due(keys, info.place, key))
-    now, told, *due = yield asked
-    if due and isinstance(due[0], int):
-        info = replace(info, due_at=clock.from_ms(due[0]))
-    if isinstance(now, BaseException) or isinstance(told, BaseException):
-        return info  # the user of Redis may not ask, or Redis has just gone: everything else is known
-    return replace(info, waiting_because=_hindrance(info, Executors(told, now), now))
+        info = _due_at(info, (yield from ask(inspect.due(keys, info.place, key))))
+    executors = yield from executors_of(keys.app)
+    if executors is None:
+        return info
+    return replace(info, waiting_because=_hindrance(info, executors, executors.now_ms))
 
 
-def of_timeout(keys: QueueKeys, key: str) -> Conversation[str | None]:
-    """Why somebody who waits for the end of a job has waited in vain, in at most two round trips."""
-    info, now, told = _sure(
-        (yield [inspect.outline(keys, key), census.now(), presence.known_executors(keys.app)])
+def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
+    """Why a job has not ended although a caller waited for it, in at most two round trips."""
+    info, now, told = cast(
+        "Any", (yield [inspect.outline(keys, key), census.now(), presence.known_executors(keys.app)])
     )
     if info is None or info.status.ended:
         return None
@@ -61,21 +49,28 @@ def of_timeout(keys: QueueKeys, key: str) -> Conversation[str | None]:
     if info.status is Status.EXECUTING:
         return _running(info, executors, now)
     if info.place in _LATER:
-        (due,) = _sure((yield [inspect.due(keys, info.place, key)]))
-        info = replace(info, due_at=None if due is None else clock.from_ms(due))
+        info = _due_at(info, (yield from ask(inspect.due(keys, info.place, key))))
         return _hindrance(info, executors, now) or _later(info, now)
     if hindrance := _hindrance(info, executors, now):
         return hindrance
     lane = _lane(info)
-    length, reading = _sure((yield [inspect.length(keys, lane), census.reading(keys, lane)]))
+    length, reading = cast("Any", (yield [inspect.length(keys, lane), census.reading(keys, lane)]))
     return _queued(info, max(0, length - reading.pending - 1), len(executors.serving(info.queue, lane)))
 
 
-def _sure(replies: Sequence[Any]) -> Sequence[Any]:
-    for reply in replies:
-        if isinstance(reply, BaseException):
-            raise reply
-    return replies
+def executors_of(app: str) -> Talk[Executors | None]:
+    """What the executors of an app tell about themselves; None where the user of Redis may not ask."""
+    try:
+        now, told = cast("Any", (yield [census.now(), presence.known_executors(app)]))
+    except BrokerUnavailable as error:
+        if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
+            return None
+        raise
+    return Executors(told, now)
+
+
+def _due_at(info: JobInfo, due: int | None) -> JobInfo:
+    return info if due is None else replace(info, due_at=clock.from_ms(due))
 
 
 def _hindrance(info: JobInfo, executors: Executors, now: int) -> str | None:

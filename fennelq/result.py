@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import orjson
 
-from fennelq import clock
+from fennelq import clock, reasons
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.talk import Talk, ask
 from fennelq.broker.verbs import inspect, lifecycle
 from fennelq.errors import JobCancelled, JobExpired, ResultTimeout, TaskFailed
 from fennelq.model.codec import ANY_RESULT, ResultCodec
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
     from fennelq.waiting import Ended
 
 R = TypeVar("R")
+R1 = TypeVar("R1")
+R2 = TypeVar("R2")
+R3 = TypeVar("R3")
+R4 = TypeVar("R4")
+R5 = TypeVar("R5")
+R6 = TypeVar("R6")
 R_co = TypeVar("R_co", covariant=True)
 
 _OK = b'{"ok":'
@@ -30,13 +39,16 @@ class AsyncResult(Generic[R_co]):
 
     __slots__ = ("_app", "_queue_key", "_returns", "deduplicated", "id")
 
+    id: str
+    """`queue:key`; store it to make the handle again later."""
+    deduplicated: bool
+    """True when the call found the job of an earlier call with the same key or id."""
+
     def __init__(
         self, app: App, job_id: str, returns: ResultCodec[R_co] | None, *, deduplicated: bool = False
     ) -> None:
         self._app, self._returns = app, returns
-        self.id = job_id
-        self.deduplicated = deduplicated
-        """True when the call found the job of an earlier call with the same key or id."""
+        self.id, self.deduplicated = job_id, deduplicated
 
     def __repr__(self) -> str:
         return f"<AsyncResult {self.id}>"
@@ -76,9 +88,7 @@ class AsyncResult(Generic[R_co]):
 
     async def status(self) -> Status:
         """Where the job is in its life."""
-        queue, key = split_id(self.id)
-        client = self._app.client
-        return await client.ask(inspect.status(client.keys(queue), key))
+        return await self._app.client.hold(status_of(self._app, self.id))
 
     async def info(self) -> JobInfo | None:
         """Everything known about the job, or None when there is no record of it."""
@@ -90,10 +100,47 @@ class AsyncResult(Generic[R_co]):
 
     async def cancel(self) -> bool:
         """True if the job will not run: it had not started, and now it never will."""
-        queue, key = split_id(self.id)
-        client = self._app.client
-        answers = await client.run(lifecycle.cancel(client.keys(queue), [key], self._app.lifetimes))
-        return answers[0] == 1
+        return await self._app.client.hold(cancel(self._app, self.id))
+
+
+# What one asks of a job, with an event loop or without
+
+
+def status_of(app: App, job_id: str) -> Talk[Status]:
+    """Where a job is in its life."""
+    return (yield from ask(inspect.status(*_place(app, job_id))))
+
+
+def info_of(app: App, job_id: str) -> Talk[JobInfo | None]:
+    """Everything known about a job and what it waits for, or None."""
+    return (yield from reasons.known_of(*_place(app, job_id)))
+
+
+def record_of(app: App, job_id: str) -> Talk[JobInfo | None]:
+    """What is recorded of a job, or None: one of many, without what it waits for."""
+    keys, key = _place(app, job_id)
+    info = yield from ask(inspect.record(keys, key))
+    if info is None or info.place not in ("sched", "retry"):
+        return info
+    due = yield from ask(inspect.due(keys, info.place, key))
+    return info if due is None else replace(info, due_at=clock.from_ms(due))
+
+
+def history_of(app: App, job_id: str) -> Talk[list[Event]]:
+    """The unusual things that happened to a job, the oldest first."""
+    return (yield from ask(inspect.history(*_place(app, job_id))))
+
+
+def cancel(app: App, job_id: str) -> Talk[bool]:
+    """Cancel a job that has not started; returns whether that was possible."""
+    keys, key = _place(app, job_id)
+    (answer,) = yield from ask(lifecycle.cancel(keys, [key], app.lifetimes))
+    return answer == 1
+
+
+def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:
+    queue, key = split_id(job_id)
+    return queue_keys(app.namespace, queue), key
 
 
 def value_of(app: App, job_id: str, returns: ResultCodec[R] | None, ended: Ended) -> R:
@@ -118,7 +165,128 @@ def value_of(app: App, job_id: str, returns: ResultCodec[R] | None, ended: Ended
 
 
 @overload
-async def gather(*results: AsyncResult[R], timeout: float | None = None) -> list[R]: ...
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[False] = False,
+) -> tuple[R1, R2]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[False] = False,
+) -> tuple[R1, R2, R3]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    r4: AsyncResult[R4],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[False] = False,
+) -> tuple[R1, R2, R3, R4]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    r4: AsyncResult[R4],
+    r5: AsyncResult[R5],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[False] = False,
+) -> tuple[R1, R2, R3, R4, R5]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    r4: AsyncResult[R4],
+    r5: AsyncResult[R5],
+    r6: AsyncResult[R6],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[False] = False,
+) -> tuple[R1, R2, R3, R4, R5, R6]: ...
+@overload
+async def gather(
+    *results: AsyncResult[R], timeout: float | None = None, return_exceptions: Literal[False] = False
+) -> list[R]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[True],
+) -> tuple[R1 | BaseException, R2 | BaseException]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[True],
+) -> tuple[R1 | BaseException, R2 | BaseException, R3 | BaseException]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    r4: AsyncResult[R4],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[True],
+) -> tuple[R1 | BaseException, R2 | BaseException, R3 | BaseException, R4 | BaseException]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    r4: AsyncResult[R4],
+    r5: AsyncResult[R5],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[True],
+) -> tuple[
+    R1 | BaseException, R2 | BaseException, R3 | BaseException, R4 | BaseException, R5 | BaseException
+]: ...
+@overload
+async def gather(
+    r1: AsyncResult[R1],
+    r2: AsyncResult[R2],
+    r3: AsyncResult[R3],
+    r4: AsyncResult[R4],
+    r5: AsyncResult[R5],
+    r6: AsyncResult[R6],
+    /,
+    *,
+    timeout: float | None = None,
+    return_exceptions: Literal[True],
+) -> tuple[
+    R1 | BaseException,
+    R2 | BaseException,
+    R3 | BaseException,
+    R4 | BaseException,
+    R5 | BaseException,
+    R6 | BaseException,
+]: ...
 @overload
 async def gather(
     *results: AsyncResult[R], timeout: float | None = None, return_exceptions: Literal[True]
@@ -126,7 +294,11 @@ async def gather(
 async def gather(
     *results: AsyncResult[Any], timeout: float | None = None, return_exceptions: bool = False
 ) -> Any:
-    """The values of all, in order; the first exception is raised, or all are returned in their places."""
+    """The values of all, in order; the first exception is raised, or all are returned in their places.
+
+    For type checkers two to six results are a tuple, so that each value keeps its own type:
+    `name, total = await gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
+    """
     gets = (result.get(timeout) for result in results)
     return await asyncio.gather(*gets, return_exceptions=return_exceptions)
 
@@ -162,7 +334,7 @@ async def as_completed(
         for result in there:
             yield result
         if going_on:
-            raise _not_ended(len(going_on), len(going_on) + len(there), timeout)
+            raise not_ended(len(going_on), len(going_on) + len(there), timeout)
         return
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     pending = set(tasks)
@@ -172,7 +344,7 @@ async def as_completed(
             left = None if deadline is None else max(0.0, deadline - clock.monotonic())
             done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                raise _not_ended(len(pending), len(tasks), timeout or 0.0)
+                raise not_ended(len(pending), len(tasks), timeout or 0.0)
             for task in done:
                 task.exception()
                 yield tasks[task]
@@ -190,7 +362,8 @@ async def _ended_by_now(
     return set(every) - going_on, going_on
 
 
-def _not_ended(number: int, of: int, timeout: float) -> TimeoutError:
+def not_ended(number: int, of: int, timeout: float) -> TimeoutError:
+    """The error of `as_completed` when its time is up."""
     return TimeoutError(f"{number} of {of} jobs have not ended after {timeout:g} s")
 
 

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from fennelq import clock
+from fennelq import clock, sync
 from fennelq.broker.keys import AppKeys
+from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.broker.verbs import census
 from fennelq.broker.verbs import schedule as verbs
 from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
+from fennelq.loops import check_loop
 from fennelq.model.job import AnyJob, JobInfo, Status
 from fennelq.model.options import Seconds, epoch_ms
 from fennelq.model.schedule import Schedule, When
+from fennelq.result import info_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fennelq.app import App
     from fennelq.result import AsyncResult
+    from fennelq.sync import BlockingResult
 
+A = TypeVar("A")
 
 _LONGEST_ERROR = 500
 _PAGE = 500
@@ -62,11 +66,15 @@ class ScheduleInfo:
         return self.schedule.name
 
 
+# Named here, because `list` is a method there.
+Infos = list[ScheduleInfo]
+
+
 class Schedules:
     """The schedules of an app. Changes are in effect within a second, without a restart."""
 
     def __init__(self, app: App) -> None:
-        self._app, self._keys = app, AppKeys(app.namespace)
+        self._app, self._talks = app, _Talks(app)
         self._declared: dict[str, Schedule] = {}
 
     @property
@@ -104,102 +112,181 @@ class Schedules:
         paused.
         """
         schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
-        due = schedule.next_after(await self._now())
-        await self._change("put", schedule.name, schedule.to_wire(), due)
-        return await self.get(schedule.name)
+        return await self._app.client.hold(self._talks.add(schedule))
 
     async def pause(self, name: str) -> None:
         """No more runs, until it is resumed."""
-        await self._change("pause", name)
+        await self._app.client.hold(self._talks.pause(name))
 
     async def resume(self, name: str) -> None:
         """Runs again from its next tick on; what came due while it was paused is not made up for."""
-        schedule = (await self.get(name)).schedule
-        await self._change("resume", name, next_ms=schedule.next_after(await self._now()))
+        await self._app.client.hold(self._talks.resume(name))
 
     async def remove(self, name: str) -> None:
         """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
         of the service that declares it has been running for a minute."""
-        await self._change("remove", name)
+        await self._app.client.hold(self._talks.remove(name))
 
     async def run(self, name: str) -> AsyncResult[Any]:
         """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
-        info = await self.get(name)
-        job = verbs.job_by_hand(info.schedule)
-        # Said before it is sent: a job that is announced and never comes is in nobody's way.
-        goes_on = info.last_status is not None and not info.last_status.ended
-        await self._change("run", name, "" if goes_on else job.id)
-        return await self._app.client.send(job)
+        return await self._app.client.send(await self._app.client.hold(self._talks.run(name)))
 
     async def get(self, name: str) -> ScheduleInfo:
         """One schedule; raises UnknownSchedule when there is none of this name."""
-        for info in await self._infos([name]):
+        return await self._app.client.hold(self._talks.get(name))
+
+    async def list(self) -> Infos:
+        """Every schedule, by name. One that only a later version can read is left out, and logged."""
+        return await self._app.client.hold(self._talks.list())
+
+
+class BlockingSchedules:
+    """The schedules of an app, for code without an event loop: `app.sync.schedules`."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._talks = app, _Talks(app)
+
+    def add(
+        self,
+        job: AnyJob,
+        *,
+        name: str | None = None,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        **when: Unpack[When],
+    ) -> ScheduleInfo:
+        """Make a schedule, or change the one of this name: `app.sync.schedules.add(report.job(7), every=60)`.
+
+        Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
+        paused.
+        """
+        schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
+        return self._hold("add", self._talks.add(schedule))
+
+    def pause(self, name: str) -> None:
+        """No more runs, until it is resumed."""
+        self._hold("pause", self._talks.pause(name))
+
+    def resume(self, name: str) -> None:
+        """Runs again from its next tick on; what came due while it was paused is not made up for."""
+        self._hold("resume", self._talks.resume(name))
+
+    def remove(self, name: str) -> None:
+        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
+        of the service that declares it has been running for a minute."""
+        self._hold("remove", self._talks.remove(name))
+
+    def run(self, name: str) -> BlockingResult[Any]:
+        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
+        return sync.enqueue(self._app, [self._hold("run", self._talks.run(name))])[0]
+
+    def get(self, name: str) -> ScheduleInfo:
+        """One schedule; raises UnknownSchedule when there is none of this name."""
+        return self._hold("get", self._talks.get(name))
+
+    def list(self) -> Infos:
+        """Every schedule, by name. One that only a later version can read is left out, and logged."""
+        return self._hold("list", self._talks.list())
+
+    def _hold(self, name: str, talk: Talk[A]) -> A:
+        check_loop(f"app.sync.schedules.{name}", f"await app.schedules.{name}(…)")
+        return sync.hold(self._app, talk)
+
+
+class _Talks:
+    """What there is to say about schedules, with an event loop or without."""
+
+    def __init__(self, app: App) -> None:
+        self._app, self._keys = app, AppKeys(app.namespace)
+
+    def add(self, schedule: Schedule) -> Talk[ScheduleInfo]:
+        due = schedule.next_after((yield from ask(census.now())))
+        yield from self._change("put", schedule.name, schedule.to_wire(), due)
+        return (yield from self.get(schedule.name))
+
+    def pause(self, name: str) -> Talk[None]:
+        yield from self._change("pause", name)
+
+    def resume(self, name: str) -> Talk[None]:
+        info = yield from self.get(name)
+        now = yield from ask(census.now())
+        yield from self._change("resume", name, next_ms=info.schedule.next_after(now))
+
+    def remove(self, name: str) -> Talk[None]:
+        yield from self._change("remove", name)
+
+    def run(self, name: str) -> Talk[AnyJob]:
+        """Records the run, and returns the job that is to be sent."""
+        info = yield from self.get(name)
+        job = verbs.job_by_hand(info.schedule)
+        # Record the run first: a recorded run that is never sent does no harm.
+        goes_on = info.last_status is not None and not info.last_status.ended
+        yield from self._change("run", name, "" if goes_on else job.id)
+        return job
+
+    def get(self, name: str) -> Talk[ScheduleInfo]:
+        for info in (yield from self._infos([name])):
             if isinstance(info, UnreadableSchedule):
                 raise info
             return info
-        raise await self._unknown(name)
+        raise (yield from self._unknown(name))
 
-    async def list(self) -> list[ScheduleInfo]:
-        """Every schedule, by name. One that only a later version can read is left out, and logged."""
-        infos: list[ScheduleInfo] = []
-        for page in _pages(await self._names()):
-            for info in await self._infos(page):
+    def list(self) -> Talk[Infos]:
+        infos: Infos = []
+        for page in _pages((yield from self._names())):
+            for info in (yield from self._infos(page)):
                 if isinstance(info, UnreadableSchedule):
                     _say_unreadable(info)
                 else:
                     infos.append(info)
         return infos
 
-    async def _now(self) -> int:
-        return await self._app.client.ask(census.now())
+    def _unknown(self, name: str) -> Talk[UnknownSchedule]:
+        return UnknownSchedule(name, (yield from self._names()))
 
-    async def _unknown(self, name: str) -> UnknownSchedule:
-        return UnknownSchedule(name, await self._names())
-
-    async def _names(self) -> Sequence[str]:
-        client, names, cursor = self._app.client, set[str](), ""
+    def _names(self) -> Talk[Sequence[str]]:
+        names, cursor = set[str](), ""
         while cursor != "0":
-            cursor, page = await client.ask(verbs.names(self._keys, cursor or "0"))
+            cursor, page = yield from ask(verbs.names(self._keys, cursor or "0"))
             names.update(page)
         return sorted(names)
 
-    async def _infos(self, names: Sequence[str]) -> Sequence[ScheduleInfo | UnreadableSchedule]:
+    def _infos(self, names: Sequence[str]) -> Talk[Sequence[ScheduleInfo | UnreadableSchedule]]:
         """The schedules of these names that exist, in a few round trips."""
-        client = self._app.client
-        waiting = await client.ask(verbs.queued(self._keys, names))
-        states = await asyncio.gather(*(client.ask(verbs.state(self._keys, name)) for name in names))
+        waiting = yield from ask(verbs.queued(self._keys, names))
+        states = yield from ask_all(verbs.state(self._keys, name) for name in names)
         sources = {state.get("source", b"").decode() for state in states if state}
-        seen = dict(zip(sources, await asyncio.gather(*map(self._seen, sources)), strict=True))
-        told = [
+        seen = dict(zip(sources, (yield from together(map(self._seen, sources))), strict=True))
+        told = (
             self._info(name, state, len(waiting[name]), seen[state.get("source", b"").decode()])
             for name, state in zip(names, states, strict=True)
             if state
-        ]
-        return await asyncio.gather(*told)
+        )
+        return (yield from together(told))
 
-    async def _seen(self, source: str) -> datetime | None:
+    def _seen(self, source: str) -> Talk[datetime | None]:
         if not is_of_code(source):
             return None
-        seen = await self._app.client.ask(verbs.service_seen(self._keys, service_of(source) or ""))
+        seen = yield from ask(verbs.service_seen(self._keys, service_of(source) or ""))
         return clock.from_ms(seen) if seen else None
 
-    async def _info(
+    def _info(
         self, name: str, state: Mapping[str, bytes], waiting: int, service_seen: datetime | None
-    ) -> ScheduleInfo | UnreadableSchedule:
+    ) -> Talk[ScheduleInfo | UnreadableSchedule]:
         try:
             schedule = Schedule.from_wire(state["definition"])
         except (ValueError, KeyError) as error:
             return UnreadableSchedule(name, str(error))
         last = state.get("last_job", b"").decode()
-        job = await self._app.client.info(last) if last else None
+        job = (yield from info_of(self._app, last)) if last else None
         return _told(schedule, state, job, waiting, service_seen)
 
-    async def _change(
+    def _change(
         self, what: verbs.Change, name: str, value: bytes | str = "", next_ms: int | None = None
-    ) -> None:
-        answer = await self._app.client.run(verbs.schedule(self._keys, what, name, value, next_ms))
+    ) -> Talk[None]:
+        answer = yield from ask(verbs.schedule(self._keys, what, name, value, next_ms))
         if answer == 0:
-            raise await self._unknown(name)
+            raise (yield from self._unknown(name))
         if answer == -1:
             raise ConfigurationError(
                 f"schedule {name!r} is declared in code: change it there "

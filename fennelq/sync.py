@@ -1,4 +1,4 @@
-"""The same tasks for code without an event loop: scripts, Django views, threads, forked processes.
+"""The same for code without an event loop: scripts, Django views, threads, forked processes.
 
 Verbs are values, so this is only another way to say them: no event loop in a hidden thread, nothing a fork
 breaks.
@@ -8,8 +8,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from fennelq import clock, reasons
 from fennelq.broker.batch import pages
@@ -17,15 +30,16 @@ from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.inbox import Ticket, process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.patience import Patience
+from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
-from fennelq.broker.verb import Command, Verb
-from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.broker.verb import Step
+from fennelq.broker.verbs import lifecycle, presence
 from fennelq.client import Answer, joined, not_sent
-from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, ResultTimeout
+from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, ResultExpired, ResultTimeout
+from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
-from fennelq.model.job import Job, JobInfo, Status, split_id
-from fennelq.reasons import Conversation
-from fennelq.result import value_of
+from fennelq.model.job import Event, Job, JobInfo, Status, split_id
+from fennelq.result import cancel, history_of, info_of, status_of, value_of
 from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal
 
 if TYPE_CHECKING:
@@ -37,8 +51,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
+B = TypeVar("B")
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+
+End = Ended | ResultExpired
+"""How a job has ended, or that nothing is known of it (any more)."""
 
 _SHORTEST_LOOK = 0.05
+
+
+class _OneParameter(Protocol[A_contra, R_co]):
+    """A task that can be called with one argument."""
+
+    def delay(self, first: A_contra, /) -> BlockingResult[R_co]: ...
+
+
+class _TwoParameters(Protocol[A_contra, B_contra, R_co]):
+    """A task that can be called with two arguments."""
+
+    def delay(self, first: A_contra, second: B_contra, /) -> BlockingResult[R_co]: ...
 
 
 class BlockingTask(Generic[P, R]):
@@ -49,50 +81,98 @@ class BlockingTask(Generic[P, R]):
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> BlockingResult[R]:
         """Send a call. When this returns, the job is in Redis and will not be lost."""
+        self._check("delay")
         return enqueue(self._task.app, [self._task.job(*args, **kwargs)])[0]
 
+    @overload
+    def map(self: _OneParameter[A, R], column: Iterable[A], /) -> list[BlockingResult[R]]: ...
+    @overload
+    def map(
+        self: _TwoParameters[A, B, R], first: Iterable[A], second: Iterable[B], /
+    ) -> list[BlockingResult[R]]: ...
+    @overload
+    def map(
+        self, first: Iterable[Any], second: Iterable[Any], third: Iterable[Any], /, *more: Iterable[Any]
+    ) -> list[BlockingResult[R]]: ...
     def map(self, *columns: Iterable[Any]) -> list[BlockingResult[R]]:
-        """Send one call for each element, like the built-in `map`."""
-        return enqueue(self._task.app, self._task.jobs(*columns))
+        """Send one call for each element, like the built-in `map`: `resize.sync.map(["a.png", "b.png"])`."""
+        self._check("map")
+        return enqueue(self._task.app, self._task.described(columns))
 
     def options(self, **options: Unpack[OptionArgs]) -> BlockingTask[P, R]:
         """The same task with other options."""
         return BlockingTask(self._task.options(**options))
 
+    def _check(self, method: str) -> None:
+        if running_loop() is None:  # most calls: they need no names
+            return
+        name = self._task.name.rpartition(":")[2]
+        check_loop(f"{name}.sync.{method}", f"await {name}.{method}(…)")
+
 
 class BlockingResult(Generic[R_co]):
-    """The handle of a job, for code without an event loop."""
+    """The handle of a job, for code without an event loop. It can be made again anywhere from the job's id:
+    `app.sync.result(id)`."""
 
     __slots__ = ("_app", "_returns", "deduplicated", "id")
+
+    id: str
+    """`queue:key`; store it to make the handle again later."""
+    deduplicated: bool
+    """True when the call found the job of an earlier call with the same key or id."""
 
     def __init__(
         self, app: App, job_id: str, returns: ResultCodec[R_co] | None, *, deduplicated: bool = False
     ) -> None:
         self._app, self._returns = app, returns
-        self.id = job_id
-        self.deduplicated = deduplicated
+        self.id, self.deduplicated = job_id, deduplicated
 
     def __repr__(self) -> str:
         return f"<BlockingResult {self.id}>"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockingResult) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     def get(self, timeout: float | None = None) -> R_co:
-        """What the task returned; raises as `AsyncResult.get` does."""
-        return value_of(self._app, self.id, self._returns, _end_of(self._app, self.id, timeout))
+        """What the task returned.
+
+        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is
+        known of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
+        With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
+        """
+        _check_result("get")
+        return self.value_of(end_of(self._app, self.id, timeout))
+
+    def value_of(self, end: End) -> R_co:
+        """What an end comes to: the value, or the exception it stands for."""
+        return value_of(self._app, self.id, self._returns, _unless_expired(end))
 
     def status(self) -> Status:
         """Where the job is in its life."""
-        keys, key = _place(self._app, self.id)
-        return _ask(self._app, inspect.status(keys, key))
+        _check_result("status")
+        return hold(self._app, status_of(self._app, self.id))
 
     def info(self) -> JobInfo | None:
         """Everything known about the job, or None when there is no record of it."""
-        keys, key = _place(self._app, self.id)
-        return _held(reasons.known_of(keys, key), lambda command: _ask(self._app, command))
+        _check_result("info")
+        return hold(self._app, info_of(self._app, self.id))
+
+    def history(self) -> list[Event]:
+        """Why it ran more than once, if it did: failed tries, recoveries, releases, replays, the oldest first."""
+        _check_result("history")
+        return hold(self._app, history_of(self._app, self.id))
 
     def cancel(self) -> bool:
         """True if the job will not run: it had not started, and now it never will."""
-        keys, key = _place(self._app, self.id)
-        return _run(self._app, lifecycle.cancel(keys, [key], self._app.lifetimes))[0] == 1
+        _check_result("cancel")
+        return hold(self._app, cancel(self._app, self.id))
+
+
+def _check_result(method: str) -> None:
+    check_loop(f"BlockingResult.{method}", f"await app.result(id).{method}(…)")
 
 
 def enqueue(app: App, jobs: Iterable[Job[R]]) -> list[BlockingResult[R]]:
@@ -157,7 +237,7 @@ class _Sending(Generic[R]):
         if noted.is_due(keys.queue):
             _ask(self._app, presence.note_queues(self._app.namespace, [keys.queue]))
             noted.done(keys.queue)
-        return _run(self._app, lifecycle.enqueue(keys, jobs))
+        return _ask(self._app, lifecycle.enqueue(keys, jobs))
 
 
 def _handle(app: App, job: Job[R], answer: Answer | FennelqError) -> BlockingResult[R]:
@@ -170,77 +250,108 @@ def _handle(app: App, job: Job[R], answer: Answer | FennelqError) -> BlockingRes
     return BlockingResult(app, job.id, job.returns, deduplicated=answer == 2)
 
 
-def _end_of(app: App, job_id: str, timeout: float | None) -> Ended:
-    """Subscribe, then look: an end in between is a message. Looking again makes up for a lost one."""
-    keys, key = _place(app, job_id)
-    if timeout is not None and timeout <= 0:
-        answer = _look(app, keys, key, "", Patience(app.settings.enqueue_timeout))
-        if (found := ended(job_id, answer)) is None:
-            raise ResultTimeout(job_id, timeout)
+def end_of(app: App, job_id: str, timeout: float | None) -> Ended:
+    """How a job has ended; raises ResultTimeout, or ResultExpired when nothing is known of it."""
+    with closing(ends_of(app, [job_id], timeout)) as ends:
+        for _, end in ends:
+            return _unless_expired(end)
+    raise ResultTimeout(job_id, timeout or 0.0, _why_not_ended(app, job_id, timeout or 0.0))
+
+
+def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tuple[str, End]]:
+    """Each job with its end, as it ends; without those that have not ended in time. With `timeout=0` it looks once."""
+    waiting = _Waiting(app, ids, timeout)
+    return waiting.ends() if timeout is None or timeout > 0 else waiting.ended_by_now()
+
+
+def _unless_expired(end: End) -> Ended:
+    if isinstance(end, ResultExpired):
+        raise end
+    return end
+
+
+class _Waiting:
+    """One thread that waits for the ends of jobs: it subscribes, then looks, so an end in between is a message.
+    Looking again makes up for a lost one."""
+
+    def __init__(self, app: App, ids: Iterable[str], timeout: float | None) -> None:
+        self._app = app
+        self._going_on: dict[str, str | None] = dict.fromkeys(ids)
+        """Jobs, with their tasks as far as they are known."""
+        self._places = {job_id: split_id(job_id) for job_id in self._going_on}
+        self._deadline = math.inf if timeout is None else clock.monotonic() + timeout
+
+    def ended_by_now(self) -> Generator[tuple[str, End]]:
+        """Each that has ended already."""
+        yield from self._look("", Patience(self._app.settings.enqueue_timeout))
+
+    def ends(self) -> Generator[tuple[str, End]]:
+        """Each as it ends."""
+        channel, pauses = channel_name(self._app.namespace, process_name()), _pauses()
+        with self._app.blocking.inbox.wait_for(channel, *self._going_on) as ticket:
+            while self._going_on:
+                try:
+                    patience = self._patience()
+                    hearing = _subscribed(self._app, ticket, patience)
+                    found = self._look(channel if hearing else "", patience)
+                except BrokerUnavailable:
+                    if clock.monotonic() < self._deadline:
+                        raise
+                    return
+                yield from found
+                if not self._going_on:
+                    return
+                if hearing:
+                    yield from self._messages(ticket)
+                else:
+                    time.sleep(min(next(pauses), self._left()))
+                if clock.monotonic() >= self._deadline:
+                    return
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - clock.monotonic())
+
+    def _patience(self) -> Patience:
+        # A very short timeout still leaves the time to look once.
+        return Patience(min(self._app.settings.enqueue_timeout, max(self._left(), _SHORTEST_LOOK)))
+
+    def _look(self, channel: str, patience: Patience) -> list[tuple[str, End]]:
+        """Ask for every job that goes on; those that have ended."""
+        found: list[tuple[str, End]] = []
+        by_queue: defaultdict[str, list[str]] = defaultdict(list)
+        for job_id in self._going_on:
+            by_queue[self._places[job_id][0]].append(job_id)
+        for queue, ids in by_queue.items():
+            for page in pages(ids, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
+                keys = [self._places[job_id][1] for job_id in page]
+                watch = lifecycle.watch(queue_keys(self._app.namespace, queue), channel, keys)
+                answers = _patiently(patience, partial(self._app.blocking.run, watch))
+                found += self._ended(zip(page, answers, strict=True))
         return found
-    deadline = math.inf if timeout is None else clock.monotonic() + timeout
-    channel = channel_name(app.namespace, process_name())
-    with app.blocking.inbox.wait_for(channel, job_id) as ticket:
-        pauses = _pauses()
-        while True:
+
+    def _ended(self, answers: Iterable[tuple[str, Look]]) -> Iterator[tuple[str, End]]:
+        for job_id, answer in answers:
             try:
-                found = _look_and_wait(app, keys, key, ticket, deadline, pauses)
-            except BrokerUnavailable:
-                if clock.monotonic() < deadline:
-                    raise
-                found = None
-            if found is not None:
-                return found
-            if clock.monotonic() >= deadline:
-                raise ResultTimeout(job_id, timeout or 0.0, _why_not_ended(app, keys, key, timeout or 0.0))
+                end: End | None = ended(job_id, answer)
+            except ResultExpired as error:
+                end = error
+            if end is None:
+                self._going_on[job_id] = answer[1]
+            else:
+                del self._going_on[job_id]
+                yield job_id, end
 
-
-def _why_not_ended(app: App, keys: QueueKeys, key: str, timeout: float) -> str | None:
-    """What a job waits for, or who runs it; None when that cannot be found out at once."""
-    end = clock.monotonic() + reasons.within(timeout)
-
-    def ask(command: Command[Any]) -> Any:
-        return app.blocking.ask(command, max(0.001, end - clock.monotonic()))
-
-    try:
-        return _held(reasons.of_timeout(keys, key), ask)
-    except Exception:
-        return None
-
-
-def _held(conversation: Conversation[A], ask: Callable[[Command[Any]], Any]) -> A:
-    """What a conversation comes to."""
-    try:
-        asked = next(conversation)
-        while True:
-            asked = conversation.send([_reply(ask, command) for command in asked])
-    except StopIteration as end:
-        answer: A = end.value
-        return answer
-
-
-def _reply(ask: Callable[[Command[Any]], Any], command: Command[Any]) -> Any:
-    try:
-        return ask(command)
-    except Exception as error:
-        return error
-
-
-def _look_and_wait(
-    app: App, keys: QueueKeys, key: str, ticket: Ticket, deadline: float, pauses: Iterator[float]
-) -> Ended | None:
-    # A very short timeout still leaves the time to look once.
-    patience = Patience(min(app.settings.enqueue_timeout, max(deadline - clock.monotonic(), _SHORTEST_LOOK)))
-    hearing = _subscribed(app, ticket, patience)
-    answer = _look(app, keys, key, ticket.channel if hearing else "", patience)
-    if (found := ended(f"{keys.queue}:{key}", answer)) is not None:
-        return found
-    left = max(0.0, deadline - clock.monotonic())
-    if not hearing:
-        time.sleep(min(next(pauses), left))
-        return None
-    message = ticket.message(min(RECHECK, left))
-    return None if message is None else Ended(answer[1], message.partition(b"\n")[2])
+    def _messages(self, ticket: Ticket) -> Iterator[tuple[str, End]]:
+        """The ends that come as messages, until it is time to look again."""
+        look_again = min(clock.monotonic() + RECHECK, self._deadline)
+        while self._going_on:
+            message = ticket.message(max(0.0, look_again - clock.monotonic()))
+            if message is None:
+                return
+            topic, _, envelope = message.partition(b"\n")
+            job_id = topic.decode()
+            if job_id in self._going_on:
+                yield job_id, Ended(self._going_on.pop(job_id), envelope)
 
 
 def _subscribed(app: App, ticket: Ticket, patience: Patience) -> bool:
@@ -259,11 +370,6 @@ def _subscribed(app: App, ticket: Ticket, patience: Patience) -> bool:
     return _patiently(patience, subscribe)
 
 
-def _look(app: App, keys: QueueKeys, key: str, channel: str, patience: Patience) -> Look:
-    watch = lifecycle.watch(keys, channel, [key])
-    return _patiently(patience, lambda left: app.blocking.run(watch, left))[0]
-
-
 def _pauses() -> Iterator[float]:
     """Seconds between two looks where nothing is heard."""
     pause = FIRST_POLL
@@ -272,17 +378,64 @@ def _pauses() -> Iterator[float]:
         pause = min(pause * 2, LONGEST_POLL)
 
 
-def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:
+def _why_not_ended(app: App, job_id: str, timeout: float) -> str | None:
+    """What a job waits for, or who runs it; None when that cannot be found out at once."""
+    if timeout <= 0:
+        return None
     queue, key = split_id(job_id)
-    return queue_keys(app.namespace, queue), key
+    end = clock.monotonic() + reasons.within(timeout)
+
+    def asked_once(said: Round) -> list[Any]:
+        assert not isinstance(said, Pause)
+        return app.blocking.send_all(said, max(0.001, end - clock.monotonic()))
+
+    try:
+        return _held(reasons.of_timeout(queue_keys(app.namespace, queue), key), asked_once)
+    except Exception:
+        return None
 
 
-def _run(app: App, verb: Verb[A]) -> A:
-    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.run(verb, left))
+def hold(app: App, talk: Talk[A]) -> A:
+    """Run a conversation, step by step; raises BrokerUnavailable when Redis does not answer."""
+    return _held(talk, partial(_replies, app))
 
 
-def _ask(app: App, command: Command[A]) -> A:
-    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.ask(command, left))
+def _held(talk: Talk[A], replies: Callable[[Round], list[Any] | None]) -> A:
+    """What a conversation returns. An error of a step is raised in the conversation, which may know what to do."""
+    with closing(talk):
+        try:
+            said = talk.send(None)
+            while True:
+                try:
+                    received = replies(said)
+                except Exception as error:
+                    said = talk.throw(error)
+                else:
+                    said = talk.send(received)
+        except StopIteration as end:
+            return cast("A", end.value)
+
+
+def each(app: App, finding: Finding[A]) -> Iterator[A]:
+    """Run a conversation and yield what it hands out, as it comes."""
+    finds = Finds(finding)
+    with closing(finding):
+        while (found := hold(app, finds.next())) is not None:
+            yield found
+
+
+def _replies(app: App, said: Round) -> list[Any] | None:
+    if isinstance(said, Pause):
+        time.sleep(said.seconds)
+        return None
+    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.send_all(said, left))
+
+
+def _ask(app: App, step: Step[A]) -> A:
+    """One step. It does without the conversation, which would cost every job that is sent some microseconds."""
+    return _patiently(
+        Patience(app.settings.enqueue_timeout), lambda left: app.blocking.send_all([step], left)[0]
+    )
 
 
 def _patiently(patience: Patience, attempt: Callable[[float], A]) -> A:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeGuard, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeGuard,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from fennelq.errors import ConfigurationError, FennelqError, PayloadTooLarge, suggestion
 from fennelq.model.codec import CallCodec, ResultCodec
@@ -20,10 +32,27 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
 
 _PER_JOB = ("delay", "at", "key", "job_id")
 _NOT_OF_THE_JOB = {"queue", "retries", "retry", "timeout", "result_ttl", "failure_ttl", "headers"}
 """Options the worker knows by the task; a call with no others has nothing to say but its arguments."""
+
+
+class _OneParameter(Protocol[A_contra, R_co]):
+    """A task that can be called with one argument."""
+
+    def job(self, first: A_contra, /) -> Job[R_co]: ...
+
+
+class _TwoParameters(Protocol[A_contra, B_contra, R_co]):
+    """A task that can be called with two arguments."""
+
+    def job(self, first: A_contra, second: B_contra, /) -> Job[R_co]: ...
 
 
 class Task(Generic[P, R]):
@@ -32,6 +61,9 @@ class Task(Generic[P, R]):
     It never changes: `options()` returns another task, equally typed.
     """
 
+    app: App
+    name: str
+    """`module:function`, or what `name=` says: the worker finds it by this."""
     function: Callable[P, Any]
 
     def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
@@ -72,12 +104,34 @@ class Task(Generic[P, R]):
         """Send a call. When this returns, the job is in Redis and will not be lost."""
         return await self.app.client.send(self.job(*args, **kwargs))
 
+    @overload
+    async def map(self: _OneParameter[A, R], column: Iterable[A], /) -> list[AsyncResult[R]]: ...
+    @overload
+    async def map(
+        self: _TwoParameters[A, B, R], first: Iterable[A], second: Iterable[B], /
+    ) -> list[AsyncResult[R]]: ...
+    @overload
+    async def map(
+        self, first: Iterable[Any], second: Iterable[Any], third: Iterable[Any], /, *more: Iterable[Any]
+    ) -> list[AsyncResult[R]]: ...
     async def map(self, *columns: Iterable[Any]) -> list[AsyncResult[R]]:
         """Send one call for each element, like the built-in `map`: `await resize.map(["a.png", "b.png"])`."""
-        return await self.app.client.send_all(self.jobs(*columns))
+        return await self.app.client.send_all(self.described(columns))
 
+    @overload
+    def jobs(self: _OneParameter[A, R], column: Iterable[A], /) -> list[Job[R]]: ...
+    @overload
+    def jobs(self: _TwoParameters[A, B, R], first: Iterable[A], second: Iterable[B], /) -> list[Job[R]]: ...
+    @overload
+    def jobs(
+        self, first: Iterable[Any], second: Iterable[Any], third: Iterable[Any], /, *more: Iterable[Any]
+    ) -> list[Job[R]]: ...
     def jobs(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Describe the calls that `map` would send. Of one that does not fit, the error says which."""
+        return self.described(columns)
+
+    def described(self, columns: Iterable[Iterable[Any]]) -> list[Job[R]]:
+        """As `jobs`, for columns that no type checker has seen."""
         job: Callable[..., Job[R]] = self.job
         described: list[Job[R]] = []
         for place, args in enumerate(zip(*columns, strict=True)):

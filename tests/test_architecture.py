@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -10,8 +11,10 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -19,11 +22,14 @@ import fennelq
 from fennelq import errors
 from fennelq.broker.keys import FIELDS, KEY_KINDS, STREAMS
 from fennelq.broker.scripts import script
-from fennelq.broker.verbs import inspect
+from fennelq.broker.verbs import inspect as inspecting
 from fennelq.model import outcome
 from fennelq.model.job import Status
 from tests.chaos.rows import ROWS
 
+# By name: to basedpyright `docs` is the folder beside this file.
+generate: Any = import_module("docs.generate")
+source: Any = import_module("docs.source")
 HOUSE = Path(fennelq.__file__).parent
 LUA = HOUSE / "broker" / "lua"
 MODULES = sorted(HOUSE.rglob("*.py"))
@@ -53,18 +59,65 @@ every_script = pytest.mark.parametrize("name", SCRIPTS)
 
 
 def test_what_is_exported_is_what_is_public() -> None:
+    """What is imported when it is first used stands in the table of what is, and there for type checkers."""
+    later = {name for names in fennelq._LATER.values() for name in names}
     public = {
         name
         for name, value in vars(fennelq).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType) and name != "annotations"
+        if not name.startswith("_") and not isinstance(value, ModuleType)
     }
-    assert set(fennelq.__all__) == public
+    assert set(fennelq.__all__) == (public - {"annotations", "TYPE_CHECKING"}) | later
+
+
+def test_what_is_imported_later_is_what_type_checkers_see() -> None:
+    (block,) = [node for node in tree_of(HOUSE / "__init__.py").body if isinstance(node, ast.If)][:1]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    seen = {
+        node.module: tuple(alias.name for alias in node.names)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert seen == fennelq._LATER
 
 
 def test_exports_are_sorted_and_all_there() -> None:
     assert fennelq.__all__ == sorted(fennelq.__all__)
+    assert set(fennelq.__all__) <= set(dir(fennelq))
     for name in fennelq.__all__:
-        assert getattr(fennelq, name).__module__.startswith("fennelq.")
+        thing = getattr(fennelq, name)
+        if isinstance(thing, type) or inspect.isfunction(thing):
+            assert thing.__module__.startswith("fennelq.")
+
+
+def test_a_name_that_is_not_exported_is_an_error_that_says_so() -> None:
+    with pytest.raises(AttributeError, match="module 'fennelq' has no attribute 'Nothing'"):
+        fennelq.Nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018
+
+
+OURS = {node.name for path in MODULES for node in tree_of(path).body if isinstance(node, ast.ClassDef)} | {
+    name for aliases in generate.ALIASES.values() for name in aliases
+}
+"""Every class of fennelq, and every name for a type."""
+
+
+@pytest.mark.parametrize("name", fennelq.__all__)
+def test_every_type_in_a_public_signature_can_be_imported_from_the_top(name: str) -> None:
+    thing: object = getattr(fennelq, name)
+    if not generate.is_described(thing):
+        return
+    node = generate.spelled(thing)
+    parts = [*public_parts(name, node)] if isinstance(node, ast.ClassDef) else [node]
+    met = source.names_in(annotation for part in parts for annotation in source.annotations_of(part))
+    assert met & OURS - set(fennelq.__all__) == set()
+
+
+def public_parts(kind: str, node: ast.ClassDef) -> Iterator[ast.stmt]:
+    """The attributes and methods of a class that are for users, overloads included."""
+    for part in node.body:
+        called = getattr(part, "name", "") or ast.unparse(getattr(part, "target", ast.Constant("_")))
+        made_by_hand = called == "__init__" and kind in generate.BUILT_BY_HAND
+        if made_by_hand or generate.is_public(kind, called):
+            yield part
 
 
 def test_every_error_that_can_be_caught_can_be_imported_from_the_top() -> None:
@@ -261,9 +314,9 @@ def test_a_script_decides_by_nothing_but_its_arguments_and_the_servers_data(name
 
 
 def test_every_status_of_a_record_has_a_letter_that_the_scripts_write() -> None:
-    assert set(inspect._STATUS.values()) == set(Status) - {Status.UNKNOWN}
+    assert set(inspecting._STATUS.values()) == set(Status) - {Status.UNKNOWN}
     described = re.findall(r"\b([A-Z])\b", FIELDS["s"])
-    assert sorted(described) == sorted(inspect._STATUS)
+    assert sorted(described) == sorted(inspecting._STATUS)
     written = "\n".join(text_of(path) for path in LUA.rglob("*.lua"))
     for letter in set(described) - {"S", "N"}:
         assert f"'s', '{letter}'" in written

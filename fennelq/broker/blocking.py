@@ -14,7 +14,7 @@ from fennelq.broker.connection import Address
 from fennelq.broker.inbox import Inbox
 from fennelq.broker.link import BlockingLink
 from fennelq.broker.trouble import ReplyError, Trouble, classify
-from fennelq.broker.verb import Command, Verb
+from fennelq.broker.verb import Command, Step, Verb
 
 A = TypeVar("A")
 
@@ -42,24 +42,28 @@ class BlockingBroker:
 
     def run_all(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
         """Send many verbs in one round trip; raises the first error among the replies."""
+        return self.send_all(verbs, timeout)
+
+    def send_all(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
+        """Send many verbs or commands in one round trip; raises the first error among the replies."""
         out: list[A] = []
-        for reply in self.run_each(verbs, timeout):
+        for reply in self.run_each(steps, timeout):
             if isinstance(reply, ReplyError):
                 raise reply
             out.append(reply)
         return out
 
-    def run_each(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | ReplyError]:
-        """Send many verbs in one round trip. Errors of the server are among the replies, but for those that ask for
-        another server."""
-        what = verbs[0].script.name if verbs else ""
+    def run_each(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | ReplyError]:
+        """Send many verbs or commands in one round trip. Errors of the server are among the replies, but for those that
+        ask for another server."""
+        what = steps[0].name if steps else ""
         if crash.at is not None:
             crash.at(f"before:{what}")
         with self._link() as link:
-            replies = link.call_all([verb.by_sha() for verb in verbs], timeout, what)
+            replies = link.call_all([step.by_sha() for step in steps], timeout, what)
             forgotten = [place for place, reply in enumerate(replies) if _is_forgotten(reply)]
             if forgotten:
-                taught = link.call_all([verbs[place].by_source() for place in forgotten], timeout)
+                taught = link.call_all([steps[place].by_source() for place in forgotten], timeout)
                 for place, reply in zip(forgotten, taught, strict=True):
                     replies[place] = reply
             for reply in replies:
@@ -68,8 +72,8 @@ class BlockingBroker:
         if crash.at is not None:
             crash.at(f"answered:{what}")
         return [
-            reply if isinstance(reply, ReplyError) else verb.read(reply)
-            for verb, reply in zip(verbs, replies, strict=True)
+            reply if isinstance(reply, ReplyError) else step.read(reply)
+            for step, reply in zip(steps, replies, strict=True)
         ]
 
     def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:

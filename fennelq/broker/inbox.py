@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Self
 
 from fennelq import clock
@@ -32,9 +33,9 @@ class Inbox:
         self._address = address
         self._desks: dict[int, _Desk] = {}
 
-    def wait_for(self, channel: str, topic: str) -> Ticket:
+    def wait_for(self, channel: str, *topics: str) -> Ticket:
         """The place of one waiting thread, to be used as a context manager."""
-        return Ticket(self._desk(), channel, topic)
+        return Ticket(self._desk(), channel, topics)
 
     def renew(self) -> None:
         """The connection may lead to a server that no longer publishes anything: every waiting thread opens it anew."""
@@ -51,10 +52,10 @@ class Inbox:
 
 
 class Ticket:
-    """One thread that waits for messages of one topic."""
+    """One thread that waits for messages of one topic or several."""
 
-    def __init__(self, desk: _Desk, channel: str, topic: str) -> None:
-        self.channel, self.topic = channel, topic.encode()
+    def __init__(self, desk: _Desk, channel: str, topics: Iterable[str]) -> None:
+        self.channel, self.topics = channel, {topic.encode() for topic in topics}
         self.messages: deque[bytes] = deque()
         self.wakes = threading.Condition(desk.lock)
         self.subscription = 0
@@ -96,14 +97,16 @@ class _Desk:
 
     def enter(self, ticket: Ticket) -> None:
         with self.lock:
-            self._tickets.setdefault(ticket.topic, set()).add(ticket)
+            for topic in ticket.topics:
+                self._tickets.setdefault(topic, set()).add(ticket)
 
     def leave(self, ticket: Ticket) -> None:
         with self.lock:
-            tickets = self._tickets[ticket.topic]
-            tickets.discard(ticket)
-            if not tickets:
-                del self._tickets[ticket.topic]
+            for topic in ticket.topics:
+                tickets = self._tickets[topic]
+                tickets.discard(ticket)
+                if not tickets:
+                    del self._tickets[topic]
             if not self._tickets:
                 # The connection stays, but no thread reads it. Subscribing again skips what it has received meanwhile.
                 self._subscribed = False

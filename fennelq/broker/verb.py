@@ -20,6 +20,11 @@ class Verb(NamedTuple, Generic[A]):
     args: Sequence[Word]
     read: Callable[[Any], A]
 
+    @property
+    def name(self) -> str:
+        """Of the script; crash points are named after it."""
+        return self.script.name
+
     def by_sha(self) -> list[Word]:
         """The words of the call, for a server that knows the script."""
         return ["EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args]
@@ -34,6 +39,23 @@ class Command(NamedTuple, Generic[A]):
 
     words: Sequence[Word]
     read: Callable[[Any], A]
+
+    @property
+    def name(self) -> str:
+        """Of its script: a plain command has none."""
+        return ""
+
+    def by_sha(self) -> Sequence[Word]:
+        """The words of the command."""
+        return self.words
+
+    def by_source(self) -> Sequence[Word]:
+        """The words of the command."""
+        return self.words
+
+
+Step = Verb[A] | Command[A]
+"""What a broker can send."""
 
 
 def as_is(reply: Any) -> Any:

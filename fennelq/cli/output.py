@@ -18,8 +18,9 @@ from typing import Any
 import orjson
 import typer
 
-from fennelq.dlq import DeadLetter, Progress
+from fennelq.dlq import DeadLetter
 from fennelq.model.job import Event, JobInfo
+from fennelq.queues import Progress
 from fennelq.streams import clean
 
 _GAP = "  "

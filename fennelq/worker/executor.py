@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fennelq import clock, log
+from fennelq import clock, log, loops
 from fennelq.app import App
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
@@ -117,6 +117,7 @@ class Executor:
         ending = asyncio.create_task(self._until_told(), name="ending")
         parts = [reading, ending, *duties]
         in_order = False
+        loops.executing.add(asyncio.get_running_loop())
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             in_order = not self._given_up and (self._stop.is_set() or _has_ended_well(ending))
@@ -125,6 +126,8 @@ class Executor:
         except BaseException:
             await self._fall(parts)
             raise
+        finally:
+            loops.executing.discard(asyncio.get_running_loop())
         if not in_order:
             await self._fall(parts)
             raise GivenUp if self._given_up else _why(parts)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import random
+import re
 import threading
 import time
 import warnings
@@ -18,19 +20,35 @@ import pytest
 
 from fennelq import (
     App,
+    AsyncResult,
+    BlockingApp,
+    BlockingDeadLetters,
+    BlockingQueues,
+    BlockingResult,
+    BlockingSchedules,
+    BlockingTask,
     BrokerUnavailable,
+    ConfigurationError,
+    DeadLetters,
     DuplicateJob,
     EnqueueFailed,
     InvalidArguments,
     InvalidJobId,
+    Job,
     JobCancelled,
     JobExpired,
+    Queues,
     ResultExpired,
     ResultTimeout,
+    Schedules,
     Status,
     Task,
     TaskFailed,
+    UnknownSchedule,
+    as_completed,
+    gather,
     sync,
+    wait,
 )
 from fennelq import waiting as waiting_module
 from fennelq.broker.keys import queue_keys
@@ -40,7 +58,7 @@ from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import eventually
-from tests.kit.workers import running_aside
+from tests.kit.workers import running, running_aside
 
 SLACK = 0.1
 
@@ -131,13 +149,106 @@ def test_any_number_of_threads_may_wait_for_one_result(shop: Shop, server: Serve
         assert result.get(timeout=5) == 42
 
 
-async def test_it_works_inside_a_running_event_loop(shop: Shop) -> None:
+# Inside an event loop
+
+
+async def test_inside_a_running_event_loop_it_works_and_warns_with_the_form_to_await(shop: Shop) -> None:
     """It blocks that loop, as synchronous code does; but it needs no other and hangs on none."""
     with running_aside(shop.app):
-        assert shop.double.sync.delay(21).get(timeout=5) == 42
+        with pytest.warns(RuntimeWarning) as warned:
+            assert shop.double.sync.delay(21).get(timeout=5) == 42
+        assert [str(warning.message) for warning in warned] == [
+            "double.sync.delay(…) blocks the event loop: use `await double.delay(…)`",
+            "BlockingResult.get(…) blocks the event loop: use `await app.result(id).get(…)`",
+        ]
+        assert {warning.filename for warning in warned} == {__file__}
         assert await asyncio.to_thread(lambda: shop.double.sync.delay(4).get(timeout=5)) == 8
         assert await (await shop.double.delay(5)).get(timeout=5) == 10
         await shop.app.close()
+
+
+async def test_inside_a_running_event_loop_each_place_is_warned_about_once(shop: Shop) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            shop.app.sync.queues.names()
+        shop.app.sync.queues.names()
+    lines = [warning.lineno for warning in caught]
+    assert len(lines) == len(set(lines)) == 2
+
+
+NO_RESULTS: list[BlockingResult[int]] = []
+EVERY_BLOCKING_CALL: dict[str, Callable[[Shop], object]] = {
+    "await double.delay(…)": lambda shop: shop.double.sync.delay(1),
+    "await double.map(…)": lambda shop: shop.double.sync.map([1]),
+    "await app.enqueue(…)": lambda shop: shop.app.sync.enqueue(list[Job[int]]()),
+    "await app.send(…)": lambda shop: shop.app.sync.send("other.tasks:double", 1),
+    "await app.call(…)": lambda shop: shop.app.sync.call(shop.double.job(1), timeout=0),
+    "await gather(…)": lambda shop: shop.app.sync.gather(*NO_RESULTS),
+    "await wait(…)": lambda shop: shop.app.sync.wait(NO_RESULTS),
+    "async for result in as_completed(…)": lambda shop: shop.app.sync.as_completed(NO_RESULTS),
+    "await app.result(id).get(…)": lambda shop: shop.app.sync.result("mail:1").get(0),
+    "await app.result(id).status(…)": lambda shop: shop.app.sync.result("mail:1").status(),
+    "await app.result(id).info(…)": lambda shop: shop.app.sync.result("mail:1").info(),
+    "await app.result(id).history(…)": lambda shop: shop.app.sync.result("mail:1").history(),
+    "await app.result(id).cancel(…)": lambda shop: shop.app.sync.result("mail:1").cancel(),
+    "await app.dlq.list(…)": lambda shop: shop.app.sync.dlq.list(),
+    "async for letter in app.dlq.scan(…)": lambda shop: shop.app.sync.dlq.scan(),
+    "await app.dlq.get(…)": lambda shop: shop.app.sync.dlq.get("mail:1"),
+    "await app.dlq.count(…)": lambda shop: shop.app.sync.dlq.count(),
+    "await app.dlq.groups(…)": lambda shop: shop.app.sync.dlq.groups(),
+    "await app.dlq.replay(…)": lambda shop: shop.app.sync.dlq.replay(),
+    "await app.dlq.purge(…)": lambda shop: shop.app.sync.dlq.purge(),
+    "await app.schedules.add(…)": lambda shop: shop.app.sync.schedules.add(shop.double.job(1), every=60),
+    "await app.schedules.pause(…)": lambda shop: shop.app.sync.schedules.pause("x"),
+    "await app.schedules.resume(…)": lambda shop: shop.app.sync.schedules.resume("x"),
+    "await app.schedules.remove(…)": lambda shop: shop.app.sync.schedules.remove("x"),
+    "await app.schedules.run(…)": lambda shop: shop.app.sync.schedules.run("x"),
+    "await app.schedules.get(…)": lambda shop: shop.app.sync.schedules.get("x"),
+    "await app.schedules.list(…)": lambda shop: shop.app.sync.schedules.list(),
+    "await app.queues.names(…)": lambda shop: shop.app.sync.queues.names(),
+    "await app.queues.info(…)": lambda shop: shop.app.sync.queues.info("mail"),
+    "await app.queues.list(…)": lambda shop: shop.app.sync.queues.list(),
+    "await app.queues.peek(…)": lambda shop: shop.app.sync.queues.peek("mail"),
+    "await app.queues.purge(…)": lambda shop: shop.app.sync.queues.purge("mail"),
+}
+
+
+@pytest.mark.parametrize("instead", EVERY_BLOCKING_CALL)
+async def test_every_call_that_blocks_names_what_to_await_instead(shop: Shop, instead: str) -> None:
+    with pytest.raises(RuntimeWarning, match=re.escape(f"blocks the event loop: use `{instead}`")):
+        EVERY_BLOCKING_CALL[instead](shop)
+
+
+def test_on_the_event_loop_of_a_worker_it_is_an_error_that_names_what_to_await(shop: Shop) -> None:
+    @shop.app.task(retries=0)
+    async def blocking() -> int:
+        return shop.double.sync.delay(1).get(timeout=5)
+
+    @shop.app.task(retries=0)
+    def in_a_thread() -> int:
+        return shop.double.sync.delay(2).get(timeout=5)
+
+    with running_aside(shop.app):
+        with pytest.raises(TaskFailed) as failed:
+            blocking.sync.delay().get(timeout=5)
+        assert in_a_thread.sync.delay().get(timeout=5) == 4
+    assert (failed.value.error_type, failed.value.message) == (
+        "fennelq.ConfigurationError",
+        "double.sync.delay(…) would block the event loop of this worker, and every job that runs on it: use "
+        "`await double.delay(…)`, or make the task a plain `def`, which runs in a thread",
+    )
+    assert shop.runs == Counter([2])
+
+
+async def test_a_loop_whose_worker_has_stopped_is_a_loop_like_any_other(shop: Shop) -> None:
+    async with running(shop.app):
+        assert await (await shop.double.delay(1)).get(timeout=5) == 2
+        with pytest.raises(ConfigurationError, match=r"event loop of this worker.*`await app\.queues\.names"):
+            shop.app.sync.queues.names()
+    with pytest.warns(RuntimeWarning):
+        shop.app.sync.queues.names()
+    await shop.app.close()
 
 
 def test_one_event_loop_after_another_leaves_no_connections_behind(shop: Shop, server: Server) -> None:
@@ -164,6 +275,264 @@ def test_it_survives_a_fork(shop: Shop, redis_url: str, spawn: Spawner) -> None:
     assert lines[0] == "before 2"
     assert sorted(lines[1 : 1 + CHILDREN]) == ["child 0", "child 2", "child 4"]
     assert lines[1 + CHILDREN] == "after 200"
+
+
+# Everything that an app can do
+
+
+def test_a_handle_is_made_from_an_id_in_another_process(shop: Shop) -> None:
+    with running_aside(shop.app):
+        sent = shop.double.sync.delay(21)
+        same = shop.app.sync.result(sent.id)
+        assert same.get(timeout=5) == 42
+        assert (same, {same}, same.deduplicated) == (sent, {sent}, False)
+    with pytest.raises(InvalidJobId):
+        shop.app.sync.result("mail")
+
+
+def test_jobs_are_sent_together_by_name_and_waited_for_at_once(shop: Shop) -> None:
+    app = shop.app.sync
+    with running_aside(shop.app):
+        first, second = app.enqueue([shop.double.job(1), shop.double.job(2)])
+        assert (first.get(timeout=5), second.get(timeout=5)) == (2, 4)
+        assert app.send("shop:double", 3).get(timeout=5) == 6
+        assert app.send("shop:double", _kwargs={"n": 4}, priority="high").get(timeout=5) == 8
+        assert app.call(shop.double.job(5), timeout=5) == 10
+        with pytest.raises(TaskFailed):
+            app.call(shop.double.job(-1), timeout=5)
+
+
+def test_a_call_that_takes_too_long_is_a_timeout(shop: Shop) -> None:
+    later = shop.double.options(delay=500).job(1)
+    with pytest.raises(ResultTimeout) as late:
+        shop.app.sync.call(later, timeout=0)
+    assert late.value.job_id == later.id
+
+
+def test_gather_gives_the_values_in_order(shop: Shop) -> None:
+    app = shop.app.sync
+    with running_aside(shop.app):
+        results = shop.double.sync.map([3, 1, 2])
+        assert app.gather(*results, timeout=5) == [6, 2, 4]
+        assert [*app.gather(results[0], results[0], timeout=5)] == [6, 6]
+        assert app.gather() == []
+        bad = shop.double.sync.delay(-1)
+        with pytest.raises(TaskFailed):
+            app.gather(*results, bad, timeout=5)
+        later = shop.double.options(delay=500).sync.delay(1)
+        with pytest.raises(ResultTimeout) as late:
+            app.gather(*results, later, timeout=0.05)
+        assert (late.value.job_id, late.value.timeout) == (later.id, 0.05)
+        six, failed, missing = app.gather(results[0], bad, later, timeout=0, return_exceptions=True)
+        unknown = app.gather(app.result("default:nothing"), return_exceptions=True)
+    assert six == 6
+    assert isinstance(failed, TaskFailed)
+    assert isinstance(missing, ResultTimeout)
+    assert isinstance(unknown[0], ResultExpired)
+
+
+def test_gather_raises_the_first_error_without_waiting_for_the_rest(shop: Shop) -> None:
+    later = shop.double.options(delay=500).sync.delay(1)
+    with running_aside(shop.app), pytest.raises(TaskFailed):
+        shop.app.sync.gather(later, shop.double.sync.delay(-1))
+
+
+def test_one_thread_is_told_of_every_end_as_it_comes(shop: Shop, server: Server) -> None:
+    """By messages: it subscribes once, and looks once at each job."""
+    gates = [threading.Event() for _ in range(3)]
+
+    @shop.app.task(name="shop:gate", queue="gates")
+    def gate(n: int) -> int:
+        gates[n].wait(20)
+        return n
+
+    with running_aside(shop.app):
+        results = [*gate.sync.map(range(3)), shop.double.options(delay=500).sync.delay(1)]
+        ends = shop.app.sync.as_completed(results)
+        for n in (2, 0, 1):
+            gates[n].set()
+            assert next(ends) == results[n]
+        assert subscribers(server) == 1
+        assert results[3].cancel()
+        assert list(ends) == [results[3]]
+
+
+def test_wait_tells_those_that_have_ended_from_the_others(shop: Shop) -> None:
+    app = shop.app.sync
+    with running_aside(shop.app):
+        soon, later = shop.double.sync.delay(1), shop.double.options(delay=500).sync.delay(2)
+        assert app.wait([soon, later], return_when="first") == ({soon}, {later})
+        assert app.wait([soon, later], timeout=0.01) == ({soon}, {later})
+        assert app.wait([soon, later], timeout=0) == ({soon}, {later})
+        assert app.wait([]) == (set(), set())
+        with pytest.raises(TimeoutError, match=r"1 of 2 jobs have not ended after 0\.05 s"):
+            list(app.as_completed([soon, later], timeout=0.05))
+
+
+def test_one_thread_may_wait_for_thousands(shop: Shop) -> None:
+    with running_aside(shop.app, concurrency=64):
+        results = shop.double.sync.map(range(1500))
+        assert shop.app.sync.gather(*results, timeout=60) == [2 * n for n in range(1500)]
+
+
+def test_the_dead_are_found_replayed_and_purged(shop: Shop) -> None:
+    dlq = shop.app.sync.dlq
+    with running_aside(shop.app):
+        results = shop.double.sync.map([-1, -2, -3])
+        shop.app.sync.wait(results, timeout=5)
+        letters = dlq.list(task="double", order="oldest")
+        assert {letter.id for letter in letters} == {result.id for result in results}
+        assert (dlq.count(), dlq.count(error="KeyError")) == (3, 0)
+        (group,) = dlq.groups()
+        assert (group.task, group.error_type, group.jobs) == ("shop:double", "ValueError", 3)
+        assert [letter.id for letter in dlq.scan()] == [letter.id for letter in letters]
+        whole = dlq.get(letters[0].id)
+        assert whole is not None
+        assert whole.traceback.endswith("ValueError: less than nothing\n")
+        assert dlq.get(shop.double.options(delay=500).sync.delay(1).id) is None
+        told: list[int] = []
+        assert dlq.replay(limit=2, rate=1000, progress=told.append).replayed == 2
+        assert told == [2]
+        eventually(lambda: dlq.count() == 3)
+        assert (dlq.purge(ids=[letters[0].id]), dlq.purge(), dlq.count()) == (1, 2, 0)
+
+
+def test_results_tell_their_history(shop: Shop) -> None:
+    with running_aside(shop.app):
+        result = shop.double.sync.delay(-1)
+        shop.app.sync.wait([result], timeout=5)
+        shop.app.sync.dlq.replay(ids=[result.id])
+        events = eventually(result.history)
+    assert "replayed" in [event.what for event in events]
+
+
+def test_schedules_are_made_looked_at_and_removed(shop: Shop) -> None:
+    schedules = shop.app.sync.schedules
+    with running_aside(shop.app):
+        info = schedules.add(shop.double.job(7), every=3600, name="seven", overlap="skip")
+        assert (info.name, info.paused, info.declared) == ("seven", False, False)
+        schedules.pause("seven")
+        assert schedules.get("seven").paused
+        schedules.resume("seven")
+        assert not schedules.get("seven").paused
+        run = schedules.run("seven")
+        assert run.get(timeout=5) == 14
+        assert [(one.name, one.last_job) for one in schedules.list()] == [("seven", run.id)]
+        schedules.remove("seven")
+        with pytest.raises(UnknownSchedule):
+            schedules.get("seven")
+
+
+def test_queues_are_looked_at_and_emptied(shop: Shop) -> None:
+    queues = shop.app.sync.queues
+    waiting = shop.double.options(queue="mail").sync.map([1, 2, 3])
+    later = shop.double.options(queue="mail", delay=500).sync.delay(4)
+    assert queues.names() == ["default", "mail"]
+    info = queues.info("mail")
+    assert (info.waiting, info.scheduled, info.dead) == (3, 1, 0)
+    assert [queue.name for queue in queues.list()] == ["default", "mail"]
+    assert [job.id for job in queues.peek("mail", limit=2)] == [result.id for result in waiting[:2]]
+    assert [job.id for job in queues.peek("mail", place="scheduled")] == [later.id]
+    told: list[int] = []
+    assert (queues.purge("mail", told.append), told) == (4, [4])
+    assert queues.info("mail").waiting == 0
+
+
+def test_many_threads_may_use_all_of_it(shop: Shop) -> None:
+    with running_aside(shop.app, concurrency=32), ThreadPoolExecutor(10) as threads:
+
+        def work(n: int) -> tuple[int, Status, list[str]]:
+            result = shop.app.sync.enqueue([shop.double.job(n)])[0]
+            return result.get(timeout=10), result.status(), shop.app.sync.queues.names()
+
+        done = list(threads.map(work, range(50)))
+    assert done == [(2 * n, Status.SUCCESS, ["default"]) for n in range(50)]
+
+
+def test_closing_ends_the_connections_and_the_app_can_be_used_again(shop: Shop, server: Server) -> None:
+    with server.client() as client:
+        before = len(client.client_list())
+        with shop.app.sync as app:
+            app.queues.names()
+            assert len(client.client_list()) == before + 1
+        eventually(lambda: len(client.client_list()) == before)
+        assert shop.app.sync.queues.names() == ["default"]
+
+
+@pytest.mark.parametrize("network", ["refuse", "blackhole", "half"])
+def test_without_redis_everything_fails_within_its_bound(flaky: Shop, proxy: Proxy, network: str) -> None:
+    flaky.double.sync.delay(0)
+    getattr(proxy, network)()
+    for call in (flaky.app.sync.dlq.list, flaky.app.sync.schedules.list, flaky.app.sync.queues.list):
+        with pytest.raises(BrokerUnavailable):
+            call()
+
+
+def test_a_short_break_of_the_network_goes_unnoticed(flaky: Shop, proxy: Proxy) -> None:
+    flaky.double.options(queue="mail").sync.map(range(5))
+    proxy.cut_all()
+    assert flaky.app.sync.queues.info("mail").waiting == 5
+    proxy.cut_all()
+    assert [job.id for job in flaky.app.sync.queues.peek("mail")] != []
+
+
+# What is there twice says the same twice
+
+TWINS: list[tuple[type[object], type[object]]] = [
+    (App, BlockingApp),
+    (AsyncResult, BlockingResult),
+    (DeadLetters, BlockingDeadLetters),
+    (Queues, BlockingQueues),
+    (Schedules, BlockingSchedules),
+    (Task, BlockingTask),
+]
+
+
+@pytest.mark.parametrize(("awaited", "blocking"), TWINS, ids=lambda kind: kind.__name__)
+def test_every_asynchronous_method_has_a_synchronous_one_with_the_same_parameters(
+    awaited: type[object], blocking: type[object]
+) -> None:
+    methods = {
+        name: method for name, method in vars(awaited).items() if is_public_and_asynchronous(name, method)
+    }
+    assert methods
+    assert {name: parameters(method) for name, method in methods.items()} == {
+        name: parameters(getattr(blocking, name, None)) for name in methods
+    }
+
+
+@pytest.mark.parametrize("function", [gather, wait, as_completed], ids=lambda function: function.__name__)
+def test_every_asynchronous_function_is_a_method_of_the_synchronous_app(function: Callable[..., Any]) -> None:
+    ours = parameters(getattr(BlockingApp, function.__name__))
+    assert ours == parameters(function)
+
+
+def test_whatever_an_app_brings_along_is_brought_by_its_synchronous_side() -> None:
+    brought = {"dlq": BlockingDeadLetters, "queues": BlockingQueues, "schedules": BlockingSchedules}
+    app = App("shop", redis_url="redis://localhost")
+    assert {name: type(getattr(app.sync, name)) for name in brought} == brought
+    assert app.sync is app.sync
+
+
+def is_public_and_asynchronous(name: str, method: object) -> bool:
+    asynchronous = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+    return asynchronous and not name.startswith("_")
+
+
+def parameters(method: Any) -> list[tuple[str, object, object, str]]:
+    """Each parameter, without self: its name, how it is given, its default, its type."""
+    if method is None:
+        return []
+    every = [value for value in inspect.signature(method).parameters.values() if value.name != "self"]
+    return [
+        (
+            value.name,
+            value.kind,
+            value.default,
+            str(value.annotation).replace("AsyncResult", "BlockingResult"),
+        )
+        for value in every
+    ]
 
 
 # How jobs end

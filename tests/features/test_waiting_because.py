@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 import pytest
 
 from fennelq import App, AsyncResult, ResultTimeout, Status, TaskFailed, UnknownArgument, reasons
-from fennelq.queues import executors_of
+from fennelq.reasons import executors_of
 from tests.features.conftest import MakeApp
 from tests.kit.proxy import Proxy
 from tests.kit.waiting import aeventually
@@ -276,5 +276,5 @@ async def _is_scheduled(result: AsyncResult[int]) -> bool:
 
 
 async def _known(app: App, name: str) -> bool:
-    executors = await executors_of(app)
+    executors = await app.client.hold(executors_of(app.namespace))
     return executors is not None and name in executors.living

@@ -12,34 +12,56 @@ from typing import Any, assert_type
 from fennelq import (
     App,
     AsyncResult,
+    AsyncTask,
+    BlockingApp,
+    BlockingResult,
+    BlockingTask,
     BrokerUnavailable,
+    DeadLetter,
     DuplicateJob,
     EnqueueFailed,
+    Event,
     FennelqError,
+    Group,
     InvalidArguments,
     Job,
     JobCancelled,
     JobContext,
     JobError,
+    JobFailure,
     JobInfo,
+    Moment,
+    OptionArgs,
+    Overlap,
     PayloadTooLarge,
+    Place,
+    Priority,
+    Progress,
+    QueueInfo,
     Reject,
+    ReplayReport,
     ResultExpired,
     ResultTimeout,
     Retry,
     RetryPolicy,
+    Schedule,
+    ScheduleInfo,
+    Seconds,
+    SettingArgs,
     Settings,
     Snooze,
     Status,
     Task,
+    TaskDecorator,
     TaskFailed,
+    ThreadTask,
     UnknownTask,
+    When,
     as_completed,
     current_job,
     gather,
     wait,
 )
-from fennelq.sync import BlockingResult
 
 
 @dataclass
@@ -76,6 +98,11 @@ def report() -> None:
 @app.task(expires=timedelta(hours=1), result_ttl=0, failure_ttl=60.5, max_deliveries=2)
 async def spread(*paths: str, **sizes: int) -> dict[str, int]:
     return sizes
+
+
+@app.task
+def triple(number: int, text: str, flag: bool) -> int:
+    return number
 
 
 @app.cron("0 9 * * 1-5", tz="Europe/Paris", queue="mail")
@@ -153,6 +180,25 @@ async def describing() -> None:
     assert_type(await app.call(charge.job(Order(1)), timeout=30), Order)
     assert_type(await welcome.map([1, 2, 3]), list[AsyncResult[str]])
     assert_type(await resize.map(["a", "b"], [1, 2]), list[AsyncResult[tuple[int, int]]])
+    assert_type(welcome.jobs(range(3)), list[Job[str]])
+
+
+# map() takes a column for each parameter
+
+
+async def mapping(task: Task[[int], str], any_task: Task[..., int], columns: Sequence[Sequence[Any]]) -> None:
+    assert_type(await task.map([1, 2]), list[AsyncResult[str]])
+    assert_type(await welcome.map(n for n in range(3)), list[AsyncResult[str]])
+    assert_type(await welcome.map([1], ["hello"]), list[AsyncResult[str]])
+    assert_type(await charge.map([Order(1)]), list[AsyncResult[Order]])
+    assert_type(await spread.map(["a"]), list[AsyncResult[dict[str, int]]])
+    assert_type(await spread.map(["a"], ["b"], ["c"]), list[AsyncResult[dict[str, int]]])
+    assert_type(await triple.map([1], ["a"], [True]), list[AsyncResult[int]])
+    assert_type(await any_task.map([1], ["a"]), list[AsyncResult[int]])
+    assert_type(await triple.map(*columns), list[AsyncResult[int]])
+    assert_type(await welcome.options(delay=5).map([1]), list[AsyncResult[str]])
+    assert_type(welcome.sync.map([1], ["hello"]), list[BlockingResult[str]])
+    assert_type(triple.sync.map([1], ["a"], [True]), list[BlockingResult[int]])
 
 
 async def jobs_of_different_tasks_go_together() -> None:
@@ -178,25 +224,124 @@ def synchronous() -> None:
     assert_type(result.get(timeout=30), str)
     assert_type(result.status(), Status)
     assert_type(result.info(), JobInfo | None)
+    assert_type(result.history(), list[Event])
+    assert_type(result.cancel(), bool)
+    assert_type((result.id, result.deduplicated), tuple[str, bool])
     assert_type(welcome.sync.options(delay=5).delay(42, template="x").get(), str)
     assert_type(welcome.options(delay=5).sync.delay(42).get(), str)
     assert_type(resize.sync.map(["a"], [1]), list[BlockingResult[tuple[int, int]]])
     assert_type(report.sync.delay(), BlockingResult[None])
 
 
+def everything_synchronous() -> None:
+    assert_type(app.sync, BlockingApp)
+    task: BlockingTask[[int, str], str] | BlockingTask[..., str] = welcome.sync
+    assert_type(task.delay(1, "x"), BlockingResult[str])
+    assert_type(app.sync.result("mail:0199"), BlockingResult[Any])
+    assert_type(app.sync.enqueue([welcome.job(1)]), list[BlockingResult[str]])
+    assert_type(app.sync.send("shop.tasks:welcome", 42, queue="mail"), BlockingResult[Any])
+    assert_type(app.sync.call(welcome.job(1), timeout=5), str)
+    with app.sync as blocking:
+        assert_type(blocking, BlockingApp)
+
+
+def several_synchronous() -> None:
+    text, pair, none = welcome.sync.delay(1), resize.sync.delay("a", 1), report.sync.delay()
+    assert_type(app.sync.gather(text, pair), tuple[str, tuple[int, int]])
+    assert_type(app.sync.gather(text, pair, none, timeout=5), tuple[str, tuple[int, int], None])
+    assert_type(app.sync.gather(*welcome.sync.map([1])), list[str])
+    assert_type(
+        app.sync.gather(text, none, return_exceptions=True),
+        tuple[str | BaseException, BaseException | None],
+    )
+    done, pending = app.sync.wait([text], timeout=5, return_when="first")
+    assert_type((done, pending), tuple[set[BlockingResult[str]], set[BlockingResult[str]]])
+    for result in app.sync.as_completed([text], timeout=5):
+        assert_type(result.get(), str)
+
+
+def operating_synchronously() -> None:
+    dlq, schedules, queues = app.sync.dlq, app.sync.schedules, app.sync.queues
+    assert_type(dlq.list(task=welcome, since=timedelta(hours=1), order="oldest"), list[DeadLetter])
+    assert_type([letter.id for letter in dlq.scan(queue="mail")], list[str])
+    assert_type(dlq.get("mail:1"), DeadLetter | None)
+    assert_type((dlq.count(error="KeyError"), dlq.purge(limit=5)), tuple[int, int])
+    assert_type(dlq.groups(), list[Group])
+    assert_type(dlq.replay(rate=10, progress=print), ReplayReport)
+    assert_type(schedules.add(welcome.job(1), every=60, overlap="skip"), ScheduleInfo)
+    assert_type(schedules.run("x"), BlockingResult[Any])
+    assert_type(schedules.get("x").schedule, Schedule)
+    assert_type(schedules.list(), list[ScheduleInfo])
+    assert_type(queues.names(), list[str])
+    assert_type((queues.info("mail"), queues.purge("mail")), tuple[QueueInfo, int])
+    assert_type(queues.list(), list[QueueInfo])
+    assert_type(queues.peek("mail", place="retry"), list[JobInfo])
+
+
+async def operating() -> None:
+    assert_type(await app.queues.list(), list[QueueInfo])
+    assert_type(await app.dlq.list(), list[DeadLetter])
+    assert_type(await app.schedules.list(), list[ScheduleInfo])
+
+
+# What one meets in a signature can be imported
+
+
+def of_public_types(
+    place: Place, priority: Priority, overlap: Overlap, seconds: Seconds, moment: Moment, progress: Progress
+) -> tuple[OptionArgs, When, SettingArgs]:
+    welcome.options(priority=priority, delay=seconds)
+    app.sync.queues.peek("mail", place=place)
+    app.sync.dlq.replay(since=moment, progress=progress)
+    return {"queue": "mail", "retries": 5}, {"overlap": overlap}, {"result_ttl": 5}
+
+
+def of_public_classes(
+    sent: AsyncTask[[int], str],
+    threaded: ThreadTask[[str], int],
+    decorate: TaskDecorator,
+    failure: JobFailure,
+) -> None:
+    assert_type(threaded("a"), int)
+    assert_type(failure.error_type, str)
+    assert_type(sent.sync.delay(1).get(), str)
+
+
 # Several at once
 
 
 async def several() -> None:
-    first, second = await welcome.map([1, 2])
-    assert_type(await gather(first, second), list[str])
-    assert_type(await gather(first, second, timeout=5), list[str])
+    results = await welcome.map([1, 2])
+    first, second = results
+    assert_type(await gather(*results), list[str])
+    assert_type(await gather(*results, timeout=5), list[str])
+    assert_type(await gather(first), list[str])
     assert_type(await gather(first, return_exceptions=True), list[str | BaseException])
+    assert_type(await gather(*results, return_exceptions=True), list[str | BaseException])
     ended, pending = await wait([first, second], timeout=5, return_when="first")
     assert_type(ended, set[AsyncResult[str]])
     assert_type(pending, set[AsyncResult[str]])
     async for result in as_completed([first, second], timeout=5):
         assert_type(await result.get(), str)
+
+
+async def several_of_different_types(
+    a: AsyncResult[int],
+    b: AsyncResult[str],
+    c: AsyncResult[None],
+    d: AsyncResult[bytes],
+    e: AsyncResult[Order],
+) -> None:
+    number, text = await gather(a, b)
+    assert_type(number, int)
+    assert_type(text, str)
+    assert_type(await gather(a, a), tuple[int, int])
+    assert_type(await gather(a, b, c, timeout=5), tuple[int, str, None])
+    assert_type(await gather(a, b, c, d), tuple[int, str, None, bytes])
+    assert_type(await gather(a, b, c, d, e), tuple[int, str, None, bytes, Order])
+    assert_type(await gather(a, b, c, d, e, a), tuple[int, str, None, bytes, Order, int])
+    assert_type(await gather(a, a, a, a, a, a, a), list[int])
+    assert_type(await gather(a, b, return_exceptions=True), tuple[int | BaseException, str | BaseException])
 
 
 # Inside a task

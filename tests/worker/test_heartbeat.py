@@ -12,7 +12,7 @@ from structlog.typing import EventDict
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
-from fennelq.broker.verb import Verb
+from fennelq.broker.verb import Step
 from fennelq.broker.verbs.presence import Beat
 from fennelq.worker.heartbeat import Findings, Heartbeat
 from fennelq.worker.held import Token
@@ -37,9 +37,9 @@ class Patient(BlockingBroker):
         self._now = now
         self._offset_ms: float | None = None
 
-    def run_each(self, verbs: Sequence[Verb[Any]], timeout: float = -1.0) -> list[Any]:
+    def run_each(self, steps: Sequence[Step[Any]], timeout: float = -1.0) -> list[Any]:
         self.timeouts.append(timeout)
-        return [self._dated(reply) for reply in super().run_each(verbs)]
+        return [self._dated(reply) for reply in super().run_each(steps)]
 
     def _dated(self, reply: Any) -> Any:
         if not isinstance(reply, Beat):

@@ -1,0 +1,319 @@
+"""`app.sync`: everything an App can do, for code without an event loop."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+
+from fennelq.errors import ResultTimeout
+from fennelq.loops import check_loop
+from fennelq.model.job import Job, split_id
+from fennelq.result import not_ended, value_of
+from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.dlq import BlockingDeadLetters
+    from fennelq.model.options import OptionArgs
+    from fennelq.queues import BlockingQueues
+    from fennelq.schedules import BlockingSchedules
+
+R = TypeVar("R")
+R1 = TypeVar("R1")
+R2 = TypeVar("R2")
+R3 = TypeVar("R3")
+R4 = TypeVar("R4")
+R5 = TypeVar("R5")
+R6 = TypeVar("R6")
+
+
+class BlockingApp:
+    """Everything that an App can do, for code without an event loop: `app.sync`.
+
+    The methods are those of the App, with the same parameters and errors; they block the calling thread instead of
+    being awaited. Any number of threads may use it, and so may the children of a fork.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def __repr__(self) -> str:
+        return f"<BlockingApp {self._app.name}>"
+
+    # Sending
+
+    def enqueue(self, jobs: Iterable[Job[R]]) -> list[BlockingResult[R]]:
+        """Send any number of jobs in as few round trips as possible; handles in order.
+
+        When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
+        """
+        check_loop("app.sync.enqueue", "await app.enqueue(…)")
+        return enqueue(self._app, jobs)
+
+    def send(
+        self,
+        task: str,
+        /,
+        *args: Any,
+        _kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[OptionArgs],
+    ) -> BlockingResult[Any]:
+        """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`."""
+        check_loop("app.sync.send", "await app.send(…)")
+        return enqueue(self._app, [self._app.describe(task, *args, _kwargs=_kwargs, **options)])[0]
+
+    def call(self, job: Job[R], timeout: float | None = None) -> R:
+        """Send a job and wait for what it returns."""
+        check_loop("app.sync.call", "await app.call(…)")
+        result = enqueue(self._app, [job])[0]
+        return value_of(self._app, result.id, job.returns, end_of(self._app, result.id, timeout))
+
+    # Results
+
+    def result(self, job_id: str) -> BlockingResult[Any]:
+        """The handle of a job, from its id; raises InvalidJobId when the text is not one."""
+        split_id(job_id)
+        return BlockingResult(self._app, job_id, None)
+
+    @overload
+    def gather(  # pyright: ignore[reportOverlappingOverload]
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        r4: BlockingResult[R4],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3, R4]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        r4: BlockingResult[R4],
+        r5: BlockingResult[R5],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3, R4, R5]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        r4: BlockingResult[R4],
+        r5: BlockingResult[R5],
+        r6: BlockingResult[R6],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[R1, R2, R3, R4, R5, R6]: ...
+    @overload
+    def gather(
+        self,
+        *results: BlockingResult[R],
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    def gather(  # pyright: ignore[reportOverlappingOverload]
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[R1 | BaseException, R2 | BaseException]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[R1 | BaseException, R2 | BaseException, R3 | BaseException]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        r4: BlockingResult[R4],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[R1 | BaseException, R2 | BaseException, R3 | BaseException, R4 | BaseException]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        r4: BlockingResult[R4],
+        r5: BlockingResult[R5],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[
+        R1 | BaseException, R2 | BaseException, R3 | BaseException, R4 | BaseException, R5 | BaseException
+    ]: ...
+    @overload
+    def gather(
+        self,
+        r1: BlockingResult[R1],
+        r2: BlockingResult[R2],
+        r3: BlockingResult[R3],
+        r4: BlockingResult[R4],
+        r5: BlockingResult[R5],
+        r6: BlockingResult[R6],
+        /,
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[
+        R1 | BaseException,
+        R2 | BaseException,
+        R3 | BaseException,
+        R4 | BaseException,
+        R5 | BaseException,
+        R6 | BaseException,
+    ]: ...
+    @overload
+    def gather(
+        self, *results: BlockingResult[R], timeout: float | None = None, return_exceptions: Literal[True]
+    ) -> list[R | BaseException]: ...
+    def gather(
+        self, *results: BlockingResult[Any], timeout: float | None = None, return_exceptions: bool = False
+    ) -> Any:
+        """The values of all, in order; the first exception is raised, or all are returned in their places.
+
+        For type checkers two to six results are a tuple, so that each value keeps its own type:
+        `name, total = app.sync.gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
+        """
+        check_loop("app.sync.gather", "await gather(…)")
+        waited_for: defaultdict[str, list[int]] = defaultdict(list)
+        for place, result in enumerate(results):
+            waited_for[result.id].append(place)
+        values: list[Any] = [ResultTimeout(result.id, timeout or 0.0) for result in results]
+        with closing(ends_of(self._app, list(waited_for), timeout)) as ends:
+            for job_id, end in ends:
+                for place in waited_for.pop(job_id):
+                    try:
+                        values[place] = results[place].value_of(end)
+                    except Exception as error:
+                        if not return_exceptions:
+                            raise
+                        values[place] = error
+        if waited_for and not return_exceptions:
+            raise values[min(place for places in waited_for.values() for place in places)]
+        return values
+
+    def wait(
+        self,
+        results: Iterable[BlockingResult[R]],
+        *,
+        timeout: float | None = None,
+        return_when: Literal["first", "all"] = "all",
+    ) -> tuple[set[BlockingResult[R]], set[BlockingResult[R]]]:
+        """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
+        check_loop("app.sync.wait", "await wait(…)")
+        going_on = {result.id: result for result in results}
+        done: set[BlockingResult[R]] = set()
+        with closing(ends_of(self._app, list(going_on), timeout)) as ends:
+            for job_id, _ in ends:
+                done.add(going_on.pop(job_id))
+                if return_when == "first" and (timeout is None or timeout > 0):
+                    break
+        return done, set(going_on.values())
+
+    def as_completed(
+        self, results: Iterable[BlockingResult[R]], *, timeout: float | None = None
+    ) -> Iterator[BlockingResult[R]]:
+        """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
+        check_loop("app.sync.as_completed", "async for result in as_completed(…)")
+        going_on = {result.id: result for result in results}
+        return _completed(going_on, ends_of(self._app, list(going_on), timeout), timeout or 0.0)
+
+    # Operating
+
+    @cached_property
+    def dlq(self) -> BlockingDeadLetters:
+        """The dead-letter queues."""
+        from fennelq.dlq import BlockingDeadLetters
+
+        return BlockingDeadLetters(self._app)
+
+    @cached_property
+    def schedules(self) -> BlockingSchedules:
+        """Recurring jobs, declared in code or made at run time."""
+        from fennelq.schedules import BlockingSchedules
+
+        return BlockingSchedules(self._app)
+
+    @cached_property
+    def queues(self) -> BlockingQueues:
+        """The queues: what waits in them, and how to empty one."""
+        from fennelq.queues import BlockingQueues
+
+        return BlockingQueues(self._app)
+
+    def close(self) -> None:
+        """End the connections of this process. The app can be used again afterwards."""
+        self._app.blocking.close()
+
+    def __enter__(self) -> Self:
+        """`with app.sync:` closes the connections at the end of the block, as `close()` does."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _completed(
+    going_on: dict[str, BlockingResult[R]], ends: Generator[tuple[str, End]], timeout: float
+) -> Iterator[BlockingResult[R]]:
+    every = len(going_on)
+    with closing(ends):
+        for job_id, _ in ends:
+            yield going_on.pop(job_id)
+    if going_on:
+        raise not_ended(len(going_on), every, timeout)
