@@ -142,7 +142,7 @@ class _Sending(Generic[R]):
             answers: Sequence[Answer | FennelqError] = self._say(keys, [self._jobs[i] for i in page])
         except BrokerUnavailable as outage:
             self._outage = outage
-            answers = [BrokerUnavailable(outage.reason, [self._jobs[i]]) for i in page]
+            answers = [outage.concerning([self._jobs[i]]) for i in page]
         except Exception as error:
             if len(page) > 1:
                 # The script failed: find out whose fault it is, so that each job gets an answer of its own.
@@ -178,7 +178,7 @@ def _end_of(app: App, job_id: str, timeout: float | None) -> Ended:
     """Subscribe, then look: an end in between is a message. Looking again makes up for a lost one."""
     keys, key = _place(app, job_id)
     if timeout is not None and timeout <= 0:
-        answer = _look(app, keys, key, "", Patience(app.settings.enqueue_timeout))
+        answer = _look(app, keys, key, "", Patience(app.settings.enqueue_timeout, app.address))
         if (found := ended(job_id, answer)) is None:
             raise ResultTimeout(job_id, timeout)
         return found
@@ -203,7 +203,8 @@ def _look_and_wait(
     app: App, keys: QueueKeys, key: str, ticket: Ticket, deadline: float, pauses: Iterator[float]
 ) -> Ended | None:
     # A very short timeout still leaves the time to look once.
-    patience = Patience(min(app.settings.enqueue_timeout, max(deadline - clock.monotonic(), _SHORTEST_LOOK)))
+    seconds = min(app.settings.enqueue_timeout, max(deadline - clock.monotonic(), _SHORTEST_LOOK))
+    patience = Patience(seconds, app.address)
     hearing = _subscribed(app, ticket, patience)
     answer = _look(app, keys, key, ticket.channel if hearing else "", patience)
     if (found := ended(f"{keys.queue}:{key}", answer)) is not None:
@@ -251,11 +252,15 @@ def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:
 
 
 def _run(app: App, verb: Verb[A]) -> A:
-    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.run(verb, left))
+    return _patiently(
+        Patience(app.settings.enqueue_timeout, app.address), lambda left: app.blocking.run(verb, left)
+    )
 
 
 def _ask(app: App, command: Command[A]) -> A:
-    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.ask(command, left))
+    return _patiently(
+        Patience(app.settings.enqueue_timeout, app.address), lambda left: app.blocking.ask(command, left)
+    )
 
 
 def _patiently(patience: Patience, attempt: Callable[[float], A]) -> A:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
+from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.inbox import process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
@@ -109,7 +110,7 @@ class Waiting:
         self._answered(job_id, await self._patiently(watch))
 
     async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]]) -> A:
-        patience = Patience(self._patience)
+        patience = Patience(self._patience, self._broker.address)
         while not self._closed:
             try:
                 return await attempt(patience)
@@ -203,7 +204,7 @@ class Waiting:
             self._answered(job_id, await self._watches.submit(job_id))
         except Exception as error:
             if not classify(error).passes:
-                self._tell(job_id, BrokerUnavailable(str(error)))
+                self._tell(job_id, diagnose(self._broker.address, error).error())
 
     # The subscription
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -17,10 +18,14 @@ import hiredis
 
 from fennelq import crash
 from fennelq.broker.connection import Address
-from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.trouble import NoReply, ReplyError, Trouble, WrongServer, classify, tls_reason
 from fennelq.broker.verb import Word
 
 CONNECT_TIMEOUT = 5.0
+_PROBE_TIMEOUT = 1.0
+_SHOWN = 40
+_HELLO: tuple[Word, ...] = ("CLIENT", "ID")
+"""Ends a greeting: the reply shows that a Redis is there. It is answered while the server loads its data, too."""
 _READ_SIZE = 1 << 16
 _NOT_YET = object()
 
@@ -124,9 +129,12 @@ class _Wire(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.hear: Hear | None = None
+        self.greeted = False
         self._asked: deque[asyncio.Future[Any]] = deque()
         self._transport: asyncio.Transport | None = None
         self._feed, self._gets = _parser()
+        self._refusal: ReplyError | None = None
+        self._end: Exception = LinkDown("not connected")
 
     @property
     def open(self) -> bool:
@@ -143,8 +151,8 @@ class _Wire(asyncio.Protocol):
             self._feed(data)
             while (reply := self._gets()) is not _NOT_YET:
                 self._take(reply)
-        except hiredis.ProtocolError as error:
-            self.abort(LinkDown(f"this is no Redis: {error}"))
+        except hiredis.ProtocolError:
+            self.abort(_unreadable(data, greeted=self.greeted))
 
     def _take(self, reply: Any) -> None:
         if self.hear is not None:
@@ -153,9 +161,14 @@ class _Wire(asyncio.Protocol):
             answer = self._asked.popleft()
             if not answer.done():
                 answer.set_result(reply)
+        elif isinstance(reply, ReplyError):
+            # Before it closes a connection that it refuses, the server says why, perhaps before the first question.
+            self._refusal = reply
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.abort(LinkDown(str(exc) if exc else "the server closed the connection"))
+        down = LinkDown(str(exc) if exc else "the server closed the connection")
+        down.__cause__ = exc
+        self.abort(down)
 
     def ask(self, words: Sequence[Word]) -> asyncio.Future[Any]:
         self.write(words)
@@ -165,22 +178,26 @@ class _Wire(asyncio.Protocol):
 
     def write(self, words: Sequence[Word]) -> None:
         if self._transport is None:
-            raise LinkDown("not connected")
+            raise self._end
         self._transport.write(_packed(tuple(words)))
 
     def give_up(self, answer: asyncio.Future[Any], timeout: float) -> None:
+        late = TimeoutError(f"no answer within {timeout:g} s")
         if not answer.done():
-            answer.set_exception(TimeoutError(f"no answer within {timeout:g} s"))
-        self.abort(LinkDown(f"no answer within {timeout:g} s"))
+            answer.set_exception(late)
+        down = LinkDown(str(late))
+        down.__cause__ = late
+        self.abort(down)
 
-    def abort(self, why: LinkDown) -> None:
+    def abort(self, why: Exception) -> None:
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
+            self._end = self._refusal or why
         asked, self._asked = self._asked, deque()
         for answer in asked:
             if not answer.done():
-                answer.set_exception(why)
+                answer.set_exception(self._end)
         if self.hear is not None:
             hear, self.hear = self.hear, None
             hear(why)
@@ -191,10 +208,7 @@ async def _connected(address: Address) -> _Wire:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             await _open(wire, address)
-            for words in address.greeting:
-                reply = await wire.ask(words)
-                if isinstance(reply, ReplyError):
-                    raise reply
+            await _greet(wire, address)
     except BaseException:
         wire.abort(LinkDown("could not connect"))
         raise
@@ -212,12 +226,37 @@ async def _open(wire: _Wire, address: Address) -> None:
         )
 
 
+async def _greet(wire: _Wire, address: Address) -> None:
+    try:
+        for words in (*address.greeting, _HELLO):
+            _check(words, await wire.ask(words))
+    except OSError as error:
+        if _explains_itself(error):
+            raise
+        raise (WrongServer() if await _expects_tls(address) else NoReply(str(error))) from error
+    wire.greeted = True
+
+
+async def _expects_tls(address: Address) -> bool:
+    """Whether a server that closed a connection without a reply did so because it expects TLS."""
+    if address.tls is not None or address.path:
+        return False
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT):
+            _, probe = await asyncio.open_connection(address.host, address.port, ssl=_lenient())
+    except (OSError, EOFError) as error:
+        return _answered_in_tls(error)
+    probe.close()
+    return True
+
+
 class BlockingLink:
     """A connection for code without an event loop: one call at a time."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._socket: socket.socket | None = None
+        self._greeted = False
         self._feed, self._gets = _parser()
 
     def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
@@ -265,10 +304,30 @@ class BlockingLink:
     def _connect(self, timeout: float) -> None:
         self._socket = self._opened(timeout)
         self._feed, self._gets = _parser()
-        for words in self.address.greeting:
-            (reply,) = self._exchange([words], timeout)
-            if isinstance(reply, ReplyError):
-                raise reply
+        self._greeted = False
+        self._greet(timeout)
+        self._greeted = True
+
+    def _greet(self, timeout: float) -> None:
+        try:
+            for words in (*self.address.greeting, _HELLO):
+                (reply,) = self._exchange([words], timeout)
+                _check(words, reply)
+        except OSError as error:
+            if _explains_itself(error):
+                raise
+            raise (WrongServer() if self._expects_tls() else NoReply(str(error))) from error
+
+    def _expects_tls(self) -> bool:
+        address = self.address
+        if address.tls is not None or address.path:
+            return False
+        try:
+            with socket.create_connection((address.host, address.port), _PROBE_TIMEOUT) as sock:
+                _lenient().wrap_socket(sock).close()
+        except (OSError, EOFError) as error:
+            return _answered_in_tls(error)
+        return True
 
     def _opened(self, timeout: float) -> socket.socket:
         address = self.address
@@ -291,12 +350,16 @@ class BlockingLink:
 
     def _next(self, sock: socket.socket, timeout: float) -> Any:
         sock.settimeout(timeout)
-        while (reply := self._gets()) is _NOT_YET:
-            data = sock.recv(_READ_SIZE)
-            if not data:
-                self.close()
-                raise LinkDown("the server closed the connection")
-            self._feed(data)
+        data = b""
+        try:
+            while (reply := self._gets()) is _NOT_YET:
+                data = sock.recv(_READ_SIZE)
+                if not data:
+                    self.close()
+                    raise LinkDown("the server closed the connection")
+                self._feed(data)
+        except hiredis.ProtocolError:
+            raise _unreadable(data, greeted=self._greeted) from None
         return reply
 
     def _connected(self) -> socket.socket:
@@ -308,3 +371,32 @@ class BlockingLink:
 def _parser() -> tuple[Callable[[bytes], Any], Callable[[], Any]]:
     reader = hiredis.Reader(replyError=ReplyError, notEnoughData=_NOT_YET)
     return reader.feed, reader.gets
+
+
+def _check(words: tuple[Word, ...], reply: Any) -> None:
+    """Raise an error of the greeting. Not every user may send the last command; then the reply shows a Redis, too."""
+    if isinstance(reply, ReplyError) and (words is not _HELLO or _refuses_every_command(reply)):
+        raise reply
+
+
+def _refuses_every_command(error: ReplyError) -> bool:
+    return error.word in ("NOAUTH", "DENIED") or "max number of clients" in str(error)
+
+
+def _explains_itself(error: OSError) -> bool:
+    return isinstance(error, TimeoutError) or classify(error) is Trouble.FATAL
+
+
+def _unreadable(data: bytes, *, greeted: bool) -> ConnectionError:
+    return LinkDown("the server sent what is not a reply") if greeted else WrongServer(data[:_SHOWN])
+
+
+def _lenient() -> ssl.SSLContext:
+    """For finding out whether a server speaks TLS: nothing is sent to it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _answered_in_tls(error: Exception) -> bool:
+    return "ALERT" in tls_reason(error)
