@@ -188,8 +188,10 @@ def _is(*kinds: type[BaseException]) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, kinds)
 
 
-def _wrong_server(_: Address, error: BaseException) -> tuple[str, str]:
+def _wrong_server(address: Address, error: BaseException) -> tuple[str, str]:
     begins = getattr(error, "begins", b"")
+    if address.tls is not None:
+        return _plain(address, error)
     if not begins or begins.startswith(b"\x15\x03"):
         return "the server there expects TLS", f"Change redis:// to rediss:// in {_URL}."
     if begins.startswith(b"HTTP/") or begins.lstrip().startswith(b"<"):
@@ -276,6 +278,7 @@ _CAUSES: Final[Sequence[tuple[Callable[[BaseException], bool], _Explain]]] = (
     (_is(ssl.SSLCertVerificationError), _certificate),
     (lambda error: "CERTIFICATE_REQUIRED" in tls_reason(error), _client_certificate),
     (lambda error: bool(tls_reason(error)) and not classify(error).passes, _plain),
+    (_is(NoReply), _no_reply),
     (lambda error: bool(tls_reason(error)), _other_tls),
     (_is(socket.gaierror), _no_host),
     (_has_number(errno.ENOENT), _no_socket),
@@ -283,7 +286,6 @@ _CAUSES: Final[Sequence[tuple[Callable[[BaseException], bool], _Explain]]] = (
     (_has_number(errno.ECONNREFUSED), _refused),
     (_has_number(*_NO_ROUTE), _no_route),
     (_is_late, _silent),
-    (_is(NoReply), _no_reply),
     (_is(ConnectionError, EOFError), _closed),
     (lambda _: True, _other),
 )

@@ -15,12 +15,16 @@ class ReplyError(Exception):
         super().__init__(text)
 
 
-class NoReply(ConnectionError):
-    """The connection was made, and ended before the first reply. A restart does this, a proxy without a server behind
+class LinkDown(ConnectionError):
+    """The connection is gone; what was asked and not answered may or may not have been done."""
+
+
+class NoReply(LinkDown):
+    """The server has closed the connection before its first reply. A restart does this, a proxy without a server behind
     it, and a server that expects something else."""
 
 
-class WrongServer(ConnectionError):
+class WrongServer(LinkDown):
     """The server at this address does not speak the protocol that the URL names. `begins` is how it answered; empty
     when it expects TLS and the URL does not."""
 
@@ -108,7 +112,9 @@ def classify(error: BaseException) -> Trouble:
 def tls_reason(error: BaseException) -> str:
     """What OpenSSL calls this error, or the one that caused it; empty when it is not about TLS."""
     cause = error if isinstance(error, ssl.SSLError) else error.__cause__
-    return str(cause.reason or type(cause).__name__) if isinstance(cause, ssl.SSLError) else ""
+    return (
+        str(getattr(cause, "reason", None) or type(cause).__name__) if isinstance(cause, ssl.SSLError) else ""
+    )
 
 
 def _of_reply(error: ReplyError) -> Trouble:

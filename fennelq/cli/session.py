@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from fennelq.broker.diagnosis import diagnose, outdated
-from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.trouble import NoReply, ReplyError, Trouble, classify
 from fennelq.broker.verbs import census
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ async def _reach(app: App) -> None:
 async def _server(broker: Broker) -> dict[str, str]:
     """The facts of the server: none, when this user may not ask for them, and may use it otherwise."""
     try:
-        return await broker.ask(census.server())
+        with suppress(NoReply):
+            return await broker.ask(census.server())
+        return await broker.ask(census.server())  # the second attempt finds out why
     except ReplyError as error:
         if error.word != "NOPERM":
             raise

@@ -44,7 +44,8 @@ async def redis_replies(app: App, told: asyncio.Event, *, force: bool = False) -
             with suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), _TRY_AGAIN)
         else:
-            outage.over("preflight")
+            if server is not None:
+                outage.over("preflight")
             return server
     return None
 
