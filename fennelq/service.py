@@ -11,7 +11,7 @@ from typing import Protocol
 from fennelq import clock, log
 from fennelq.broker.connection import Address
 from fennelq.broker.diagnosis import diagnose
-from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.trouble import LinkDown, ReplyError, Trouble, classify
 
 _logger = log.get("fennelq.service")
 _QUIET_FOR = 60.0
@@ -20,6 +20,8 @@ _STALE = 15.0
 """Seconds: a part that is in trouble tries again, and complains again, sooner than this."""
 _LATE = 10.0
 """Seconds: a call that was under way when a connection failed may fail so much later, when Redis is back."""
+_BLIP = 1.0
+"""Seconds: when a connection was closed, the next attempt shows whether anything is wrong, and what."""
 
 
 class Service(Protocol):
@@ -92,7 +94,8 @@ class Complaints:
 class Outage:
     """Warns that Redis cannot be used, once a minute for all parts of a worker, and says when it is back.
 
-    It is back when no part complains any more. Parts may complain from any thread.
+    It is back when no part complains any more. Parts may complain from any thread. A connection that is closed, and
+    made anew at the first attempt, is not worth a line.
     """
 
     def __init__(self, address: Address, event: str = "redis_trouble") -> None:
@@ -107,7 +110,7 @@ class Outage:
 
     def about(self, part: str, error: BaseException) -> None:
         """A part cannot do its work for this reason. Log it, unless an outage was logged within the last minute."""
-        if self._noted(part):
+        if self._noted(part, closed=type(error) in (LinkDown, ConnectionResetError, BrokenPipeError)):
             since = clock.from_ms(self._since_ms).astimezone().isoformat(timespec="seconds")
             _logger.warning(self._event, problem=diagnose(self._address, error).sentence, since=since)
 
@@ -119,13 +122,14 @@ class Outage:
         if seconds is not None:
             _logger.warning("redis_is_back", redis=self._address.shown, seconds=round(seconds, 1))
 
-    def _noted(self, part: str) -> bool:
+    def _noted(self, part: str, *, closed: bool) -> bool:
+        """Whether to log it."""
         now = clock.monotonic()
         with self._lock:
             if self._since is None or not self._complaining(now):
                 self._since, self._since_ms = now, clock.wall_ms()
             self._parts[part] = now
-            if now < self._silent_until:
+            if now < self._silent_until or (closed and now - self._since < _BLIP):
                 return False
             self._silent_until, self._announced = now + _QUIET_FOR, True
             return True

@@ -263,7 +263,7 @@ def _no_reply(address: Address, __: BaseException) -> tuple[str, str]:
 
 
 def _closed(_: Address, __: BaseException) -> tuple[str, str]:
-    return "the connection was closed", "Was it restarted? Its log says why. Try again."
+    return "the connection was closed", "Was it restarted? Its log says why."
 
 
 def _other(_: Address, error: BaseException) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import hiredis
 from fennelq import crash
 from fennelq.broker.connection import Address
 from fennelq.broker.trouble import LinkDown as LinkDown
-from fennelq.broker.trouble import NoReply, ReplyError, Trouble, WrongServer, classify
+from fennelq.broker.trouble import NoReply, ReplyError, Trouble, WrongServer, classify, refuses_connection
 from fennelq.broker.verb import Word
 
 CONNECT_TIMEOUT = 5.0
@@ -122,6 +122,7 @@ class Link:
 
     def close(self) -> None:
         """End the connection, or the attempt to connect; calls under way end with LinkDown."""
+        self._mute = self.mute
         if self._connecting is not None:
             self._connecting.cancel()
         if self._wire is not None:
@@ -131,8 +132,10 @@ class Link:
     def _connect_ended(self, task: asyncio.Task[_Wire]) -> None:
         """Kept here and not by who asked: that one may have been cancelled meanwhile."""
         self._connecting = None
-        self._mute = not task.cancelled() and isinstance(task.exception(), NoReply)
-        if not task.cancelled() and task.exception() is None:
+        if task.cancelled():
+            return
+        self._mute = isinstance(task.exception(), NoReply)
+        if task.exception() is None:
             self._wire = task.result()
             self._connections += 1
             if self._connections > 1:
@@ -166,11 +169,22 @@ class _Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._feed(data)
+            if not self._heard:
+                self._hear_first()
             while (reply := self._gets()) is not _NOT_YET:
                 self._take(reply)
         except hiredis.ProtocolError:
             self.abort(_unreadable(data, heard=self._heard))
+
+    def _hear_first(self) -> None:
+        """A server that refuses a connection says why, perhaps before the first question, and closes it."""
+        reply = self._gets()
+        if reply is _NOT_YET:
+            return
         self._heard = True
+        if isinstance(reply, ReplyError) and (not self._asked or refuses_connection(reply)):
+            self._refusal = reply
+        self._take(reply)
 
     def _take(self, reply: Any) -> None:
         if self.hear is not None:
@@ -179,9 +193,6 @@ class _Wire(asyncio.Protocol):
             answer = self._asked.popleft()
             if not answer.done():
                 answer.set_result(reply)
-        elif isinstance(reply, ReplyError):
-            # Before it closes a connection that it refuses, the server says why, perhaps before the first question.
-            self._refusal = reply
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.mute = not self._heard
@@ -301,7 +312,7 @@ class BlockingLink:
     def call_all(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
         """Send many commands at once; errors of the server are among the answers.
 
-        As with `Link`, an answer of a replica ends the connection."""
+        As with `Link`, an answer of a replica ends the connection, and one that refuses it does."""
         try:
             if self._socket is None:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
@@ -315,7 +326,7 @@ class BlockingLink:
         except BaseException:
             self.close()
             raise
-        if any(isinstance(reply, ReplyError) and classify(reply) is Trouble.ROLE for reply in replies):
+        if any(isinstance(reply, ReplyError) and _ends_connection(reply) for reply in replies):
             self.close()
         return replies
 
@@ -433,3 +444,7 @@ def _tls_could_help(address: Address) -> bool:
 def _is_tls(reply: bytes) -> bool:
     """Whether it begins with a handshake or an alert of TLS."""
     return reply[:2] in (b"\x16\x03", b"\x15\x03")
+
+
+def _ends_connection(error: ReplyError) -> bool:
+    return classify(error) is Trouble.ROLE or refuses_connection(error)

@@ -70,6 +70,7 @@ _BY_WORD: Final = {
 }
 
 
+_NO_ROOM: Final = "max number of clients"
 _MISCONFIGURED: Final = (
     "DB index is out of range",
     "invalid DB index",
@@ -100,6 +101,11 @@ def refuses_to_publish(error: ReplyError) -> bool:
     return error.word == "NOPERM" or classify(error) in (Trouble.CAPACITY, Trouble.BUG)
 
 
+def refuses_connection(error: ReplyError) -> bool:
+    """Whether the server closes the connection after this reply."""
+    return error.word == "DENIED" or _NO_ROOM in str(error)
+
+
 def classify(error: BaseException) -> Trouble:
     """The kind of trouble an error is."""
     if isinstance(error, ReplyError):
@@ -120,7 +126,7 @@ def tls_reason(error: BaseException) -> str:
 def _of_reply(error: ReplyError) -> Trouble:
     text = str(error)
     if error.word == "ERR":
-        if "max number of clients" in text:
+        if _NO_ROOM in text:
             return Trouble.CAPACITY
         if any(part in text for part in _MISCONFIGURED):
             return Trouble.FATAL
