@@ -80,15 +80,15 @@ def check(app: App, *, force: bool = False) -> str:
     cannot be reached for now."""
     try:
         server = _server(app)
-        _may_be_used(app)
         problem = _too_old(app, server) or _evicts(app)
+        if problem is not None and not force:
+            raise ConfigurationError(f"{problem} (--force starts the worker all the same)")
+        _may_be_used(app)
     except Exception as error:
         if classify(error) is Trouble.FATAL:
             raise ConfigurationError(diagnose(app.address, error).sentence) from None
         raise
     if problem is not None:
-        if not force:
-            raise ConfigurationError(f"{problem} (--force starts the worker all the same)")
         _logger.warning("forced", problem=problem)
     return census.named(server) or "unknown"
 
