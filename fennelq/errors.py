@@ -139,8 +139,12 @@ class BrokerUnavailable(FennelqError):
     def concerning(self, jobs: Sequence[Job[Any]]) -> BrokerUnavailable:
         """The same about other jobs."""
         other = BrokerUnavailable(self.reason, jobs, url=self.url, cure=self.cure, retriable=self.retriable)
-        other.__cause__ = self.__cause__
-        return other
+        return _caused(other, self.__cause__)
+
+
+def _caused(error: BrokerUnavailable, cause: BaseException | None) -> BrokerUnavailable:
+    error.__cause__ = cause
+    return error
 
 
 class EnqueueFailed(FennelqError):

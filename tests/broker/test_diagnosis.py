@@ -76,6 +76,15 @@ async def test_so_does_waiting_for_a_result(case: Case, tmp_path: Path) -> None:
         app.blocking.close()
 
 
+@pytest.mark.parametrize(
+    "case", [case for case in CASES.values() if case.lasting], ids=lambda case: case.reason[:40]
+)
+def test_the_guide_names_every_trouble_that_waiting_does_not_help_against(case: Case) -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/deploying.md").read_text("utf-8")
+    begin = case.reason.partition(" (")[0].partition("'")[0]
+    assert f"| {begin}" in page
+
+
 # One by one, without a server
 
 
