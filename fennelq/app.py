@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -236,7 +237,7 @@ class App:
         """Where Redis is. With no URL configured, a private server is started, or met if it runs already."""
         url = self.settings.redis_url
         if url is None or self.settings.embedded:
-            return address_of(_embedded(url, self.root))
+            return replace(address_of(_embedded(url, self.root)), private=True)
         return address_of(url)
 
     @property

@@ -170,7 +170,7 @@ class Client:
 
     async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]], since: float | None = None) -> A:
         """Try until it works, the trouble is not a passing one, or `enqueue_timeout` is over."""
-        patience = Patience(self.app.settings.enqueue_timeout, since)
+        patience = Patience(self.app.settings.enqueue_timeout, self.app.address, since)
         while True:
             try:
                 return await attempt(patience)
@@ -189,7 +189,7 @@ class Client:
         try:
             return await self._patiently(lambda patience: self._say_once(keys, jobs, patience), since)
         except BrokerUnavailable as error:
-            return [BrokerUnavailable(error.reason, [job]) for job in jobs]
+            return [error.concerning([job]) for job in jobs]
         except Exception as error:
             return await self._one_by_one(keys, jobs, since, error)
 
@@ -266,7 +266,7 @@ def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, E
     """One error for a bulk call: the only job's, a BrokerUnavailable with all unsent jobs, or an account."""
     if len(jobs) == 1:
         return failures[0]
-    if all(isinstance(error, BrokerUnavailable) for error in failures.values()):
-        first = failures[min(failures)]
-        return BrokerUnavailable(getattr(first, "reason", str(first)), [jobs[i] for i in failures])
+    outages = [error for error in failures.values() if isinstance(error, BrokerUnavailable)]
+    if len(outages) == len(failures):
+        return outages[0].concerning([jobs[i] for i in failures])
     return EnqueueFailed(failures, handles)

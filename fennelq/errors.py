@@ -10,7 +10,7 @@
     ├── InvalidJobId            (also a ValueError) the text is not a job id
     ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
     ├── DuplicateJob            this job id is taken by another call
-    ├── BrokerUnavailable       Redis did not answer in time; the outcome may be unknown
+    ├── BrokerUnavailable       Redis did not reply in time, or cannot be used; the outcome may be unknown
     ├── EnqueueFailed           some jobs of a bulk call were refused; the others were sent
     ├── ResultTimeout           (also a TimeoutError) the job has not ended yet
     └── JobError                how a job ended, when it did not end well
@@ -121,12 +121,35 @@ class DuplicateJob(FennelqError):
 
 
 class BrokerUnavailable(FennelqError):
-    """Redis could not be reached in time. Whether `jobs` were sent may be unknown;
-    `await app.enqueue(error.jobs)` completes them without making duplicates."""
+    """Redis could not be reached in time, or cannot be used as it is configured. The text names the URL, the cause and
+    the cure; `url` (without its password), `reason` and `cure` are its parts. Not `retriable` means that waiting does
+    not help, for example with a wrong password: then it is raised at once.
 
-    def __init__(self, reason: str, jobs: Sequence[Job[Any]] = ()) -> None:
+    Whether `jobs` were sent may be unknown; `await app.enqueue(error.jobs)` completes them without making duplicates.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        jobs: Sequence[Job[Any]] = (),
+        *,
+        url: str = "",
+        cure: str = "",
+        retriable: bool = True,
+    ) -> None:
         self.reason, self.jobs = reason, list(jobs)
-        super().__init__(f"Redis is not available: {reason}")
+        self.url, self.cure, self.retriable = url, cure, retriable
+        super().__init__(f"Redis at {url} {reason}. {cure}" if url else f"Redis is not available: {reason}")
+
+    def concerning(self, jobs: Sequence[Job[Any]]) -> BrokerUnavailable:
+        """The same about other jobs."""
+        other = BrokerUnavailable(self.reason, jobs, url=self.url, cure=self.cure, retriable=self.retriable)
+        return _caused(other, self.__cause__)
+
+
+def _caused(error: BrokerUnavailable, cause: BaseException | None) -> BrokerUnavailable:
+    error.__cause__ = cause
+    return error
 
 
 class EnqueueFailed(FennelqError):

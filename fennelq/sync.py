@@ -218,7 +218,7 @@ class _Sending(Generic[R]):
             answers: Sequence[Answer | FennelqError] = self._say(keys, [self._jobs[i] for i in page])
         except BrokerUnavailable as outage:
             self._outage = outage
-            answers = [BrokerUnavailable(outage.reason, [self._jobs[i]]) for i in page]
+            answers = [outage.concerning([self._jobs[i]]) for i in page]
         except Exception as error:
             if len(page) > 1:
                 # The script failed: find out whose fault it is, so that each job gets an answer of its own.
@@ -283,7 +283,7 @@ class _Waiting:
 
     def ended_by_now(self) -> Generator[tuple[str, End]]:
         """Each that has ended already."""
-        yield from self._look("", Patience(self._app.settings.enqueue_timeout))
+        yield from self._look("", Patience(self._app.settings.enqueue_timeout, self._app.address))
 
     def ends(self) -> Generator[tuple[str, End]]:
         """Each as it ends."""
@@ -313,7 +313,8 @@ class _Waiting:
 
     def _patience(self) -> Patience:
         # A very short timeout still leaves the time to look once.
-        return Patience(min(self._app.settings.enqueue_timeout, max(self._left(), _SHORTEST_LOOK)))
+        seconds = min(self._app.settings.enqueue_timeout, max(self._left(), _SHORTEST_LOOK))
+        return Patience(seconds, self._app.address)
 
     def _look(self, channel: str, patience: Patience) -> list[tuple[str, End]]:
         """Ask for every job that goes on; those that have ended."""
@@ -428,13 +429,16 @@ def _replies(app: App, said: Round) -> list[Any] | None:
     if isinstance(said, Pause):
         time.sleep(said.seconds)
         return None
-    return _patiently(Patience(app.settings.enqueue_timeout), lambda left: app.blocking.send_all(said, left))
+    return _patiently(
+        Patience(app.settings.enqueue_timeout, app.address), lambda left: app.blocking.send_all(said, left)
+    )
 
 
 def _ask(app: App, step: Step[A]) -> A:
     """One step. It does without the conversation, which would cost every job that is sent some microseconds."""
     return _patiently(
-        Patience(app.settings.enqueue_timeout), lambda left: app.blocking.send_all([step], left)[0]
+        Patience(app.settings.enqueue_timeout, app.address),
+        lambda left: app.blocking.send_all([step], left)[0],
     )
 
 

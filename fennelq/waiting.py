@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from fennelq import clock
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
+from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.inbox import REFUSED_FOR, process_name
 from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
@@ -97,7 +98,7 @@ class Waiting:
 
     async def _ask(self, batcher: Batcher[str, Look], job_id: str) -> Look:
         """Look at the job, for as long as the broker's trouble may be a passing one."""
-        patience = Patience(self._patience)
+        patience = Patience(self._patience, self._broker.address)
         while not self._closed:
             try:
                 if batcher is self._watches and not self._settled:
@@ -195,7 +196,7 @@ class Waiting:
             self._answered(job_id, await self._watches.submit(job_id))
         except Exception as error:
             if not classify(error).passes:
-                self._tell(job_id, BrokerUnavailable(str(error)))
+                self._tell(job_id, diagnose(self._broker.address, error).error())
 
     # The subscription
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ KNOWN: list[FennelqError] = [
     errors.PayloadTooLarge("the arguments of shop:welcome", 2, 1),
     errors.DuplicateJob("mail:7", "shop:welcome"),
     errors.BrokerUnavailable("no answer within 5 s"),
+    errors.BrokerUnavailable("has no room", url="redis://h", cure="Make room.", retriable=False),
     errors.EnqueueFailed({1: ValueError("no")}, ["handle"]),
     errors.ResultTimeout("mail:7", 1.5),
     errors.ResultTimeout("mail:7", 1.5, "no worker runs"),
@@ -49,3 +51,12 @@ def test_none_is_forgotten_here() -> None:
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FennelqError)
     }
     assert kinds - {type(error) for error in KNOWN} == {FennelqError, errors.JobError}
+
+
+def test_an_outage_can_be_told_of_other_jobs() -> None:
+    error = errors.BrokerUnavailable("is down", url="redis://h", cure="Start it.", retriable=False)
+    error.__cause__ = OSError()
+    jobs: list[Any] = ["job"]
+    other = error.concerning(jobs)
+    assert str(other) == "Redis at redis://h is down. Start it."
+    assert (other.jobs, other.retriable, other.__cause__) == (jobs, False, error.__cause__)

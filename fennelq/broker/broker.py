@@ -32,6 +32,8 @@ class Broker:
         self._link = Link(address, self._close_listening)
         self._doorbells: WeakSet[Link] = WeakSet()
         self._listening: WeakSet[Link] = WeakSet()
+        self._latest: Link | None = None
+        """The last one that was to listen."""
 
     async def run(self, verb: Verb[A], within: float = ANSWER_TIMEOUT) -> A:
         """Say a verb and read its answer. A server that has forgotten the script is taught it."""
@@ -75,7 +77,7 @@ class Broker:
         if not self._link.connected:
             # First, because it would close this one when it is made later.
             await self._link.connect()
-        link = Link(self.address)
+        link = self._latest = Link(self.address, suspicious=self._latest is not None and self._latest.mute)
         self._listening.add(link)
         await link.listen(words, hear)
         return link

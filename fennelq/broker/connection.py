@@ -31,6 +31,8 @@ class Address:
     greeting: tuple[tuple[Word, ...], ...] = field(repr=False)
     """It contains the password."""
     tls: ssl.SSLContext | None = None
+    private: bool = False
+    """Whether fennelq itself has started this server, for one project."""
 
 
 def masked(url: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 from fennelq import clock
+from fennelq.broker.connection import Address
+from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.errors import BrokerUnavailable
 
@@ -12,9 +14,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class Patience:
-    """Lasts so many seconds from its making, or from `since`. Only what may be said twice is asked with patience."""
+    """How long to try to reach `address`: so many seconds from now, or from `since`. Only calls that may be repeated
+    are tried with patience."""
 
-    def __init__(self, seconds: float, since: float | None = None) -> None:
+    def __init__(self, seconds: float, address: Address, since: float | None = None) -> None:
+        self._address = address
         self._deadline = seconds + (clock.monotonic() if since is None else since)
         self._pause = _FIRST_PAUSE
         self._error: Exception = TimeoutError(f"no answer within {seconds:g} s")
@@ -27,16 +31,23 @@ class Patience:
         return left
 
     def pause_after(self, error: Exception) -> float:
-        """The seconds to wait before the next attempt; raises when no further one would help."""
+        """The seconds to wait before the next attempt. Raises the error itself when it is not about Redis, and
+        BrokerUnavailable when no further attempt would help."""
         trouble = classify(error)
         if trouble is Trouble.BUG:
             raise error
-        self._error = error
+        self._remember(error)
         if not trouble.passes:
             raise self._lost() from error
         pause = self._pause * random.uniform(0.5, 1.0)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         return min(pause, max(0.0, self._deadline - clock.monotonic()))
 
+    def _remember(self, error: Exception) -> None:
+        # The last attempt is cut short by the deadline: the one before it failed for a better reason.
+        cut_short = isinstance(error, TimeoutError) and clock.monotonic() >= self._deadline
+        if not cut_short or isinstance(self._error, TimeoutError):
+            self._error = error
+
     def _lost(self) -> BrokerUnavailable:
-        return BrokerUnavailable(str(self._error) or type(self._error).__name__)
+        return diagnose(self._address, self._error).error()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from enum import Enum
 from typing import Final
 
@@ -14,10 +15,28 @@ class ReplyError(Exception):
         super().__init__(text)
 
 
+class LinkDown(ConnectionError):
+    """The connection is gone; what was asked and not answered may or may not have been done."""
+
+
+class NoReply(LinkDown):
+    """The server has closed the connection before its first reply. A restart does this, a proxy without a server behind
+    it, and a server that expects something else."""
+
+
+class WrongServer(LinkDown):
+    """The server at this address does not speak the protocol that the URL names. `begins` is how it answered; empty
+    when it expects TLS and the URL does not."""
+
+    def __init__(self, begins: bytes = b"") -> None:
+        self.begins = begins
+        super().__init__("the server does not speak the protocol of the URL")
+
+
 class Trouble(Enum):
     """Kinds of errors, by what helps."""
 
-    FATAL = "wrong credentials or permissions: only a person helps"
+    FATAL = "the configuration is wrong: waiting does not help"
     CONNECTION = "no answer: reconnect and try again; whether the call was executed is unknown"
     ROLE = "this server may not write now: reconnect, look for the primary"
     CAPACITY = "memory, disk or clients are exhausted: wait; nothing was written"
@@ -51,6 +70,29 @@ _BY_WORD: Final = {
 }
 
 
+_NO_ROOM: Final = "max number of clients"
+_MISCONFIGURED: Final = (
+    "DB index is out of range",
+    "invalid DB index",
+    "SELECT is not allowed in cluster mode",
+    "without any password configured",
+    "no password is set",
+    "unknown command",
+    "Unknown Redis command",
+    "Error compiling script",
+)
+"""Parts of errors that begin with a plain ERR, and are errors of the configuration all the same."""
+_TLS_MISCONFIGURED: Final = (
+    "WRONG_VERSION_NUMBER",
+    "RECORD_LAYER_FAILURE",
+    "UNKNOWN_PROTOCOL",
+    "HTTP_REQUEST",
+    "PACKET_LENGTH_TOO_LONG",
+    "CERTIFICATE_VERIFY_FAILED",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+)
+
+
 def refuses_to_publish(error: ReplyError) -> bool:
     """Whether the server refuses a subscription and nothing else: no right to it, no room for one more connection.
 
@@ -59,13 +101,36 @@ def refuses_to_publish(error: ReplyError) -> bool:
     return error.word == "NOPERM" or classify(error) in (Trouble.CAPACITY, Trouble.BUG)
 
 
+def refuses_connection(error: ReplyError) -> bool:
+    """Whether the server closes the connection after this reply."""
+    return error.word == "DENIED" or _NO_ROOM in str(error)
+
+
 def classify(error: BaseException) -> Trouble:
     """The kind of trouble an error is."""
     if isinstance(error, ReplyError):
-        if error.word == "ERR" and "max number of clients" in str(error):
-            return Trouble.CAPACITY
-        if error.word == "UNBLOCKED" and "instance state changed" in str(error):
-            # A blocked read is ended by the demotion itself, before any command is answered with READONLY.
-            return Trouble.ROLE
-        return _BY_WORD.get(error.word, Trouble.BUG)
+        return _of_reply(error)
+    if isinstance(error, WrongServer) or tls_reason(error) in _TLS_MISCONFIGURED:
+        return Trouble.FATAL
     return Trouble.CONNECTION if isinstance(error, OSError | EOFError) else Trouble.BUG
+
+
+def tls_reason(error: BaseException) -> str:
+    """What OpenSSL calls this error, or the one that caused it; empty when it is not about TLS."""
+    cause = error if isinstance(error, ssl.SSLError) else error.__cause__
+    return (
+        str(getattr(cause, "reason", None) or type(cause).__name__) if isinstance(cause, ssl.SSLError) else ""
+    )
+
+
+def _of_reply(error: ReplyError) -> Trouble:
+    text = str(error)
+    if error.word == "ERR":
+        if _NO_ROOM in text:
+            return Trouble.CAPACITY
+        if any(part in text for part in _MISCONFIGURED):
+            return Trouble.FATAL
+    if error.word == "UNBLOCKED" and "instance state changed" in text:
+        # A blocked read is ended by the demotion itself, before any command is answered with READONLY.
+        return Trouble.ROLE
+    return _BY_WORD.get(error.word, Trouble.BUG)

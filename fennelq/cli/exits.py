@@ -41,7 +41,7 @@ MEANINGS: Final = {
     Exit.NOT_FOUND: "no such job, task or schedule",
     Exit.TIMED_OUT: "the job has not ended within --timeout",
     Exit.UNAVAILABLE: "Redis is not available",
-    Exit.CONFIGURATION: "the app or its settings are wrong",
+    Exit.CONFIGURATION: "the app or its settings are wrong, or Redis refuses them",
 }
 """For the help text and the reference page."""
 
@@ -81,4 +81,6 @@ def code_of(error: FennelqError) -> Exit:
     """The exit code of an error."""
     if isinstance(error, Problem):
         return error.code
+    if isinstance(error, BrokerUnavailable) and not error.retriable:
+        return Exit.CONFIGURATION
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), Exit.FAILED)

@@ -46,7 +46,7 @@ def _of_app(named: FoundApp) -> dict[str, Any]:
 async def _of_redis(app: App) -> dict[str, Any]:
     server = await _server(app)
     return {
-        "server": _version(server),
+        "server": census.named(server),
         "memory": int(server["used_memory"]) if "used_memory" in server else None,
         "memory_limit": int(server.get("maxmemory", 0)) or None,
         "clients": int(server["connected_clients"]) if "connected_clients" in server else None,
@@ -63,12 +63,6 @@ async def _server(app: App) -> dict[str, str]:
         if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
             return {}
         raise
-
-
-def _version(server: dict[str, str]) -> str | None:
-    if "valkey_version" in server:
-        return f"valkey {server['valkey_version']}"
-    return f"redis {server['redis_version']}" if "redis_version" in server else None
 
 
 async def _executors(app: App) -> list[dict[str, Any]]:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.diagnosis import diagnose, outdated
+from fennelq.broker.trouble import NoReply, ReplyError, Trouble, classify
 from fennelq.broker.verbs import census
-from fennelq.cli.exits import Exit, Problem
-from fennelq.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from fennelq.app import App
+    from fennelq.broker.broker import Broker
     from fennelq.worker.discovery import FoundApp
 
 T = TypeVar("T")
-
-_PLAINLY: dict[type[OSError], str] = {
-    ConnectionRefusedError: "connection refused",
-    FileNotFoundError: "there is no such socket",
-    socket.gaierror: "the host is unknown",
-}
 
 
 def found(app: str | None, app_dir: Path | None) -> FoundApp:
@@ -34,25 +28,36 @@ def found(app: str | None, app_dir: Path | None) -> FoundApp:
 
 
 def with_app(app: App, work: Callable[[App], Awaitable[T]]) -> T:
-    """What `work` answers, connected to the app's Redis. People are told at once when there is none."""
+    """What `work` answers, connected to the app's Redis; raises BrokerUnavailable at once when there is none."""
     return asyncio.run(_connected(app, work))
 
 
 async def _connected(app: App, work: Callable[[App], Awaitable[T]]) -> T:
     async with app:
-        try:
-            await _reach(app)
-            return await work(app)
-        except BrokerUnavailable as error:
-            sentence = f"Redis at {app.address.shown} is not available: {error.reason}"
-            raise Problem(sentence, Exit.UNAVAILABLE) from error
+        await _reach(app)
+        return await work(app)
 
 
 async def _reach(app: App) -> None:
+    """Raises BrokerUnavailable, without a second attempt, when the server cannot be used."""
     try:
-        await app.client.broker.ask(census.now())
+        problem = outdated(app.address, await _server(app.client.broker))
     except Exception as error:
         if classify(error) is Trouble.BUG:
             raise
-        plain = next((text for kind, text in _PLAINLY.items() if isinstance(error, kind)), str(error))
-        raise BrokerUnavailable(plain or type(error).__name__) from error
+        raise diagnose(app.address, error).error() from error
+    if problem is not None:
+        raise problem.error()
+
+
+async def _server(broker: Broker) -> dict[str, str]:
+    """The facts of the server: none, when this user may not ask for them, and may use it otherwise."""
+    try:
+        with suppress(NoReply):
+            return await broker.ask(census.server())
+        return await broker.ask(census.server())  # the second attempt finds out why
+    except ReplyError as error:
+        if error.word != "NOPERM":
+            raise
+    await broker.ask(census.now())
+    return {}

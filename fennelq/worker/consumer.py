@@ -20,7 +20,7 @@ from fennelq.broker.verbs import census, lifecycle, presence
 from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, TooNew, Woken
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
-from fennelq.service import Complaints
+from fennelq.service import Complaints, Outage
 from fennelq.worker.held import Token
 from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.slots import Slots
@@ -50,6 +50,7 @@ class Consumer:
         too_new: Callable[[str, list[TooNew]], None],
         block_ms: int,
         patience: float = ANSWER_TIMEOUT,
+        outage: Outage | None = None,
     ) -> None:
         """`block_ms` and `patience` together are the longest that a lost reply can hold up a read: what it stranded is
         to be handed back, at no cost, before others find that its lease ran out."""
@@ -68,7 +69,7 @@ class Consumer:
         self._blocking = False
         self._aside = Aside()
         self._pause = _FIRST_PAUSE
-        self._complaints = Complaints("reading")
+        self._complaints = Complaints("reading", outage)
         self._round = self._drained_in = 0
         self.drained = asyncio.Event()
         """Set while everything that was ready has been taken."""
@@ -131,7 +132,10 @@ class Consumer:
             return
         self._round += 1
         drained = await self._fetch_round()
-        self.connected, self._pause = True, _FIRST_PAUSE
+        self._pause = _FIRST_PAUSE
+        if not self.connected:
+            self.connected = True
+            self._complaints.over()
         if drained:
             self._drained_in = self._round
             self.drained.set()

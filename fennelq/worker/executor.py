@@ -13,11 +13,12 @@ from fennelq import clock, log, loops
 from fennelq.app import App
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
+from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle, presence
 from fennelq.model.routing import Routing
-from fennelq.service import Complaints, Service, tend
+from fennelq.service import Complaints, Outage, Service, tend
 from fennelq.worker import signs
 from fennelq.worker.consumer import Consumer
 from fennelq.worker.courier import Courier
@@ -81,6 +82,7 @@ class Executor:
         self.slots = Slots(concurrency or app.settings.concurrency, max_jobs)
         self.broker = Broker(app.address)
         self.strangers = Strangers(app.tasks, app.service.partition(":")[0])
+        self._outage = Outage(app.address)
         self.workbench = self._workbench()
         self._promoter = Promoter(self.broker, self._queues, self._longest_sleep)
         self._courier = Courier(app.namespace, self.broker)
@@ -91,6 +93,7 @@ class Executor:
             declared=lambda: app.schedules.declared,
             hand=self._courier.woken.set,
             longest=self._longest_sleep,
+            outage=self._outage,
         )
         self._listener = Listener(
             app.namespace,
@@ -113,7 +116,10 @@ class Executor:
         self.watchdog.start()
         self.heartbeat.start()
         reading = asyncio.create_task(self.consumer.run(), name="consumer")
-        duties = [asyncio.create_task(tend(service), name=service.name) for service in self._services()]
+        duties = [
+            asyncio.create_task(tend(service, outage=self._outage), name=service.name)
+            for service in self._services()
+        ]
         ending = asyncio.create_task(self._until_told(), name="ending")
         parts = [reading, ending, *duties]
         in_order = False
@@ -154,7 +160,8 @@ class Executor:
             failure_ttl_ms=app.lifetimes.failure_ms,
             most_bytes=app.settings.max_payload_bytes,
         )
-        settler = Settler(app.namespace, self.broker, app.lifetimes, _UNSETTLED_PER_SLOT * self.slots.count)
+        most = _UNSETTLED_PER_SLOT * self.slots.count
+        settler = Settler(app.namespace, self.broker, app.lifetimes, most, self._outage)
         bench = Workbench(self.slots, runner, settler, self.strangers, stop_grace=app.settings.stop_grace)
         settler.tell = bench.settle_answered
         return bench
@@ -173,6 +180,7 @@ class Executor:
             too_new=self.strangers.too_new,
             block_ms=max(100, min(5000, round(self.app.settings.lease * 250))),
             patience=min(ANSWER_TIMEOUT, answer_within(self.app.settings.lease)),
+            outage=self._outage,
         )
 
     def _heartbeat(self) -> Heartbeat:
@@ -184,6 +192,7 @@ class Executor:
             queues=self._queues,
             held=self.workbench.tokens,
             report=self._found,
+            outage=self._outage,
         )
 
     def _watchdog(self) -> Watchdog:
@@ -305,7 +314,7 @@ class Executor:
                 end.cancel()
 
     async def _until_nothing_is_left(self) -> None:
-        complaints = Complaints("looking whether anything is left")
+        complaints = Complaints("looking whether anything is left", self._outage)
         while True:
             try:
                 if await self._nothing_is_left():
@@ -378,20 +387,23 @@ class Executor:
             released = await self.broker.run(release)
         except Exception as error:
             # They come back all the same, when their leases have run out.
-            _logger.warning("not_handed_back", queue=keys.queue, jobs=jobs, error=str(error))
+            _logger.warning("not_handed_back", queue=keys.queue, jobs=jobs, error=self._why(error))
         else:
             _logger.info("handed_back", queue=keys.queue, jobs=released)
 
     async def _leave(self) -> None:
         self.heartbeat.end()
         self.watchdog.end()
-        complaints = Complaints("leaving")
+        complaints = Complaints("leaving", self._outage)
         try:
             await run_per_queue(self.broker, self.consumer.queues, self._close_consumer, complaints)
             await self.broker.ask(presence.forget_executors(self.app.namespace, [self.name]))
         except Exception as error:
             complaints.about(error)
         await self.broker.close()
+
+    def _why(self, error: Exception) -> str:
+        return diagnose(self.app.address, error).sentence
 
     def _close_consumer(self, keys: QueueKeys) -> Verb[int]:
         return presence.close_consumer(keys, self.name)

@@ -13,7 +13,7 @@ from fennelq import clock, crash, log
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verbs import presence
-from fennelq.service import Complaints
+from fennelq.service import Complaints, Outage
 from fennelq.worker.held import Token
 from fennelq.worker.per_queue import answered
 
@@ -65,11 +65,12 @@ class Heartbeat:
         queues: Callable[[], Sequence[QueueKeys]],
         held: Callable[[], Iterable[Token]],
         report: Callable[[Findings], None],
+        outage: Outage | None = None,
     ) -> None:
         self._broker, self._executor, self._lease, self._interval = broker, executor, lease, interval
         self._queues, self._held, self._report = queues, held, report
         self._ended = threading.Event()
-        self._complaints = Complaints("renewing leases")
+        self._complaints = Complaints("renewing leases", outage)
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
         self._since = self._last = -1.0
         self._hold_off = lease
@@ -140,6 +141,7 @@ class Heartbeat:
             try:
                 found = self.beat()
                 self._beaten()
+                self._complaints.over()
                 self._report(found)
                 pause = self._interval
             except Exception as error:

@@ -1,40 +1,117 @@
-"""What must be right before a worker starts: said in one sentence, not found out in production."""
+"""What must be right before a worker starts: found out at once, and not in production.
+
+A Redis that cannot be reached is waited for. A configuration that cannot work ends the worker.
+"""
 
 from __future__ import annotations
 
-import re
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from fennelq import log
 from fennelq.app import App
-from fennelq.broker.trouble import Trouble, classify
-from fennelq.broker.verb import Command, text
+from fennelq.broker.diagnosis import diagnose, outdated
+from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.verb import Command, as_is, text
+from fennelq.broker.verbs import census, presence
 from fennelq.errors import ConfigurationError
+from fennelq.service import Outage
 
 _logger = log.get("fennelq.worker")
-_OLDEST = (7, 0)
+_TRY_AGAIN = 0.5
+
+T = TypeVar("T")
 
 
-def check(app: App, *, force: bool = False) -> None:
-    """Raises ConfigurationError when this Redis cannot be worked with, or would lose jobs; `force` turns that into a
-    warning. A Redis that cannot be reached is no reason not to start: it is waited for."""
+async def redis_replies(app: App, told: asyncio.Event, *, force: bool = False) -> str | None:
+    """Wait until Redis replies, and check it; returns which server it is, or None when `told` to stop before.
+
+    Raises ConfigurationError when this Redis cannot be worked with, or would lose jobs; `force` turns the latter into
+    a warning.
+    """
+    outage = Outage(app.address, "waiting_for_redis")
+    while not told.is_set():
+        try:
+            server = await _unless(told, lambda: check(app, force=force))
+        except Exception as error:
+            if not classify(error).passes:
+                raise
+            outage.about("preflight", error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), _TRY_AGAIN)
+        else:
+            if server is not None:
+                outage.over("preflight")
+            return server
+    return None
+
+
+async def _unless(told: asyncio.Event, work: Callable[[], T]) -> T | None:
+    """What `work` returns in a thread of its own, or None when `told` is set before.
+
+    The thread is not waited for then, nor at the exit of the process: a host name may take minutes to resolve.
+    """
+    result: Future[T] = Future()
+    threading.Thread(target=_fill, args=(result, work), name="fennelq-preflight", daemon=True).start()
+    done, waiting = asyncio.wrap_future(result), asyncio.create_task(told.wait())
     try:
-        problem = _too_old(app) or _evicts(app)
+        both: list[asyncio.Future[Any]] = [done, waiting]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return done.result() if done.done() else None
+    finally:
+        done.cancel()
+        waiting.cancel()
+
+
+def _fill(result: Future[T], work: Callable[[], T]) -> None:
+    result.set_running_or_notify_cancel()
+    try:
+        result.set_result(work())
+    except BaseException as error:
+        result.set_exception(error)
+
+
+def check(app: App, *, force: bool = False) -> str:
+    """Which server it is. Raises ConfigurationError when it cannot be worked with, and as it is the error of one that
+    cannot be reached for now."""
+    try:
+        server = _server(app)
+        problem = _too_old(app, server) or _evicts(app)
+        if problem is not None and not force:
+            raise ConfigurationError(f"{problem} (--force starts the worker all the same)")
+        _may_be_used(app)
     except Exception as error:
-        problem = _refused(error, app)
-    if problem is None:
-        return
-    if not force:
-        raise ConfigurationError(f"{problem} (--force goes on all the same)")
-    _logger.warning("forced", problem=problem)
+        if classify(error) is Trouble.FATAL:
+            raise ConfigurationError(diagnose(app.address, error).sentence) from None
+        raise
+    if problem is not None:
+        _logger.warning("forced", problem=problem)
+    return census.named(server) or "unknown"
 
 
-def _too_old(app: App) -> str | None:
-    said = app.blocking.ask(Command(["INFO", "server"], text))
-    found = re.search(r"redis_version:(\d+)\.(\d+)", said)
-    if found is None or (int(found[1]), int(found[2])) >= _OLDEST:
-        return None
-    return f"Redis {found[1]}.{found[2]} at {app.address.shown} is too old: 7.0 or Valkey 7.2 is the least"
+def _server(app: App) -> dict[str, str]:
+    """The facts of the server: none, when this user may not ask for them."""
+    try:
+        return app.blocking.ask(census.server())
+    except ReplyError as error:
+        if error.word != "NOPERM":
+            raise
+    return {}
+
+
+def _may_be_used(app: App) -> None:
+    """Raises when this user may neither run scripts nor read the keys of the app: then nothing would work."""
+    app.blocking.ask(presence.known_queues(app.namespace))
+    app.blocking.ask(Command(["EVAL", "return 1", 0], as_is))
+
+
+def _too_old(app: App, server: dict[str, str]) -> str | None:
+    problem = outdated(app.address, server)
+    return problem.sentence if problem is not None else None
 
 
 def _evicts(app: App) -> str | None:
@@ -54,14 +131,3 @@ def _evicts(app: App) -> str | None:
         f"Redis at {app.address.shown} may evict jobs: its maxmemory-policy is {policy}; "
         "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
     )
-
-
-def _refused(error: Exception, app: App) -> str | None:
-    if classify(error) is Trouble.FATAL:
-        raise ConfigurationError(
-            f"Redis at {app.address.shown} refuses us: {error}; mend redis_url"
-        ) from None
-    if classify(error) is Trouble.BUG:
-        raise error
-    _logger.warning("redis_unreachable", redis=app.address.shown, error=str(error), doing="waiting for it")
-    return None

@@ -21,7 +21,7 @@ from fennelq.broker.verbs import lifecycle
 from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.service import Complaints
+from fennelq.service import Complaints, Outage
 from fennelq.worker.per_queue import concerns_one_queue
 
 _logger = log.get("fennelq.settler")
@@ -43,14 +43,16 @@ class Answer(IntEnum):
 class Settler:
     """Settles the jobs of one executor. It retries through every trouble: an outcome is worth keeping."""
 
-    def __init__(self, app: str, broker: Broker, lifetimes: Lifetimes, most: int = 1000) -> None:
+    def __init__(
+        self, app: str, broker: Broker, lifetimes: Lifetimes, most: int = 1000, outage: Outage | None = None
+    ) -> None:
         """`most` outcomes may wait to be written at a time, and 16 MiB of them (or a single larger one)."""
         self._app, self._broker, self._lifetimes = app, broker, lifetimes
         self.tell: Callable[[Settled, Answer], None] = lambda _, __: None
         """Called with the answer to each outcome."""
         self.backlog = Backlog(most, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
-        self._complaints = Complaints("settling")
+        self._complaints = Complaints("settling", outage)
 
     def offer(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn."""
@@ -131,6 +133,7 @@ class Settler:
                 longest = max(longest, min(longest * 2, _SHORT_PAUSE))
             else:
                 self.backlog.unblock(share)
+                self._complaints.over()
                 return answers
 
 

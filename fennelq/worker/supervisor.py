@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
 
 from fennelq import log
+from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.verbs import census, presence
 from fennelq.model.routing import Routing
 from fennelq.worker import pid_one, preflight
@@ -28,9 +29,12 @@ _logger = log.get("fennelq.supervisor")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _EXIT_MARGIN = 10.0
 _NOT_STARTED = 1
+_SHOWN = 10
 
 Note = Callable[[str, str], None]
 """Records in Redis how an executor ended; may raise."""
+Begin = Callable[[asyncio.Event], Awaitable[bool]]
+"""Waits until executors can be started; False when told to stop before."""
 
 
 def serve(
@@ -46,13 +50,20 @@ def serve(
     Routing.parse(orders.queues)
     count = processes or app.settings.processes or os.cpu_count() or 1
     # Starting the embedded server, or finding that Redis cannot be worked with, happens here: once, before any child.
-    _say_hello(app, orders, count)
-    preflight.check(app, force=force)
+    _ = app.address
+
+    async def begin(told: asyncio.Event) -> bool:
+        server = await preflight.redis_replies(app, told, force=force)
+        if server is not None:
+            _say_hello(app, orders, count, server)
+        return server is not None
+
     supervisor = Supervisor(
         orders,
         count,
         silence=app.settings.stall_timeout,
         note=_note_of(app),
+        begin=begin,
         health=health,
         sources=SourceWatch(app.root) if reload else None,
     )
@@ -69,10 +80,12 @@ class Supervisor:
         *,
         silence: float,
         note: Note,
+        begin: Begin | None = None,
         health: str | None = None,
         sources: SourceWatch | None = None,
     ) -> None:
         self._orders, self._count, self._silence, self._note = orders, count, silence, note
+        self._begin = begin
         self._health = Health(health, live=self._live, ready=self._ready) if health else None
         self._sources = sources
         self._children: set[Child] = set()
@@ -97,7 +110,9 @@ class Supervisor:
         try:
             if self._health is not None:
                 await self._health.start()
-            codes = await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))
+            codes: list[int] = []
+            if self._begin is None or await self._begin(self._told):
+                codes = await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))
             if self._quarantine is not None:
                 await self._quarantine
         finally:
@@ -227,13 +242,27 @@ class Supervisor:
 
 def _note_of(app: App) -> Note:
     def note(executor: str, fate: str) -> None:
-        facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(census.now())})
-        app.blocking.ask(presence.note_executor(app.namespace, executor, facts))
+        try:
+            facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(census.now())})
+            app.blocking.ask(presence.note_executor(app.namespace, executor, facts))
+        except Exception as error:
+            raise diagnose(app.address, error).error() from error
 
     return note
 
 
-def _say_hello(app: App, orders: Orders, count: int) -> None:
+class Names(list[str]):
+    """Names for a log line: on a console the first of them, in JSON all."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(sorted(names))
+
+    def __repr__(self) -> str:
+        more = f" and {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""
+        return f"'{', '.join(self[:_SHOWN])}{more}'"
+
+
+def _say_hello(app: App, orders: Orders, count: int, server: str) -> None:
     from fennelq import __version__
 
     routing = Routing.parse(orders.queues)
@@ -243,7 +272,8 @@ def _say_hello(app: App, orders: Orders, count: int) -> None:
         version=__version__,
         app=f"{app.name} ({orders.app})",
         redis=f"embedded, {app.address.shown}" if app.settings.embedded else app.address.shown,
+        server=server,
         queues=f"{queues} and every other in Redis" if routing.every else queues,
-        tasks=len(app.tasks),
+        tasks=Names(app.tasks),
         processes=f"{count} x {orders.concurrency}",
     )

@@ -21,7 +21,7 @@ from fennelq.broker.verbs.schedule import Claim, Declared, Look, Position, Seen
 from fennelq.model.job import AnyJob, JobInfo, split_id
 from fennelq.model.schedule import Schedule
 from fennelq.schedules import failure_told
-from fennelq.service import Complaints
+from fennelq.service import Complaints, Outage
 
 _logger = log.get("fennelq.ticker")
 
@@ -52,6 +52,7 @@ class Ticker:
         declared: Callable[[], Mapping[str, Schedule]],
         hand: Callable[[], None],
         longest: Callable[[], float],
+        outage: Outage | None = None,
     ) -> None:
         """`service` owns what is `declared`. `hand` is called when there is something to be handed over. `longest` says
         how long it may sleep: it is woken when a schedule changes, if messages arrive."""
@@ -61,7 +62,7 @@ class Ticker:
         """Reads a definition; raises ValueError when only a later version can."""
         self._declaration = Declaration(self._keys, service, broker, declared)
         self._stuck = Stuck()
-        self._complaints = Complaints("declaring schedules")
+        self._complaints = Complaints("declaring schedules", outage)
         self._lost: frozenset[Seen] = frozenset()
         self.woken = asyncio.Event()
 
@@ -98,10 +99,12 @@ class Ticker:
     async def _declare(self, look: Look) -> bool:
         """Declare a page; trouble with that keeps nothing from running."""
         try:
-            return await self._declaration.go_on(look)
+            goes_on = await self._declaration.go_on(look)
         except Exception as error:
             self._complaints.about(error)
             return False
+        self._complaints.over()
+        return goes_on
 
     # Claiming
 

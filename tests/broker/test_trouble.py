@@ -7,8 +7,15 @@ import ssl
 
 import pytest
 
-from fennelq.broker.link import LinkDown
-from fennelq.broker.trouble import ReplyError, Trouble, classify, refuses_to_publish
+from fennelq.broker.trouble import (
+    LinkDown,
+    NoReply,
+    ReplyError,
+    Trouble,
+    WrongServer,
+    classify,
+    refuses_to_publish,
+)
 
 SAID = {
     "NOGROUP No such key 's' or consumer group 'fq'": Trouble.GROUP,
@@ -33,8 +40,11 @@ SAID = {
     "NOPERM this user has no permissions to run the 'xadd' command": Trouble.FATAL,
     "DENIED Redis is running in protected mode": Trouble.FATAL,
     "WRONGTYPE Operation against a key holding the wrong kind of value": Trouble.BUG,
-    "ERR unknown command 'XACKDEL'": Trouble.BUG,
+    "ERR unknown command 'XACKDEL'": Trouble.FATAL,
     "BUSYGROUP Consumer Group name already exists": Trouble.BUG,
+    "ERR DB index is out of range": Trouble.FATAL,
+    "ERR AUTH <password> called without any password configured for the default user.": Trouble.FATAL,
+    "ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'": Trouble.FATAL,
     "": Trouble.BUG,
 }
 
@@ -62,6 +72,7 @@ def test_a_refused_subscription_is_told_from_trouble_that_concerns_every_command
     "error",
     [
         LinkDown("closed"),
+        NoReply("closed"),
         ConnectionRefusedError(),
         ConnectionResetError(),
         BrokenPipeError(),
@@ -75,6 +86,17 @@ def test_a_refused_subscription_is_told_from_trouble_that_concerns_every_command
 def test_an_error_of_the_connection_is_one_that_may_pass(error: BaseException) -> None:
     assert classify(error) is Trouble.CONNECTION
     assert classify(error).passes
+
+
+@pytest.mark.parametrize(
+    "error",
+    [WrongServer(b"HTTP/1.1"), WrongServer(), ssl.SSLCertVerificationError(1, "self-signed certificate")],
+    ids=lambda error: type(error).__name__,
+)
+def test_waiting_does_not_help_against_a_wrong_server(error: BaseException) -> None:
+    if isinstance(error, ssl.SSLError):
+        error.reason = "CERTIFICATE_VERIFY_FAILED"
+    assert classify(error) is Trouble.FATAL
 
 
 @pytest.mark.parametrize("error", [ValueError(), KeyError(), asyncio.CancelledError(), RuntimeError()])

@@ -182,7 +182,7 @@ def test_a_worker_may_be_started_before_redis(a_server: MakeServer, spawn: Spawn
     sent = send(server.url, some(10, jobs.work, 1))
     server.kill()
     worker = fleet.start(ready=False)
-    worker.process.wait_for('"redis_unreachable"')
+    worker.process.wait_for('"waiting_for_redis"')
     server.start()
     drained(server, within=15)
     fleet.stop()

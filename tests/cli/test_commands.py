@@ -121,7 +121,8 @@ def test_without_a_redis_every_command_says_so_in_one_sentence(
     assert answer == (
         Exit.UNAVAILABLE,
         "",
-        f"fennelq: Redis at {shown} is not available: connection refused\n",
+        f"fennelq: Redis at {shown} cannot be reached: connection refused. "
+        "Is it running? Start it, or correct redis_url (FENNELQ_REDIS_URL).\n",
     )
     assert time.monotonic() - began < 2
 

@@ -300,7 +300,7 @@ async def test_without_redis_a_delay_fails_within_its_bound(
     took: list[float] = []
     for _ in range(3):
         began = time.monotonic()
-        with pytest.raises(BrokerUnavailable, match="Redis is not available") as failed:
+        with pytest.raises(BrokerUnavailable, match=r"^Redis at .* cannot be reached: ") as failed:
             await note.delay(1)
         took.append(time.monotonic() - began)
         assert [job.args for job in failed.value.jobs] == [b"[[1],{}]"]

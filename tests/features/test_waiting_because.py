@@ -65,11 +65,11 @@ async def test_without_any_worker_a_job_says_so_to_async_and_to_sync_code(app: A
     result = await task.delay(1)
     assert await reason(result) == NO_WORKER
     assert await because(result) == NO_WORKER
-    same = task.sync.options(job_id="mine").delay(1)
+    same = await asyncio.to_thread(task.sync.options(job_id="mine").delay, 1)
     with pytest.raises(ResultTimeout) as late:
-        same.get(timeout=0.05)
+        await asyncio.to_thread(same.get, timeout=0.05)
     assert late.value.reason == NO_WORKER
-    info = same.info()
+    info = await asyncio.to_thread(same.info)
     assert info is not None
     assert info.waiting_because == NO_WORKER
 

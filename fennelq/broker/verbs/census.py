@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fennelq.broker.keys import GROUP, TYPES, QueueKeys
@@ -83,3 +84,10 @@ def server() -> Command[dict[str, str]]:
         return {name: value for name, colon, value in lines if colon}
 
     return Command(["INFO"], read)
+
+
+def named(server: Mapping[str, str]) -> str | None:
+    """Kind and version of a server, by what it says of itself."""
+    if "valkey_version" in server:
+        return f"valkey {server['valkey_version']}"
+    return f"redis {server['redis_version']}" if "redis_version" in server else None
