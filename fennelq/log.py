@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 
@@ -227,8 +227,11 @@ def _named(event: object, level: str, logger: object, facts: Mapping[str, Any]) 
 
 def _unfold_exception(line: Line) -> None:
     """`exc_info` becomes a traceback without local variables: those are the arguments of a task."""
-    asked: Any = line.pop("exc_info", None)
-    error: Any = sys.exc_info()[1] if asked is True else asked[1] if isinstance(asked, tuple) else asked
+    error: object = line.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()
+    if isinstance(error, tuple):
+        error = cast("tuple[object, ...]", error)[1]
     if isinstance(error, BaseException):
         line["traceback"] = "".join(traceback.format_exception(error))
 
