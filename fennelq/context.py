@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
+from typing import Any
 
 from fennelq import clock
 from fennelq.model.job import Delivery
@@ -74,3 +76,31 @@ def current_job() -> JobContext:
         raise LookupError(
             "no job is running here: current_job() works inside a task run by a worker"
         ) from None
+
+
+def job_facts() -> Mapping[str, object]:
+    """What names the running job in a log line; empty when no job is running."""
+    job = current.get(None)
+    if job is None:
+        return {}
+    return {"job_id": job.id, "task": job.task, "queue": job.queue, "tries": job.tries}
+
+
+def add_job(logger: Any, method: str, event_dict: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A processor for your own configuration of structlog: adds job_id, task, queue and tries of the running job."""
+    for name, value in job_facts().items():
+        event_dict.setdefault(name, value)
+    return event_dict
+
+
+class JobFilter(logging.Filter):
+    """A filter for the handlers of your own logging configuration: it lets every record pass, and gives it the job_id,
+    task, queue and tries of the running job. They are empty when no job is running, so that a format may name them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always True."""
+        facts = job_facts()
+        for name in ("job_id", "task", "queue", "tries"):
+            if not hasattr(record, name):
+                setattr(record, name, facts.get(name, ""))
+        return True

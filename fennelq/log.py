@@ -1,62 +1,87 @@
-"""Logs: console lines on a terminal, JSON elsewhere. Arguments and results are never logged.
+"""Logs: console lines on a terminal, JSON elsewhere. fennelq never logs arguments and results.
 
 Logging never raises: neither to a stderr that is closed, full, broken or blocked, nor through processors of the users'
 own. A line that is lost is counted, and the count is logged when writing works again (see `fennelq.streams`).
+
+In a process that has called `setup`, fennelq's own lines have its format and go to stderr, and so do the lines of the
+users' code, through the standard library or structlog, unless that code configures logging itself. In any other
+process, and with `config="none"`, fennelq configures nothing: its lines go through structlog if the program has
+configured that, and else through the standard library.
 """
 
 from __future__ import annotations
 
-import io
 import logging
+import os
 import sys
 import traceback
-from collections.abc import MutableMapping
-from types import TracebackType
-from typing import Any, Final
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import datetime
+from typing import Any, Final, cast
 
 import structlog
 
-from fennelq.streams import LogStream, clean, clean_lines, is_terminal
+from fennelq.lines import Line, Render, Seldom, for_machines, for_people, iso
+from fennelq.streams import LogStream, clean, is_terminal
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+DETAILS: Final = ("type", "message", "traceback")
+"""How much of an error is logged, from little to much."""
+
+_OF_EVERY_RECORD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+_RESERVED: Final = ("event", "level", "timestamp", "logger")
+_LAST_RESORT: Final = logging.lastResort
+_OURS: Final = object()
+"""Stands for the logger of fennelq's own lines."""
+
+Way = Callable[[str, str, str, dict[str, object]], None]
+About = Callable[[], Mapping[str, object]]
+
+
+def _about_nothing() -> Mapping[str, object]:
+    return {}
+
 
 _least = 0
+_detail = "traceback"
+_about: About = _about_nothing
+_render: Render = for_machines
+_seldom: Seldom | None = None
 _stream = LogStream()
+_structlog_before: Final[dict[str, Any]] = {}
+_structlog_ours: Final[dict[str, Any]] = {}
+"""The configuration of structlog that `setup` found, and the one that it made."""
 
 
 class Logger:
     """Writes lines for one part of fennelq: an event and facts about it. It never raises."""
 
-    __slots__ = ("_inner",)
+    __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
-        self._inner: Any = structlog.get_logger(name)
+        self._name = name
 
     def info(self, event: str, **facts: object) -> None:
         """The normal course."""
-        try:
-            self._inner.info(event, **facts)
-        except Exception:
-            _stream.missed()
+        self._write("info", event, facts)
 
     def warning(self, event: str, **facts: object) -> None:
         """What an operator should know."""
-        try:
-            self._inner.warning(event, **facts)
-        except Exception:
-            _stream.missed()
+        self._write("warning", event, facts)
 
     def error(self, event: str, **facts: object) -> None:
         """A job or a process has failed."""
-        try:
-            self._inner.error(event, **facts)
-        except Exception:
-            _stream.missed()
+        self._write("error", event, facts)
 
     def critical(self, event: str, **facts: object) -> None:
         """It cannot go on like this."""
+        self._write("critical", event, facts)
+
+    def _write(self, level: str, event: str, facts: dict[str, object]) -> None:
+        if LEVELS[level] < _least:
+            return
         try:
-            self._inner.critical(event, **facts)
+            _way(self._name, level, event, facts)
         except Exception:
             _stream.missed()
 
@@ -66,24 +91,39 @@ def get(name: str) -> Logger:
     return Logger(name)
 
 
-def setup(fmt: str = "auto", level: str = "info") -> None:
-    """Configure logging of this process. Only the worker and the command line call it, never the library."""
-    global _least
-    _least = LEVELS[level]
+def setup(
+    fmt: str = "auto",
+    level: str = "info",
+    *,
+    config: str = "fennelq",
+    errors: str = "traceback",
+    about: About = _about_nothing,
+    stdlib: bool = True,
+) -> None:
+    """Configure logging of this process. Only the worker and the command line call it, never the library.
+
+    `about` is called for each line of the users' code and returns the facts to add: which job it is about.
+    `stdlib=False` leaves the standard library alone, for a process that is about to import code that may configure it.
+    """
+    global _least, _detail, _about, _render, _seldom, _way
+    _least, _detail, _about = LEVELS[level], errors, about
     console = fmt == "console" or (fmt == "auto" and is_terminal(sys.stderr))
-    processors = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        *(_for_people() if console else _for_machines()),
-    ]
-    _stream.aim(sys.stderr, lambda lines: _worded(processors, "log_lines_lost", lines=lines))
-    structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(_least),
-        logger_factory=_Lines,
-        cache_logger_on_first_use=True,
+    _seldom = Seldom() if console else None
+    _render = for_people(colors=_wants_colors()) if console else for_machines
+    _stream.aim(
+        sys.stderr, lambda lines: _rendered({"event": "log_lines_lost", "level": "warning", "lines": lines})
     )
-    logging.basicConfig(level=max(_least, logging.WARNING), handlers=[_Handler(_stream)])
+    if config == "none":
+        _way = _by_the_program
+        _stand_back()
+        return
+    _way = _by_ourselves
+    _configure_structlog()
+    if stdlib:
+        _configure_stdlib()
+    else:
+        # Shows warnings in our format until then, and only those that no handler takes.
+        logging.lastResort = _Handler(logging.WARNING)
 
 
 def wanted(level: str) -> bool:
@@ -91,75 +131,231 @@ def wanted(level: str) -> bool:
     return LEVELS[level] >= _least
 
 
-def write(text: str) -> None:
-    """Write a text of several lines, such as a traceback, to where the log goes."""
-    _stream.write(clean_lines(text))
+def shows(detail: str) -> bool:
+    """Whether lines about an error have this: its "type", its "message" or its "traceback"."""
+    return DETAILS.index(detail) <= DETAILS.index(_detail)
+
+
+def _wants_colors() -> bool:
+    return is_terminal(sys.stderr) and not os.environ.get("NO_COLOR")
+
+
+def _rendered(line: Line) -> str:
+    return _render(line) + "\n"
+
+
+# fennelq's own lines
+
+
+def _by_ourselves(_: str, level: str, event: str, facts: dict[str, object]) -> None:
+    """In fennelq's format, whatever the users' code makes of the configuration of structlog."""
+    line: Any = {"event": event, **facts}
+    try:
+        for processor in _processors:
+            line = processor(_OURS, level, line)
+    except structlog.DropEvent:
+        return
+    _stream.write(f"{line}\n")
+
+
+def _by_the_program(name: str, level: str, event: str, facts: dict[str, object]) -> None:
+    """As the program that fennelq runs in has configured it."""
+    facts = {key: iso(value) if isinstance(value, datetime) else value for key, value in facts.items()}
+    if structlog.is_configured():
+        getattr(structlog.get_logger(name), level)(event, **facts)
+        return
+    logger, number = logging.getLogger(name), LEVELS[level]
+    if not logger.isEnabledFor(number):
+        return
+    below = facts.pop("traceback", None) or facts.pop("stack", None)
+    text = " ".join([event, *(f"{key}={_as_word(value)}" for key, value in facts.items())])
+    record = logger.makeRecord(name, number, "", 0, text, (), None)
+    # What formatters of the standard library put below the line.
+    record.exc_text = str(below).rstrip("\n") if below else None
+    vars(record).update({key: value for key, value in facts.items() if key not in _OF_EVERY_RECORD})
+    logger.handle(record)
+
+
+_way: Way = _by_the_program
+
+
+def _as_word(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return clean(text if text and not set(text) & set(" \t\r\n=\"'") else repr(text))
+
+
+# The users' lines: structlog
+
+
+def _line_of(logger: object, method: str, facts: MutableMapping[str, Any]) -> str:
+    """structlog's last processor: the finished line. It does not raise, because that would fail the user's job."""
+    try:
+        if logger is _OURS:
+            line = _named(facts.pop("event"), method, "", facts)
+            if _seldom is not None and _is_repeated(line, _seldom):
+                del line["traceback"]
+        else:
+            line = _named(facts.pop("event", ""), method, getattr(logger, "name", ""), {**_about(), **facts})
+            _unfold_exception(line)
+        return _render(line)
+    except Exception:
+        _stream.missed()
+        raise structlog.DropEvent from None
+
+
+_processors: Final[list[Any]] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.StackInfoRenderer(),
+    _line_of,
+]
+
+
+def _is_repeated(line: Line, seldom: Seldom) -> bool:
+    """On a console, the traceback of a failed job is shown once a minute per task and place."""
+    if "traceback" not in line or "job_id" not in line:
+        return False
+    return not seldom((line.get("task"), line.get("at"), line.get("error")))
+
+
+def _named(event: object, level: str, logger: object, facts: Mapping[str, Any]) -> Line:
+    """A line of the users' code. Facts that are called like a part of the line get another name."""
+    head: Line = {"event": str(event), "level": level}
+    if logger:
+        head["logger"] = str(logger)
+    return head | {f"{name}_" if name in _RESERVED else name: value for name, value in facts.items()}
+
+
+def _unfold_exception(line: Line) -> None:
+    """`exc_info` becomes a traceback without local variables: those are the arguments of a task."""
+    error: object = line.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()
+    if isinstance(error, tuple):
+        error = cast("tuple[object, ...]", error)[1]
+    if isinstance(error, BaseException):
+        line["traceback"] = "".join(traceback.format_exception(error))
 
 
 class _Lines:
     """What structlog calls with a finished line. Its own loggers write line and newline apart, under a lock that a
     forked child may inherit locked."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, name: object = "", *_: object) -> None:
+        self.name = name
         self.debug = self.info = self.warning = self.error = self.critical = self.msg
 
     def msg(self, line: str) -> None:
         """Write it."""
-        _stream.write(line + "\n")
+        _stream.write(f"{line}\n")
 
     # Names that the users' own loggers have, which are configured by this as well.
     log = warn = err = fatal = exception = failure = msg
 
 
-class _Handler(logging.StreamHandler[LogStream]):
-    """Writes what libraries log through the standard library. They may quote texts out of Redis, too."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, safe to be shown on a terminal."""
-        return clean_lines(super().format(record))
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 – the name is logging's
-        """The standard handler would write a traceback to stderr, and raise if that has been closed."""
-        _stream.write(f"a line of {record.name} cannot be formatted:\n{clean_lines(traceback.format_exc())}")
-
-
-def _worded(processors: list[Any], event: str, **facts: object) -> str:
-    line: Any = {"event": event, **facts}
-    for processor in processors:
-        line = processor(None, "warning", line)
-    return f"{line}\n"
+def _configure_structlog() -> None:
+    """Unless the users' code has configured it: then its lines are as it wants them."""
+    now = structlog.get_config()
+    if structlog.is_configured() and now["processors"] is not _processors:
+        return
+    _structlog_before.update({} if _structlog_before else now)
+    _structlog_ours.update(
+        processors=_processors,
+        wrapper_class=structlog.make_filtering_bound_logger(_least),
+        logger_factory=_Lines,
+        # Code that logs at import, and configures structlog after that, gets what it configures.
+        cache_logger_on_first_use=False,
+    )
+    structlog.configure(**_structlog_ours)
 
 
-def _for_people() -> list[Any]:
-    stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-    show = structlog.dev.ConsoleRenderer(colors=is_terminal(sys.stderr), exception_formatter=_show_exception)
-    return [stamp, _cleaned, show]
+def _unconfigure_structlog() -> None:
+    """The users' code may have configured a part of it: what it has not is as it was before."""
+    now = structlog.get_config()
+    kept = {name: value for name, value in now.items() if value is not _structlog_ours.get(name)}
+    if now["processors"] is _processors:
+        structlog.reset_defaults()
+    else:
+        structlog.configure(**{**_structlog_before, **kept})
 
 
-def _for_machines() -> list[Any]:
-    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
-    return [stamp, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+# The users' lines: the standard library
 
 
-def _cleaned(_: object, __: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Names, ids and errors come out of Redis: none of them may drive the terminal of an operator. JSON is safe by
-    itself: it escapes whatever is not ASCII."""
-    return {clean(name): _cleaned_value(name, value) for name, value in facts.items()}
+class _Handler(logging.Handler):
+    """Writes what is logged through the standard library, unless a handler of the users' code shows it already."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record as a line."""
+        if _is_shown_by_another(record):
+            return
+        try:
+            _stream.write(_rendered(_line_of_record(record)))
+        except Exception:
+            _stream.missed()
 
 
-def _cleaned_value(name: str, value: object) -> object:
-    if isinstance(value, str):
-        return clean_lines(value) if name in ("exception", "stack") else clean(value)
-    if value is None or isinstance(value, (int, float)) or name == "exc_info":
-        return value
-    shown = repr(value)
-    return value if shown.isprintable() else clean(shown)
+def _line_of_record(record: logging.LogRecord) -> Line:
+    facts = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+    # asyncio reports tasks and futures when they are collected as garbage, in the context of any job.
+    about = _about_nothing() if record.name == "asyncio" else _about()
+    try:
+        event = record.getMessage()
+    except Exception as error:
+        event = str(record.msg)
+        facts |= {
+            "not_formatted": f"{type(error).__name__}: {error}",
+            "at": f"{record.pathname}:{record.lineno}",
+        }
+    line = _named(event, record.levelname.lower(), record.name, {**about, **facts})
+    line["exc_info"] = record.exc_info
+    _unfold_exception(line)
+    if record.exc_text and "traceback" not in line:
+        line["traceback"] = record.exc_text
+    if record.stack_info:
+        line["stack"] = record.stack_info
+    return line
 
 
-def _show_exception(
-    file: Any, exc_info: tuple[type[BaseException], BaseException, TracebackType | None]
-) -> None:
-    # The formatter that structlog prefers when `rich` is installed shows local variables: the arguments of a task.
-    shown = io.StringIO()
-    traceback.print_exception(*exc_info, file=shown)
-    file.write("\n" + clean_lines(shown.getvalue()).rstrip("\n"))
+def _is_shown_by_another(record: logging.LogRecord) -> bool:
+    """Whether a handler of the users' code writes the record to stdout or stderr."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None:
+        if any(_shows(handler, record) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def _shows(handler: logging.Handler, record: logging.LogRecord) -> bool:
+    # Those of `rich` have a console with a file instead of a stream.
+    stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
+    if stream is None or stream not in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__):
+        return False
+    return record.levelno >= handler.level and bool(handler.filter(record))
+
+
+def _configure_stdlib() -> None:
+    """At the root, so lines of every library are written at the level of the worker's own."""
+    logging.lastResort = _LAST_RESORT
+    root = logging.getLogger()
+    if not _handlers_of_ours(root):
+        root.addHandler(_Handler())
+    root.setLevel(_least)
+    # What fennelq tells a program at level info, such as which server it uses, is part of `worker_started`.
+    logging.getLogger("fennelq").setLevel(max(_least, logging.WARNING))
+
+
+def _handlers_of_ours(root: logging.Logger) -> list[logging.Handler]:
+    return [handler for handler in root.handlers if isinstance(handler, _Handler)]
+
+
+def _stand_back() -> None:
+    """Undo what an earlier `setup` of this process has configured."""
+    logging.lastResort = _LAST_RESORT
+    if _structlog_ours:
+        _unconfigure_structlog()
+    root = logging.getLogger()
+    for handler in _handlers_of_ours(root):
+        root.removeHandler(handler)
+        root.setLevel(logging.WARNING)
+        logging.getLogger("fennelq").setLevel(logging.NOTSET)

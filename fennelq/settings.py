@@ -23,6 +23,8 @@ from fennelq.model.options import valid_name
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LogErrors = Literal["type", "message", "traceback"]
+LogConfig = Literal["fennelq", "none"]
 
 PREFIX = "FENNELQ_"
 _OTHER_VARIABLES = {"FENNELQ_APP", "FENNELQ_CRASH", "FENNELQ_LEDGER"}
@@ -78,6 +80,8 @@ class SettingArgs(TypedDict, total=False):
     max_payload_bytes: int
     log_format: LogFormat
     log_level: LogLevel
+    log_errors: LogErrors
+    log_config: LogConfig
 
 
 class Settings(BaseSettings):
@@ -189,6 +193,14 @@ class Settings(BaseSettings):
     )
     log_format: LogFormat = Field("auto", description="auto is console on a terminal and json elsewhere.")
     log_level: LogLevel = Field("info", description="Least severe level that is logged.")
+    log_errors: LogErrors = Field(
+        "traceback",
+        description="How much a worker logs of a task's error: its type, its message too, or its traceback too.",
+    )
+    log_config: LogConfig = Field(
+        "fennelq",
+        description="none configures no logging: fennelq's lines then go through what your code sets up.",
+    )
 
     @field_validator("namespace", "default_queue")
     @classmethod

@@ -34,7 +34,7 @@ try:
 except ValueError:
     structlog.get_logger().exception("failed")
     logging.getLogger("library").exception("failed")
-log.write(hostile + "\\nsecond line\\n")
+logger.critical("stacks", stack=hostile + "\\nsecond line\\n")
 """
 
 
@@ -87,9 +87,115 @@ def test_the_lines_of_a_traceback_stay_and_its_variables_are_not_shown() -> None
 
 
 def test_json_lines_are_read_as_they_were_written() -> None:
-    lines = [json.loads(line) for line in logged("json").splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in logged("json").splitlines()]
     assert lines[0]["job_id"] == lines[0]["event"] == HOSTILE
     assert lines[1]["listed"] == [HOSTILE]
+    assert lines[2]["event"] == f"about {HOSTILE}"
+    assert lines[-1]["stack"] == f"{HOSTILE}\nsecond line\n"
+
+
+def test_a_record_that_cannot_be_formatted_is_shown_with_the_reason() -> None:
+    (line,) = [line for line in map(json.loads, logged("json").splitlines()) if "not_formatted" in line]
+    assert (line["event"], line["logger"], line["at"]) == ("about %d", "library", "<string>:10")
+    assert line["not_formatted"].startswith("TypeError: %d format:")
+
+
+PROGRAM = """
+import asyncio, contextvars, logging, sys, structlog
+from fennelq import log
+
+class Shy:
+    def __repr__(self): raise RuntimeError("do not look")
+
+for said in sys.argv[1:]:
+    exec(said)
+"""
+
+
+def program(*lines: str, **environment: str) -> list[str]:
+    """What a program writes to stdout and stderr, line by line."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *lines],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        env=os.environ | environment,
+    )
+    return ended.stdout.splitlines()
+
+
+def test_a_program_that_only_imports_fennelq_is_not_configured_and_gets_its_lines() -> None:
+    shown = program(
+        "import fennelq.worker.executor",
+        "assert not structlog.is_configured()",
+        "assert (logging.root.handlers, logging.root.level) == ([], logging.WARNING)",
+        "log.get('fennelq.test').info('unseen')",
+        "log.get('fennelq.test').warning('trouble', what='reading', error='a b', n=5)",
+        "logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(n)s %(message)s')",
+        "log.get('fennelq.test').info('seen', n=6, message='\\x1b', traceback='Traceback\\nError\\n')",
+    )
+    assert shown == [
+        "trouble what=reading error='a b' n=5",
+        r"fennelq.test INFO 6 seen n=6 message=\x1b",
+        "Traceback",
+        "Error",
+    ]
+
+
+def test_a_value_that_cannot_be_shown_fails_no_caller() -> None:
+    lines = program(
+        "log.setup('json')",
+        "structlog.get_logger('mine').info('odd', shy=Shy(), level='mine')",
+        "logging.getLogger('mine').info('odd', extra={'shy': Shy()})",
+        "log.get('test').info('odd', shy=Shy())",
+    )
+    odd = [json.loads(line) for line in lines]
+    assert [line["shy"] for line in odd] == ["<Shy, whose repr() raises RuntimeError>"] * 3
+    assert [line.get("logger") for line in odd] == ["mine", "mine", None]
+    assert (odd[0]["level"], odd[0]["level_"]) == ("info", "mine")
+
+
+def test_what_asyncio_reports_is_not_taken_for_a_line_of_the_running_job() -> None:
+    lines = program(
+        "log.setup('json', about=lambda: {'job_id': 'mail:7'})",
+        "logging.getLogger('asyncio').error('never retrieved')",
+        "logging.getLogger('httpx').info('a request')",
+    )
+    assert [json.loads(line).get("job_id") for line in lines] == [None, "mail:7"]
+
+
+def test_what_the_users_configure_after_setup_wins_for_their_lines_only() -> None:
+    lines = program(
+        "log.setup('json', stdlib=False)",
+        "structlog.configure(processors=[structlog.processors.KeyValueRenderer()])",
+        "logging.basicConfig(format='mine %(message)s')",
+        "log.setup('json')",
+        "structlog.get_logger().info('theirs')",
+        "logging.getLogger('mine').info('theirs')",
+        "log.get('test').info('ours')",
+    )
+    assert lines[:2] == ["event='theirs'", "mine theirs"]
+    assert json.loads(lines[2])["event"] == "ours"
+
+
+def test_a_setup_that_leaves_everything_to_the_program_undoes_an_earlier_one() -> None:
+    lines = program(
+        "log.setup('json')",
+        "log.setup('json', config='none')",
+        "assert not structlog.is_configured()",
+        "assert (logging.root.handlers, logging.root.level) == ([], logging.WARNING)",
+        "log.get('test').warning('ours', n=5)",
+        "logging.getLogger('mine').warning('theirs')",
+    )
+    assert lines == ["ours n=5", "theirs"]
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"NO_COLOR": ""}])
+def test_no_color_means_no_colours(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ("\x1b" in logged_on_a_terminal()) is not bool(environment["NO_COLOR"])
 
 
 def test_processors_of_the_users_own_that_raise_reach_no_caller() -> None:

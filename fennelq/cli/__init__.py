@@ -72,11 +72,13 @@ def _version(asked: bool) -> None:
 
 @program.callback()
 def _always(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     from fennelq import log
 
-    # Logs go to stderr, and here only those that a person must see: `worker` sets up its own.
-    log.setup(level="warning")
+    # Logs go to stderr, and here only those that a person must see. `worker` sets up its own as soon as it knows the
+    # app, which may bring its own configuration.
+    log.setup(level="warning", stdlib=context.invoked_subcommand != "worker")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fennelq.cli.options import AppDir, AppPath, duration, one_of, size
-from fennelq.settings import LogFormat, LogLevel
+from fennelq.settings import LogConfig, LogErrors, LogFormat, LogLevel
 
 
 def run(
@@ -87,6 +87,24 @@ def run(
             help="console, json or auto: console on a terminal, else json. Default: auto.",
         ),
     ] = None,
+    log_errors: Annotated[
+        Any,
+        typer.Option(
+            "--log-errors",
+            parser=one_of(LogErrors),
+            metavar="DETAIL",
+            help="How much of a task's error: type, message or traceback. Default: traceback.",
+        ),
+    ] = None,
+    log_config: Annotated[
+        Any,
+        typer.Option(
+            "--log-config",
+            parser=one_of(LogConfig),
+            metavar="CONFIG",
+            help="fennelq, or none: logging is left to your code. Default: fennelq.",
+        ),
+    ] = None,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; a second one stops at once."""
     from fennelq import log
@@ -103,6 +121,8 @@ def run(
         folder=str(named.folder),
         log_format=log_format or settings.log_format,
         log_level=log_level or settings.log_level,
+        log_errors=log_errors or settings.log_errors,
+        log_config=log_config or settings.log_config,
         concurrency=concurrency or settings.concurrency,
         queues=queues,
         lanes=lanes_of(priority),
@@ -111,6 +131,6 @@ def run(
         max_jobs=max_jobs,
         max_rss=max_rss,
     )
-    log.setup(orders.log_format, orders.log_level)
+    log.setup(orders.log_format, orders.log_level, config=orders.log_config, errors=orders.log_errors)
     code = serve(named.app, orders, processes=processes, health=health_port, reload=reload, force=force)
     raise typer.Exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import traceback
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -68,6 +69,8 @@ class Outcome(NamedTuple):
     error: bytes = b""
     ttl_ms: int = 0
     reason: str = ""
+    of: int = 0
+    """The tries that the job has in all, when the try failed and there is another; else 0."""
 
 
 SUCCESS = "S"
@@ -87,9 +90,10 @@ def succeeded(encoded: bytes, ttl_ms: int) -> Outcome:
     return Outcome(SUCCESS, b'{"ok":%b}' % encoded, ttl_ms=ttl_ms)
 
 
-def retried(delay: float, failure: JobFailure) -> Outcome:
-    """The try failed; the job runs again `delay` seconds from now."""
-    return Outcome(RETRY, b"%d" % round(delay * 1000), failure_to_wire(failure, 0), reason=failure.error_type)
+def retried(delay: float, failure: JobFailure, of: int = 0) -> Outcome:
+    """The try failed; the job runs again `delay` seconds from now. It has `of` tries in all."""
+    error = failure_to_wire(failure, 0)
+    return Outcome(RETRY, b"%d" % round(delay * 1000), error, reason=failure.error_type, of=of)
 
 
 def snoozed(delay: float) -> Outcome:
@@ -117,9 +121,13 @@ def cancelled(reason: str, ttl_ms: int) -> Outcome:
 
 def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
     """What is kept of an exception; never more than a few kilobytes of it."""
-    text = "".join(traceback.format_exception(type(error), error, _of_the_task(error.__traceback__)))
+    text = "".join(traceback.format_exception(type(error), error, _of_the_task(error)))
+    kind, module = _kind_of(error), type(error).__module__
+    if module.startswith("fennelq."):
+        # By the name under which it is imported, not by the module in which it is defined.
+        text = re.sub(rf"^{re.escape(module)}(?=\.)", "fennelq", text, flags=re.MULTILINE)
     return JobFailure(
-        _cut(_kind_of(error), _TYPE_BYTES),
+        _cut(kind, _TYPE_BYTES),
         _cut(_message(error), _MESSAGE_BYTES),
         _tail(text, _TRACEBACK_BYTES),
         reason,
@@ -134,14 +142,19 @@ def _kind_of(error: BaseException) -> str:
     return f"fennelq.{name}" if module.startswith("fennelq.") else f"{module}.{name}"
 
 
-def _of_the_task(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the task on: how the worker came to call it says nothing about the failure."""
-    inner = trace
-    while inner is not None and str(inner.tb_frame.f_globals.get("__name__", "")).startswith(
-        "fennelq.worker."
-    ):
+def _of_the_task(error: BaseException) -> TracebackType | None:
+    """Its traceback from the task on: how the worker came to call the task does not explain the failure."""
+    inner = error.__traceback__
+    while inner is not None and _module_of(inner).startswith("fennelq.worker."):
         inner = inner.tb_next
-    return inner if inner is not None else trace
+    if inner is None and not type(error).__module__.startswith("fennelq."):
+        # No code of the user's was reached: an error of the worker itself.
+        return error.__traceback__
+    return inner
+
+
+def _module_of(trace: TracebackType) -> str:
+    return str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def failure_to_wire(failure: JobFailure, tries: int) -> bytes:

@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 
@@ -43,12 +44,14 @@ class Invoker:
         # call_later and cancel cost a third of asyncio.timeout, and every job with a timeout pays for them.
         task = asyncio.current_task()
         assert task is not None
+        where: TracebackType | None = None
         expired = _Expiry(task, timeout, self._stop_grace, give_up)
         try:
             value = await function(*args, **kwargs)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             if not expired.happened or task.uncancel() > 0:
                 raise
+            where = cancelled.__traceback__
         except BaseException:
             if expired.happened:
                 task.uncancel()
@@ -60,7 +63,11 @@ class Invoker:
             task.uncancel()
         finally:
             expired.timer.cancel()
-        raise too_late(timeout)
+        # The traceback of the cancellation shows what the task was waiting for.
+        try:
+            raise too_late(timeout).with_traceback(where)
+        finally:
+            del where  # it refers to this frame, which would refer to it
 
     async def in_thread(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call it in a thread, with the job's context.

@@ -26,6 +26,8 @@ class Orders:
     """Where the app's modules are looked for first."""
     log_format: str = "auto"
     log_level: str = "info"
+    log_errors: str = "traceback"
+    log_config: str = "fennelq"
     name: str = ""
     concurrency: int = 32
     queues: str | None = None

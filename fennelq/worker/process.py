@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from fennelq import log, streams
 from fennelq.app import App
+from fennelq.context import job_facts
 from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
 from fennelq.worker import signs
@@ -35,7 +36,13 @@ T = TypeVar("T")
 def main(text: str) -> int:
     """Run one executor by these orders; answers the exit code."""
     orders = Orders.from_text(text)
-    log.setup(orders.log_format, orders.log_level)
+    log.setup(
+        orders.log_format,
+        orders.log_level,
+        config=orders.log_config,
+        errors=orders.log_errors,
+        about=job_facts,
+    )
     tell, hand_back = _teller(orders.signs), HandBack()
     if orders.lifeline >= 0:
         # Before the import, which may hang for ever.
@@ -178,6 +185,6 @@ if __name__ == "__main__":
     try:
         code = main(sys.argv[1])
     except BaseException:
-        log.write(traceback.format_exc())
+        _logger.critical("executor_failed", traceback=traceback.format_exc())
         code = 1
     _leave(code)

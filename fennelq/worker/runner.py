@@ -113,7 +113,7 @@ class Runner:
             wait = self._wait(plan, tries, error)
             if wait is None:
                 return outcome.died(failure, tries, plan.failure_ttl_ms)
-            return outcome.retried(wait, failure)
+            return outcome.retried(wait, failure, plan.retry.retries + 1)
         except BaseException as broken:
             # A curve is the user's code, and the seconds it answers may be infinite or no number.
             return outcome.died(failure_of(broken, "bad_retry_policy"), tries, plan.failure_ttl_ms)

@@ -104,7 +104,7 @@ class Watchdog:
         try:
             # Logged first, because the supervisor kills this process as soon as it hears of it. It cannot take long.
             _logger.critical(event, **facts, **self._where())
-            log.write("".join(_stacks()))
+            _logger.critical("stacks", stack="".join(_stacks()))
         finally:
             self._stalled(sign)
 

@@ -12,12 +12,14 @@ from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.held import Held, Token
+from fennelq.worker.reports import report_end, report_lost
 from fennelq.worker.runner import Runner
 from fennelq.worker.settler import Answer, Backlog, Settler
 from fennelq.worker.slots import Slots
 from fennelq.worker.strangers import Strangers
 
 _logger = log.get("fennelq.worker")
+_SUCCESSES = (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE)
 
 
 class Workbench:
@@ -93,7 +95,7 @@ class Workbench:
             held = self._held.get(token)
             if held is not None and held.outcome is None:
                 del self._held[token]
-                _report_lost(held.delivery)
+                report_lost(held.delivery)
                 held.stop()
                 asyncio.get_running_loop().call_later(self._stop_grace, self._look_whether_stuck, held)
 
@@ -119,7 +121,7 @@ class Workbench:
         self._held.pop(settled.delivery.token, None)
         self.done += 1
         if answer is Answer.LOST:
-            _report_lost(settled.delivery)
+            report_lost(settled.delivery)
 
     async def _run(self, held: Held) -> None:
         began = clock.monotonic()
@@ -188,42 +190,8 @@ class Workbench:
         )
 
     def _report(self, delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
-        """One line about the end of a run. Nothing is worked out for a line that is not written."""
-        kind = outcome.kind
-        if kind in (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE) and not self._log_ends:
-            return
-        if kind == outcomes.UNKNOWN_TASK:
+        """One line about the end of a run. A worker that does not log successes pays one comparison for them."""
+        if outcome.kind == outcomes.UNKNOWN_TASK:
             self._strangers.met(delivery, outcome)
-            return
-        write: Any = _logger.error if kind == outcomes.DEAD else _logger.info
-        facts: dict[str, Any] = {"reason": outcome.reason} if outcome.reason else {}
-        if seconds is not None:
-            facts["seconds"] = round(seconds, 4)
-        write(
-            _WORDS[kind],
-            job_id=delivery.id,
-            task=delivery.task[:200],
-            queue=delivery.queue,
-            tries=delivery.tries + 1,
-            **facts,
-        )
-
-
-def _report_lost(delivery: Delivery) -> None:
-    _logger.warning(
-        "lease_lost",
-        job_id=delivery.id,
-        task=delivery.task[:200],
-        queue=delivery.queue,
-        tries=delivery.tries + 1,
-    )
-
-
-_WORDS = {
-    outcomes.SUCCESS: "job_succeeded",
-    outcomes.SUCCESS_WITHOUT_VALUE: "job_succeeded",
-    outcomes.RETRY: "job_retries",
-    outcomes.SNOOZE: "job_snoozes",
-    outcomes.DEAD: "job_died",
-    outcomes.CANCELLED: "job_cancelled",
-}
+        elif self._log_ends or outcome.kind not in _SUCCESSES:
+            report_end(delivery, outcome, seconds)

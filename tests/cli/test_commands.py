@@ -128,7 +128,15 @@ def test_without_a_redis_every_command_says_so_in_one_sentence(
 
 
 @pytest.mark.parametrize(
-    "words", [["--log-level", "loud"], ["--log-format", "xml"], ["-p", "0"], ["--grace", "long"]]
+    "words",
+    [
+        ["--log-level", "loud"],
+        ["--log-format", "xml"],
+        ["--log-errors", "all"],
+        ["--log-config", "mine"],
+        ["-p", "0"],
+        ["--grace", "long"],
+    ],
 )
 def test_a_worker_s_options_are_checked(shop: Shop, words: list[str]) -> None:
     assert shop.run("worker", *words).code == Exit.USAGE

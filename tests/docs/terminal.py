@@ -331,5 +331,7 @@ def pattern_of(line: str) -> str:
 
 def levelled(text: str) -> str:
     """What does not vary from run to run; how wide a column is does not matter."""
-    lines = (re.sub(r" {2,}", "  ", _VARIES.sub("0", line)).rstrip() for line in text.strip().splitlines())
+    lines = (
+        re.sub(r" {2,}", "  ", _VARIES.sub("0", line)).rstrip() for line in text.strip("\n").splitlines()
+    )
     return "\n".join(lines)

@@ -70,6 +70,26 @@ async def test_none_is_no_timeout(app: App) -> None:
             await app.call(slow.job(), timeout=5)
 
 
+async def test_the_traceback_of_a_timeout_shows_what_the_task_was_waiting_for(app: App) -> None:
+    async def ask() -> None:
+        await asyncio.sleep(60)
+
+    @app.task(timeout=0.05, retries=0)
+    async def slow() -> None:
+        await ask()
+
+    async with running(app):
+        with pytest.raises(TaskFailed) as failed:
+            await app.call(slow.job(), timeout=5)
+    head, first, *_ = failed.value.traceback.splitlines()
+    assert head == "Traceback (most recent call last):"
+    assert first.endswith(", in slow")
+    assert "in ask\n    await asyncio.sleep(60)\n" in failed.value.traceback
+    assert failed.value.traceback.endswith(
+        "\nfennelq.TaskTimeout: the task ran longer than its timeout of 0.05 s\n"
+    )
+
+
 async def test_a_task_may_clean_up_when_its_time_is_over_and_was_late_all_the_same(app: App) -> None:
     tidied = asyncio.Event()
 

@@ -93,6 +93,12 @@ def test_a_retry_carries_milliseconds_and_the_failure() -> None:
     assert failure_from_wire(retried.error) == (failure, 0)
 
 
+def test_a_retry_knows_how_many_tries_there_are() -> None:
+    failure = JobFailure("ValueError", "no")
+    assert outcome.retried(1.5, failure, of=4) == outcome.retried(1.5, failure)._replace(of=4)
+    assert outcome.retried(1.5, failure).of == 0
+
+
 def test_a_snooze_is_never_for_no_time() -> None:
     assert outcome.snoozed(0).value == b"+1"
     assert outcome.snoozed(2).value == b"+2000"
@@ -140,6 +146,13 @@ def test_an_exception_is_kept_by_its_full_name_message_and_traceback() -> None:
     assert 'raised(orjson.JSONDecodeError("bad"' not in failure.error_type
     assert failure.reason == "bad_payload"
     assert failure_of(ValueError("x")) == JobFailure("ValueError", "x", "ValueError: x\n", "failed")
+
+
+def test_an_exception_of_fennelq_has_the_name_by_which_it_is_imported() -> None:
+    assert failure_of(Retry(reason="busy")).traceback == "fennelq.Retry: busy\n"
+    failure = failure_of(raised(Reject("fennelq.model.outcome.Reject")))
+    assert failure.error_type == "fennelq.Reject"
+    assert failure.traceback.endswith("\nfennelq.Reject: fennelq.model.outcome.Reject\n")
 
 
 @pytest.mark.parametrize(("error", "shown"), [(Quiet(), "RuntimeError"), (Odd(), "TypeError")])

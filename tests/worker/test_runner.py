@@ -166,6 +166,11 @@ async def test_a_failed_try_is_retried_with_what_went_wrong() -> None:
     assert failure(ended)["message"] == "nobody listens"
 
 
+async def test_a_retried_try_knows_how_many_there_are() -> None:
+    assert (await run(fail, retries=4)).of == 5
+    assert (await run(fail, retries=4, options=b'{"r":1}')).of == 2
+
+
 @pytest.mark.parametrize(("tries", "kind"), [(0, "R"), (1, "R"), (2, "D")])
 async def test_the_last_try_that_fails_is_the_jobs_death(tries: int, kind: str) -> None:
     ended = await run(fail, retries=2, tries=tries)

@@ -105,7 +105,9 @@ async def test_an_executor_without_heartbeat_is_given_up(logged: list[EventDict]
     await aeventually(lambda: watched.stalled)
     watched.dog._thread.join()
     assert (watched.stalled, watched.alive) == (1, 0)
-    assert [line["event"] for line in logged] == ["heartbeat_died"]
+    died, stacks = logged
+    assert (died["event"], stacks["event"]) == ("heartbeat_died", "stacks")
+    assert "most recent call first" in stacks["stack"]
 
 
 async def test_a_watchdog_that_dies_gives_up_its_executor() -> None:

@@ -299,11 +299,15 @@ class Fates:
         self.may_end = asyncio.Event()
 
 
-ENDS = {
-    "return": ("info", "job_succeeded", None),
-    "retry": ("info", "job_retries", "ConnectionError"),
-    "snooze": ("info", "job_snoozes", "snoozed"),
-    "reject": ("error", "job_died", "rejected"),
+ENDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "return": ("info", "job_succeeded", {}),
+    "retry": (
+        "warning",
+        "job_retries",
+        {"error": "ConnectionError", "message": "once", "max_tries": 2, "retry_in": 100.0},
+    ),
+    "snooze": ("info", "job_snoozes", {"reason": "snoozed"}),
+    "reject": ("error", "job_died", {"reason": "rejected", "error": "fennelq.Reject", "message": "never"}),
 }
 
 
@@ -314,10 +318,14 @@ async def test_every_run_ends_with_a_line_of_its_facts(
     job = (await Fates(app).task.delay(how)).id
     bench.start_all()
     await bench.all_done()
-    level, event, reason = ENDS[how]
+    level, event, facts = ENDS[how]
     (line,) = told(logged, event)
     seconds = line.pop("seconds")
-    facts: dict[str, Any] = {"reason": reason} if reason else {}
+    if "error" in facts:
+        assert line.pop("at").startswith("tests/worker/test_workbench.py:")
+    if "retry_in" in facts:
+        line.pop("retry_at")
+        assert line.pop("traceback").endswith("ConnectionError: once\n")
     common = {"job_id": job, "task": "shop:fate", "queue": "default", "tries": 1}
     assert line == {"event": event, "log_level": level, **common, **facts}
     assert 0 <= seconds < 100
@@ -337,7 +345,7 @@ async def test_the_line_tells_how_long_the_run_took(
     assert [line["seconds"] for line in told(logged, "job_succeeded")] == [2.5]
 
 
-async def test_below_info_only_runs_that_did_not_succeed_are_worth_a_line(
+async def test_below_info_only_runs_that_failed_are_worth_a_line(
     app: App, desk: Desk, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fennelq.log.wanted", {"info": False, "warning": True, "error": True}.__getitem__)
@@ -347,7 +355,7 @@ async def test_below_info_only_runs_that_did_not_succeed_are_worth_a_line(
         await fates.task.delay(how)
     bench.start_all()
     await bench.all_done()
-    assert sorted(line["event"] for line in logged) == ["job_died", "job_retries", "job_snoozes"]
+    assert sorted(line["event"] for line in logged) == ["job_died", "job_retries"]
     await bench.executor.broker.close()
 
 

@@ -1,0 +1,109 @@
+"""How a log line looks: on a console, for people, and as JSON, for machines.
+
+A line is a dict: the event, its level, perhaps the name of its logger, and facts. Rendering never raises, whatever the
+facts are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from fennelq import clock
+from fennelq.streams import clean, clean_lines
+
+Line = dict[str, Any]
+Render = Callable[[Line], str]
+
+_BELOW: Final = ("stack", "traceback")
+"""Facts of several lines: a console shows them below the line."""
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+def for_people(*, colors: bool) -> Render:
+    """Renders lines for a console. Names, ids and errors come out of Redis, and none of them may drive the terminal of
+    an operator: whatever a terminal would obey is escaped."""
+    # `plain_traceback` only keeps older versions of structlog from warning: tracebacks never reach the renderer.
+    columns: Any = structlog.dev.ConsoleRenderer(
+        colors=colors, exception_formatter=structlog.dev.plain_traceback
+    )
+
+    def render(line: Line) -> str:
+        facts = {clean(name): _for_people(value) for name, value in line.items() if name not in _BELOW}
+        stamped = {"timestamp": datetime.now().astimezone().strftime("%H:%M:%S"), **facts}
+        below = [clean_lines(str(line[name])).strip("\n") for name in _BELOW if line.get(name)]
+        return "\n".join([columns(None, "", stamped), *below])
+
+    return render
+
+
+def for_machines(line: Line) -> str:
+    """The line as JSON. It is safe on a terminal as well: whatever is not ASCII is escaped."""
+    head = {"timestamp": iso(datetime.now(UTC)), "level": line["level"], "event": line["event"]}
+    facts = {name: value for name, value in line.items() if name not in head}
+    try:
+        return json.dumps({**head, **facts}, default=_for_machines)
+    except Exception:  # a value that contains itself, keys that are no texts, a __repr__ that raises
+        return json.dumps({**head, **{name: _plain(value) for name, value in facts.items()}})
+
+
+def iso(moment: datetime) -> str:
+    """A moment for machines; UTC ends with Z."""
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class Seldom:
+    """Lets the same thing through once a minute. It remembers a limited number of things, so it does not grow."""
+
+    def __init__(self, seconds: float = 60.0, most: int = 1000) -> None:
+        self._seconds, self._most = seconds, most
+        self._last: dict[Hashable, float] = {}
+
+    def __call__(self, thing: Hashable) -> bool:
+        """Whether it is time for this one."""
+        now = clock.monotonic()
+        if now - self._last.get(thing, now - self._seconds) < self._seconds:
+            return False
+        # Last in the order of the dict, so that the first is always the one that was let through longest ago.
+        self._last.pop(thing, None)
+        if len(self._last) >= self._most:
+            del self._last[next(iter(self._last))]
+        self._last[thing] = now
+        return True
+
+
+def _for_people(value: object) -> object:
+    if isinstance(value, str):
+        # The message of an error may have several lines. Its traceback shows them as they are.
+        return clean(" ".join(value.split()) if "\n" in value else value)
+    if isinstance(value, datetime):
+        return _by_the_clock(value)
+    if isinstance(value, _PLAIN):
+        return value
+    return clean(_shown(value))
+
+
+def _by_the_clock(moment: datetime) -> str:
+    """Local time, with the date when that is not today."""
+    here = moment.astimezone()
+    today = here.date() == datetime.now().astimezone().date()
+    return here.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+
+
+def _for_machines(value: object) -> str:
+    return iso(value) if isinstance(value, datetime) else str(value)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, _PLAIN) else _shown(value)
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr() raises {type(error).__name__}>"
