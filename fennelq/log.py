@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from fennelq.streams import LogStream, clean, clean_lines, is_terminal
+from fennelq.streams import LogStream, clean, clean_lines, colours, is_terminal
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -132,7 +132,7 @@ def _worded(processors: list[Any], event: str, **facts: object) -> str:
 
 def _for_people() -> list[Any]:
     stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-    show = structlog.dev.ConsoleRenderer(colors=is_terminal(sys.stderr), exception_formatter=_show_exception)
+    show = structlog.dev.ConsoleRenderer(colors=colours(sys.stderr), exception_formatter=_show_exception)
     return [stamp, _cleaned, show]
 
 
