@@ -52,15 +52,15 @@ commands = typer.Typer(
 )
 
 _COLUMNS = (
-    Column("name", least=16, end=True),
+    Column("name"),
     Column("when", least=12, leave=2),
     Column("next", leave=3),
     Column("in", leave=1),
     Column("last", leave=6),
-    Column("ago", leave=4),
+    Column("ago", leave=5),
     Column("runs"),
     Column("state"),
-    Column("task", least=12, end=True, leave=5),
+    Column("task", least=12, end=True, leave=4),
 )
 _NEXT_COLUMNS = (Column("next"), Column("in", leave=1))
 

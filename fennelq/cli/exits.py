@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from fennelq.errors import (
     UnknownSchedule,
     UnknownTask,
 )
+from fennelq.streams import is_terminal
 
 
 class Exit(IntEnum):
@@ -71,6 +74,9 @@ class Problem(FennelqError):
 class Interrupted(Exception):
     """A person pressed Ctrl-C; the text says how far the command got."""
 
+    at_line_start: bool = False
+    """False on a terminal that has just shown `^C`."""
+
 
 class Commands(helps.Group):
     """The commands. What fennelq raises on purpose becomes a sentence and an exit code, never a traceback."""
@@ -80,7 +86,9 @@ class Commands(helps.Group):
         try:
             return super().invoke(ctx)
         except Interrupted as how_far:
-            output.say(str(how_far))
+            begin = "\n" if is_terminal(sys.stderr) and not how_far.at_line_start else ""
+            with suppress(OSError, ValueError):
+                print(f"{begin}{how_far}", file=sys.stderr, flush=True)
             raise typer.Exit(Exit.INTERRUPTED) from None
         except FennelqError as error:
             output.say(f"fennelq: {error}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from fennelq.cli.table import GAP, Column, fit, padded, shortened, width
+from fennelq.cli.table import EMPTY, GAP, Column, fit, padded, shortened, width
 from fennelq.dlq import DeadLetter
 from fennelq.model.job import Event, JobInfo
 from fennelq.streams import clean, colours, is_terminal
@@ -164,6 +164,7 @@ def _plain(value: Any) -> Any:
 
 def _draw(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
     cells = [[cell(value) for value in row] for row in rows]
+    columns = [_dispensable_if_empty(column, [row[i] for row in cells]) for i, column in enumerate(columns)]
     headings = [column.name.upper() for column in columns]
     room = shutil.get_terminal_size().columns
     widths = [
@@ -183,6 +184,11 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
         print(drawn(row))
     if missing := fitted.left_out(columns):
         say(f"Not shown in {room} columns: {', '.join(missing)}.")
+
+
+def _dispensable_if_empty(column: Column, cells: Sequence[str]) -> Column:
+    """The column; without values it is the first that is left out, because a reader does not miss it."""
+    return column if any(cells) or not column.leave else column._replace(leave=EMPTY)
 
 
 def _all_numbers(values: Sequence[object]) -> bool:

@@ -74,7 +74,11 @@ def progress(title: str, steps: Steps, total: int, *, quiet: bool = False) -> Ge
         return
     with typer.progressbar(length=total, label=title, file=sys.stderr) as bar:
         steps.show = bar.update
-        yield steps
+        try:
+            yield steps
+        except Interrupted as how_far:
+            how_far.at_line_start = True  # the bar ends its line
+            raise
 
 
 @contextmanager

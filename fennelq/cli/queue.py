@@ -37,7 +37,7 @@ _JOB_COLUMNS = (
     Column("tries", leave=6),
     Column("enqueued", leave=4),
     Column("due", leave=3),
-    Column("arguments", least=12, leave=2),
+    Column("arguments", least=10, leave=2),
 )
 
 

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 GAP: Final = "  "
 ELLIPSIS: Final = "…"
+EMPTY: Final = 100
+"""`leave` of a column without values: it goes before anything else is shortened."""
 _EMOJI_STYLE: Final = "\ufe0f"
 
 
@@ -36,13 +38,16 @@ class Fit(NamedTuple):
     """How wide each of those is."""
 
     def left_out(self, columns: Sequence[Column]) -> list[str]:
-        """The names of the columns for which there is no room."""
-        return [column.name for i, column in enumerate(columns) if i not in self.shown and column.name]
+        """The names of the columns for which there is no room, without those that hold nothing."""
+        hidden = (column for i, column in enumerate(columns) if i not in self.shown)
+        return [column.name for column in hidden if column.leave != EMPTY]
 
 
 def fit(columns: Sequence[Column], widths: Sequence[int], room: int) -> Fit:
     """Which columns are shown in so much room, and how wide, given how wide each would like to be."""
     shown = list(range(len(columns)))
+    if _total(widths) > room:
+        shown = [i for i in shown if columns[i].leave != EMPTY]
     while _total([_least(columns[i], widths[i]) for i in shown]) > room:
         last = max(shown, key=lambda i: columns[i].leave)
         if not columns[last].leave:
