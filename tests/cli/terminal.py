@@ -24,7 +24,7 @@ class Terminal:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.chdir(folder)
             size = {"COLUMNS": str(columns), "LINES": "40"}
-            os.environ.update({"PYTHONPATH": str(PROJECT), "TERM": "xterm", **size, **environment})
+            os.environ.update({"PYTHONPATH": str(PROJECT), **size, **environment})
             os.execv(sys.executable, [sys.executable, "-m", "fennelq", *words])
         self.text = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()

@@ -171,7 +171,7 @@ def test_arguments_are_given_one_by_one_or_all_at_once(shop: Shop) -> None:
     add(shop, "--every", "1h", "--args", '["hi"]')
     assert shown(shop)["arguments"] == [[7, "hi"], {}]
     refused = shop.run("cron", "add", "welcome", "--every", "1h", "--args", "7")
-    assert (refused.code, "no JSON array" in refused.err) == (Exit.USAGE, True)
+    assert (refused.code, "is not a JSON array" in refused.err) == (Exit.USAGE, True)
 
 
 def test_what_was_added_is_shown_as_json(shop: Shop) -> None:
