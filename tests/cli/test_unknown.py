@@ -77,7 +77,7 @@ def test_what_is_not_an_id_is_a_usage_error(shop: Shop, words: list[str]) -> Non
         (["cronn", "list"], "No such command 'cronn'. Did you mean 'cron'?"),
         (["dlq", "lst"], "No such command 'lst'. Did you mean 'list'?"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=str,
 )
 def test_an_unknown_command_names_the_nearest(shop: Shop, words: list[str], sentence: str) -> None:
     answer = shop.run(*words)
