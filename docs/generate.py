@@ -346,8 +346,21 @@ def cli_page() -> str:
 
     parts = [
         "# Command line",
-        "`fennelq …` and `python -m fennelq …` are the same. Tables and colours are for terminals; a pipe "
-        "gets plain lines, separated by tabs and without a heading, and `--json` gives JSON.",
+        "`fennelq …` and `python -m fennelq …` are the same.",
+        "A terminal gets tables that fit its width: long texts are shortened with `…`, and where that is not "
+        "enough the least important columns are left out and named below the table. Ids are never cut. Times "
+        "are local (those of a schedule are in its own zone), "
+        "numbers have thousands separators, and an empty list is a sentence. Set `NO_COLOR`, or "
+        "`TERM=dumb`, for output without colours and bold text.",
+        "A pipe gets one line per row, complete, separated by tabs and without a heading; times are UTC. "
+        "`--json` prints JSON.",
+        "Ctrl-C in long work (`dlq replay`, `dlq purge`, `dlq export`, `queue purge`) ends it after the "
+        "current page and prints how far it got: no job is left half done, and the same command goes on "
+        "where it stopped (an export begins again). A second Ctrl-C does not wait for the page.",
+        "## Shell completion",
+        "`fennelq --install-completion` adds completion to the current shell (bash, zsh, fish, PowerShell), "
+        "`fennelq --show-completion` prints the script instead. It completes commands, options, and the names "
+        "of tasks, queues and schedules that the app's code declares; it never connects to Redis.",
         *commands_of("fennelq", get_command(program)),
         "## Exit codes",
         table_of(("code", "meaning"), [(str(code.value), meaning) for code, meaning in MEANINGS.items()]),
@@ -368,11 +381,13 @@ def commands_of(name: str, command: Any) -> Iterator[str]:
 
 def command_section(name: str, command: Any) -> str:
     """One command."""
+    from fennelq.cli.helps import meaning
+
     level = "#" * name.count(" ") + "#"
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     usage = " ".join([name, *(metavar(p) for p in arguments), "[options]"])
-    rows = [(f"`{metavar(p)}`", p.help or "") for p in arguments]
-    rows += [(option_words(p), p.help or "") for p in command.params if p not in arguments]
+    rows = [(f"`{metavar(p)}`", meaning(p)) for p in arguments]
+    rows += [(option_words(p), meaning(p)) for p in command.params if p not in arguments]
     return f"{level} {name}\n\n```text\n{usage}\n```\n\n{command.help}\n\n{table_of(('', ''), rows)}"
 
 

@@ -12,7 +12,6 @@ configured that, and else through the standard library.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
@@ -22,7 +21,7 @@ from typing import Any, Final, cast
 import structlog
 
 from fennelq.lines import Line, Render, Seldom, for_machines, for_people, iso
-from fennelq.streams import LogStream, clean, is_terminal
+from fennelq.streams import LogStream, clean, colours, is_terminal
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 DETAILS: Final = ("type", "message", "traceback")
@@ -109,7 +108,7 @@ def setup(
     _least, _detail, _about = LEVELS[level], errors, about
     console = fmt == "console" or (fmt == "auto" and is_terminal(sys.stderr))
     _seldom = Seldom() if console else None
-    _render = for_people(colors=_wants_colors()) if console else for_machines
+    _render = for_people(colors=colours(sys.stderr)) if console else for_machines
     _stream.aim(
         sys.stderr, lambda lines: _rendered({"event": "log_lines_lost", "level": "warning", "lines": lines})
     )
@@ -134,10 +133,6 @@ def wanted(level: str) -> bool:
 def shows(detail: str) -> bool:
     """Whether lines about an error have this: its "type", its "message" or its "traceback"."""
     return DETAILS.index(detail) <= DETAILS.index(_detail)
-
-
-def _wants_colors() -> bool:
-    return is_terminal(sys.stderr) and not os.environ.get("NO_COLOR")
 
 
 def _rendered(line: Line) -> str:

@@ -58,6 +58,11 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
+def colours(stream: TextIO | None) -> bool:
+    """Whether to write colours and bold text: to a terminal, unless NO_COLOR is set or TERM is `dumb`."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def flush(*streams: TextIO | None) -> None:
     """Write what is buffered; what cannot be written is given up."""
     for stream in streams:

@@ -11,33 +11,30 @@ from typing import Annotated, Final
 import typer
 
 from fennelq.cli import cron, dlq, enqueue, info, job, output, queue, worker
-from fennelq.cli.exits import MEANINGS, Commands, Exit
-from fennelq.streams import is_terminal, open_missing
+from fennelq.cli.exits import Commands, Exit
+from fennelq.cli.helps import WIDEST, Command
+from fennelq.streams import open_missing
 
 __all__ = ["main", "program"]
 
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
-_EPILOG = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
 program = typer.Typer(
     name="fennelq",
-    help="Background jobs on Redis Streams: run workers, look at jobs, bring back the dead.",
-    epilog=_EPILOG,
+    help="Background jobs on Redis Streams: run workers, look at jobs, replay dead jobs.",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
-    # Frames and colours are for terminals; without them a pipe gets plain lines, and sooner.
-    rich_markup_mode="rich" if is_terminal(sys.stdout) and is_terminal(sys.stderr) else None,
+    rich_markup_mode=None,  # help is laid out in `helps`, and errors are plain sentences
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
 )
-program.command("worker")(worker.run)
+program.command("worker", cls=Command)(worker.run)
 program.add_typer(dlq.commands, name="dlq")
 program.add_typer(queue.commands, name="queue")
 program.add_typer(job.commands, name="job")
 program.add_typer(cron.commands, name="cron")
-program.command("enqueue")(enqueue.send)
-program.command("info")(info.show)
+program.command("enqueue", cls=Command)(enqueue.send)
+program.command("info", cls=Command)(info.show)
 
 
 def main() -> None:
@@ -48,6 +45,8 @@ def main() -> None:
             program(prog_name="fennelq")
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise SystemExit(Exit.INTERRUPTED) from None
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise

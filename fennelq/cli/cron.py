@@ -14,10 +14,11 @@ import typer
 from fennelq import clock
 from fennelq.broker.verbs import census
 from fennelq.broker.verbs.schedule import PATIENCE_MS
-from fennelq.cli import output
+from fennelq.cli import complete, output
 from fennelq.cli.dlq import agree
 from fennelq.cli.enqueue import described
 from fennelq.cli.exits import Exit, Problem
+from fennelq.cli.helps import Command, Group
 from fennelq.cli.job import ended, print_result
 from fennelq.cli.options import (
     AppDir,
@@ -35,25 +36,48 @@ from fennelq.cli.options import (
     moment,
 )
 from fennelq.cli.session import found, with_app
+from fennelq.cli.table import Column
 from fennelq.errors import ConfigurationError, UnreadableSchedule
 from fennelq.model.schedule import Schedule, When, preview
 from fennelq.schedules import ScheduleInfo
+from fennelq.streams import is_terminal
 
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.model.job import AnyJob
     from fennelq.model.options import OptionArgs
 
-commands = typer.Typer(no_args_is_help=True, help="Recurring jobs: see, add, pause, run, remove them.")
+commands = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Recurring jobs: see, add, pause, run, remove them."
+)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of schedules.")]
+_COLUMNS = (
+    Column("name"),
+    Column("when", least=12, leave=2),
+    Column("next", leave=3),
+    Column("in", leave=1),
+    Column("last", leave=6),
+    Column("ago", leave=5),
+    Column("runs"),
+    Column("state"),
+    Column("task", least=12, end=True, leave=4),
+)
+_NEXT_COLUMNS = (Column("next"), Column("in", leave=1))
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the schedule.", autocompletion=complete.schedules),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME…", help="Names of schedules.", autocompletion=complete.schedules),
+]
 Zone = Annotated[
     str, typer.Option("--tz", metavar="ZONE", help="Time zone of the expression: Europe/Paris. Default: UTC.")
 ]
 
 
-@commands.command("list")
+@commands.command("list", cls=Command)
 def list_schedules(app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
     """Every schedule, with its next and its last run."""
     named = found(app, app_dir).app
@@ -62,7 +86,7 @@ def list_schedules(app: AppPath = None, app_dir: AppDir = None, as_json: Json = 
         output.document([_said(info, now) for info in infos])
         return
     output.table(
-        ("name", "when", "next", "", "last", "", "runs", "state", "task"),
+        _COLUMNS,
         [
             (
                 info.name,
@@ -75,10 +99,11 @@ def list_schedules(app: AppPath = None, app_dir: AppDir = None, as_json: Json = 
             )
             for info in infos
         ],
+        empty="No schedules: declare one with @app.cron, or run `fennelq cron add`.",
     )
 
 
-@commands.command("show")
+@commands.command("show", cls=Command)
 def show(name: Name, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
     """Everything about one schedule: what it runs and when, its last job, what went wrong."""
     info, now = with_app(found(app, app_dir).app, lambda app: _one(app, name))
@@ -94,7 +119,7 @@ def show(name: Name, app: AppPath = None, app_dir: AppDir = None, as_json: Json 
     )
 
 
-@commands.command("add")
+@commands.command("add", cls=Command)
 def add(
     task: TaskName,
     arguments: CallArguments = None,
@@ -105,11 +130,18 @@ def add(
         typer.Option(
             "--cron",
             metavar="EXPR",
-            help="minute hour day month weekday, or six fields with the seconds last, or @daily.",
+            help="minute hour day month weekday, or six fields with the seconds last, or @daily. "
+            "Default: --every is used.",
         ),
     ] = None,
     every: Annotated[
-        Any, typer.Option("--every", parser=duration, metavar="DURATION", help="An interval: 30s, 5m, 1h.")
+        Any,
+        typer.Option(
+            "--every",
+            parser=duration,
+            metavar="DURATION",
+            help="An interval: 30s, 5m, 1h. Default: --cron is used.",
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Its name. Default: the task's.")
@@ -117,35 +149,63 @@ def add(
     tz: Zone = "UTC",
     overlap: Annotated[
         str,
-        typer.Option("--overlap", metavar="HOW", help="While the run before goes on: allow, skip or queue."),
+        typer.Option(
+            "--overlap",
+            metavar="HOW",
+            help="While the previous run goes on: allow, skip or queue.",
+            autocompletion=complete.words("allow", "skip", "queue"),
+        ),
     ] = "allow",
     catchup: Annotated[
         str,
-        typer.Option("--catchup", metavar="HOW", help="Runs missed while nothing ran: none, last, all:N."),
+        typer.Option(
+            "--catchup",
+            metavar="HOW",
+            help="Which runs to repeat that were missed without a worker: none, last, all:N.",
+            autocompletion=complete.words("none", "last", "all:"),
+        ),
     ] = "none",
     jitter: Annotated[
         Any,
-        typer.Option("--jitter", parser=duration, metavar="DURATION", help="Put each run off by up to this."),
+        typer.Option(
+            "--jitter",
+            parser=duration,
+            metavar="DURATION",
+            help="Delay each run by a random time up to this. Default: no delay.",
+        ),
     ] = None,
     start: Annotated[
-        Any, typer.Option("--start", parser=moment, metavar="MOMENT", help="No run before: 2026-05-01.")
+        Any,
+        typer.Option(
+            "--start", parser=moment, metavar="MOMENT", help="No run before: 2026-05-01. Default: now."
+        ),
     ] = None,
     end: Annotated[
-        Any, typer.Option("--end", parser=moment, metavar="MOMENT", help="No run after: 2026-05-01.")
+        Any,
+        typer.Option(
+            "--end", parser=moment, metavar="MOMENT", help="No run after: 2026-05-01. Default: it has no end."
+        ),
     ] = None,
     args: Annotated[
-        str | None, typer.Option("--args", metavar="JSON", help="All arguments at once: '[7, \"daily\"]'.")
+        str | None,
+        typer.Option(
+            "--args", metavar="JSON", help="All arguments at once: '[7, \"daily\"]'. Default: none."
+        ),
     ] = None,
     kwargs: CallKeywords = None,
     queue: ToQueue = None,
     priority: ToLane = None,
     expires: Expires = None,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Add it though the app has no such task.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Add it even if the app has no such task.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Add a schedule, or change the one of this name: fennelq cron add shop.tasks:report --cron "0 9 * * 1-5"
+    """Add a schedule, or change the one of this name.
 
     It is in effect within a second, and stays until it is removed.
+
+    Example: fennelq cron add shop.tasks:report --cron "0 9 * * 1-5"
     """
     named = found(app, app_dir).app
     options = _only_said({"queue": queue, "priority": priority, "expires": expires})
@@ -161,9 +221,9 @@ def add(
     output.say(f"next run: {' · '.join(filter(None, _told(info.next_run, tz, now))) or 'none'}")
 
 
-@commands.command("pause")
+@commands.command("pause", cls=Command)
 def pause(names: Names, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
-    """No more runs until it is resumed; also of those that the code declares."""
+    """Stop its runs until it is resumed. Works for schedules that the code declares, too."""
 
     async def work(app: App) -> None:
         await _known(app, names)
@@ -174,7 +234,7 @@ def pause(names: Names, app: AppPath = None, app_dir: AppDir = None, as_json: Js
     _say_done(names, "paused", as_json=as_json)
 
 
-@commands.command("resume")
+@commands.command("resume", cls=Command)
 def resume(names: Names, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
     """Run it again, from its next time on."""
 
@@ -187,7 +247,7 @@ def resume(names: Names, app: AppPath = None, app_dir: AppDir = None, as_json: J
     _say_done(names, "resumed", as_json=as_json)
 
 
-@commands.command("run")
+@commands.command("run", cls=Command)
 def run(
     name: Name,
     app: AppPath = None,
@@ -196,7 +256,7 @@ def run(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Run it once, now, and print the job's id; its times stay what they are."""
+    """Run it once, now, and print the job's id. Its next run stays as planned."""
 
     async def work(app: App) -> tuple[str, dict[str, Any]]:
         job = (await app.schedules.run(name)).id
@@ -212,11 +272,14 @@ def run(
         output.line(job)
 
 
-@commands.command("remove")
+@commands.command("remove", cls=Command)
 def remove(
     names: Names, app: AppPath = None, app_dir: AppDir = None, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Forget schedules made at run time, or of a service that is gone. Asks on a terminal, needs --yes elsewhere."""
+    """Remove schedules that were added at run time, or belong to a service without workers.
+
+    Asks on a terminal, needs --yes in a pipe.
+    """
     named = found(app, app_dir).app
     with_app(named, lambda app: _removable(app, names))
     agree(f"Remove {output.counted(len(names), 'schedule')} ({', '.join(names)}) for good?", yes=yes)
@@ -229,20 +292,24 @@ def remove(
     _say_done(names, "removed", as_json=as_json)
 
 
-@commands.command("next")
+@commands.command("next", cls=Command)
 def upcoming(
     expression: Annotated[
         str, typer.Argument(metavar="EXPR", help='A cron expression, in quotes: "0 9 * * 1-5".')
     ],
     tz: Zone = "UTC",
-    number: Annotated[int, typer.Option("-n", "--number", min=1, max=1000, help="How many.")] = 10,
+    number: Annotated[
+        int, typer.Option("-n", "--number", min=1, max=1000, metavar="N", help="How many runs to print.")
+    ] = 10,
     after: Annotated[
         Any,
-        typer.Option("--from", parser=moment, metavar="MOMENT", help="Begin there. Default: now."),
+        typer.Option(
+            "--from", parser=moment, metavar="MOMENT", help="The first run is after this time. Default: now."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """When a cron expression will run next, before anything is added."""
+    """When a cron expression will run next. Adds nothing."""
     now = clock.from_ms(clock.wall_ms())
     begin = clock.wall_ms() if after is None else round(cast("datetime", after).timestamp() * 1000)
     try:
@@ -252,7 +319,7 @@ def upcoming(
     if as_json:
         output.document([{"at": _in_zone(run, tz), "in": in_words(run, now)} for run in runs])
         return
-    output.table(("next", ""), [_told(run, tz, now) for run in runs])
+    output.table(_NEXT_COLUMNS, [_told(run, tz, now) for run in runs])
 
 
 def in_words(when: datetime, now: datetime) -> str:
@@ -385,7 +452,7 @@ def _told(value: datetime | None, tz: str, now: datetime) -> tuple[str, str]:
         return "", ""
     shown = (
         f"{value.astimezone(ZoneInfo(tz)):%Y-%m-%d %H:%M:%S %Z}"
-        if sys.stdout.isatty()
+        if is_terminal(sys.stdout)
         else _in_zone(value, tz)
     )
     return shown or "", in_words(value, now)
@@ -423,5 +490,5 @@ def _texts(args: str | None) -> list[str]:
     except ValueError:
         values = None
     if not isinstance(values, list):
-        raise typer.BadParameter(f"--args {args!r} is no JSON array: write '[7, \"daily\"]'")
+        raise typer.BadParameter(f"--args {args!r} is not a JSON array: write '[7, \"daily\"]'")
     return [orjson.dumps(value).decode() for value in values]  # pyright: ignore[reportUnknownVariableType]

@@ -11,6 +11,8 @@ import typer
 
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
+from fennelq.cli.helps import Command, Group
+from fennelq.cli.known import no_record, require_queues, tell_unknown
 from fennelq.cli.options import (
     AppDir,
     AppPath,
@@ -26,22 +28,36 @@ from fennelq.cli.options import (
     Yes,
     filters,
 )
+from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import found, with_app
+from fennelq.cli.table import Column
 from fennelq.dlq import DeadLetter, Filters, ReplayReport
 
 if TYPE_CHECKING:
     from fennelq.app import App
 
-commands = typer.Typer(no_args_is_help=True, help="Dead jobs: look at them, replay them, remove them.")
+commands = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Dead jobs: look at them, replay them, remove them."
+)
 
 _EXPORTED_AT_ONCE = 100
+_COLUMNS = (
+    Column("died", leave=2),
+    Column("id"),
+    Column("task", least=12, end=True, leave=1),
+    Column("error", least=12, end=True),
+    Column("message", least=16, leave=3),
+)
 
 Limit = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many, the oldest first.")
+    int | None,
+    typer.Option(
+        "--limit", "-n", min=1, metavar="N", help="At most so many jobs, the oldest first. Default: all."
+    ),
 ]
 
 
-@commands.command("list")
+@commands.command("list", cls=Command)
 def list_dead(
     app: AppPath = None,
     app_dir: AppDir = None,
@@ -51,15 +67,16 @@ def list_dead(
     since: Since = None,
     until: Until = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most so many; 0 lists all.")
+        int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most so many jobs; 0 lists all.")
     ] = 100,
-    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first, not the newest.")] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="List the oldest first.")] = False,
     as_json: Json = False,
 ) -> None:
     """The dead jobs, the newest first."""
     meant = filters(None, queue, task, error, since, until)
 
     async def look(app: App) -> tuple[list[DeadLetter], int]:
+        await require_queues(app, queue or ())
         letters = await app.dlq.list(limit=limit or None, order="oldest" if oldest else "newest", **meant)
         return letters, await app.dlq.count(**meant) if len(letters) == limit else len(letters)
 
@@ -68,14 +85,15 @@ def list_dead(
         output.document([output.of_letter(letter) for letter in letters])
         return
     output.table(
-        ("died", "id", "task", "error", "message"),
+        _COLUMNS,
         [(one.died_at, one.id, one.task, one.error_type, one.message) for one in letters],
+        empty="No dead job matches." if meant else "No dead jobs.",
     )
     if total > len(letters):
         output.say(f"{len(letters):,} of {total:,} shown: --limit 0 lists all")
 
 
-@commands.command("show")
+@commands.command("show", cls=Command)
 def show_dead(job: JobId, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
     """Everything about one dead job, with its traceback."""
     letter = with_app(found(app, app_dir).app, lambda app: _dead(app, job))
@@ -89,7 +107,7 @@ def show_dead(job: JobId, app: AppPath = None, app_dir: AppDir = None, as_json: 
         print(f"\n{output.lines(traceback)}")
 
 
-@commands.command("replay")
+@commands.command("replay", cls=Command)
 def replay_dead(
     ids: DeadIds = None,
     app: AppPath = None,
@@ -101,7 +119,10 @@ def replay_dead(
     until: Until = None,
     limit: Limit = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most so many per second.")
+        float | None,
+        typer.Option(
+            "--rate", min=0.001, metavar="N", help="At most so many jobs per second. Default: no limit."
+        ),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -109,25 +130,26 @@ def replay_dead(
 ) -> None:
     """Put dead jobs back: the same jobs with a fresh budget of retries.
 
-    Nothing is lost by it, and interrupted half-way and run again it makes no duplicates. Without a filter
-    it asks on a terminal, and goes ahead elsewhere.
+    No job is lost, and replaying again after an interruption makes no duplicates. Without a filter the
+    command asks on a terminal, and goes ahead in a pipe.
     """
     meant = filters(ids, queue, task, error, since, until)
     named = found(app, app_dir).app
-    count = _counted(named, meant, limit)
+    count, code = _counted(named, meant, limit)
     if dry_run or not count:
         _say_count(count, "would be replayed" if dry_run else "to replay", as_json=as_json)
-        return
+        raise typer.Exit(code)
     if not (meant or yes) and _on_a_terminal():
         typer.confirm(f"Replay {output.counted(count, 'dead job')}?", abort=True, err=True)
-    with output.progress("Replaying", count, quiet=as_json) as progress:
+    with progress("Replaying", Steps(count, "dead job"), count, quiet=as_json) as steps:
         report = with_app(
-            named, lambda app: app.dlq.replay(limit=limit, rate=rate, progress=progress, **meant)
+            named, lambda app: steps.run(app.dlq.replay(limit=limit, rate=rate, progress=steps, **meant))
         )
     _say_report(report, as_json=as_json)
+    raise typer.Exit(Exit.FAILED if report.key_taken or report.broken else code)
 
 
-@commands.command("purge")
+@commands.command("purge", cls=Command)
 def purge_dead(
     ids: DeadIds = None,
     app: AppPath = None,
@@ -142,23 +164,24 @@ def purge_dead(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove dead jobs for good, with their records. Asks on a terminal, needs --yes elsewhere."""
+    """Remove dead jobs for good, with their records. Asks on a terminal, needs --yes in a pipe."""
     meant = filters(ids, queue, task, error, since, until)
     named = found(app, app_dir).app
-    count = _counted(named, meant, limit)
+    count, code = _counted(named, meant, limit)
     if dry_run or not count:
         _say_count(count, "would be removed" if dry_run else "to remove", as_json=as_json)
-        return
+        raise typer.Exit(code)
     agree(f"Remove {output.counted(count, 'dead job')} for good?", yes=yes)
-    with output.progress("Removing", count, quiet=as_json) as progress:
-        removed = with_app(named, lambda app: app.dlq.purge(limit=limit, progress=progress, **meant))
+    with progress("Removing", Steps(count, "dead job"), count, quiet=as_json) as steps:
+        removed = with_app(named, lambda app: steps.run(app.dlq.purge(limit=limit, progress=steps, **meant)))
     if as_json:
         output.document({"removed": removed})
     else:
-        output.line(f"{output.counted(removed, 'dead job')} removed")
+        output.answer(removed, "dead job", "removed")
+    raise typer.Exit(code)
 
 
-@commands.command("export")
+@commands.command("export", cls=Command)
 def export_dead(
     app: AppPath = None,
     app_dir: AppDir = None,
@@ -169,30 +192,33 @@ def export_dead(
     until: Until = None,
     limit: Limit = None,
     to: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there. Default: stdout.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default: stdout."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Everything about dead jobs, one JSON object per line (with or without --json), the oldest first."""
     meant = filters(None, queue, task, error, since, until)
     named = found(app, app_dir).app
+    count, _ = _counted(named, meant, limit)
+    steps = Steps(count, "dead job", "the export is not complete")
     if to is None:
-        with_app(named, lambda app: _export(app, meant, limit, sys.stdout))
+        with_app(named, lambda app: steps.run(_export(app, meant, limit, sys.stdout, steps)))
         return
     try:
-        with to.open("w", encoding="utf-8") as file:
-            written = with_app(named, lambda app: _export(app, meant, limit, file))
+        with to.open("w", encoding="utf-8") as file, progress("Exporting", steps, count) as steps:
+            written = with_app(named, lambda app: steps.run(_export(app, meant, limit, file, steps)))
     except OSError as problem:
         raise Problem(f"{to} cannot be written: {problem.strerror}", Exit.FAILED) from None
     output.say(f"{output.counted(written, 'dead job')} written to {to}")
 
 
 def agree(question: str, *, yes: bool) -> None:
-    """Ask, unless `--yes` was said; where nobody can answer, saying it is required."""
+    """Ask, unless `--yes` was given; without a terminal, `--yes` is required."""
     if yes:
         return
     if not _on_a_terminal():
-        raise Problem(f"{question} Say --yes to do it.", Exit.USAGE)
+        raise Problem(f"{question} Add --yes to do it.", Exit.USAGE)
     typer.confirm(question, abort=True, err=True)
 
 
@@ -200,27 +226,35 @@ def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _counted(app: App, meant: Filters, limit: int | None) -> int:
-    count = with_app(app, lambda app: app.dlq.count(**meant))
-    return count if limit is None else min(count, limit)
+def _counted(app: App, meant: Filters, limit: int | None) -> tuple[int, Exit]:
+    """How many jobs are meant; and NOT_FOUND when an id among the filters is unknown, OK when none is."""
+
+    async def count(app: App) -> tuple[int, bool]:
+        await require_queues(app, meant.get("queue", ()))
+        return await app.dlq.count(**meant), await tell_unknown(app, meant.get("ids", ()))
+
+    number, unknown = with_app(app, count)
+    return number if limit is None else min(number, limit), Exit.NOT_FOUND if unknown else Exit.OK
 
 
 async def _dead(app: App, job: str) -> DeadLetter:
     letter = await app.dlq.get(job)
     if letter is None:
         info = await app.client.info(job)
-        state = f"it is {info.status}" if info else "there is no record of it"
-        raise Problem(f"{job} is not dead: {state}", Exit.NOT_FOUND)
+        if info is None:
+            raise await no_record(app, job)
+        raise Problem(f"{job} is not dead: it is {info.status}", Exit.NOT_FOUND)
     return letter
 
 
-async def _export(app: App, meant: Filters, limit: int | None, file: Any) -> int:
+async def _export(app: App, meant: Filters, limit: int | None, file: Any, steps: Steps) -> int:
     written = 0
     page: list[DeadLetter] = []
     async for letter in app.dlq.scan(**meant):
         page.append(letter)
         if len(page) == _EXPORTED_AT_ONCE or written + len(page) == limit:
             written += await _write(app, page, file)
+            steps(written)
             page = []
         if written == limit:
             return written
@@ -238,16 +272,14 @@ def _say_count(count: int, what: str, *, as_json: bool) -> None:
     if as_json:
         output.document({"count": count})
     else:
-        output.line(f"{output.counted(count, 'dead job')} {what}")
+        output.answer(count, "dead job", what)
 
 
 def _say_report(report: ReplayReport, *, as_json: bool) -> None:
     if as_json:
         output.document(report)
     else:
-        output.line(_in_words(report))
-    if report.key_taken or report.broken:
-        raise typer.Exit(Exit.FAILED)
+        output.answer(report.replayed, "dead job", _in_words(report))
 
 
 def _in_words(report: ReplayReport) -> str:
@@ -256,5 +288,6 @@ def _in_words(report: ReplayReport) -> str:
         "still dead, because their records cannot be read": report.broken,
         "gone already": report.gone,
     }
-    told = [f"{count:,} {what}" for what, count in also.items() if count]
-    return "; ".join([f"{output.counted(report.replayed, 'dead job')} replayed", *told])
+    return "; ".join(
+        ["replayed", *(f"{output.number(count)} {what}" for what, count in also.items() if count)]
+    )

@@ -43,24 +43,46 @@ def send(
     priority: ToLane = None,
     delay: Annotated[
         Any,
-        typer.Option("--delay", parser=duration, metavar="DURATION", help="Not before: 60, 90s, 30m, 2h."),
+        typer.Option(
+            "--delay",
+            parser=duration,
+            metavar="DURATION",
+            help="Start it not before: 60, 90s, 30m, 2h. Default: start it at once.",
+        ),
     ] = None,
     at: Annotated[
-        Any, typer.Option("--at", parser=moment, metavar="MOMENT", help="Not before: 2026-05-01T14:30.")
+        Any,
+        typer.Option(
+            "--at",
+            parser=moment,
+            metavar="MOMENT",
+            help="Start it not before: 2026-05-01T14:30. Default: start it at once.",
+        ),
     ] = None,
     expires: Expires = None,
-    key: Annotated[str | None, typer.Option("--key", help="Idempotency key.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="KEY", help="Idempotency key: a second job with it is not sent. Default: none."
+        ),
+    ] = None,
     job_id: Annotated[
-        str | None, typer.Option("--job-id", help="The job's own key; its id is QUEUE:KEY.")
+        str | None,
+        typer.Option(
+            "--job-id", metavar="KEY", help="Its id becomes QUEUE:KEY. Default: a new id that is unique."
+        ),
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Send it though the app has no such task.")
+        bool, typer.Option("--anyway", help="Send it even if the app has no such task.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Send a job, and print its id: fennelq enqueue shop.tasks:welcome 42 --delay 60"""
+    """Send a job, and print its id.
+
+    Example: fennelq enqueue shop.tasks:welcome 42 --delay 60
+    """
     named = found(app, app_dir).app
     said = {
         "queue": queue,
@@ -151,7 +173,7 @@ def _keywords(said: list[str], value: Any) -> dict[str, Any]:
             continue
         name, equals, worth = text.partition("=")
         if not equals or not name.isidentifier():
-            raise typer.BadParameter(f"--kwargs {text!r} reads neither name=value nor is it a JSON object")
+            raise typer.BadParameter(f"--kwargs {text!r} is neither name=value nor a JSON object")
         keywords[name] = value(worth)
     return keywords
 
@@ -160,7 +182,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", orjson.loads(text))
     except ValueError as error:
-        raise typer.BadParameter(f"--kwargs {text!r} is no JSON object: {error}") from None
+        raise typer.BadParameter(f"--kwargs {text!r} is not a JSON object: {error}") from None
 
 
 def _value(text: str) -> Any:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
 
-from fennelq.cli import output
+from fennelq.cli import helps, output
 from fennelq.errors import (
     BrokerUnavailable,
     ConfigurationError,
     FennelqError,
     InvalidArguments,
+    InvalidJobId,
     PayloadTooLarge,
     ResultExpired,
     ResultTimeout,
     UnknownSchedule,
     UnknownTask,
 )
+from fennelq.streams import is_terminal
 
 
 class Exit(IntEnum):
@@ -32,16 +35,18 @@ class Exit(IntEnum):
     TIMED_OUT = 4
     UNAVAILABLE = 69
     CONFIGURATION = 78
+    INTERRUPTED = 130
 
 
 MEANINGS: Final = {
     Exit.OK: "it worked",
-    Exit.FAILED: "it did not, or not for every job; the job failed or was cancelled; you said no",
+    Exit.FAILED: "it did not work, or not for every job; the job failed or was cancelled; the answer was no",
     Exit.USAGE: "the command line is wrong, or the arguments do not fit the task",
-    Exit.NOT_FOUND: "no such job, task or schedule",
+    Exit.NOT_FOUND: "no such job, queue, task or schedule",
     Exit.TIMED_OUT: "the job has not ended within --timeout",
     Exit.UNAVAILABLE: "Redis is not available",
     Exit.CONFIGURATION: "the app or its settings are wrong, or Redis refuses them",
+    Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
 """For the help text and the reference page."""
 
@@ -53,28 +58,47 @@ _CODES: Final = {
     ResultExpired: Exit.NOT_FOUND,
     ResultTimeout: Exit.TIMED_OUT,
     InvalidArguments: Exit.USAGE,
+    InvalidJobId: Exit.USAGE,
     PayloadTooLarge: Exit.USAGE,
 }
 
 
 class Problem(FennelqError):
-    """What a command itself has to complain of."""
+    """An error that a command finds itself."""
 
     def __init__(self, sentence: str, code: Exit) -> None:
         self.code = code
         super().__init__(sentence)
 
 
-class Commands(TyperGroup):
+class Interrupted(Exception):
+    """A person pressed Ctrl-C; the text says how far the command got."""
+
+    at_line_start: bool = False
+    """False on a terminal that has just shown `^C`."""
+
+
+class Commands(helps.Group):
     """The commands. What fennelq raises on purpose becomes a sentence and an exit code, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
             return super().invoke(ctx)
+        except Interrupted as how_far:
+            begin = "\n" if is_terminal(sys.stderr) and not how_far.at_line_start else ""
+            with suppress(OSError, ValueError):
+                print(f"{begin}{how_far}", file=sys.stderr, flush=True)
+            raise typer.Exit(Exit.INTERRUPTED) from None
         except FennelqError as error:
             output.say(f"fennelq: {error}")
             raise typer.Exit(code_of(error)) from None
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The exit codes."""
+        helps.write_rows(
+            formatter, "Exit codes", [(str(code.value), text) for code, text in MEANINGS.items()]
+        )
 
 
 def code_of(error: FennelqError) -> Exit:

@@ -12,6 +12,7 @@ from fennelq.cli import output
 from fennelq.cli.options import AppDir, AppPath, Json
 from fennelq.cli.queue import show_queues
 from fennelq.cli.session import found, with_app
+from fennelq.cli.table import Column
 from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors, number
 from fennelq.queues import QueueInfo, Queues
@@ -20,9 +21,20 @@ if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.worker.discovery import FoundApp
 
+_EXECUTOR_COLUMNS = (
+    Column("executor", least=16, end=True),
+    Column("state", least=12),
+    Column("running"),
+    Column("of", leave=1),
+    Column("stuck", leave=4),
+    Column("done", leave=3),
+    Column("seen", leave=5),
+    Column("queues", least=10, leave=2),
+)
+
 
 def show(app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
-    """Which app, which Redis, how much is where, who works."""
+    """The app, its Redis, its queues and its workers."""
     named = found(app, app_dir)
     said = {**_of_app(named), **with_app(named.app, _of_redis)}
     if as_json:
@@ -87,8 +99,9 @@ def _print(said: dict[str, Any]) -> None:
     show_queues(queues)
     print()
     output.table(
-        ("executor", "state", "running", "of", "stuck", "done", "seen", "queues"),
+        _EXECUTOR_COLUMNS,
         [_row(executor) for executor in executors],
+        empty="No workers: start one with `fennelq worker`.",
     )
 
 

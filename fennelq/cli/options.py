@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 
+from fennelq.cli import complete
 from fennelq.dlq import Filters, Moment
 from fennelq.errors import ConfigurationError, InvalidJobId
 from fennelq.model.job import Priority, split_id
@@ -28,7 +29,7 @@ def duration(text: str) -> float:
     elif said and not _PART.sub("", said):
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(said))
     else:
-        raise typer.BadParameter(f"{text!r} is no duration: write seconds, or 90s, 30m, 1h30m, 7d")
+        raise typer.BadParameter(f"{text!r} is not a duration: write seconds, or 90s, 30m, 1h30m, 7d")
     if seconds > _LONGEST:
         raise typer.BadParameter(f"{text!r} is too long")
     return seconds
@@ -38,7 +39,7 @@ def size(text: str) -> int:
     """Bytes: `300M`, `1.5G`, `512K`, or a plain number."""
     said = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
     if said is None or float(said[1]) == 0:
-        raise typer.BadParameter(f"{text!r} is no size: write 300M or 1G")
+        raise typer.BadParameter(f"{text!r} is not a size: write 300M or 1G")
     return round(float(said[1]) * 1024.0 ** " KMG".index(said[2].upper() or " "))
 
 
@@ -60,7 +61,9 @@ def moment(text: str) -> datetime:
         said = datetime.fromisoformat(text.strip())
         return said if said.tzinfo else said.astimezone()
     except (ValueError, OverflowError, OSError):
-        raise typer.BadParameter(f"{text!r} is no moment: write 2026-05-01 or 2026-05-01T14:30") from None
+        raise typer.BadParameter(
+            f"{text!r} is not a point in time: write 2026-05-01 or 2026-05-01T14:30"
+        ) from None
 
 
 def ago(text: str) -> Moment:
@@ -106,67 +109,134 @@ AppPath = Annotated[
 ]
 AppDir = Annotated[
     Path | None,
-    typer.Option("--app-dir", metavar="FOLDER", help="Where its modules are. Default: the current folder."),
+    typer.Option(
+        "--app-dir", metavar="FOLDER", help="The folder of the app's modules. Default: the current folder."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print how many jobs it would be.")]
 Timeout = Annotated[
-    Any, typer.Option("--timeout", parser=duration, metavar="DURATION", help="Wait this long at most.")
+    Any,
+    typer.Option(
+        "--timeout",
+        parser=duration,
+        metavar="DURATION",
+        help="Wait at most this long: 30s, 5m. Default: until the job has ended.",
+    ),
 ]
 JobId = Annotated[Any, typer.Argument(parser=job_id, metavar="ID", help="Id of the job.")]
 JobIds = Annotated[list[Any], typer.Argument(parser=job_id, metavar="ID…", help="Ids of jobs.")]
-QueueName = Annotated[Any, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of the queue.")]
+QueueName = Annotated[
+    Any,
+    typer.Argument(
+        parser=queue_name, metavar="QUEUE", help="Name of the queue.", autocompletion=complete.queues
+    ),
+]
 
 TaskName = Annotated[
-    str, typer.Argument(metavar="TASK", help="module:function, or function if only one is named so.")
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="module:function, or only the function if one task alone has this name.",
+        autocompletion=complete.tasks,
+    ),
 ]
 CallArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ARGUMENT…]", help="JSON values; what is no JSON is a text. Put -- before -5."),
+    typer.Argument(
+        metavar="[ARGUMENT…]",
+        help="JSON values; anything else is taken as text. Put -- before a negative number. Default: none.",
+    ),
 ]
 CallKeywords = Annotated[
     list[str] | None,
     typer.Option(
-        "--kwargs", "-k", metavar="NAME=VALUE", help="Keyword argument, or a JSON object; repeatable."
+        "--kwargs",
+        "-k",
+        metavar="NAME=VALUE",
+        help="A keyword argument, or a JSON object of several; repeatable. Default: none.",
     ),
 ]
 ToQueue = Annotated[
-    Any, typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Where it waits.")
+    Any,
+    typer.Option(
+        "--queue",
+        "-q",
+        parser=queue_name,
+        metavar="QUEUE",
+        help="The queue to send it to. Default: the task's.",
+        autocompletion=complete.queues,
+    ),
 ]
 ToLane = Annotated[
-    Any, typer.Option("--priority", parser=one_of(Priority), metavar="LANE", help="high, normal or low.")
+    Any,
+    typer.Option(
+        "--priority",
+        parser=one_of(Priority),
+        metavar="LANE",
+        help="high, normal or low. Default: the task's.",
+        autocompletion=complete.words(*get_args(Priority)),
+    ),
 ]
 Expires = Annotated[
     Any,
-    typer.Option("--expires", parser=duration, metavar="DURATION", help="Cancel a job not begun by then."),
+    typer.Option(
+        "--expires",
+        parser=duration,
+        metavar="DURATION",
+        help="Cancel the job if it has not started by then: 10m, 2h. Default: the task's.",
+    ),
 ]
 
 DeadIds = Annotated[
-    list[Any] | None, typer.Argument(parser=job_id, metavar="[ID…]", help="Only these jobs. Default: all.")
+    list[Any] | None,
+    typer.Argument(parser=job_id, metavar="[ID…]", help="Only these jobs. Default: every dead job."),
 ]
 InQueue = Annotated[
     list[Any] | None,
-    typer.Option("--queue", "-q", parser=queue_name, metavar="QUEUE", help="Only of this queue; repeatable."),
+    typer.Option(
+        "--queue",
+        "-q",
+        parser=queue_name,
+        metavar="QUEUE",
+        help="Only of this queue; repeatable. Default: every queue.",
+        autocompletion=complete.queues,
+    ),
 ]
 OfTask = Annotated[
     str | None,
-    typer.Option("--task", metavar="TASK", help="Only of this task: module:function, or function."),
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="Only of this task: module:function, or function. Default: every task.",
+        autocompletion=complete.tasks,
+    ),
 ]
 OfError = Annotated[
     str | None,
-    typer.Option("--error", metavar="TYPE", help="Only with this error: shop.CardRefused, or ValueError."),
+    typer.Option(
+        "--error",
+        metavar="TYPE",
+        help="Only with this error: shop.CardRefused, or ValueError. Default: every error.",
+    ),
 ]
 Since = Annotated[
     Any,
     typer.Option(
-        "--since", parser=ago, metavar="WHEN", help="Died since then: 30m, 2h, 7d (ago), or a date."
+        "--since",
+        parser=ago,
+        metavar="WHEN",
+        help="Only jobs that died later: 30m, 2h, 7d (ago), or a date. Default: the first dead job.",
     ),
 ]
 Until = Annotated[
     Any,
     typer.Option(
-        "--until", parser=ago, metavar="WHEN", help="Died until then: 30m, 2h, 7d (ago), or a date."
+        "--until",
+        parser=ago,
+        metavar="WHEN",
+        help="Only jobs that died earlier: 30m, 2h, 7d (ago), or a date. Default: now.",
     ),
 ]
 
@@ -179,6 +249,6 @@ def filters(
     since: Any,
     until: Any,
 ) -> Filters:
-    """What was said of which dead jobs are meant; empty when nothing."""
+    """The filters of the command line; empty when there are none."""
     said = {"ids": ids, "queue": queue, "task": task, "error": error, "since": since, "until": until}
     return cast("Filters", {name: value for name, value in said.items() if value is not None and value != []})

@@ -6,24 +6,22 @@ be able to drive the terminal of an operator.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import typer
 
+from fennelq.cli.table import EMPTY, GAP, Column, fit, padded, shortened, width
 from fennelq.dlq import DeadLetter
 from fennelq.model.job import Event, JobInfo
-from fennelq.queues import Progress
-from fennelq.streams import clean
+from fennelq.streams import clean, colours, is_terminal
 
-_GAP = "  "
+_NO_NUMBER = (None, "", "?")
 
 
 def say(sentence: str) -> None:
@@ -38,31 +36,35 @@ def line(text: str) -> None:
     print(clean(text))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on a terminal; in a pipe one line per row, separated by tabs and without a heading."""
-    cells = [[cell(value) for value in row] for row in rows]
-    if not sys.stdout.isatty():
-        for row in cells:
-            print("\t".join(row))
-        return
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    room = shutil.get_terminal_size().columns
-    numeric = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(columns))]
-    print(_bold(_aligned([column.upper() for column in columns], widths, numeric)[:room]))
-    for row in cells:
-        print(_aligned(row, widths, numeric)[:room])
+def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str = "") -> None:
+    """A table on a terminal, as wide as it; in a pipe one line per row, separated by tabs and without a heading.
+
+    Without rows a terminal shows the sentence `empty`, and a pipe gets nothing.
+    """
+    if not is_terminal(sys.stdout):
+        for row in rows:
+            print("\t".join(map(cell, row)))
+    elif rows:
+        _draw(columns, rows)
+    elif empty:
+        print(empty)
 
 
-def facts(said: Mapping[str, object]) -> None:
+def facts(known: Mapping[str, object]) -> None:
     """Name and value, one below the other; what is None or empty is left out."""
-    told = {name: cell(value) for name, value in said.items() if value not in (None, "", {}, ())}
-    if not sys.stdout.isatty():
-        for name, value in told.items():
+    cells = {name: cell(value) for name, value in known.items() if value not in (None, "", {}, ())}
+    if not is_terminal(sys.stdout):
+        for name, value in cells.items():
             print(f"{name}\t{value}")
         return
-    width = max(map(len, told), default=0)
-    for name, value in told.items():
-        print(f"{_bold(name.ljust(width))}{_GAP}{value}")
+    widest = max(map(len, cells), default=0)
+    for name, value in cells.items():
+        print(f"{bold(name.ljust(widest))}{GAP}{value}")
+
+
+def answer(count: int, what: str, rest: str) -> None:
+    """`2,000 jobs cancelled` as the answer of a command; in a pipe the number is plain."""
+    line(f"{number(count)} {what}{'' if count == 1 else 's'} {rest}")
 
 
 def document(value: object) -> None:
@@ -75,28 +77,20 @@ def record(value: object) -> str:
     return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-@contextmanager
-def progress(title: str, total: int, *, quiet: bool = False) -> Generator[Progress | None]:
-    """A bar for long work, on a terminal only."""
-    if quiet or not total or not sys.stderr.isatty():
-        yield None
-        return
-    with typer.progressbar(length=total, label=title, file=sys.stderr) as bar:
-        done = 0
-
-        def tell(now: int) -> None:
-            nonlocal done
-            bar.update(now - done)
-            done = now
-
-        yield tell
-
-
 def cell(value: object) -> str:
-    """A value in a table."""
+    """A value in a table: for people, numbers have thousands separators."""
     if value is None:
         return ""
-    return clean(moment(value) if isinstance(value, datetime) else str(value))
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return number(value)
+    return clean(str(value))
+
+
+def number(value: int) -> str:
+    """With thousands separators on a terminal, plain in a pipe."""
+    return f"{value:,}" if is_terminal(sys.stdout) else str(value)
 
 
 def lines(text: str) -> str:
@@ -106,14 +100,14 @@ def lines(text: str) -> str:
 
 def moment(value: datetime) -> str:
     """Local time on a terminal, UTC in a pipe."""
-    if sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def counted(number: int, what: str) -> str:
-    """`1 job`, `2,000 jobs`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def counted(count: int, what: str) -> str:
+    """`1 job`, `2,000 jobs`: for questions and sentences on stderr."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def of_job(job: JobInfo) -> dict[str, Any]:
@@ -168,12 +162,41 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    pairs = zip(row, widths, numeric, strict=True)
-    return _GAP.join(
-        text.rjust(width) if right else text.ljust(width) for text, width, right in pairs
-    ).rstrip()
+def _draw(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+    cells = [[cell(value) for value in row] for row in rows]
+    columns = [_dispensable_if_empty(column, [row[i] for row in cells]) for i, column in enumerate(columns)]
+    headings = [column.name.upper() for column in columns]
+    room = shutil.get_terminal_size().columns
+    widths = [
+        max(width(text, room if column.least else None) for text in texts)
+        for column, texts in zip(columns, zip(headings, *cells, strict=True), strict=True)
+    ]
+    fitted = fit(columns, widths, room)
+    right = [_all_numbers([row[i] for row in rows]) for i in range(len(columns))]
+
+    def drawn(texts: Sequence[str]) -> str:
+        pairs = zip(fitted.shown, fitted.widths, strict=True)
+        cut = ((shortened(texts[i], wide, end=columns[i].end), wide, right[i]) for i, wide in pairs)
+        return GAP.join(padded(text, wide, right=to_right) for text, wide, to_right in cut).rstrip()
+
+    print(bold(drawn(headings)))
+    for row in cells:
+        print(drawn(row))
+    if missing := fitted.left_out(columns):
+        say(f"Not shown in {room} columns: {', '.join(missing)}.")
 
 
-def _bold(text: str) -> str:
-    return text if os.environ.get("NO_COLOR") else f"\x1b[1m{text}\x1b[0m"
+def _dispensable_if_empty(column: Column, cells: Sequence[str]) -> Column:
+    """The column; without values it is the first that is left out, because a reader does not miss it."""
+    return column if any(cells) or not column.leave else column._replace(leave=EMPTY)
+
+
+def _all_numbers(values: Sequence[object]) -> bool:
+    return all(isinstance(value, int) or value in _NO_NUMBER for value in values) and any(
+        isinstance(value, int) for value in values
+    )
+
+
+def bold(text: str) -> str:
+    """The text in bold on a terminal that shows colours."""
+    return f"\x1b[1m{text}\x1b[0m" if colours(sys.stdout) else text

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
+from fennelq.cli import complete
 from fennelq.cli.options import AppDir, AppPath, duration, one_of, size
 from fennelq.settings import LogConfig, LogErrors, LogFormat, LogLevel
 
@@ -14,10 +15,16 @@ def run(
     app: AppPath = None,
     app_dir: AppDir = None,
     processes: Annotated[
-        int | None, typer.Option("-p", "--processes", min=1, help="Executor processes. Default: one per CPU.")
+        int | None,
+        typer.Option(
+            "-p", "--processes", min=1, metavar="N", help="Executor processes. Default: one per CPU."
+        ),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("-c", "--concurrency", min=1, help="Jobs at a time in each. Default: 32.")
+        int | None,
+        typer.Option(
+            "-c", "--concurrency", min=1, metavar="N", help="Jobs at a time in each process. Default: 32."
+        ),
     ] = None,
     queues: Annotated[
         str | None,
@@ -26,25 +33,31 @@ def run(
             "--queues",
             metavar="QUEUES",
             help="mail,default: in this order; mail:3,default:1: weighted. Default: every queue, equally.",
+            autocompletion=complete.queues,
         ),
     ] = None,
     priority: Annotated[
         str | None,
         typer.Option("--priority", metavar="LANES", help="Only these lanes: high,normal. Default: all."),
     ] = None,
-    burst: Annotated[bool, typer.Option("--burst", help="Stop when nothing is left to do.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="Stop when no job is left.")] = False,
     grace: Annotated[
         float | None,
         typer.Option(
             "--grace",
             parser=duration,
             metavar="DURATION",
-            help="How long running jobs may go on after SIGTERM. Default: 25 s.",
+            help="How long jobs may still run after SIGTERM. Default: 25s.",
         ),
     ] = None,
     max_jobs: Annotated[
         int | None,
-        typer.Option("--max-jobs", min=1, help="Replace an executor after so many jobs. Default: never."),
+        typer.Option(
+            "--max-jobs",
+            min=1,
+            metavar="N",
+            help="Replace an executor process after this many jobs. Default: never.",
+        ),
     ] = None,
     max_rss: Annotated[
         int | None,
@@ -52,7 +65,7 @@ def run(
             "--max-rss",
             parser=size,
             metavar="SIZE",
-            help="Replace an executor that takes more memory: 300M, 1G. Default: never.",
+            help="Replace an executor process that uses more memory: 300M, 1G. Default: never.",
         ),
     ] = None,
     health_port: Annotated[
@@ -60,7 +73,7 @@ def run(
         typer.Option(
             "--health-port",
             metavar="[HOST:]PORT",
-            help="Answer probes at /live and /ready.",
+            help="Answer health checks at /live and /ready on this port. Default: no port.",
         ),
     ] = None,
     reload: Annotated[
@@ -76,6 +89,7 @@ def run(
             parser=one_of(LogLevel),
             metavar="LEVEL",
             help="debug, info, warning, error or critical. Default: info.",
+            autocompletion=complete.words(*get_args(LogLevel)),
         ),
     ] = None,
     log_format: Annotated[
@@ -85,6 +99,7 @@ def run(
             parser=one_of(LogFormat),
             metavar="FORMAT",
             help="console, json or auto: console on a terminal, else json. Default: auto.",
+            autocompletion=complete.words(*get_args(LogFormat)),
         ),
     ] = None,
     log_errors: Annotated[
@@ -106,7 +121,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C; a second one stops at once."""
+    """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once."""
     from fennelq import log
     from fennelq.cli.session import found
     from fennelq.worker import pid_one

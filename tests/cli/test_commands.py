@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
-import select
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +14,7 @@ import pytest
 from fennelq.cli.exits import MEANINGS, Exit
 from tests.cli.conftest import ignore
 from tests.cli.shop import Answer, Shop
+from tests.cli.terminal import Terminal
 from tests.kit.ports import Port
 from tests.kit.server import Server
 from tests.kit.spawn import PROJECT, Spawner
@@ -52,49 +50,6 @@ def fennelq(*words: str, folder: Path | None = None, **environment: str) -> Answ
         check=False,
     )
     return Answer(done.returncode, done.stdout, done.stderr)
-
-
-class Terminal:
-    """A command on a terminal of 100 columns."""
-
-    def __init__(self, *words: str, folder: Path, **environment: str) -> None:
-        self.pid, self._screen = pty.fork()
-        if self.pid == 0:  # pragma: no cover - the child becomes another program
-            # A suite that runs in the background ignores Ctrl-C, and so would its children.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.chdir(folder)
-            os.environ.update({"PYTHONPATH": str(PROJECT), "COLUMNS": "100", "LINES": "40", **environment})
-            os.execv(sys.executable, [sys.executable, "-m", "fennelq", *words])
-        self.text = ""
-
-    def shows(self, text: str, within: float = 15.0) -> None:
-        """Returns once this is on the screen."""
-        until = time.monotonic() + within
-        while text not in self.text:
-            assert time.monotonic() < until, f"{text!r} did not appear: {self.text!r}"
-            assert self._read(), f"ended without {text!r}: {self.text!r}"
-
-    def type(self, text: str) -> None:
-        """What a person types."""
-        os.write(self._screen, text.encode())
-
-    def code(self) -> int:
-        """How it ended, with everything on the screen read."""
-        while self._read():
-            pass
-        os.close(self._screen)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def _read(self) -> bool:
-        if not select.select([self._screen], [], [], 15.0)[0]:
-            os.kill(self.pid, signal.SIGKILL)
-            return False
-        try:
-            news = os.read(self._screen, 4096)
-        except OSError:  # what Linux says when the child has closed its side
-            return False
-        self.text += news.decode()
-        return bool(news)
 
 
 @pytest.fixture
@@ -213,11 +168,12 @@ def test_the_command_line_loads_no_worker_and_no_tables_of_others() -> None:
 
 def test_a_terminal_gets_a_table_with_a_heading(shop: Shop) -> None:
     shop.kill(2)
-    terminal = Terminal("dlq", "list", folder=shop.folder)
+    terminal = Terminal("dlq", "list", folder=shop.folder, TERM="xterm")
     assert terminal.code() == 0
-    heading, *rows = terminal.text.strip().splitlines()
+    heading, *rows, missing = terminal.text.strip().splitlines()
     assert heading.startswith("\x1b[1mDIED ")
     assert [len(row) <= 100 for row in rows] == [True, True]
+    assert missing == "Not shown in 100 columns: message."
     plain = Terminal("dlq", "list", folder=shop.folder, NO_COLOR="1")
     assert plain.code() == 0
     assert "\x1b" not in plain.text

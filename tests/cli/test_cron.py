@@ -171,7 +171,7 @@ def test_arguments_are_given_one_by_one_or_all_at_once(shop: Shop) -> None:
     add(shop, "--every", "1h", "--args", '["hi"]')
     assert shown(shop)["arguments"] == [[7, "hi"], {}]
     refused = shop.run("cron", "add", "welcome", "--every", "1h", "--args", "7")
-    assert (refused.code, "no JSON array" in refused.err) == (Exit.USAGE, True)
+    assert (refused.code, "is not a JSON array" in refused.err) == (Exit.USAGE, True)
 
 
 def test_what_was_added_is_shown_as_json(shop: Shop) -> None:
@@ -191,7 +191,7 @@ def test_what_was_added_is_shown_as_json(shop: Shop) -> None:
         (("7", "--every", "1h", "--catchup", "some"), "catchup is none, last or all:<n>"),
         (("seven", "--every", "1h"), "parameter 'user_id'"),
         (("--every", "1h"), "user_id"),
-        (("7", "--every", "soon"), "is no duration"),
+        (("7", "--every", "soon"), "is not a duration"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(
@@ -249,7 +249,7 @@ def test_remove_asks_for_a_yes_in_a_pipe(shop: Shop) -> None:
     answer = shop.run("cron", "remove", "mine", "other")
     assert (answer.code, answer.err) == (
         Exit.USAGE,
-        "fennelq: Remove 2 schedules (mine, other) for good? Say --yes to do it.\n",
+        "fennelq: Remove 2 schedules (mine, other) for good? Add --yes to do it.\n",
     )
     assert shop.ok("cron", "remove", "mine", "--yes").out == "mine removed\n"
     assert shop.ok("cron", "remove", "other", "--yes", "--json").json == {"removed": ["other"]}

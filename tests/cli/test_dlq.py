@@ -133,7 +133,7 @@ def test_purge_needs_a_yes_in_a_pipe(shop: Shop) -> None:
     shop.kill(2)
     answer = shop.run("dlq", "purge", "--error", "CardRefused")
     assert answer.code == Exit.USAGE
-    assert answer.err == "fennelq: Remove 2 dead jobs for good? Say --yes to do it.\n"
+    assert answer.err == "fennelq: Remove 2 dead jobs for good? Add --yes to do it.\n"
     assert count(shop) == 2
     assert shop.ok("dlq", "purge", "--error", "CardRefused", "--yes").out == "2 dead jobs removed\n"
     assert shop.ok("dlq", "purge", "--yes", "--json").json == {"count": 0}

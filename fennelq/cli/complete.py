@@ -1,0 +1,69 @@
+"""What the shell offers after Tab. Names come from the code of the app, never from Redis: a key press must not wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+
+def words(*choices: str) -> Callable[[str], list[str]]:
+    """Completes one of these."""
+
+    def matching(incomplete: str) -> list[str]:
+        return _beginning(choices, incomplete)
+
+    return matching
+
+
+def tasks(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes the name of a task: only the function where that is enough, because bash treats `:` as the end of a
+    word."""
+    app = _app(ctx)
+    if app is None:
+        return []
+    if ":" in incomplete:
+        return _beginning(app.tasks, incomplete)
+    functions = [name.rpartition(":")[2] for name in app.tasks]
+    return _beginning((name for name in functions if functions.count(name) == 1), incomplete)
+
+
+def queues(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes the name of a queue that the app's code names."""
+    app = _app(ctx)
+    if app is None:
+        return []
+    return _beginning({app.settings.default_queue, *(task.queue for task in app.tasks.values())}, incomplete)
+
+
+def schedules(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes the name of a schedule that the app's code declares."""
+    app = _app(ctx)
+    return [] if app is None else _beginning(app.schedules.declared, incomplete)
+
+
+def _beginning(choices: Iterable[str], incomplete: str) -> list[str]:
+    return sorted(choice for choice in choices if choice.startswith(incomplete))
+
+
+def _app(ctx: typer.Context) -> App | None:
+    """The app that the command line so far names; None when there is none, because Tab is no place for errors."""
+    from fennelq.cli.session import found
+
+    folder = ctx.params.get("app_dir")
+    try:
+        with (
+            Path(os.devnull).open("w", encoding="utf-8") as null,
+            redirect_stdout(null),
+            redirect_stderr(null),
+        ):
+            return found(ctx.params.get("app"), Path(folder) if folder else None).app
+    except Exception:
+        return None

@@ -1,0 +1,125 @@
+"""Fits a table into the width of a terminal.
+
+Columns of text are shortened first, with `…`; then the least important columns are left out. An id is never cut: people
+copy it. When even that is not enough, the lines are longer than the terminal is wide, and the terminal wraps them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+GAP: Final = "  "
+ELLIPSIS: Final = "…"
+EMPTY: Final = 100
+"""`leave` of a column without values: it goes before anything else is shortened."""
+_EMOJI_STYLE: Final = "\ufe0f"
+
+
+class Column(NamedTuple):
+    """A column, and how it gives way where there is no room."""
+
+    name: str
+    least: int = 0
+    """It may be shortened down to this width; 0 if it must not be shortened."""
+    end: bool = False
+    """Shortened, it keeps its end instead of its beginning: of `shop.tasks:charge` the function counts."""
+    leave: int = 0
+    """0 if it always stays; of the others, the highest is left out first."""
+
+
+class Fit(NamedTuple):
+    """What of a table is shown."""
+
+    shown: list[int]
+    """Numbers of the columns."""
+    widths: list[int]
+    """How wide each of those is."""
+
+    def left_out(self, columns: Sequence[Column]) -> list[str]:
+        """The names of the columns for which there is no room, without those that hold nothing."""
+        hidden = (column for i, column in enumerate(columns) if i not in self.shown)
+        return [column.name for column in hidden if column.leave != EMPTY]
+
+
+def fit(columns: Sequence[Column], widths: Sequence[int], room: int) -> Fit:
+    """Which columns are shown in so much room, and how wide, given how wide each would like to be."""
+    shown = list(range(len(columns)))
+    if _total(widths) > room:
+        shown = [i for i in shown if columns[i].leave != EMPTY]
+    while _total([_least(columns[i], widths[i]) for i in shown]) > room:
+        last = max(shown, key=lambda i: columns[i].leave)
+        if not columns[last].leave:
+            break
+        shown.remove(last)
+    return Fit(shown, _shrunk([columns[i] for i in shown], [widths[i] for i in shown], room))
+
+
+def shortened(text: str, room: int, *, end: bool = False) -> str:
+    """The text, or as much of its beginning (or end) as fits, with `…` for the rest."""
+    if width(text, room) <= room:
+        return text
+    if end:
+        return ELLIPSIS + _beginning(text[::-1], room - 1)[::-1].lstrip()
+    return _beginning(text, room - 1).rstrip() + ELLIPSIS
+
+
+def padded(text: str, room: int, *, right: bool = False) -> str:
+    """The text with spaces up to this width."""
+    spaces = " " * (room - width(text))
+    return spaces + text if right else text + spaces
+
+
+def width(text: str, most: int | None = None) -> int:
+    """How many columns of a terminal the text takes. Counting ends once there are more than `most`."""
+    if text.isascii():
+        return len(text)
+    taken, before = 0, 0
+    for character in text:
+        before = _width_of(character, before)
+        taken += before
+        if most is not None and taken > most:
+            break
+    return taken
+
+
+def _width_of(character: str, before: int) -> int:
+    """Without a table of its own this can only be nearly right; where terminals differ, the wider answer is taken, so
+    that no line is longer than the terminal."""
+    if character == _EMOJI_STYLE:
+        return (
+            1 if before == 1 else 0
+        )  # the character before it is drawn as an emoji, which is two columns wide
+    if unicodedata.category(character) in ("Mn", "Me", "Cf") or "\u1160" <= character <= "\u11ff":
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _beginning(text: str, room: int) -> str:
+    taken, before = 0, 0
+    for i, character in enumerate(text):
+        before = _width_of(character, before)
+        taken += before
+        if taken > room:
+            return text[:i]
+    return text
+
+
+def _least(column: Column, wide: int) -> int:
+    return min(wide, max(column.least, len(column.name))) if column.least else wide
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _shrunk(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """The widest column of text gives way first, until all of them fit."""
+    widths = [min(wide, room) if column.least else wide for column, wide in zip(columns, widths, strict=True)]
+    while _total(widths) > room:
+        able = [i for i, column in enumerate(columns) if widths[i] > _least(column, widths[i])]
+        if not able:
+            break
+        widths[max(able, key=lambda i: widths[i])] -= 1
+    return widths

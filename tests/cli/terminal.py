@@ -1,0 +1,64 @@
+"""A terminal for commands, with a person before it who reads and types."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pty
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tests.kit.spawn import PROJECT
+
+
+class Terminal:
+    """A command on a terminal."""
+
+    def __init__(self, *words: str, folder: Path, columns: int = 100, **environment: str) -> None:
+        self.pid, self._screen = pty.fork()
+        if self.pid == 0:  # pragma: no cover - the child becomes another program
+            # A suite that runs in the background ignores Ctrl-C, and so would its children.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.chdir(folder)
+            size = {"COLUMNS": str(columns), "LINES": "40"}
+            os.environ.update({"PYTHONPATH": str(PROJECT), **size, **environment})
+            os.execv(sys.executable, [sys.executable, "-m", "fennelq", *words])
+        self.text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def shows(self, text: str, within: float = 15.0) -> None:
+        """Returns once this is on the screen."""
+        until = time.monotonic() + within
+        while text not in self.text:
+            assert time.monotonic() < until, f"{text!r} did not appear: {self.text!r}"
+            assert self._read(), f"ended without {text!r}: {self.text!r}"
+
+    def type(self, text: str) -> None:
+        """What a person types."""
+        os.write(self._screen, text.encode())
+
+    def code(self) -> int:
+        """How it ended, with everything on the screen read."""
+        while self._read():
+            pass
+        os.close(self._screen)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def lines(self) -> list[str]:
+        """Everything on the screen, once the command has ended."""
+        self.code()
+        return self.text.replace("\r\n", "\n").splitlines()
+
+    def _read(self) -> bool:
+        if not select.select([self._screen], [], [], 15.0)[0]:
+            os.kill(self.pid, signal.SIGKILL)
+            return False
+        try:
+            news = os.read(self._screen, 4096)
+        except OSError:  # what Linux says when the child has closed its side
+            return False
+        self.text += self._decoder.decode(news)
+        return bool(news)
