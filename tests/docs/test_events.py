@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fennelq.worker import reports
+from fennelq.worker import reports, strangers
 from tests.docs.pages import DOCS, ROOT
 
 GUIDE = DOCS / "guides/logging.md"
@@ -18,7 +18,8 @@ Event = tuple[str, str]
 
 def events_of_the_code() -> set[Event]:
     found = {(event, level) for level, event in reports._WORDS.values()}
-    found.add(("log_lines_lost", "warning"))
+    found |= {(event, "warning") for event in ("log_lines_lost", *strangers._EVENTS.values())}
+    found |= {("redis_trouble", "warning"), ("waiting_for_redis", "warning")}  # of `service.Outage`
     for path in (ROOT / "fennelq").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             found |= set(events_of(node))
@@ -26,14 +27,15 @@ def events_of_the_code() -> set[Event]:
 
 
 def events_of(node: ast.AST) -> Iterator[Event]:
-    """Those of a call like `_logger.info("event", …)`, and of the watchdog's `_give_up("event", …)`."""
+    """Those of a call like `_logger.info("event", …)`, and of the watchdog's `_give_up(sign, "event", …)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return
     level = node.func.attr if ast.unparse(node.func.value) == "_logger" else ""
-    if ast.unparse(node.func) == "self._give_up" and isinstance(node.args[0], ast.Constant):
-        level = "critical"
+    where = 0
+    if ast.unparse(node.func) == "self._give_up" and len(node.args) == 2:
+        level, where = "critical", 1
     if level in METHODS:
-        for name in ast.walk(node.args[0]):
+        for name in ast.walk(node.args[where]):
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 yield name.value, level
 

@@ -159,6 +159,10 @@ async def far(app: App, jobs: Jobs, server: Server, proxy: Proxy) -> AsyncIterat
             await reader.stop()
 
 
+def events(logged: Sequence[EventDict], event: str) -> list[EventDict]:
+    return [line for line in logged if line["event"] == event]
+
+
 def troubles(logged: Sequence[EventDict]) -> list[Any]:
     return [line["error"] for line in logged if line["event"] == "trouble"]
 
@@ -721,13 +725,14 @@ async def test_trouble_ends_no_reading_and_is_told_once(
     assert far.consumer.connected
     proxy.refuse()
     await aeventually(lambda: not far.consumer.connected)
-    await aeventually(lambda: troubles(logged))
-    (line,) = (line for line in logged if line["event"] == "trouble")
-    assert (line["what"], line["running"]) == ("reading", 0)
+    await aeventually(lambda: events(logged, "redis_trouble"))
     await jobs.send("a")
     proxy.up()
     await jobs.begin("a")
     await aeventually(lambda: far.consumer.connected)
+    (line,) = events(logged, "redis_trouble")
+    assert proxy.url.rpartition("@")[2].removeprefix("redis://") in line["problem"]
+    assert troubles(logged) == []
 
 
 async def test_a_reader_in_trouble_pauses_between_two_attempts(
