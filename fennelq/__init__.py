@@ -35,6 +35,7 @@ from fennelq.errors import (
     UnknownSchedule,
     UnknownTask,
     UnreadableSchedule,
+    UsageError,
 )
 from fennelq.model.job import Job, JobInfo, Status
 from fennelq.model.outcome import Reject, Retry, Snooze
@@ -77,6 +78,7 @@ __all__ = [
     "UnknownSchedule",
     "UnknownTask",
     "UnreadableSchedule",
+    "UsageError",
     "as_completed",
     "current_job",
     "gather",

@@ -17,6 +17,7 @@ KNOWN: list[FennelqError] = [
     errors.UnreadableSchedule("nightly", "version 9"),
     errors.InvalidArguments("shop:welcome", "is no number", "n"),
     errors.InvalidJobId("mail"),
+    errors.UsageError("app.enqueue takes a list of jobs"),
     errors.PayloadTooLarge("the arguments of shop:welcome", 2, 1),
     errors.DuplicateJob("mail:7", "shop:welcome"),
     errors.BrokerUnavailable("no answer within 5 s"),
