@@ -14,6 +14,7 @@ from fennelq.errors import JobCancelled, JobExpired, ResultTimeout, TaskFailed
 from fennelq.model.codec import ANY_RESULT, ResultCodec
 from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.outcome import failure_from_wire
+from fennelq.usage import gathered, is_over, results_given
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -55,7 +56,7 @@ class AsyncResult(Generic[R_co]):
         With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
         """
         waiting = self._app.client.waiting
-        if timeout is not None and timeout <= 0:
+        if timeout is not None and is_over(timeout):
             found = await waiting.look(self.id)
             if found is None:
                 raise ResultTimeout(self.id, timeout)
@@ -125,6 +126,7 @@ async def gather(
     *results: AsyncResult[Any], timeout: float | None = None, return_exceptions: bool = False
 ) -> Any:
     """The values of all, in order; the first exception is raised, or all are returned in their places."""
+    gathered(results)
     gets = (result.get(timeout) for result in results)
     return await asyncio.gather(*gets, return_exceptions=return_exceptions)
 
@@ -136,7 +138,8 @@ async def wait(
     return_when: Literal["first", "all"] = "all",
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
     """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
-    if timeout is not None and timeout <= 0:
+    results = results_given("wait", results)
+    if timeout is not None and is_over(timeout):
         return await _ended_by_now(results)
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     if not tasks:
@@ -155,7 +158,8 @@ async def as_completed(
     results: Iterable[AsyncResult[R]], *, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
     """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
-    if timeout is not None and timeout <= 0:
+    results = results_given("as_completed", results)
+    if timeout is not None and is_over(timeout):
         there, going_on = await _ended_by_now(results)
         for result in there:
             yield result

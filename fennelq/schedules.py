@@ -17,6 +17,7 @@ from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedu
 from fennelq.model.job import AnyJob, JobInfo, Status
 from fennelq.model.options import Seconds, epoch_ms
 from fennelq.model.schedule import Schedule, When
+from fennelq.usage import job_given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,6 +104,7 @@ class Schedules:
         Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
         paused.
         """
+        job = job_given("app.schedules.add", job, ", cron=…")
         schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
         due = schedule.next_after(await self._now())
         await self._change("put", schedule.name, schedule.to_wire(), due)
