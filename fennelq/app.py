@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -283,11 +284,24 @@ def _embedded(url: str | None, root: Path) -> str:
 
 def _check_unasked(folder: Path) -> None:
     """Raises ConfigurationError where a private server that no setting asks for would surely be a mistake."""
+    if _is_under_pytest():
+        raise ConfigurationError(
+            "no redis_url is set, and pytest is running: the jobs of a test would go to the project's own server in "
+            f"{folder}, where a worker of yours would really run them. Give the tests a server in a directory of "
+            "their own: at the top of conftest.py, before the app is imported, write "
+            'os.environ["FENNELQ_REDIS_URL"] = f"embedded://{tempfile.mkdtemp()}", or pass it as App(redis_url=…). '
+            "A plain call, await welcome(42), needs no server; embedded:// uses the project's server all the same"
+        )
     if (where := embedded.recognised_deployment()) is not None:
         raise ConfigurationError(
             f"no redis_url is set, and this looks like {where}: set FENNELQ_REDIS_URL "
             "(embedded:// asks for a private server explicitly)"
         )
+
+
+def _is_under_pytest() -> bool:
+    """Whether this is a test session, or a process that one started. Importing pytest is no session."""
+    return bool(os.environ.get("PYTEST_VERSION") or os.environ.get("PYTEST_CURRENT_TEST"))
 
 
 def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

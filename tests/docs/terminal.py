@@ -92,7 +92,9 @@ class Terminal:
             os.close(ours)
 
     def _environment(self) -> dict[str, str]:
-        return {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        # A reader's terminal is not a test: there the server of the project is used without asking for it.
+        outside = dict.fromkeys(("PYTEST_CURRENT_TEST", "PYTEST_VERSION"), "")
+        return outside | {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
 
 
 def ended(worker: Process) -> bool:
