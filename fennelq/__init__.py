@@ -40,6 +40,7 @@ from fennelq.errors import (
     UnknownSchedule,
     UnknownTask,
     UnreadableSchedule,
+    UsageError,
 )
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
 from fennelq.model.options import OptionArgs, Seconds
@@ -131,6 +132,7 @@ __all__ = [
     "UnknownSchedule",
     "UnknownTask",
     "UnreadableSchedule",
+    "UsageError",
     "When",
     "as_completed",
     "current_job",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -12,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary
 
 from fennelq import embedded
@@ -20,6 +21,15 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.verbs.lifecycle import Lifetimes
 from fennelq.client import Client, NotedQueues
+from fennelq.declaration import (
+    call_without_arguments,
+    check_app,
+    check_declared,
+    check_function,
+    check_when,
+    name_for,
+    place_of,
+)
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
 from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
@@ -27,16 +37,8 @@ from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.origin import module_of
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
-from fennelq.task import (
-    AnyTask,
-    AsyncTask,
-    ThreadTask,
-    check_declared,
-    described_without_code,
-    is_task,
-    task_name,
-    warn_of_name,
-)
+from fennelq.task import AnyTask, AsyncTask, ThreadTask, described_without_code, is_task, warn_of_name
+from fennelq.usage import check_sent, job_given, jobs_given
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
@@ -76,7 +78,8 @@ class App:
     settings: Settings
     """What is set, from all places together."""
 
-    def __init__(self, name: str, **settings: Unpack[SettingArgs]) -> None:
+    def __init__(self, name: str, *nameless: Never, **settings: Unpack[SettingArgs]) -> None:
+        check_app(name, nameless)
         self.name = valid_name("app name", name)
         made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self.service = f"{module_of(made_by)}:{name}"
@@ -105,7 +108,7 @@ class App:
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Unpack[OptionArgs]) -> Any:
         """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`."""
         if function is not None:
-            return self._register(function, None, {})
+            return self._register(function, name, options)
         return partial(self._register, name=name, options=options)
 
     @property
@@ -137,6 +140,7 @@ class App:
     def _recurring(
         self, cron: str | None, every: Seconds | None, name: str | None, said: ScheduledArgs
     ) -> Any:
+        check_when("cron" if every is None else "every", cron if every is None else every)
         times, options = split_when(said)
 
         def decorate(function: Callable[..., Any]) -> AnyTask:
@@ -144,19 +148,29 @@ class App:
                 task, called = function, function.options(**options)
             else:
                 task = called = self._register(function, None, options)
-            self.schedules.declare(called.job(), name=name, cron=cron, every=every, when=times)
+            self.schedules.declare(
+                call_without_arguments(called), name=name, cron=cron, every=every, when=times
+            )
             return task
 
         return decorate
 
     def _register(self, function: Callable[..., Any], name: str | None, options: OptionArgs) -> AnyTask:
-        name = name or task_name(function)
+        check_function(function)
+        name = name or name_for(function)
         check_declared(name, function, options)
         known = self._tasks.get(name)
         if known is not None and not _same_code(known.function, function):
-            raise ConfigurationError(f"task {name!r} is declared twice: give one of them another name=")
+            there = place_of(known.function)
+            raise ConfigurationError(
+                f"task {name!r} is declared twice: give one of them another name="
+                + (f" (the first is at {there})" if there else "")
+            )
         kind = AsyncTask[Any, Any] if inspect.iscoroutinefunction(function) else ThreadTask[Any, Any]
-        task = self._tasks[name] = kind(self, name, function, Options().with_(options))
+        task = kind(self, name, function, Options().with_(options))
+        task.calls.check_types()
+        task.returns.check_type()
+        self._tasks[name] = task
         return task
 
     # Sending
@@ -166,7 +180,7 @@ class App:
 
         When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
         """
-        return await self.client.send_all(list(jobs))
+        return await self.client.send_all(jobs_given("app.enqueue", jobs))
 
     async def send(
         self,
@@ -193,16 +207,16 @@ class App:
         **options: Unpack[OptionArgs],
     ) -> Job[Any]:
         """What `send` would send."""
+        check_sent(task, options)
         known = self._tasks.get(task)
         said = Options().with_(options)
         if known is not None:
             return known.options(**options).job(*args, **(_kwargs or {}))
-        check_declared(task, self.describe, {})
         return described_without_code(self, task, args, dict(_kwargs or {}), said)
 
     async def call(self, job: Job[R], timeout: float | None = None) -> R:
         """Send a job and wait for what it returns."""
-        return await (await self.client.send(job)).get(timeout)
+        return await (await self.client.send(job_given("app.call", job))).get(timeout)
 
     def result(self, job_id: str) -> AsyncResult[Any]:
         """The handle of a job, from its id; raises InvalidJobId when the text is not one."""
@@ -291,16 +305,34 @@ class App:
 
 
 def _embedded(url: str | None, root: Path) -> str:
-    where = embedded.recognised_deployment() if url is None else None
-    if where is not None:
+    folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
+    if url is None:
+        _check_unasked(folder)
+    # By the standard library's logging: an application that has not asked for our log lines is not to print any.
+    logging.getLogger("fennelq").info("no redis_url is set: using a private server, its data in %s", folder)
+    return embedded.start(folder).url
+
+
+def _check_unasked(folder: Path) -> None:
+    """Raises ConfigurationError where a private server that no setting asks for would surely be a mistake."""
+    if _is_under_pytest():
+        raise ConfigurationError(
+            "no redis_url is set, and pytest is running: the jobs of a test would go to the project's own server in "
+            f"{folder}, where a worker of yours would really run them. Give the tests a server in a directory of "
+            "their own: at the top of conftest.py, before the app is imported, write "
+            'os.environ["FENNELQ_REDIS_URL"] = f"embedded://{tempfile.mkdtemp()}", or pass it as App(redis_url=…). '
+            "A plain call, await welcome(42), needs no server; embedded:// uses the project's server all the same"
+        )
+    if (where := embedded.recognised_deployment()) is not None:
         raise ConfigurationError(
             f"no redis_url is set, and this looks like {where}: set FENNELQ_REDIS_URL "
             "(embedded:// asks for a private server explicitly)"
         )
-    folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
-    # By the standard library's logging: an application that has not asked for our log lines is not to print any.
-    logging.getLogger("fennelq").info("no redis_url is set: using a private server, its data in %s", folder)
-    return embedded.start(folder).url
+
+
+def _is_under_pytest() -> bool:
+    """Whether this is a test session, or a process that one started. Importing pytest is no session."""
+    return bool(os.environ.get("PYTEST_VERSION") or os.environ.get("PYTEST_CURRENT_TEST"))
 
 
 def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -8,6 +8,7 @@
     ├── InvalidArguments        a call does not fit the task's signature
     │   └── UnknownArgument     it has an argument that the task of this worker does not take
     ├── InvalidJobId            (also a ValueError) the text is not a job id
+    ├── UsageError              (also a TypeError) a method was given something other than it takes
     ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
     ├── DuplicateJob            this job id is taken by another call
     ├── BrokerUnavailable       Redis did not reply in time, or cannot be used; the outcome may be unknown
@@ -94,11 +95,24 @@ class InvalidJobId(FennelqError, ValueError):
     """The text is not a job id: an id reads `queue:key`, both 1-128 of `A-Z a-z 0-9 _ . -`."""
 
     def __init__(self, job_id: object) -> None:
-        self.job_id = job_id
-        super().__init__(
-            f"{str(job_id)[:140]!r} is not a job id: it reads queue:key, like 'mail:0199c0de…', "
-            "both 1-128 of A-Z a-z 0-9 _ . -"
-        )
+        self.job_id = job_id if isinstance(job_id, str | bytes | int | None) else str(job_id)[:140]
+        super().__init__(_not_an_id(job_id))
+
+
+def _not_an_id(given: object) -> str:
+    if isinstance(given, str):
+        shown = repr(given[:140])
+    elif isinstance(inner := getattr(given, "id", None), str):
+        return f"{a_kind_of(given)} is not a job id: pass its id, {inner[:140]!r}"
+    else:
+        shown = a_kind_of(given)
+    return (
+        f"{shown} is not a job id: it reads queue:key, like 'mail:0199c0de…', both 1-128 of A-Z a-z 0-9 _ . -"
+    )
+
+
+class UsageError(FennelqError, TypeError):
+    """A method was given something other than it takes; the text says what to write instead."""
 
 
 class PayloadTooLarge(FennelqError):
@@ -214,6 +228,15 @@ class ResultExpired(JobError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"job {job_id} is unknown or its result has expired (see result_ttl)")
+
+
+def a_kind_of(value: object) -> str:
+    """What a value is, in words: `a UUID object`, `None`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__[:100]
+    article = "an" if name[:1] in "AEIOaeio" or name[:2] in ("Un", "un") else "a"
+    return f"{article} {name} object"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

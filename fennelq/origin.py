@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import FrameType
 
-from fennelq.task import main_module
+from fennelq.declaration import main_module
 
 _MAIN = ("__main__", "__mp_main__")
 

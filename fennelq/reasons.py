@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, cast
 
 from fennelq import clock
 from fennelq.broker.keys import QueueKeys
@@ -40,9 +39,7 @@ def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
 
 def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
     """Why a job has not ended although a caller waited for it, in at most two round trips."""
-    info, now, told = cast(
-        "Any", (yield [inspect.outline(keys, key), census.now(), presence.known_executors(keys.app)])
-    )
+    info, now, told = yield [inspect.outline(keys, key), census.now(), presence.known_executors(keys.app)]
     if info is None or info.status.ended:
         return None
     executors = Executors(told, now)
@@ -54,14 +51,14 @@ def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
     if hindrance := _hindrance(info, executors, now):
         return hindrance
     lane = _lane(info)
-    length, reading = cast("Any", (yield [inspect.length(keys, lane), census.reading(keys, lane)]))
+    length, reading = yield [inspect.length(keys, lane), census.reading(keys, lane)]
     return _queued(info, max(0, length - reading.pending - 1), len(executors.serving(info.queue, lane)))
 
 
 def executors_of(app: str) -> Talk[Executors | None]:
     """What the executors of an app tell about themselves; None where the user of Redis may not ask."""
     try:
-        now, told = cast("Any", (yield [census.now(), presence.known_executors(app)]))
+        now, told = yield [census.now(), presence.known_executors(app)]
     except BrokerUnavailable as error:
         if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
             return None

@@ -17,6 +17,7 @@ from fennelq.errors import JobCancelled, JobExpired, ResultTimeout, TaskFailed
 from fennelq.model.codec import ANY_RESULT, ResultCodec
 from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.outcome import failure_from_wire
+from fennelq.usage import gathered, is_over, results_given
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -68,7 +69,7 @@ class AsyncResult(Generic[R_co]):
         With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
         """
         waiting = self._app.client.waiting
-        if timeout is not None and timeout <= 0:
+        if timeout is not None and is_over(timeout):
             found = await waiting.look(self.id)
             if found is None:
                 raise ResultTimeout(self.id, timeout)
@@ -299,6 +300,7 @@ async def gather(
     For type checkers two to six results are a tuple, so that each value keeps its own type:
     `name, total = await gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
     """
+    gathered(results)
     gets = (result.get(timeout) for result in results)
     return await asyncio.gather(*gets, return_exceptions=return_exceptions)
 
@@ -310,7 +312,8 @@ async def wait(
     return_when: Literal["first", "all"] = "all",
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
     """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
-    if timeout is not None and timeout <= 0:
+    results = results_given("wait", results)
+    if timeout is not None and is_over(timeout):
         return await _ended_by_now(results)
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
     if not tasks:
@@ -329,7 +332,8 @@ async def as_completed(
     results: Iterable[AsyncResult[R]], *, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
     """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
-    if timeout is not None and timeout <= 0:
+    results = results_given("as_completed", results)
+    if timeout is not None and is_over(timeout):
         there, going_on = await _ended_by_now(results)
         for result in there:
             yield result

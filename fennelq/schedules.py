@@ -18,7 +18,8 @@ from fennelq.loops import check_loop
 from fennelq.model.job import AnyJob, JobInfo, Status
 from fennelq.model.options import Seconds, epoch_ms
 from fennelq.model.schedule import Schedule, When
-from fennelq.result import info_of
+from fennelq.result import record_of
+from fennelq.usage import job_given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,6 +112,7 @@ class Schedules:
         Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
         paused.
         """
+        job = job_given("app.schedules.add", job, ", cron=…")
         schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
         return await self._app.client.hold(self._talks.add(schedule))
 
@@ -278,7 +280,7 @@ class _Talks:
         except (ValueError, KeyError) as error:
             return UnreadableSchedule(name, str(error))
         last = state.get("last_job", b"").decode()
-        job = (yield from info_of(self._app, last)) if last else None
+        job = (yield from record_of(self._app, last)) if last else None
         return _told(schedule, state, job, waiting, service_seen)
 
     def _change(

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypedDict
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
-from fennelq.broker.connection import masked
+from fennelq.broker.connection import address_of, masked
 from fennelq.errors import ConfigurationError, suggestion
 from fennelq.model.options import valid_name
 
@@ -29,6 +29,16 @@ LogConfig = Literal["fennelq", "none"]
 PREFIX = "FENNELQ_"
 _OTHER_VARIABLES = {"FENNELQ_APP", "FENNELQ_CRASH", "FENNELQ_LEDGER"}
 """Variables with our prefix that are not settings."""
+_CALLED_ELSEWHERE = {
+    **dict.fromkeys(
+        ("broker", "broker_url", "backend", "result_backend", "url", "dsn", "redis", "redis_uri"), "redis_url"
+    ),
+    "queue": "default_queue",
+    "retries": "default_retries",
+    "max_retries": "default_retries",
+    "workers": "processes",
+}
+"""What other frameworks call a setting, and what it is called here: names that no typing error leads to."""
 _OF_KUBERNETES = re.compile(
     r"""
     FENNELQ_ ([A-Z0-9_]+_)? (
@@ -202,6 +212,21 @@ class Settings(BaseSettings):
         description="none configures no logging: fennelq's lines then go through what your code sets up.",
     )
 
+    @field_validator("redis_url")
+    @classmethod
+    def _is_understood(cls, url: str | None) -> str | None:
+        # Where it is written, not at the first connection. A context for TLS reads files, which an import should not.
+        if url is not None and url.startswith("embedded://"):
+            folder = url.removeprefix("embedded://")
+            if folder and not folder.startswith("/"):
+                raise ConfigurationError(
+                    f"redis_url {url!r} names a relative directory: write embedded:///{folder}, with three slashes, "
+                    "for /" + folder
+                )
+        elif url is not None and not url.startswith("rediss://"):
+            address_of(url)
+        return url
+
     @field_validator("namespace", "default_queue")
     @classmethod
     def _is_name(cls, name: str | None, info: ValidationInfo) -> str | None:
@@ -322,9 +347,9 @@ def _from_environment() -> dict[str, str]:
 def _refuse_unknown(where: str, said: dict[str, Any], model: type[BaseSettings]) -> None:
     for name in said:
         if name not in model.model_fields:
-            raise ConfigurationError(
-                f"{where}: unknown setting {name!r}{suggestion(name, model.model_fields)}"
-            )
+            meant = _CALLED_ELSEWHERE.get(name.lower())
+            hint = f": did you mean {meant!r}?" if meant else suggestion(name, model.model_fields)
+            raise ConfigurationError(f"{where}: unknown setting {name!r}{hint}")
 
 
 def _sentence(error: ValidationError) -> str:

@@ -40,6 +40,7 @@ from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Event, Job, JobInfo, Status, split_id
 from fennelq.result import cancel, history_of, info_of, status_of, value_of
+from fennelq.usage import jobs_given
 from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _check_result(method: str) -> None:
 
 def enqueue(app: App, jobs: Iterable[Job[R]]) -> list[BlockingResult[R]]:
     """Send any number of jobs; as `App.enqueue`."""
-    every = list(jobs)
+    every = jobs_given("enqueue", jobs)
+    _ = app.blocking  # a mistake in the configuration concerns all of them: it is raised as it is
     handles: list[BlockingResult[R] | None] = [None] * len(every)
     failures: dict[int, Exception] = {}
     for place, (job, answer) in enumerate(zip(every, _Sending(app, every).answers(), strict=True)):

@@ -8,6 +8,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Never,
     ParamSpec,
     Protocol,
     Self,
@@ -18,13 +19,14 @@ from typing import (
     overload,
 )
 
-from fennelq.errors import ConfigurationError, FennelqError, PayloadTooLarge, suggestion
+from fennelq.errors import ConfigurationError, FennelqError, InvalidArguments, PayloadTooLarge, suggestion
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
 from fennelq.model.options import UNSET, OptionArgs, Options, Seconds, epoch_ms, milliseconds, valid_name
 from fennelq.model.plan import Plan
 from fennelq.model.schedule import Schedule, When
 from fennelq.result import AsyncResult
+from fennelq.usage import check_arguments, check_options, rows
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -38,7 +40,6 @@ B = TypeVar("B")
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
 
-_PER_JOB = ("delay", "at", "key", "job_id")
 _NOT_OF_THE_JOB = {"queue", "retries", "retry", "timeout", "result_ttl", "failure_ttl", "headers"}
 """Options the worker knows by the task; a call with no others has nothing to say but its arguments."""
 
@@ -93,7 +94,11 @@ class Task(Generic[P, R]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Describe a call without sending it. Raises InvalidArguments when it does not fit."""
-        encoded = self.calls.encode(args, kwargs)
+        try:
+            encoded = self.calls.encode(args, kwargs)
+        except InvalidArguments:
+            self._refuse_options(kwargs)
+            raise
         if len(encoded) > self._most_bytes:
             raise PayloadTooLarge(f"the arguments of {self.name}", len(encoded), self._most_bytes)
         if self._plain:
@@ -134,7 +139,7 @@ class Task(Generic[P, R]):
         """As `jobs`, for columns that no type checker has seen."""
         job: Callable[..., Job[R]] = self.job
         described: list[Job[R]] = []
-        for place, args in enumerate(zip(*columns, strict=True)):
+        for place, args in enumerate(rows(self.name, list(columns))):
             try:
                 described.append(job(*args))
             except FennelqError as error:
@@ -142,8 +147,9 @@ class Task(Generic[P, R]):
                 raise
         return described
 
-    def options(self, **options: Unpack[OptionArgs]) -> Self:
+    def options(self, *nameless: Never, **options: Unpack[OptionArgs]) -> Self:
         """The same task with other options for the calls made through it."""
+        check_options(self.name, nameless)
         said = self._said.with_(options)
         self._refuse_thread_timeout(said)
         other = object.__new__(type(self))
@@ -197,6 +203,7 @@ class Task(Generic[P, R]):
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Job[R]:
         """A call of which no type checker knows whether it fits."""
+        check_arguments(self.name, args, kwargs)
         job: Callable[..., Job[R]] = self.job
         return job(*args, **(kwargs or {}))
 
@@ -219,6 +226,16 @@ class Task(Generic[P, R]):
             nonce=new_key() if given else "",
             max_deliveries=0 if merged.max_deliveries is UNSET else merged.max_deliveries,
         )
+
+    def _refuse_options(self, kwargs: Mapping[str, Any]) -> None:
+        """An option among the arguments is the likely mistake in a call that does not fit."""
+        for name in kwargs:
+            if name in OptionArgs.__annotations__ and not self.calls.takes(name):
+                raise InvalidArguments(
+                    self.name,
+                    f"{name}= is an option, not an argument: "
+                    f"write {self.name.rpartition(':')[2]}.options({name}=…).delay(…)",
+                ) from None
 
     def _refuse_thread_timeout(self, options: Options) -> None:
         if not self.is_async and options.timeout is not UNSET and options.timeout is not None:
@@ -254,22 +271,6 @@ def is_task(function: Callable[..., Any]) -> TypeGuard[AnyTask]:
     return isinstance(function, Task)
 
 
-def check_declared(name: str, function: Callable[..., Any], options: OptionArgs) -> None:
-    """Raises ConfigurationError for what cannot be a task, and for options that only one call can have."""
-    for option in _PER_JOB:
-        if option in options:
-            raise ConfigurationError(
-                f"{option}= belongs to a call: use {function.__name__}.options({option}=…).delay()"
-            )
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise ConfigurationError(f"{name} is a generator: a task returns its result")
-    module, _, function_name = name.partition(":")
-    if len(name) > 256 or not module or not function_name or any(c.isspace() for c in name):
-        raise ConfigurationError(
-            f"task name {name[:80]!r} is not valid: it reads module:function, at most 256 characters"
-        )
-
-
 def warn_of_name(task: str, known: Mapping[str, AnyTask], stacklevel: int = 3) -> None:
     """Warns the caller of the caller (`stacklevel` 3) when none of the registered tasks has this name."""
     if not known or task in known:
@@ -283,28 +284,6 @@ def warn_of_name(task: str, known: Mapping[str, AnyTask], stacklevel: int = 3) -
         "The job is sent all the same, and waits for a worker that has the task.",
         stacklevel=stacklevel,
     )
-
-
-def task_name(function: Callable[..., Any]) -> str:
-    """`module:function`; one of `__main__` is named after its file, so that a worker importing it agrees."""
-    module = function.__module__
-    if module == "__main__":
-        module = main_module()
-    return f"{module.removesuffix('.__main__')}:{function.__qualname__}"
-
-
-def main_module() -> str:
-    """The name by which the module that runs as `__main__` would be imported."""
-    import sys
-    from pathlib import Path
-
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name:
-        name: str = spec.name
-        return name
-    file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "__main__"
 
 
 def described_without_code(

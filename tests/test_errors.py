@@ -19,6 +19,7 @@ KNOWN: list[FennelqError] = [
     errors.InvalidArguments("shop:welcome", "is no number", "n"),
     errors.UnknownArgument("shop:welcome", "the task has no such parameter", "n"),
     errors.InvalidJobId("mail"),
+    errors.UsageError("app.enqueue takes a list of jobs"),
     errors.PayloadTooLarge("the arguments of shop:welcome", 2, 1),
     errors.DuplicateJob("mail:7", "shop:welcome"),
     errors.BrokerUnavailable("no answer within 5 s"),

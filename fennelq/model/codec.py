@@ -13,11 +13,12 @@ from types import GenericAlias
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json
 from typing_extensions import TypedDict
 
-from fennelq.errors import InvalidArguments, UnknownArgument
-from fennelq.model.hints import NOT_JSON, has_choice, hints_of, sendable
+from fennelq.errors import ConfigurationError, InvalidArguments, UnknownArgument
+from fennelq.model import misfit
+from fennelq.model.hints import NOT_JSON, SENDABLE, has_choice, hints_of, not_data, sendable, shown
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -26,6 +27,7 @@ NO_ARGUMENTS = b"[[],{}]"
 _RESULT = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
 _CALL: ConfigDict = {**_RESULT, "extra": "forbid"}
 _SHAPES_KEPT = 256
+_WIDEST = 300
 
 _Kind = inspect.Parameter
 _BY_PLACE = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
@@ -40,6 +42,8 @@ class Shape(NamedTuple):
 
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+Misfit = Callable[[str, Any, Any, ValidationError], str]
+"""Says, for a task, its annotation and a value, why the value does not fit."""
 
 
 class CallCodec:
@@ -54,6 +58,18 @@ class CallCodec:
         self._has_choices = any(map(has_choice, self._types.values()))
         self._adapters: dict[Shape, TypeAdapter[Call]] = {}
         self._likely = Shape(0, ())
+
+    def takes(self, name: str) -> bool:
+        """Whether the function has a parameter of this name."""
+        return name in self._types
+
+    def check_types(self) -> None:
+        """Raises ConfigurationError when no value of a parameter's type could be sent."""
+        for name, hint in self._types.items():
+            if (culprit := not_data(hint)) is not None:
+                raise ConfigurationError(
+                    f"{self._task}, parameter {name!r} is annotated {shown(culprit)}, which cannot be sent: {SENDABLE}"
+                )
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The call as JSON; raises InvalidArguments, which names the parameter, when it does not fit."""
@@ -124,7 +140,9 @@ class CallCodec:
                 (name for name, hint, value in self._named(shape, call) if not _is_writable(hint, value)),
                 None,
             )
-            raise InvalidArguments(self._task, f"cannot be encoded: {error}", culprit) from None
+            raise InvalidArguments(
+                self._task, f"cannot be encoded: {misfit.plainly(str(error))}", culprit
+            ) from None
         if self._has_choices:
             self._refuse_confusion(shape, call, read)
         return raw
@@ -161,7 +179,7 @@ class CallCodec:
         try:
             self._signature.bind(*range(shape.positional), **dict.fromkeys(shape.keywords))
         except TypeError as error:
-            raise InvalidArguments(self._task, f"{error}; it takes {self._signature}") from None
+            raise InvalidArguments(self._task, f"{error}; it takes {_as_written(self._signature)}") from None
         types = self._types_of(shape)
         positional, keywords = types[: shape.positional], types[shape.positional :]
         try:
@@ -169,9 +187,15 @@ class CallCodec:
             kwargs_type = cast("Any", TypedDict)(f"{self._task} keywords", dict(keywords))
             return _adapter_of(_tuple_of(hint for _, hint in positional), kwargs_type)
         except Exception as error:
-            culprit = next((name for name, hint in types if not _is_data(hint)), None)
-            reason = str(error).partition("\n")[0]
-            raise InvalidArguments(self._task, f"its type is not one of data: {reason}", culprit) from None
+            raise self._no_data(types, error) from None
+
+    def _no_data(self, types: list[tuple[str, Any]], error: Exception) -> InvalidArguments:
+        for name, hint in types:
+            if (culprit := not_data(hint)) is not None:
+                reason = f"its type is not one of data: {shown(culprit)} cannot be sent: {SENDABLE}"
+                return InvalidArguments(self._task, reason, name)
+        culprit = next((name for name, hint in types if not _is_data(hint)), None)
+        return InvalidArguments(self._task, f"its type cannot be used: {misfit.plainly(str(error))}", culprit)
 
     def _types_of(self, shape: Shape) -> list[tuple[str, Any]]:
         """What each argument is called and must be."""
@@ -212,17 +236,24 @@ class CallCodec:
 class ResultCodec(Generic[R_co]):
     """Writes and reads what a task returns."""
 
-    def __init__(self, annotation: Any = JsonValue) -> None:
+    def __init__(self, annotation: Any = JsonValue, task: str = "the task") -> None:
         self.is_none = annotation in (None, type(None))
         """True when the task is annotated `-> None`: it has no result to keep."""
-        self._annotation = annotation
+        self._annotation, self._task = annotation, task
         self._cached: TypeAdapter[tuple[R_co]] | None = None
 
     @classmethod
     def of(cls, task: str, function: Callable[..., Any]) -> ResultCodec[Any]:
         """The codec of a function's return annotation; unannotated means any JSON value."""
         annotation = hints_of(task, function).get("return", Any)
-        return cls(JsonValue if annotation is Any else annotation)
+        return cls(JsonValue if annotation is Any else annotation, task)
+
+    def check_type(self) -> None:
+        """Raises ConfigurationError when no value of the annotated type could be sent."""
+        if (culprit := not_data(self._annotation)) is not None:
+            raise ConfigurationError(
+                f"{self._task}: its result is annotated {shown(culprit)}, which cannot be sent: {SENDABLE}"
+            )
 
     @property
     def _adapter(self) -> TypeAdapter[tuple[R_co]]:
@@ -232,14 +263,19 @@ class ResultCodec(Generic[R_co]):
         return self._cached
 
     def encode(self, value: Any) -> bytes:
-        """The value as JSON; raises ValueError when it is not as annotated, or cannot be written."""
+        """The value as JSON; raises ValueError, with a sentence for the user, when it is not as annotated or cannot be
+        written."""
         if value is None and self.is_none:
             return b""
         try:
-            raw = _dumped(self._adapter, self._adapter.validate_python((value,)))
-            self._adapter.validate_json(raw)
+            adapter = self._adapter
+            raw = _dumped(adapter, adapter.validate_python((value,)))
         except Exception as error:
-            raise ValueError(f"the result cannot be encoded as {self._annotation}: {error}") from None
+            raise self._misfit(misfit.not_as_annotated, value, error) from _cause(error)
+        try:
+            adapter.validate_json(raw)
+        except Exception as error:
+            raise self._misfit(misfit.not_readable, value, error) from _cause(error)
         return raw[1:-1]
 
     def decode(self, raw: bytes) -> R_co:
@@ -248,8 +284,40 @@ class ResultCodec(Generic[R_co]):
             return cast("R_co", None)
         return self._adapter.validate_json(b"[%b]" % raw)[0]
 
+    def _misfit(self, sentence: Misfit, value: Any, error: Exception) -> ValueError:
+        if isinstance(error, ValidationError):
+            return ValueError(sentence(self._task, self._annotation, value, error))
+        if isinstance(error, PydanticSerializationError):
+            return ValueError(misfit.not_sendable(self._task, value, error))
+        return ValueError(misfit.broken_check(self._task, self._annotation, value, error))
+
 
 ANY_RESULT: ResultCodec[Any] = ResultCodec(JsonValue)
+
+
+class _Written(str):
+    """An annotation that is shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _as_written(signature: inspect.Signature) -> str:
+    """The parameters, as the user wrote them: annotations that are strings (as all are after `from __future__ import
+    annotations`) without their quotes."""
+    parameters = [
+        one.replace(annotation=_Written(one.annotation)) if isinstance(one.annotation, str) else one
+        for one in signature.parameters.values()
+    ]
+    text = str(inspect.Signature(parameters))
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
+
+
+def _cause(error: Exception) -> Exception | None:
+    """The error, when it was raised by the user's code; what pydantic says is in the sentence already."""
+    return None if misfit.is_of_pydantic(error) else error
 
 
 def _shape_of(task: str, raw: bytes) -> Shape:

@@ -5,16 +5,32 @@ Where there is no type, or `Any`, only JSON values are taken: anything else woul
 
 from __future__ import annotations
 
+import collections.abc
+import inspect
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
 from types import UnionType
-from typing import Annotated, Any, Final, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import GetCoreSchemaHandler
+import typing_extensions
+from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema, from_json, to_json
 
 from fennelq.errors import ConfigurationError
+
+SENDABLE: Final = "JSON values, dataclasses, pydantic models, enums, bytes, dates, UUIDs and Decimals can be"
+_WIDEST: Final = 200
+_PLAIN: Final = frozenset(
+    {int, str, float, bool, bytes, list, dict, tuple, set, frozenset, object, type(None), UnionType}
+) | {collections.abc.Sequence, collections.abc.Mapping}
+_OF_CODE: Final[tuple[Any, ...]] = (get_origin(Callable[[], None]), cast("Any", typing.Callable), type)
+"""Types that pydantic checks, although it cannot write their values."""
+_OF_DATA: Final = {"datetime", "decimal", "ipaddress", "pathlib", "uuid"}
+"""Modules whose types are data."""
 
 NOT_JSON: Final = "not_json"
 """The type of the error that a value which is not JSON ends in."""
@@ -47,8 +63,9 @@ def hints_of(task: str, function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise ConfigurationError(
-            f"{task}: an annotation cannot be resolved ({error}): its names must be the module's at run time, "
-            "not imported under TYPE_CHECKING only, nor defined inside a function"
+            f"{task}: an annotation cannot be resolved ({error}): its names must be known when the task is declared. "
+            "Import them at run time, not only under TYPE_CHECKING, and define them above the task, "
+            "at the top level of the module"
         ) from None
 
 
@@ -62,6 +79,61 @@ def sendable(hint: Any) -> Any:
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return cast("Any", origin)[tuple(map(sendable, inside))]
     return hint
+
+
+def not_data(hint: Any) -> Any | None:
+    """The part of a type whose values cannot be sent, such as a class that only Python knows; None when there is none.
+
+    Only parts that are not obviously data are compiled: an app with many tasks is to be imported fast. A model whose
+    own annotations cannot be resolved yet is data.
+    """
+    if type(hint) is type and hint in _PLAIN:
+        return None
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return None if not_data(inside[0]) is None or _compiles(hint) else inside[0]
+    if origin in _OF_CODE or hint in _OF_CODE:
+        return hint
+    if origin is Literal or isinstance(hint, TypeVar):
+        return None
+    if hasattr(origin, "__get_pydantic_core_schema__"):
+        return None if _compiles(hint) else hint  # what its parameters mean, the type knows
+    for part in inside:
+        if part is not Ellipsis and (found := not_data(part)) is not None:
+            return found
+    return None if _is_data_at_a_glance(origin or hint) or _compiles(hint) else hint
+
+
+def _is_data_at_a_glance(kind: Any) -> bool:
+    if not inspect.isclass(kind):
+        return kind in (Any, None, Union, JsonValue)
+    return (
+        kind in _PLAIN
+        or kind.__module__ in _OF_DATA
+        or issubclass(kind, Enum)
+        or hasattr(kind, "__get_pydantic_core_schema__")
+        or is_dataclass(kind)
+        or typing_extensions.is_typeddict(kind)
+    )
+
+
+def _compiles(hint: Any) -> bool:
+    try:
+        TypeAdapter(hint)
+    except PydanticSchemaGenerationError:
+        return False
+    except Exception:
+        return True  # it is not known yet: a name may be defined later
+    return True
+
+
+def shown(annotation: Any) -> str:
+    """A type, as the user wrote it; never more than a line of it."""
+    if annotation in (None, type(None)):
+        return "None"
+    format_annotation: Callable[[Any], str] = inspect.formatannotation
+    text = format_annotation(annotation)
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
 
 
 def has_choice(hint: Any) -> bool:

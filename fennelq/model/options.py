@@ -14,7 +14,7 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict as PydanticTypedDict
 
-from fennelq.errors import ConfigurationError, suggestion
+from fennelq.errors import ConfigurationError, a_kind_of, suggestion
 from fennelq.model.job import Priority
 from fennelq.model.retry import RetryPolicy
 
@@ -174,9 +174,20 @@ def epoch_ms(moment: datetime) -> int:
 
 def valid_name(kind: str, name: str) -> str:
     """`name`, when it may be part of a Redis key; raises ConfigurationError with the rule otherwise."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"{kind} {str(name)[:140]!r} is not valid: use 1-128 of A-Z a-z 0-9 _ . -")
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"{kind} must be a string, not {a_kind_of(name)}")
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"{kind} {name[:140]!r} is not valid: use 1-128 of A-Z a-z 0-9 _ . -")
     return name
+
+
+def _check_job_id(name: str, value: Any) -> None:
+    if isinstance(value, str) and ":" in value:
+        raise ConfigurationError(
+            f"{name} {value[:140]!r} is not valid: it is the part of an id after the colon, "
+            "and queue= is the part before it"
+        )
+    valid_name(name, value)
 
 
 def _check_priority(name: str, value: Any) -> None:
@@ -185,17 +196,23 @@ def _check_priority(name: str, value: Any) -> None:
 
 
 def _check_key(_: str, value: Any) -> None:
-    if not isinstance(value, str) or not KEY.fullmatch(value):
+    if not isinstance(value, str):
+        raise ConfigurationError(f"idempotency key must be a string, not {a_kind_of(value)}")
+    if not KEY.fullmatch(value):
         raise ConfigurationError(
-            f"idempotency key {str(value)[:140]!r} is not valid: a text of 1-256 characters, no space, no braces"
+            f"idempotency key {value[:140]!r} is not valid: use 1-256 characters, no space and no braces"
         )
 
 
 def _check_headers(name: str, value: Any) -> None:
     headers = cast("Mapping[Any, Any]", value)
     texts: list[Any] = [*headers.keys(), *headers.values()] if isinstance(value, Mapping) else [None]
-    if len(texts) > 2 * _MOST_HEADERS or not all(isinstance(text, str) for text in texts):
-        raise ConfigurationError(f"{name} are at most {_MOST_HEADERS} texts by name")
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigurationError(
+            f'{name} must be a dict of strings, like {{"tenant": "acme"}}, not {value!r:.100}'
+        )
+    if len(headers) > _MOST_HEADERS:
+        raise ConfigurationError(f"{name} are at most {_MOST_HEADERS}, not {len(headers)}")
     try:
         size = len("".join(texts).encode())
     except UnicodeEncodeError as error:
@@ -240,12 +257,19 @@ def _check_count(name: str, value: Any, least: int = 1) -> None:
 
 def _check_policy(name: str, value: Any) -> None:
     if not isinstance(value, RetryPolicy):
-        raise ConfigurationError(f"{name} must be a RetryPolicy, not {value!r}: a number of runs is retries=")
+        raise ConfigurationError(
+            f"{name} must be a RetryPolicy, like RetryPolicy.fixed(5, delay=10), not {_named(value)}: "
+            "a number of runs is retries="
+        )
+
+
+def _named(value: Any) -> str:
+    return str(getattr(value, "__qualname__", None) or f"{value!r:.100}")
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "queue": valid_name,
-    "job_id": valid_name,
+    "job_id": _check_job_id,
     "priority": _check_priority,
     "key": _check_key,
     "headers": _check_headers,

@@ -36,9 +36,18 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if not isinstance(self.retries, int) or self.retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"retries must be a whole number, 0 or more, not {self.retries!r}")
-        if not all(0 <= number < math.inf for number in self.numbers):
+        if not all(map(_is_number, self.numbers)):
             raise ConfigurationError(
-                f"a retry policy's numbers must be 0 or more, and finite: {self.numbers}"
+                f"a retry policy's numbers are seconds, 0 or more and finite: not {self.numbers}"
+            )
+        if not all(map(_is_error, (*self.on, *self.give_up_on))):
+            raise ConfigurationError(
+                "only_on and giving_up_on take classes of exceptions, one by one, like only_on(OSError, ValueError): "
+                f"not {(*self.on, *self.give_up_on)}"
+            )
+        if self.curve is not None and not callable(self.curve):
+            raise ConfigurationError(
+                f"RetryPolicy.calling takes a function of the try's number, not {self.curve!r}"
             )
         count = _NUMBERS.get(self.kind)
         if self.kind != "explicit" and (count != len(self.numbers) or (self.curve is None) == (count == 0)):
@@ -75,6 +84,10 @@ class RetryPolicy:
     @classmethod
     def explicit(cls, delays: Sequence[float], *, jitter: bool = False) -> RetryPolicy:
         """One retry after each of these delays, in order."""
+        if not isinstance(delays, Sequence) or isinstance(delays, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"RetryPolicy.explicit takes a list of seconds, like [1, 10, 60], not {delays!r}"
+            )
         return cls(len(delays), "explicit", tuple(delays), jitter)
 
     @classmethod
@@ -132,6 +145,14 @@ class RetryPolicy:
             return replace(self, retries=value)
         retries, kind, numbers, jitter = value
         return RetryPolicy(retries, kind, tuple(numbers), jitter)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def _exponential(base: float, factor: float, cap: float, doublings: int) -> float:

@@ -29,6 +29,7 @@ Overlap = Literal["allow", "skip", "queue"]
 _MOST_TICKS = 1000
 _SHORTEST_MS = 10
 _YEARS_BETWEEN = 50
+_ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _RANDOM = re.compile(r"(^|[\s,])r($|[\s,/(])", re.IGNORECASE)
 
 
@@ -245,7 +246,7 @@ def _check_times(schedule: Schedule) -> None:
     try:
         _zone(schedule.tz)
     except (KeyError, ValueError, OSError, TypeError):
-        raise ConfigurationError(f"schedule {schedule.name}: {_no_zone(str(schedule.tz))}") from None
+        raise ConfigurationError(f"schedule {schedule.name}: {_no_zone(schedule.tz)}") from None
     if schedule.cron is not None and (reason := _unreadable(schedule.cron)):
         raise ConfigurationError(
             f"schedule {schedule.name}: cron expression {schedule.cron!r} cannot be read: {reason}"
@@ -260,6 +261,8 @@ def _unreadable(expression: str) -> str:
     """Why this is no cron expression; empty when it is one."""
     if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return "it is no text"
+    if expression.startswith("@") and expression.lower() not in _ALIASES:
+        return f"there is no such alias{suggestion(expression, _ALIASES)}"
     if not expression.startswith("@") and len(expression.split()) not in (5, 6):
         return "it has five fields (minute hour day month weekday), or six with the seconds last"
     if _RANDOM.search(expression):
@@ -271,7 +274,9 @@ def _unreadable(expression: str) -> str:
     return ""
 
 
-def _no_zone(name: str) -> str:
+def _no_zone(name: object) -> str:
+    if not isinstance(name, str):
+        return f'tz= is the name of a zone, like tz="Europe/Paris", not {name!r:.100}'
     known = available_timezones()
     if not known:
         return f"time zone {name!r} cannot be looked up: install the tzdata package"

@@ -12,13 +12,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from inspect import isroutine
 from pathlib import Path
-from traceback import extract_tb
+from traceback import extract_tb, format_list
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from fennelq.app import App
-from fennelq.errors import ConfigurationError, suggestion
+from fennelq.errors import ConfigurationError, a_kind_of, suggestion
 
 VARIABLE: Final = "FENNELQ_APP"
 USUAL_FILES: Final = ("app.py", "tasks.py", "main.py")
@@ -105,15 +106,37 @@ def _load(path: str, folder: Path, how: str) -> tuple[App, str]:
         attribute = _only_attribute(module)
     app = getattr(module, attribute, None)
     if app is None:
-        raise ConfigurationError(f"{module_name} has no {attribute!r}{suggestion(attribute, _apps(module))}")
-    if not isinstance(app, App):
+        shadow = _shadowed(module, folder)
         raise ConfigurationError(
-            f"{module_name}:{attribute} is no fennelq App but of type {type(app).__name__}"
-            f"{suggestion(attribute, _apps(module))}"
+            shadow or f"{module_name} has no {attribute!r}{suggestion(attribute, _apps(module))}"
         )
+    if not isinstance(app, App):
+        raise ConfigurationError(_shadowed(module, folder) or _not_an_app(module, attribute, app))
     # Services may import their App from a module that they share: each is started by a module of its own.
     app.service = f"{module_name}:{app.name}"
     return app, f"{module_name}:{attribute}"
+
+
+def _not_an_app(module: ModuleType, attribute: str, given: object) -> str:
+    known = suggestion(attribute, _apps(module))
+    if isroutine(given):
+        return (
+            f"{module.__name__}:{attribute} is a function, not a fennelq App: call it in the module, "
+            f"like app = {attribute}(), and name {module.__name__}:app{known}"
+        )
+    return f"{module.__name__}:{attribute} is {a_kind_of(given)}, not a fennelq App{known}"
+
+
+def _shadowed(module: ModuleType, folder: Path) -> str:
+    """Why another module than the one in `folder` was imported, when it was; empty when not."""
+    here = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
+    there = getattr(module, "__file__", None)
+    if not here.is_file() or (there is not None and Path(there).resolve() == here.resolve()):
+        return ""
+    return (
+        f"{module.__name__} is another module, {there or 'built into Python'}, which was imported instead of {here}: "
+        "give the file another name"
+    )
 
 
 def _parts(path: str, how: str) -> tuple[str, str]:
@@ -128,10 +151,10 @@ def _parts(path: str, how: str) -> tuple[str, str]:
 
 
 def _as_module(path: str) -> str:
-    """What somebody meant who typed `shop/tasks.py` or `shop/tasks.py:app`."""
+    """What a path of a file means, like `shop/tasks.py`, `shop/tasks.py:app` or `shop/tasks:app`."""
     file, colon, attribute = path.partition(":")
-    meant = file.removeprefix("./").removesuffix(".py").replace("/", ".") + colon + attribute
-    return meant if file.endswith(".py") and _PATH.fullmatch(meant) else ""
+    meant = file.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".") + colon + attribute
+    return meant if (file.endswith(".py") or "/" in file) and _PATH.fullmatch(meant) else ""
 
 
 def _only_attribute(module: ModuleType) -> str:
@@ -155,8 +178,9 @@ def _imported(name: str, folder: Path) -> ModuleType:
     _look_first_in(folder)
     try:
         return importlib.import_module(name)
-    except ConfigurationError:
-        raise
+    except ConfigurationError as error:
+        place = _line_at_fault(error)
+        raise ConfigurationError(f"{error} ({place})" if place else str(error)) from None
     except (Exception, SystemExit) as error:
         raise ConfigurationError(_import_problem(name, folder, error)) from error
 
@@ -174,9 +198,21 @@ def _import_problem(name: str, folder: Path, error: BaseException) -> str:
         return f"{name} cannot be imported: {error.filename}, line {error.lineno}: {error.msg}"
     place = _line_at_fault(error)
     if not place and isinstance(error, ModuleNotFoundError):
+        parent, _, attribute = name.rpartition(".")
+        if "is not a package" in str(error) and error.name == name:
+            return (
+                f"{parent} is a module and {attribute!r} is in it: write {parent}:{attribute}, with a colon"
+            )
         return f"{error}, neither in {folder} nor among the installed ones; --app-dir names another folder"
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"{name} cannot be imported: {place + ': ' if place else ''}{what}"
+    return f"{name} cannot be imported: {place + ': ' if place else ''}{what}{_way_there(error)}"
+
+
+def _way_there(error: BaseException) -> str:
+    """The user's frames from the first on, when there are several: the last alone does not say how it was reached."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
+    own = [frame for frame in frames if not _is_library(frame.filename)]
+    return "\n" + "".join(format_list(own)).rstrip() if len(own) > 1 else ""
 
 
 def _line_at_fault(error: BaseException) -> str:

@@ -98,6 +98,9 @@ class Runner:
                 raise PayloadTooLarge(f"the result of {delivery.task}", len(encoded), self._most_bytes)
         except BaseException as error:  # encoding runs the user's code as well
             failure = failure_of(error, "bad_result")
+            if isinstance(error, ValueError | PayloadTooLarge) and error.__cause__ is None:
+                # The sentence says it all: the only code on the way here is ours.
+                failure = failure._replace(traceback="")
             return outcome.died(failure, delivery.tries + 1, bound.plan.failure_ttl_ms)
         return outcome.succeeded(encoded, bound.plan.result_ttl_ms)
 

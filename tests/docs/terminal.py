@@ -199,8 +199,10 @@ class Terminal:
         return worker.text if worker else "nothing: there is none"
 
     def _environment(self) -> dict[str, str]:
+        # A reader's terminal is not a test: there the server of the project is used without asking for it.
+        outside = dict.fromkeys(("PYTEST_CURRENT_TEST", "PYTEST_VERSION"), "")
         ours = {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-        return ours | self._extra
+        return outside | ours | self._extra
 
 
 class Prompt:

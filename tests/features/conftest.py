@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fennelq import App
+from tests.kit.apps import LocalApp
 
 MakeApp = Callable[..., App]
 
@@ -23,7 +24,7 @@ async def make_app(redis_url: str) -> AsyncIterator[MakeApp]:
 
     def make(name: str = "shop", **settings: Any) -> App:
         said: dict[str, Any] = {"redis_url": redis_url, **IMPATIENT, **settings}
-        app = App(name, **said)
+        app = LocalApp(name, **said)
         made.append(app)
         return app
 

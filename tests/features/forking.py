@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from fennelq import App, Task
+from fennelq import Task
+from tests.kit.apps import LocalApp
 
 CHILDREN = 3
 
 
 def main(url: str) -> None:
-    app = App("shop", redis_url=url)
+    app = LocalApp("shop", redis_url=url)
 
     @app.task(name="shop:double")
     async def double(n: int) -> int:

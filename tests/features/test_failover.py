@@ -14,6 +14,7 @@ import pytest
 
 from fennelq import App, gather
 from tests.features.conftest import IMPATIENT
+from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Kind, Server
 from tests.kit.waiting import aeventually, eventually
@@ -63,7 +64,7 @@ async def test_workers_senders_and_waiters_move_to_the_new_primary(
 ) -> None:
     for module in ("waiting", "sync"):
         monkeypatch.setattr(f"fennelq.{module}.RECHECK", 0.5)
-    app = App("shop", redis_url=address.proxy.url, enqueue_timeout=20, lease=4, **IMPATIENT)
+    app = LocalApp("shop", redis_url=address.proxy.url, enqueue_timeout=20, lease=4, **IMPATIENT)
     gate = asyncio.Event()
 
     @app.task(name="shop:double", retries=0)

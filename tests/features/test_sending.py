@@ -28,6 +28,7 @@ from fennelq import (
 from fennelq.broker.batch import Batcher
 from fennelq.broker.verbs import inspect
 from tests.features.conftest import MakeApp
+from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -74,7 +75,7 @@ async def test_a_bulk_call_takes_a_script_call_per_hundred_jobs(app: App, server
 
 
 async def test_calls_that_come_while_a_send_is_under_way_wait_for_no_timer(app: App, proxy: Proxy) -> None:
-    slow_app = App("shop", redis_url=proxy.url)
+    slow_app = LocalApp("shop", redis_url=proxy.url)
     note = counting(slow_app, Counter())
     await note.delay(0)
     proxy.latency(20)

@@ -54,6 +54,7 @@ from fennelq import waiting as waiting_module
 from fennelq.broker.keys import queue_keys
 from tests.features.conftest import IMPATIENT
 from tests.features.forking import CHILDREN
+from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
@@ -67,7 +68,7 @@ class Shop:
     """A task that doubles a number as soon as it is let through."""
 
     def __init__(self, url: str, **settings: Any) -> None:
-        self.app = App("shop", redis_url=url, **IMPATIENT, **settings)
+        self.app = LocalApp("shop", redis_url=url, **IMPATIENT, **settings)
         self.open = threading.Event()
         self.open.set()
         self.runs = Counter[int]()

@@ -32,6 +32,7 @@ from fennelq.broker.verbs import lifecycle
 from fennelq.sync import BlockingResult
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
+from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -498,7 +499,7 @@ def test_a_process_that_polls_registers_once_however_many_loops_it_runs(
             await app.result(job_id).get(timeout=0.02)
 
     async def send() -> str:
-        async with App("shop", redis_url=redis_url) as app:
+        async with LocalApp("shop", redis_url=redis_url) as app:
             return (await Gate(app).task.delay(7)).id
 
     async def look(app: App, job_id: str) -> list[str]:
@@ -507,7 +508,7 @@ def test_a_process_that_polls_registers_once_however_many_loops_it_runs(
     job_id = asyncio.run(send())
 
     async def once(work: Callable[[App, str], Coroutine[Any, Any, T]]) -> T:
-        async with App("shop", redis_url=redis_url) as app:
+        async with LocalApp("shop", redis_url=redis_url) as app:
             return await work(app, job_id)
 
     for _ in range(10):

@@ -3,28 +3,51 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import ipaddress
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NewType, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    Protocol,
+    TypeVar,
+    cast,
+)
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    computed_field,
+    field_validator,
+)
 from typing_extensions import TypedDict
 
-from fennelq import App
 from fennelq.errors import ConfigurationError, InvalidArguments, UnknownArgument
 from fennelq.model.codec import ANY_RESULT, NO_ARGUMENTS, CallCodec, ResultCodec
+from fennelq.model.hints import SENDABLE
+from fennelq.model.outcome import Retry
+from tests.kit.apps import LocalApp
 
 if TYPE_CHECKING:
+    from decimal import Decimal as Later
     from decimal import Decimal as OnlyForCheckers
 
 QUICK = settings(deadline=None, max_examples=25)
@@ -699,25 +722,168 @@ def test_a_task_annotated_with_none_has_no_result() -> None:
     assert returns.is_none
     assert returns.encode(None) == b""
     assert returns.decode(b"") is None
-    with pytest.raises(ValueError, match="cannot be encoded"):
+    with pytest.raises(ValueError, match=r"^shop:welcome returned int, its annotation says None$"):
         returns.encode(1)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "value"),
-    [
-        (int, "many"),
-        (Order, 5),
-        (None, datetime.now(UTC)),
-        (None, Unsendable()),
-        (Reading, Reading(celsius=math.nan)),
-        (OnlyReadAsX, OnlyReadAsX.model_validate({"x": 1})),
-        (Unsendable, Unsendable()),
-    ],
+HERE = __name__
+ONLY_JSON = (
+    "which cannot be sent: without a return annotation only JSON values can be: annotate what it returns"
 )
-def test_a_result_that_would_not_come_back_is_a_value_error(annotation: Any, value: Any) -> None:
-    with pytest.raises(ValueError, match="the result cannot be encoded"):
+INTEGER = "Input should be a valid integer"
+MISFITS: list[tuple[Any, Any, str]] = [
+    # Another type than annotated, and where in the value
+    (str, 5, "returned int, its annotation says str"),
+    (int, "many", "returned str, its annotation says int"),
+    (type(None), 5, "returned int, its annotation says None"),
+    (int | None, [], "returned list, its annotation says int | None"),
+    (int | str, [], "returned list, its annotation says int | str"),
+    (Order, 5, f"returned int, its annotation says {HERE}.Order"),
+    (Order, {"price": 1}, f"returned dict without 'id', its annotation says {HERE}.Order"),
+    (
+        list[int],
+        [1, "x"],
+        f"returned str in [1], its annotation says list[int]: {INTEGER}, unable to parse string as an integer",
+    ),
+    (
+        dict[str, list[Order]],
+        {"a": [{"id": []}]},
+        f"returned list in ['a'][0]['id'], its annotation says dict[str, list[{HERE}.Order]]: {INTEGER}",
+    ),
+    (list[int | str], [1, []], f"returned list in [1], its annotation says list[int | str]: {INTEGER}"),
+    (Literal["a"], "b", "returned str, its annotation says Literal['a']: Input should be 'a'"),
+    # Without an annotation
+    (None, datetime.now(UTC), f"returned a datetime object, {ONLY_JSON}, like -> datetime"),
+    (None, {"a": [1, {2}]}, f"returned a set object in ['a'][1], {ONLY_JSON}"),
+    (None, {1: "a"}, f"returned int as a key of a dict, {ONLY_JSON}, like -> dict[int, …]"),
+    (None, Unsendable(), f"returned an Unsendable object, {ONLY_JSON}, like -> Unsendable"),
+    # What is never a result
+    (None, Retry(), "returned Retry instead of raising it: write raise Retry(…)"),
+    (str, Retry, "returned Retry instead of raising it: write raise Retry(…)"),
+    (list[Any], [ValueError("x")], "returned ValueError instead of raising it: write raise ValueError(…)"),
+    (
+        int,
+        iter([1]),
+        "returned a list_iterator object, which cannot be sent: return a list of what it yields",
+    ),
+    # What cannot be written, or read back
+    (
+        dict[str, Any],
+        {"conn": Unsendable()},
+        f"returned an Unsendable object in ['conn'], which cannot be sent: {SENDABLE}",
+    ),
+    (object, Unsendable(), f"returned an Unsendable object, which cannot be sent: {SENDABLE}"),
+    (
+        Order,
+        Order.model_construct(id=cast("Any", "x")),
+        "returned Order, which cannot be written as JSON: a field of it holds something other than its annotation says",
+    ),
+    (
+        Reading,
+        Reading(celsius=math.nan),
+        f"returned Reading, whose JSON cannot be read back as {HERE}.Reading in ['celsius']: "
+        "Input should be a valid number",
+    ),
+    (
+        OnlyReadAsX,
+        OnlyReadAsX.model_validate({"x": 1}),
+        f"returned OnlyReadAsX, whose JSON cannot be read back as {HERE}.OnlyReadAsX: there is no 'x' in it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "sentence"), MISFITS, ids=range(len(MISFITS)))
+def test_a_result_that_would_not_come_back_is_a_value_error_that_says_what_and_where(
+    annotation: Any, value: Any, sentence: str
+) -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the whole text is compared below
         returns_of(annotation).encode(value)
+    assert str(refused.value) == f"{TASK} {sentence}"
+    assert refused.value.__cause__ is None
+
+
+async def test_a_coroutine_that_was_returned_is_named_and_closed() -> None:
+    async def fetch() -> int:
+        return 1
+
+    forgotten = fetch()
+    with pytest.raises(
+        ValueError, match=r"returned a coroutine: write `return await .*fetch\(…\)`, in an async def task$"
+    ):
+        returns_of(int).encode(forgotten)
+    assert inspect.getcoroutinestate(forgotten) == inspect.CORO_CLOSED
+
+
+def test_what_a_validator_of_the_user_raises_is_the_cause_of_the_refusal() -> None:
+    def broken(value: Any) -> Any:
+        raise KeyError("no such rate")
+
+    with pytest.raises(
+        ValueError,
+        match=r"^shop:welcome returned int, which cannot be checked or written: KeyError: 'no such rate'$",
+    ) as refused:
+        returns_of(Annotated[int, AfterValidator(broken)]).encode(1)
+    assert isinstance(refused.value.__cause__, KeyError)
+
+
+def test_the_sentence_about_a_result_is_bounded_whatever_the_value_is() -> None:
+    class Long:
+        pass
+
+    Long.__name__ = "L" * 10_000
+    values: list[Any] = [Long(), {"k" * 10_000: Long()}, [[Long()]] * 100]
+    for annotation in (None, int, dict[str, Any], Literal["a" * 10_000]):
+        for value in values:
+            with pytest.raises(ValueError) as refused:  # noqa: PT011 - its length counts
+                returns_of(annotation).encode(value)
+            assert len(str(refused.value)) < 1000
+
+
+class Interface(Protocol):
+    def speak(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("annotation", "culprit"),
+    [
+        (Unsendable, Unsendable),
+        (list[Unsendable], Unsendable),
+        (dict[str, Unsendable | None], Unsendable),
+        (Interface, Interface),
+        (Exception, Exception),
+        (Callable[[int], int], Callable[[int], int]),
+        (Awaitable[int], Awaitable[int]),
+        (type[Unsendable], type[Unsendable]),
+    ],
+    ids=str,
+)
+def test_a_type_whose_values_cannot_be_sent_is_refused_before_any_call(annotation: Any, culprit: Any) -> None:
+    shown = inspect.formatannotation(culprit)
+    with pytest.raises(ConfigurationError) as refused:
+        codec_of(annotation).check_types()
+    assert (
+        str(refused.value) == f"{TASK}, parameter 'p' is annotated {shown}, which cannot be sent: {SENDABLE}"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        returns_of(annotation).check_type()
+    assert str(refused.value) == f"{TASK}: its result is annotated {shown}, which cannot be sent: {SENDABLE}"
+
+
+@pytest.mark.parametrize(
+    "annotation", [pytest.param(pair[0], id=str(pair[0] or "untyped")) for pair in TYPES]
+)
+def test_a_type_of_data_is_never_refused(annotation: Any) -> None:
+    codec_of(annotation).check_types()
+    returns_of(annotation).check_type()
+
+
+def test_a_type_that_is_not_complete_yet_is_not_refused() -> None:
+    class Early(BaseModel):
+        later: Later
+
+    codec_of(list[Early]).check_types()
+    returns_of(Early).check_type()
+    codec_of(Annotated[Unsendable, PlainValidator(lambda _: Unsendable())]).check_types()
 
 
 @given(raw=st.binary(max_size=40) | json_values.map(_json))
@@ -733,7 +899,7 @@ def test_a_result_that_cannot_be_read_is_a_value_error(raw: bytes) -> None:
 
 
 async def test_a_call_is_refused_at_delay_before_anything_is_sent() -> None:
-    app = App("shop", redis_url="redis://127.0.0.1:1", enqueue_timeout=0.001)
+    app = LocalApp("shop", redis_url="redis://127.0.0.1:1", enqueue_timeout=0.001)
 
     async def note(when: Any, order: Order) -> None: ...
 
@@ -747,7 +913,7 @@ async def test_a_call_is_refused_at_delay_before_anything_is_sent() -> None:
 
 
 def test_a_name_that_is_known_to_type_checkers_only_is_refused_when_the_task_is_declared() -> None:
-    app = App("shop")
+    app = LocalApp("shop")
 
     def note(price: OnlyForCheckers) -> None: ...
 

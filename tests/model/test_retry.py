@@ -160,6 +160,12 @@ def test_a_policy_is_rebound_and_never_changed() -> None:
         lambda: RetryPolicy.linear(step=math.nan),
         lambda: RetryPolicy.fixed(delay=-0.1),
         lambda: RetryPolicy.explicit([1, -1]),
+        lambda: RetryPolicy.fixed(delay="10"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: RetryPolicy.explicit(5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: RetryPolicy.explicit(["a"]),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+        lambda: RetryPolicy.calling(5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: RetryPolicy().only_on("ValueError"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: RetryPolicy().giving_up_on([OSError]),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         lambda: RetryPolicy(3, "quadratic", (1.0,)),
         lambda: RetryPolicy(3, "exponential", (1.0,)),
         lambda: RetryPolicy(3, "fixed", ()),
@@ -168,7 +174,10 @@ def test_a_policy_is_rebound_and_never_changed() -> None:
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(build: Callable[[], RetryPolicy]) -> None:
-    with pytest.raises(ConfigurationError, match=r"retries must be|numbers must be|is built by"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"retries must be|numbers are seconds|only_on and giving_up_on take|takes a|is built by",
+    ):
         build()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fennelq import App, current_job
+from tests.kit.apps import LocalApp
 from tests.kit.ledger import LEDGER_VARIABLE, Ledger
 
 NAME = "shop"
@@ -132,7 +133,7 @@ def current_app() -> App:
 
 def app_of(**settings: Any) -> App:
     """The app with settings of its own."""
-    app = App(NAME, **settings)
+    app = LocalApp(NAME, **settings)
     for function in FUNCTIONS:
         app.task(retries=0)(function)
     _apps.append(app)

@@ -212,6 +212,49 @@ def test_hostile_names_import_nothing(
 def test_a_file_name_is_answered_with_the_module_s(here: Folder) -> None:
     assert "did you mean shop.tasks:app?" in refusal("shop/tasks.py:app")
     assert "did you mean tasks?" in refusal("./tasks.py")
+    assert "did you mean shop.tasks:app?" in refusal("shop/tasks:app")
+    assert "did you mean shop.tasks?" in refusal("shop/tasks")
+
+
+def test_a_dot_before_the_app_is_answered_with_the_colon_that_belongs_there(here: Folder) -> None:
+    here.write("tasks.py", AN_APP)
+    assert refusal("tasks.app") == "tasks is a module and 'app' is in it: write tasks:app, with a colon"
+
+
+def test_a_function_that_makes_the_app_is_answered_with_what_to_write(here: Folder) -> None:
+    here.write("shop.py", "from fennelq import App\ndef create_app(): return App('shop')\n")
+    assert refusal("shop:create_app") == (
+        "shop:create_app is a function, not a fennelq App: call it in the module, like app = create_app(), "
+        "and name shop:app"
+    )
+
+
+def test_a_task_is_not_an_app(here: Folder) -> None:
+    here.write("shop.py", AN_APP + A_TASK)
+    assert refusal("shop:welcome") == "shop:welcome is an AsyncTask object, not a fennelq App; known: app"
+
+
+def test_a_file_named_like_another_module_is_told_apart_from_it(here: Folder) -> None:
+    file = here.write("queue.py", AN_APP)
+    import queue
+
+    assert refusal("queue:app") == (
+        f"queue is another module, {queue.__file__}, which was imported instead of {file}: give the file another name"
+    )
+    file = here.write("sys.py", AN_APP)
+    assert refusal("sys:app") == (
+        f"sys is another module, built into Python, which was imported instead of {file}: give the file another name"
+    )
+
+
+def test_an_error_below_the_first_line_of_the_user_shows_the_user_s_frames_only(here: Folder) -> None:
+    rates = here.write("rates.py", "def load():\n    raise LookupError('no rates')\n")
+    shop = here.write("shop.py", "import rates\nrates.load()\n")
+    assert refusal("shop:app") == (
+        f"shop cannot be imported: {rates}, line 2: LookupError: no rates\n"
+        f'  File "{shop}", line 2, in <module>\n    rates.load()\n'
+        f"  File \"{rates}\", line 2, in load\n    raise LookupError('no rates')"
+    )
 
 
 def test_a_module_alone_is_enough_when_it_holds_one_app(here: Folder) -> None:
@@ -225,9 +268,9 @@ def test_a_module_alone_is_enough_when_it_holds_one_app(here: Folder) -> None:
 
 def test_what_is_named_must_be_an_app(here: Folder) -> None:
     here.write("shop.py", AN_APP + "number = 3\n")
-    assert "shop:number is no fennelq App but of type int; known: app" in refusal("shop:number")
+    assert refusal("shop:number") == "shop:number is an int object, not a fennelq App; known: app"
     assert "shop has no 'ap': did you mean 'app'?" in refusal("shop:ap")
-    assert "os:system is no fennelq App" in refusal("os:system")
+    assert "os:system is a function, not a fennelq App" in refusal("os:system")
 
 
 # What goes wrong in the user's own code
@@ -269,7 +312,14 @@ def test_an_error_in_a_library_names_the_user_s_line_that_led_to_it(here: Folder
 
 def test_a_wrong_setting_is_said_as_it_is(here: Folder) -> None:
     here.write("shop.py", 'from fennelq import App\napp = App("shop", leese=3)\n')
-    assert "unknown setting 'leese': did you mean 'lease'?" in refusal("shop:app")
+    assert refusal("shop:app") == (
+        f"App(…): unknown setting 'leese': did you mean 'lease'? ({here.path / 'shop.py'}, line 2)"
+    )
+
+
+def test_a_mistake_in_a_declaration_names_its_line(here: Folder) -> None:
+    file = here.write("shop.py", AN_APP + "\n\napp.task(lambda: 1)\n")
+    assert refusal("shop:app").endswith(f" ({file}, line 6)")
 
 
 # Names of tasks

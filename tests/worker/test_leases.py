@@ -18,6 +18,7 @@ from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.verbs import inspect, lifecycle, presence
 from fennelq.worker.executor import Executor
 from fennelq.worker.heartbeat import Beaten, Findings, Heartbeat, answer_within
+from tests.kit.apps import LocalApp
 from tests.kit.clock import ServerClock
 from tests.kit.waiting import aeventually, eventually
 from tests.kit.workers import running
@@ -118,7 +119,7 @@ class Shop:
         self.may_end = asyncio.Event()
 
     def app_of(self, url: str, **settings: Any) -> App:
-        app = App("shop", redis_url=url, lease=JOBS_LEASE, **settings)
+        app = LocalApp("shop", redis_url=url, lease=JOBS_LEASE, **settings)
 
         @app.task(name="shop:double")
         async def double(n: int) -> int:
@@ -158,7 +159,7 @@ def taken_and_forgotten(url: str, keys: QueueKeys, number: int) -> list[str]:
 
 
 def stats_of(url: str) -> Callable[[], dict[str, int]]:
-    app = App("shop", redis_url=url)
+    app = LocalApp("shop", redis_url=url)
     return lambda: app.blocking.ask(inspect.stats(queue_keys("shop", "default")))
 
 

@@ -19,6 +19,7 @@ from fennelq.model.outcome import Outcome
 from fennelq.worker.held import Held
 from fennelq.worker.invoke import Invoker
 from fennelq.worker.runner import Runner
+from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
 
 FAILURE_MS, RESULT_MS = 86_400_000, 3_600_000
@@ -26,7 +27,7 @@ Function = Callable[..., Any]
 
 
 def app_with(function: Function, **options: Any) -> App:
-    app = App("shop", redis_url="redis://127.0.0.1:1/0")
+    app = LocalApp("shop", redis_url="redis://127.0.0.1:1/0")
     app.task(name="shop:task", **options)(function)
     return app
 

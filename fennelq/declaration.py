@@ -1,0 +1,187 @@
+"""What can be made a task, and under which name a worker finds it. What cannot work is refused where it is written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from fennelq.errors import ConfigurationError, InvalidArguments, a_kind_of
+from fennelq.model.options import OptionArgs
+
+if TYPE_CHECKING:
+    from fennelq.model.job import Job
+    from fennelq.task import Task
+
+_PER_JOB = ("delay", "at", "key", "job_id")
+_RECURRING = {"cron": '"0 9 * * *"', "every": "30"}
+_MAKE_ONE = "a task is a function: write a def that calls it"
+
+
+def check_app(name: object, nameless: tuple[object, ...]) -> None:
+    """Raises ConfigurationError for settings without a name, and for a name that depends on how a module is run."""
+    if nameless:
+        given = "a URL" if "://" in str(nameless[0]) else "one"
+        raise ConfigurationError(
+            f'App takes its settings by name, and was given {given} without: write App("shop", redis_url="redis://…")'
+        )
+    if name == "__main__":
+        raise ConfigurationError(
+            "App(__name__) is named __main__ in a script and after the module in its worker, which would not find "
+            'the jobs: write a fixed name, like App("shop")'
+        )
+
+
+def check_when(decorator: str, when: object) -> None:
+    """Raises ConfigurationError for `@app.cron` and `@app.every` without a call: they would take the function for the
+    schedule, and never run it."""
+    if callable(when):
+        raise ConfigurationError(
+            f"@app.{decorator} takes the schedule: write @app.{decorator}({_RECURRING[decorator]})"
+        )
+
+
+def call_without_arguments(task: Task[..., Any]) -> Job[Any]:
+    """The call that a schedule makes which names no arguments; raises InvalidArguments when the task needs some."""
+    try:
+        return task.job()
+    except InvalidArguments as error:
+        function = task.name.rpartition(":")[2]
+        raise InvalidArguments(
+            task.name,
+            f"{error.reason}. A task that needs arguments is declared with @app.task "
+            f"and scheduled with {function}.cron(…, args=(…,)) or {function}.every(…, args=(…,))",
+        ) from None
+
+
+def check_function(given: object) -> None:
+    """Raises ConfigurationError, with what to write instead, when this cannot be made a task."""
+    if problem := _why_no_function(given):
+        raise ConfigurationError(problem)
+
+
+def name_for(function: Callable[..., Any]) -> str:
+    """The name of a task that was given none: `module:function`.
+
+    Raises ConfigurationError when a worker that imports the module would not find the function, or could take another
+    one for it.
+    """
+    name = task_name(function)
+    module, _, qualified = name.partition(":")
+    example = f'name="{module}:{function.__name__.strip("<>")}"'
+    if "<lambda>" in qualified:
+        raise ConfigurationError(
+            f"{name}: a lambda has no name by which a worker could find it: write a def, or give the task a {example}"
+        )
+    if "<locals>" in qualified:
+        raise ConfigurationError(
+            f"{name} is defined inside a function, and a worker that imports {module} does not find it there: "
+            f"move it to the top level of the module, or give it a name: @app.task({example}). "
+            "A decorator below @app.task needs functools.wraps"
+        )
+    if "." in qualified:
+        raise ConfigurationError(
+            f"{name} is defined in a class, and a task has no self: "
+            f"make it a function of the module, or give a static method a name: @app.task({example})"
+        )
+    return name
+
+
+def task_name(function: Callable[..., Any]) -> str:
+    """`module:function`; one of `__main__` is named after its file, so that a worker importing it agrees."""
+    module = function.__module__
+    if module == "__main__":
+        module = main_module()
+    return f"{module.removesuffix('.__main__')}:{function.__qualname__}"
+
+
+def main_module() -> str:
+    """The name by which the module that runs as `__main__` would be imported."""
+    import sys
+    from pathlib import Path
+
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:
+        name: str = spec.name
+        return name
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"
+
+
+def check_declared(name: str, function: Callable[..., Any], options: OptionArgs) -> None:
+    """Raises ConfigurationError for what cannot be a task, and for options that only one call can have."""
+    for option in _PER_JOB:
+        if option in options:
+            raise ConfigurationError(
+                f"{option}= belongs to a call: use {function.__name__}.options({option}=…).delay()"
+            )
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigurationError(
+            f"{name} is a generator: a task returns its result. Return a list, or send a job for each element"
+        )
+    _check_no_self(name, function)
+    check_name(name)
+
+
+def check_name(name: object) -> None:
+    """Raises ConfigurationError when this is not the name of a task."""
+    if not isinstance(name, str):
+        raise ConfigurationError(f"a task name is a string that reads module:function, not {a_kind_of(name)}")
+    module, _, function_name = name.partition(":")
+    if len(name) > 256 or not module or not function_name or any(c.isspace() for c in name):
+        raise ConfigurationError(
+            f"task name {name[:80]!r} is not valid: it reads module:function, at most 256 characters"
+        )
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """File and line of a function, for messages; empty when it was not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}" if code else ""
+
+
+def _why_no_function(given: object) -> str:
+    """Why this is not a function that can be made a task, and what to write; empty when it is one."""
+    if isinstance(given, type):
+        return f"{given.__name__} is a class, and a task is a function: decorate a function that makes and uses it"
+    if isinstance(name := getattr(given, "name", None), str) and hasattr(given, "delay"):
+        return (
+            f"{name} is a task already: one @app.task is enough, and it comes below @app.cron and @app.every. "
+            f"For other options write {name.rpartition(':')[2]}.options(…)"
+        )
+    if inspect.iscoroutine(given):
+        called = given.__name__
+        cast(
+            "Coroutine[Any, Any, Any]", given
+        ).close()  # it will not be awaited: Python need not warn of that
+        return f"{called}() is the coroutine of one call: pass the function, app.task({called})"
+    if isinstance(given, str):
+        return f'app.task({given[:60]!r}): options are given by name, like @app.task(queue="mail")'
+    if (kind := type(given)) in (staticmethod, classmethod):
+        return f"@app.task comes below @{kind.__name__}, not above it"
+    if not callable(given):
+        return f"app.task takes a function, not {a_kind_of(given)}"
+    if not hasattr(given, "__qualname__") or getattr(given, "__module__", None) is None:
+        return f"{a_kind_of(given)} has no name: {_MAKE_ONE}"
+    return "" if inspect.isfunction(given) else _why_no_signature(given)
+
+
+def _why_no_signature(given: Callable[..., Any]) -> str:
+    """Some functions that are written in C do not say what they take."""
+    try:
+        inspect.signature(given)
+    except (ValueError, TypeError):
+        return f"{given.__qualname__} does not say which parameters it has: {_MAKE_ONE}"
+    return ""
+
+
+def _check_no_self(name: str, function: Callable[..., Any]) -> None:
+    """A method that is decorated in its class is called without an object, whatever the task's name is."""
+    if "." not in function.__qualname__.rpartition("<locals>.")[2]:
+        return
+    first = next(iter(inspect.signature(function).parameters), "")
+    if first in ("self", "cls"):
+        raise ConfigurationError(
+            f"{name} is a method, and a task has no {first}: make it a function, and pass it what it needs to know"
+        )

@@ -1,0 +1,224 @@
+"""What was passed where a job or a result belongs: a task, a coroutine, one instead of a list. The error says what to
+write instead, at the line where it was written, before anything is sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import orjson
+
+from fennelq.declaration import check_name
+from fennelq.errors import ConfigurationError, InvalidArguments, UsageError, a_kind_of, suggestion
+from fennelq.model.job import Job
+from fennelq.model.options import OptionArgs
+
+if TYPE_CHECKING:
+    from fennelq.result import AsyncResult
+
+R = TypeVar("R")
+
+_LONGEST = 60
+
+
+def jobs_given(where: str, jobs: Iterable[Job[R]]) -> list[Job[R]]:
+    """The jobs as a list; raises UsageError when something else was given."""
+    # A job is a tuple: taken for a list of jobs, it would be a list of its fields.
+    if not _is_list(jobs):
+        but = "" if _is_job(jobs) else f", not {_what(jobs)}"
+        raise _refusal(f"{where} takes a list of jobs{but}: write {where}([{call_for(jobs)}])", [jobs])
+    every = list(jobs)
+    if set(map(type, every)) - {Job}:
+        place, odd = next((place, job) for place, job in enumerate(every) if type(job) is not Job)
+        what = f"element {place} is {_what(odd)}"
+        raise _refusal(f"{where} takes a list of jobs, and {what}: write {where}([{call_for(odd)}])", every)
+    return every
+
+
+def job_given(where: str, job: Job[R], more: str = "") -> Job[R]:
+    """The job; raises UsageError when something else was given."""
+    if isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return job
+    raise _refusal(f"{where} takes a job, not {_what(job)}: write {where}({call_for(job)}{more})", [job])
+
+
+def check_sent(task: object, options: OptionArgs) -> None:
+    """Raises UsageError for a task or a job instead of a task's name, ConfigurationError for what is no option."""
+    if _is_job(task) or _is_task(task):
+        instead = "app.enqueue([job])" if _is_job(task) else f"{_name_in(task)}.delay(…)"
+        raise UsageError(f"app.send takes the name of a task, not {_what(task)}: write await {instead}")
+    check_name(task)
+    for name in options:
+        if name not in OptionArgs.__annotations__:
+            hint = suggestion(name, OptionArgs.__annotations__)
+            raise ConfigurationError(
+                f"unknown option {name!r}{hint if 'did you mean' in hint else ''}. "
+                f"Arguments of the task that have a name go into _kwargs: _kwargs={{{name!r}: …}}"
+            )
+
+
+def gathered(results: Sequence[AsyncResult[Any]]) -> None:
+    """Raises UsageError when `gather` was given something other than results, one by one."""
+    for result in results:
+        if isinstance(result, list | tuple | set) and not isinstance(result, Job):
+            inside: list[Any] = [*result]
+            raise _refusal(
+                "gather takes results one by one, not a list of them: write gather(*results)", inside
+            )
+        if not _is_result(result):
+            raise _refusal(f"gather takes results, not {_what(result)}: {_instead(result)}", results)
+
+
+def results_given(where: str, results: Iterable[AsyncResult[R]]) -> list[AsyncResult[R]]:
+    """The results as a list; raises UsageError when something else was given."""
+    if _is_result(results):
+        raise UsageError(f"{where} takes a list of results, not one: write {where}([result])")
+    if not _is_list(results):
+        raise _refusal(
+            f"{where} takes a list of results, not {_what(results)}: {_instead(results)}", [results]
+        )
+    every = list(results)
+    for place, result in enumerate(every):
+        if not _is_result(result):
+            what = f"element {place} is {_what(result)}"
+            raise _refusal(f"{where} takes a list of results, and {what}: {_instead(result)}", every)
+    return every
+
+
+def check_options(task: str, nameless: tuple[object, ...]) -> None:
+    """Raises UsageError for options without a name."""
+    if nameless:
+        raise UsageError(
+            f'{_name(task)}.options takes options by name, like {_name(task)}.options(queue="mail")'
+        )
+
+
+def check_arguments(task: str, args: object, kwargs: object) -> None:
+    """Raises InvalidArguments when the arguments of a scheduled call are not a tuple and a dict."""
+    if not isinstance(args, tuple | list):
+        raise InvalidArguments(task, f"args= is a tuple, like args=(42,), not {args!r:.60}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidArguments(task, f'kwargs= is a dict, like kwargs={{"user_id": 42}}, not {kwargs!r:.60}')
+
+
+def rows(task: str, columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of each call that `map` makes; raises InvalidArguments when the columns make none."""
+    if not columns:
+        raise InvalidArguments(task, "map takes the values of each parameter: write map([1, 2, 3])")
+    for column in columns:
+        if isinstance(column, str | bytes) or not isinstance(column, Iterable):
+            raise InvalidArguments(task, f"map takes a list of values: write map([{column!r:.60}])")
+    each = zip(*columns, strict=True)
+    while True:
+        try:
+            row = next(each)
+        except StopIteration:
+            return
+        except ValueError as error:
+            if not str(error).startswith("zip()"):
+                raise
+            raise InvalidArguments(task, f"map takes columns of the same length{_lengths(columns)}") from None
+        yield row
+
+
+def is_over(timeout: float) -> bool:
+    """Whether a timeout leaves no time at all; raises UsageError when it is not a number of seconds."""
+    try:
+        return timeout <= 0
+    except TypeError:
+        raise UsageError(f"timeout is a number of seconds, not {timeout!r:.100}") from None
+
+
+def call_for(given: Any) -> str:
+    """The call of `job()` that was probably meant, as it would be written."""
+    arguments = _arguments(given.args) if _is_job(given) else "…"
+    return f"{_name_in(given)}.job({arguments})"
+
+
+def _refusal(text: str, given: Iterable[Any]) -> UsageError:
+    """The error. Coroutines among what was given are closed: they will not be awaited, and Python need not warn."""
+    for one in given:
+        if inspect.iscoroutine(one):
+            one.close()
+    return UsageError(text)
+
+
+def _lengths(columns: Sequence[Iterable[Any]]) -> str:
+    sized = [len(column) for column in columns if isinstance(column, Sized)]
+    return f": these have {', '.join(map(str, sized))}" if len(sized) == len(columns) else ""
+
+
+def _instead(given: object) -> str:
+    """How to come by a result."""
+    if type(given).__name__ == "BlockingResult":
+        return "that one is for code without an event loop, and has a get() of its own"
+    return f"a result is what `await {_name_in(given)}.delay(…)` returns"
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, Job | str | bytes | Mapping)
+
+
+def _what(given: object) -> str:
+    """What was given, in words."""
+    if _is_job(given):
+        return "a job"
+    if _is_result(given):
+        return "the result of a job that was sent"
+    if _is_task(given):
+        return "a task"
+    if inspect.iscoroutine(given):
+        return "a coroutine (delay() sends the job by itself)" if _task_in(given) else "a coroutine"
+    if inspect.isroutine(given):
+        return "a function that was not called"
+    return a_kind_of(given)
+
+
+def _is_job(given: object) -> bool:
+    return isinstance(given, Job)
+
+
+def _is_task(given: object) -> bool:
+    from fennelq.task import Task
+
+    return isinstance(given, Task)
+
+
+def _is_result(given: object) -> bool:
+    from fennelq.result import AsyncResult
+
+    return isinstance(given, AsyncResult)
+
+
+def _task_in(given: object) -> Any:
+    """The task itself, or the one whose method or un-awaited `delay()` was given; None when there is none."""
+    from fennelq.task import Task
+
+    owner: Any = given
+    if inspect.iscoroutine(given):
+        frame: FrameType | None = given.cr_frame
+        owner = frame.f_locals.get("self") if frame is not None else None
+    elif inspect.ismethod(given):
+        owner = given.__self__
+    return cast("Any", owner) if isinstance(owner, Task) else None
+
+
+def _name_in(given: Any) -> str:
+    if _is_job(given):
+        return _name(given.task)
+    task = _task_in(given)
+    return _name(task.name) if task is not None else "task"
+
+
+def _name(task: str) -> str:
+    """What a task is probably called in the code that uses it."""
+    return task.rpartition(":")[2].rpartition(".")[2]
+
+
+def _arguments(encoded: bytes) -> str:
+    """The arguments as they were written, when that is short."""
+    args, kwargs = orjson.loads(encoded)
+    written = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+    return written if len(written) <= _LONGEST else "…"
