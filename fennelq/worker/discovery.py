@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from inspect import isroutine
 from pathlib import Path
-from traceback import extract_tb, format_list
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -212,7 +212,8 @@ def _way_there(error: BaseException) -> str:
     """The user's frames from the first on, when there are several: the last alone does not say how it was reached."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
     own = [frame for frame in frames if not _is_library(frame.filename)]
-    return "\n" + "".join(format_list(own)).rstrip() if len(own) > 1 else ""
+    lines = [f'\n  File "{one.filename}", line {one.lineno}, in {one.name}\n    {one.line}' for one in own]
+    return "".join(lines) if len(own) > 1 else ""
 
 
 def _line_at_fault(error: BaseException) -> str:
