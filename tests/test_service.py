@@ -189,7 +189,7 @@ def test_what_is_remembered_about_queues_is_bounded(clock: Clock, logged: list[E
     for number in range(2500):
         part.about(ValueError(), queue=f"q{number}")
     assert len(logged) == 2500
-    assert len(part._last) <= 1000  # pyright: ignore[reportPrivateUsage]
+    assert len(part._last) <= 1000
 
 
 async def test_a_service_that_works_again_says_so(outage: Outage, logged: list[EventDict]) -> None:

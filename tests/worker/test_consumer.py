@@ -527,13 +527,20 @@ async def test_trouble_ends_no_reading_and_is_told_once(
     assert far.consumer.connected
     proxy.refuse()
     await aeventually(lambda: not far.consumer.connected)
-    await aeventually(lambda: troubles(logged))
-    (line,) = (line for line in logged if line["event"] == "trouble")
-    assert (line["what"], line["running"]) == ("reading", 0)
+    await aeventually(lambda: logged)
+    assert [(line["event"], line["problem"]) for line in logged] == [
+        (
+            "redis_trouble",
+            f"Redis at {proxy.url} cannot be reached: connection refused. "
+            "Is it running? Start it, or correct redis_url (FENNELQ_REDIS_URL).",
+        )
+    ]
     await jobs.send("a")
     proxy.up()
     await jobs.begin("a")
     await aeventually(lambda: far.consumer.connected)
+    about_redis = [line["event"] for line in logged if line["event"].startswith("redis_")]
+    assert about_redis == ["redis_trouble", "redis_is_back"]
 
 
 async def test_a_reader_in_trouble_pauses_between_two_attempts(
