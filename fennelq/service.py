@@ -11,7 +11,7 @@ from typing import Protocol
 from fennelq import clock, log
 from fennelq.broker.connection import Address
 from fennelq.broker.diagnosis import diagnose
-from fennelq.broker.trouble import LinkDown, ReplyError, Trouble, classify
+from fennelq.broker.trouble import LinkDown, NoReply, ReplyError, Trouble, classify
 
 _logger = log.get("fennelq.service")
 _QUIET_FOR = 60.0
@@ -20,6 +20,7 @@ _STALE = 15.0
 """Seconds: a part that is in trouble tries again, and complains again, sooner than this."""
 _LATE = 10.0
 """Seconds: a call that was under way when a connection failed may fail so much later, when Redis is back."""
+_CLOSED = (LinkDown, NoReply, ConnectionResetError, BrokenPipeError)
 _BLIP = 1.0
 """Seconds: when a connection was closed, the next attempt shows whether anything is wrong, and what."""
 
@@ -110,7 +111,7 @@ class Outage:
 
     def about(self, part: str, error: BaseException) -> None:
         """A part cannot do its work for this reason. Log it, unless an outage was logged within the last minute."""
-        if self._noted(part, closed=type(error) in (LinkDown, ConnectionResetError, BrokenPipeError)):
+        if self._noted(part, closed=type(error) in _CLOSED):
             since = clock.from_ms(self._since_ms).astimezone().isoformat(timespec="seconds")
             _logger.warning(self._event, problem=diagnose(self._address, error).sentence, since=since)
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from fennelq.broker.connection import address_of
-from fennelq.broker.trouble import LinkDown, ReplyError, WrongServer
+from fennelq.broker.trouble import LinkDown, NoReply, ReplyError, WrongServer
 from fennelq.service import Complaints, Outage, tend
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
@@ -114,6 +114,7 @@ def test_the_first_line_names_what_is_wrong_and_not_only_that_the_connection_was
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
     Complaints("reading", outage).about(LinkDown("the server closed the connection"))
+    Complaints("listener", outage).about(NoReply("the server closed the connection"))
     Complaints("settling", outage).about(REFUSED)
     assert [line["problem"] for line in logged] == [SENTENCE]
 

@@ -105,7 +105,7 @@ def test_a_redis_that_forgets_its_scripts_again_and_again_is_no_trouble(
     it.sound()
     assert it.done == len(sent)
     assert it.started_again == 0
-    assert '"trouble"' not in fleet.told
+    assert 'trouble"' not in fleet.told
 
 
 # It is away
