@@ -15,6 +15,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._woken", "backwards: entries"),
         ("worker/consumer.py", "_by_queue", "backwards: reply"),
         ("worker/heartbeat.py", "Heartbeat.beat", "backwards: self._held()"),
+        ("worker/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
         ("worker/settler.py", "Settler._flush", "backwards: enumerate(batch)"),
         ("worker/settler.py", "Settler._flush", "backwards: by_queue.items()"),
         ("worker/workbench.py", "Workbench.job_of", "backwards: list(self._held.values())"),
@@ -31,7 +32,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "for no queues, or no jobs, nothing is done": [
         ("worker/recovery.py", "Recovery._sweep", "if not queues → false"),
-        ("worker/recovery.py", "Recovery._sweep", "removed: return"),
+        ("worker/recovery.py", "Recovery._sweep", "removed: return (2)"),
         ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
         ("worker/consumer.py", "Consumer._hand_back_stranded", "if entries → true"),
@@ -40,6 +41,13 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "the answers go to `tell`, and the futures of the batch are not looked at": [
         ("worker/settler.py", "Settler._flush", "removed: answers[i] = answer"),
+    ],
+    "of the first answer there is none before": [
+        (
+            "worker/heartbeat.py",
+            "Heartbeat._clock_jumped",
+            "without 'self._latest is None' in: self._latest is None or self._before is None",
+        ),
     ],
     "one outcome has one answer": [
         ("worker/settler.py", "Settler._say", "only the first of: await self._say(keys, [item])"),
