@@ -16,8 +16,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "_by_queue", "backwards: reply"),
         ("worker/heartbeat.py", "Heartbeat.beat", "backwards: self._held()"),
         ("worker/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
-        ("worker/settler.py", "Settler._flush", "backwards: enumerate(batch)"),
-        ("worker/settler.py", "Settler._flush", "backwards: by_queue.items()"),
+        ("worker/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
+        ("worker/settler.py", "Backlog._let_in", "backwards: blocked"),
         ("worker/workbench.py", "Workbench.job_of", "backwards: list(self._held.values())"),
         ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
         ("waiting.py", "Waiting.close", "backwards: self._waiters"),
@@ -33,6 +33,9 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "for no queues, or no jobs, nothing is done": [
         ("worker/recovery.py", "Recovery._sweep", "if not queues → false"),
         ("worker/recovery.py", "Recovery._sweep", "removed: return (2)"),
+        ("worker/settler.py", "Settler._flush", "if (left := batch[len(answers):]) → true"),
+        ("worker/settler.py", "Backlog.remove", "if self._waiting → true"),
+        ("worker/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
         ("worker/consumer.py", "Consumer._hand_back_stranded", "if entries → true"),
@@ -40,7 +43,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._woken", "if found[room:] → true"),
     ],
     "the answers go to `tell`, and the futures of the batch are not looked at": [
-        ("worker/settler.py", "Settler._flush", "removed: answers[i] = answer"),
+        ("worker/settler.py", "Settler._flush", "return answers → []"),
     ],
     "of the first answer there is none before": [
         (
@@ -50,7 +53,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "one outcome has one answer": [
-        ("worker/settler.py", "Settler._say", "only the first of: await self._say(keys, [item])"),
+        ("worker/settler.py", "Settler._written", "only the first of: await self._written(keys, share, [item])"),
     ],
     "a job has its task from the moment it is held": [
         (
