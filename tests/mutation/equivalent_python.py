@@ -18,7 +18,19 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
         ("worker/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
         ("worker/settler.py", "Backlog._let_in", "backwards: blocked"),
-        ("worker/workbench.py", "Workbench.job_of", "backwards: list(self._held.values())"),
+        ("worker/workbench.py", "Workbench.tokens", "swapped: [token for token, held in list(self._held.items()) if not…"),
+        (
+            "worker/workbench.py",
+            "Workbench.job_of",
+            "backwards: (*list(self._held.values()), *list(self._stuck))",
+        ),
+        ("worker/workbench.py", "Workbench.stop_all", "backwards: running"),
+        (
+            "worker/workbench.py",
+            "Workbench.stop_all",
+            "swapped: [held.task for held in running if held.task is not None]",
+        ),
+        ("worker/workbench.py", "Workbench.settle_again", "backwards: list(self._held.values())"),
         ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
         ("waiting.py", "Waiting.close", "backwards: self._waiters"),
         ("waiting.py", "Waiting._watch", "backwards: enumerate(ids)"),
@@ -59,9 +71,21 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         (
             "worker/workbench.py",
             "Workbench.tasks",
-            "without 'work.task is not None' in: work.task is not None and (not work.task.done())",
+            "without 'held.task is not None' in: held.running and held.task is not None",
         ),
-        ("worker/workbench.py", "Workbench.lose", "if work.task is not None → true"),
+        ("worker/workbench.py", "Workbench.stop_all", "if held.task is not None → true"),
+        (
+            "worker/workbench.py",
+            "Workbench._look_whether_stuck",
+            "without 'held.task is not None' in: held.task is not None and (not held.task.done())",
+        ),
+    ],
+    "the outcome takes the slower way through `settle`": [
+        (
+            "worker/workbench.py",
+            "Workbench._run",
+            "if not self._settler.offer(held.delivery, outcome) → true",
+        ),
     ],
     "the same is asked again a step later": [
         ("worker/consumer.py", "Consumer.suspect", "if self._blocking → true"),

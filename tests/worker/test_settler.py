@@ -17,7 +17,7 @@ from fennelq.broker.verb import Verb
 from fennelq.broker.verbs.lifecycle import MOST_BYTES, MOST_JOBS, Settled
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
-from fennelq.worker.settler import Answer, Settler
+from fennelq.worker.settler import Answer, Settler, Share
 from tests.broker.desk import LIFETIMES, Desk, a_job
 from tests.kit.server import Server
 
@@ -328,3 +328,14 @@ async def test_to_drain_is_to_wait_for_every_answer(settling: Settling, desk: De
     assert settling.answers == []
     await settling.settler.drain()
     assert settling.answers == [("mail:1", Answer.SETTLED)]
+
+
+async def test_to_drain_waits_for_an_outcome_that_has_just_got_room(settling: Settling, desk: Desk) -> None:
+    (held,) = taken(desk, "1")
+    backlog, others = settling.settler.backlog, Share()
+    backlog.add(others, 1000, 0)
+    coming = asyncio.create_task(settling.settler.settle(held, value("1")))
+    await asyncio.sleep(0)
+    backlog.remove(others, 1000, 0)
+    await settling.settler.drain()
+    assert (coming.done(), settling.answers) == (True, [("mail:1", Answer.SETTLED)])
