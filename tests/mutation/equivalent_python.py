@@ -95,14 +95,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'not self._stopping' in: drained and (not self._stopping)",
         ),
     ],
-    "an executor serves a queue at least, and a stop wakes a blocked read until the reading has ended": [
-        ("worker/consumer.py", "Consumer._block", "if self._stopping or not streams → false"),
-        (
-            "worker/consumer.py",
-            "Consumer._block",
-            "without 'self._stopping' in: self._stopping or not streams",
-        ),
-        ("worker/consumer.py", "Consumer._block", "without 'not streams' in: self._stopping or not streams"),
+    "a stop wakes a blocked read until the reading has ended": [
+        ("worker/consumer.py", "Consumer._block", "if self._stopping → false"),
         ("worker/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
@@ -123,6 +117,18 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "the fetch finds it too": [
         ("worker/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
+        (
+            "worker/consumer.py",
+            "Consumer._trouble",
+            "without 'concerns_one_queue(error)' in: classify(error) is Trouble.GROUP or concerns_one_queue(er…",
+        ),
+    ],
+    "a queue that is open is opened once more, which changes nothing": [
+        (
+            "worker/consumer.py",
+            "Consumer._trouble",
+            "if classify(error) is Trouble.GROUP or concerns_one_queue(er… → true",
+        ),
     ],
     "a doorbell is rung only while it is waited at": [
         ("worker/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),
