@@ -162,6 +162,7 @@ class Waiting:
             if not waiter.done():
                 if isinstance(news, Exception):
                     waiter.set_exception(news)
+                    waiter.exception()  # counts as retrieved: `end_of` may raise what it met before it comes to wait
                 else:
                     waiter.set_result(news)
 
@@ -215,7 +216,13 @@ class Waiting:
             return
         if self._subscribing is None or self._subscribing.done():
             self._subscribing = _watched(self._subscribe())
-        await asyncio.shield(self._subscribing)
+        attempt = self._subscribing
+        # A caller that gives up leaves the attempt to the others. One whose attempt `close` cancels is not cancelled
+        # itself: it tries again, and finds that the app was closed.
+        await asyncio.wait([attempt])
+        if attempt.cancelled():
+            raise LinkDown("the subscription was cancelled")
+        attempt.result()
 
     async def _try_to_subscribe(self) -> None:
         """Subscribe where that was refused before. A connection that was lost has a task of its own."""

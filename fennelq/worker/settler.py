@@ -167,8 +167,8 @@ class Backlog:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is to be written, or waits for room."""
-        return self.jobs > 0 or self._blocked_jobs > 0 or bool(self._waiting)
+        """Whether anything is to be written. What waits for room waits for the room of something that is."""
+        return self.jobs > 0 or self._blocked_jobs > 0
 
     def admits(self, share: Share, size: int) -> bool:
         """Take room for an outcome, if there is some and no earlier one waits for it."""

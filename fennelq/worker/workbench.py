@@ -175,9 +175,7 @@ class Workbench:
             self._note_stuck(held)
 
     def _note_stuck(self, held: Held) -> None:
-        """Once per run: count it, and show where it hangs."""
-        if held in self._stuck or held.task is None:
-            return
+        """Count it, and show where it hangs. Called once per run: a job is lost or settled as overdue, never both."""
         self._stuck.add(held)
         self._slots.stuck += 1
         _logger.error(

@@ -15,9 +15,26 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._woken", "backwards: entries"),
         ("worker/consumer.py", "_by_queue", "backwards: reply"),
         ("worker/heartbeat.py", "Heartbeat.beat", "backwards: self._held()"),
-        ("worker/settler.py", "Settler._flush", "backwards: enumerate(batch)"),
-        ("worker/settler.py", "Settler._flush", "backwards: by_queue.items()"),
-        ("worker/workbench.py", "Workbench.job_of", "backwards: list(self._held.values())"),
+        ("worker/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
+        ("worker/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
+        ("worker/settler.py", "Backlog._let_in", "backwards: blocked"),
+        (
+            "worker/workbench.py",
+            "Workbench.tokens",
+            "swapped: [token for token, held in list(self._held.items()) if not…",
+        ),
+        (
+            "worker/workbench.py",
+            "Workbench.job_of",
+            "backwards: (*list(self._held.values()), *list(self._stuck))",
+        ),
+        ("worker/workbench.py", "Workbench.stop_all", "backwards: running"),
+        (
+            "worker/workbench.py",
+            "Workbench.stop_all",
+            "swapped: [held.task for held in running if held.task is not None]",
+        ),
+        ("worker/workbench.py", "Workbench.settle_again", "backwards: list(self._held.values())"),
         ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
         ("waiting.py", "Waiting.close", "backwards: self._waiters"),
         ("waiting.py", "Waiting._watch", "backwards: enumerate(ids)"),
@@ -31,7 +48,10 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "for no queues, or no jobs, nothing is done": [
         ("worker/recovery.py", "Recovery._sweep", "if not queues → false"),
-        ("worker/recovery.py", "Recovery._sweep", "removed: return"),
+        ("worker/recovery.py", "Recovery._sweep", "removed: return (2)"),
+        ("worker/settler.py", "Settler._flush", "if (left := batch[len(answers):]) → true"),
+        ("worker/settler.py", "Backlog.remove", "if self._waiting → true"),
+        ("worker/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
         ("worker/consumer.py", "Consumer._hand_back_stranded", "if entries → true"),
@@ -39,18 +59,41 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._woken", "if found[room:] → true"),
     ],
     "the answers go to `tell`, and the futures of the batch are not looked at": [
-        ("worker/settler.py", "Settler._flush", "removed: answers[i] = answer"),
+        ("worker/settler.py", "Settler._flush", "return answers → []"),
+    ],
+    "of the first answer there is none before": [
+        (
+            "worker/heartbeat.py",
+            "Heartbeat._clock_jumped",
+            "without 'self._latest is None' in: self._latest is None or self._before is None",
+        ),
     ],
     "one outcome has one answer": [
-        ("worker/settler.py", "Settler._say", "only the first of: await self._say(keys, [item])"),
+        (
+            "worker/settler.py",
+            "Settler._written",
+            "only the first of: await self._written(keys, share, [item])",
+        ),
     ],
     "a job has its task from the moment it is held": [
         (
             "worker/workbench.py",
             "Workbench.tasks",
-            "without 'work.task is not None' in: work.task is not None and (not work.task.done())",
+            "without 'held.task is not None' in: held.running and held.task is not None",
         ),
-        ("worker/workbench.py", "Workbench.lose", "if work.task is not None → true"),
+        ("worker/workbench.py", "Workbench.stop_all", "if held.task is not None → true"),
+        (
+            "worker/workbench.py",
+            "Workbench._look_whether_stuck",
+            "without 'held.task is not None' in: held.task is not None and (not held.task.done())",
+        ),
+    ],
+    "the outcome takes the slower way through `settle`": [
+        (
+            "worker/workbench.py",
+            "Workbench._run",
+            "if not self._settler.offer(held.delivery, outcome) → true",
+        ),
     ],
     "the same is asked again a step later": [
         ("worker/consumer.py", "Consumer.suspect", "if self._blocking → true"),
@@ -60,14 +103,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'not self._stopping' in: drained and (not self._stopping)",
         ),
     ],
-    "an executor serves a queue at least, and a stop wakes a blocked read until the reading has ended": [
-        ("worker/consumer.py", "Consumer._block", "if self._stopping or not streams → false"),
-        (
-            "worker/consumer.py",
-            "Consumer._block",
-            "without 'self._stopping' in: self._stopping or not streams",
-        ),
-        ("worker/consumer.py", "Consumer._block", "without 'not streams' in: self._stopping or not streams"),
+    "a stop wakes a blocked read until the reading has ended": [
+        ("worker/consumer.py", "Consumer._block", "if self._stopping → false"),
         ("worker/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
@@ -88,6 +125,18 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "the fetch finds it too": [
         ("worker/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
+        (
+            "worker/consumer.py",
+            "Consumer._trouble",
+            "without 'concerns_one_queue(error)' in: classify(error) is Trouble.GROUP or concerns_one_queue(er…",
+        ),
+    ],
+    "a queue that is open is opened once more, which changes nothing": [
+        (
+            "worker/consumer.py",
+            "Consumer._trouble",
+            "if classify(error) is Trouble.GROUP or concerns_one_queue(er… → true",
+        ),
     ],
     "a doorbell is rung only while it is waited at": [
         ("worker/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),

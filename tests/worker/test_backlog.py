@@ -114,6 +114,58 @@ async def test_the_outcomes_of_a_blocked_queue_take_no_room_from_others() -> Non
     assert not backlog.busy
 
 
+async def test_an_outcome_for_which_there_is_room_does_not_wait() -> None:
+    backlog, share = Backlog(1, 100), Share()
+    first = asyncio.create_task(backlog.room(share, 10))
+    assert await ready(first) == [True]
+    assert (backlog.jobs, backlog.bytes) == (1, 10)
+
+
+async def test_one_that_is_cancelled_is_in_nothing_elses_way() -> None:
+    backlog, share = Backlog(10, 100), Share()
+    backlog.add(share, 2, 60)
+    sizes = (80, 45, 30)
+    large, second, third = [asyncio.create_task(backlog.room(share, size)) for size in sizes]
+    assert await ready(large, second, third) == [False, False, False]
+    large.cancel()
+    await ready(large)
+    assert large.cancelled()
+    backlog.remove(share, 1, 30)
+    assert await ready(second, third) == [True, False]
+    backlog.remove(share, 1, 30)
+    assert await ready(third) == [True]
+    assert (backlog.jobs, backlog.bytes) == (2, 75)
+
+
+async def test_everything_that_waits_for_a_blocked_queue_is_let_in_and_nothing_else() -> None:
+    backlog, bad, good = Backlog(10, 100), Share(), Share()
+    backlog.add(good, 2, 90)
+    backlog.add(bad, 1, 10)
+    waiting = [(bad, 60), (good, 20), (bad, 5)]
+    first, second, third = [asyncio.create_task(backlog.room(*one)) for one in waiting]
+    assert await ready(first, second, third) == [False, False, False]
+    backlog.block(bad)
+    assert await ready(first, second, third) == [True, False, True]
+    assert (backlog.jobs, backlog.bytes) == (2, 90)
+    backlog.remove(good, 1, 40)
+    assert await ready(second) == [True], "what was let in is in the way of what waits"
+    assert (backlog.jobs, backlog.bytes) == (2, 70)
+
+
+async def test_a_backlog_is_busy_while_a_blocked_queue_has_outcomes() -> None:
+    backlog, before, meanwhile = Backlog(10, 100), Share(), Share()
+    backlog.add(before, 1, 10)
+    backlog.block(before)
+    assert (backlog.jobs, backlog.busy) == (0, True)
+    backlog.remove(before, 1, 10)
+    assert not backlog.busy
+    backlog.block(meanwhile)
+    backlog.add(meanwhile, 1, 10)
+    assert (backlog.jobs, backlog.busy) == (0, True)
+    backlog.remove(meanwhile, 1, 10)
+    assert not backlog.busy
+
+
 async def test_an_executor_holds_few_large_results_although_writing_is_slower_than_reading(
     app: App, proxy: Proxy
 ) -> None:

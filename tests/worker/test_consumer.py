@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from fennelq.broker.verb import Verb
 from fennelq.broker.verbs import lifecycle
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
+from fennelq.worker.consumer import Aside
 from fennelq.worker.executor import Executor
 from fennelq.worker.held import Token
 from fennelq.worker.promoter import Promoter
@@ -32,7 +34,7 @@ FOR_EVER_MS = 600_000
 
 
 class Jobs:
-    """Notes which jobs run, in which order, and holds those that are told to wait."""
+    """Notes which jobs run, in which order, and holds those that are asked to wait."""
 
     def __init__(self, app: App) -> None:
         self.begun: list[str] = []
@@ -53,6 +55,9 @@ class Jobs:
         task = self.task.options(queue=queue, priority=priority)
         for name in names:
             await task.delay(name, wait)
+
+    def has_begun(self, name: str) -> bool:
+        return name in self.begun
 
     async def begin(self, *names: str) -> None:
         """Returns when these have begun, in whatever order, and no others."""
@@ -124,14 +129,14 @@ def jobs(app: App) -> Jobs:
 
 @pytest.fixture
 def expected(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the promoter was told of due jobs, in seconds."""
-    told: list[float] = []
+    """When the next jobs are due, as the promoter learns it, in seconds."""
+    learned: list[float] = []
 
     def expect(_: Promoter, seconds: float) -> None:
-        told.append(seconds)
+        learned.append(seconds)
 
     monkeypatch.setattr(Promoter, "expect", expect)
-    return told
+    return learned
 
 
 @pytest.fixture
@@ -324,7 +329,7 @@ async def test_what_comes_in_several_queues_just_before_it_blocks_runs(
     await reader.idle()
 
 
-async def test_a_bell_that_cannot_be_rung_stops_nothing_and_is_told(
+async def test_a_bell_that_cannot_be_rung_stops_nothing_and_is_logged(
     reader: Reader, jobs: Jobs, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user of Redis may lack the right to wake its own connections."""
@@ -344,7 +349,7 @@ async def test_a_bell_that_cannot_be_rung_stops_nothing_and_is_told(
     await jobs.begin("a", "b")
 
 
-async def test_to_be_told_the_queues_it_serves_wakes_it_not(reader: Reader, server: Server) -> None:
+async def test_to_serve_the_same_queues_again_leaves_it_blocked(reader: Reader, server: Server) -> None:
     """They are discovered again with every beat."""
     await reader.read()
     await reader.idle()
@@ -595,7 +600,7 @@ async def test_a_stop_ends_the_reading(reader: Reader, jobs: Jobs, desk: Desk, b
 async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
     reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply to a fetch is under way when the executor is told to stop."""
+    """The reply to a fetch is under way when the executor is asked to stop."""
     may_arrive = asyncio.Event()
     run = reader.executor.broker.run
 
@@ -616,12 +621,14 @@ async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
     async with asyncio.timeout(8):
         await reader.consumer.stop(reader.reading)
     assert (len(desk.waiting()), desk.pending(), jobs.begun) == (2, {}, [])
+    starts_without_a_run = [desk.record(entry["i"]).get("b") for _, entry in desk.entries("s")]
+    assert starts_without_a_run == ["1", "1"], "their expiry no longer counts"
 
 
 async def test_a_stop_while_stranded_jobs_are_handed_back_ends_the_reading(
     reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told to stop before it comes to wait for a slot."""
+    """It is asked to stop before it comes to wait for a slot."""
     may_arrive = asyncio.Event()
     run = reader.executor.broker.run
 
@@ -652,7 +659,7 @@ async def test_a_stop_while_stranded_jobs_are_handed_back_ends_the_reading(
 
 
 @pytest.mark.audit(skip="keys were deleted on purpose")
-async def test_a_lane_that_was_deleted_is_made_anew_and_told(
+async def test_a_lane_that_was_deleted_is_made_anew_and_logged(
     reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
 ) -> None:
     await reader.read()
@@ -712,7 +719,7 @@ async def test_a_queue_is_opened_once(reader: Reader, jobs: Jobs, monkeypatch: p
     assert opened == [queue_keys("shop", name).prefix for name in (MAIL, OTHER)]
 
 
-async def test_trouble_ends_no_reading_and_is_told_once(
+async def test_trouble_ends_no_reading_and_is_logged_once(
     far: Reader, jobs: Jobs, proxy: Proxy, logged: list[EventDict]
 ) -> None:
     assert not far.consumer.connected
@@ -752,3 +759,287 @@ async def test_a_reader_in_trouble_pauses_between_two_attempts(
     monkeypatch.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
     proxy.refuse()
     await aeventually(lambda: len([seconds for seconds in pauses if 0.1 <= seconds <= 1.0]) >= 3)
+
+
+# A queue that cannot be read
+
+
+class Refusals:
+    """Errors with which the calls of a reader fail, by script and queue."""
+
+    def __init__(self, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.errors: dict[tuple[str, str], Exception] = {}
+        self.calls: list[tuple[str, str]] = []
+        self._run = reader.executor.broker.run
+        monkeypatch.setattr(reader.executor.broker, "run", self.run)
+
+    async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        prefix = str(verb.args[0])
+        queue = next(name for name in (MAIL, OTHER) if queue_keys("shop", name).prefix == prefix)
+        call = verb.script.name, queue
+        self.calls.append(call)
+        if (error := self.errors.get(call)) is not None:
+            raise error
+        return await self._run(verb, within)
+
+
+@pytest.fixture
+def refusals(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> Refusals:
+    return Refusals(reader, monkeypatch)
+
+
+def of_queues(logged: Sequence[EventDict]) -> list[str | None]:
+    """The queues that are complained about."""
+    return [line.get("queue") for line in logged if line["event"] == "trouble"]
+
+
+WRONG_TYPE = ReplyError("WRONGTYPE it is no stream")
+
+
+def time_is_over(reader: Reader, queue: str) -> None:
+    """The queue has been left alone for as long as it was to be."""
+    _, pause = reader.consumer._aside._until[queue]
+    reader.consumer._aside._until[queue] = (0.0, pause)
+
+
+async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_no_other(
+    reader: Reader, jobs: Jobs, refusals: Refusals, logged: list[EventDict]
+) -> None:
+    refusals.errors["fetch", MAIL] = WRONG_TYPE
+    await jobs.send("a")
+    await reader.read()
+    await reader.idle()
+    for name in "bc":
+        await jobs.send(name, queue=OTHER)
+        await aeventually(partial(jobs.has_begun, name))
+        await reader.idle()
+    assert refusals.calls.count(("fetch", MAIL)) == 1
+    assert reader.consumer.connected
+    (line,) = (line for line in logged if line["event"] == "trouble")
+    assert line.pop("damage") == ""
+    assert line == {
+        "event": "trouble",
+        "what": "reading",
+        "error": "ReplyError: WRONGTYPE it is no stream",
+        "queue": MAIL,
+        "looks_again_in": 0.5,
+        "log_level": "warning",
+    }
+    time_is_over(reader, MAIL)
+    await reader.consumer.look_again()
+    assert reader.consumer._aside._until[MAIL][1] == 1.0
+    assert refusals.calls.count(("fetch", MAIL)) == 2
+    refusals.errors.clear()
+    time_is_over(reader, MAIL)
+    await reader.consumer.look_again()
+    await jobs.begin(*"abc")
+    assert refusals.calls.count(("open", MAIL)) == 3
+    assert reader.consumer._aside.put(MAIL) == 0.5, "it remembers trouble that is over"
+    reader.consumer._aside.forget(MAIL)
+
+
+@pytest.mark.parametrize("call", ["fetch", "release"])
+async def test_trouble_with_redis_itself_is_not_taken_for_that_of_a_queue(
+    reader: Reader, jobs: Jobs, desk: Desk, refusals: Refusals, logged: list[EventDict], call: str
+) -> None:
+    desk.open()
+    if call == "fetch":
+        await reader.read()
+        await reader.idle()
+        refusals.errors[call, MAIL] = TimeoutError("gone")
+        await jobs.send("a")
+    else:
+        await jobs.send("a")
+        lost = stranded(desk, reader)
+        await reader.read()
+        await reader.idle()
+        refusals.errors[call, MAIL] = TimeoutError("gone")
+        reader.consumer.suspect(lost)
+    await aeventually(lambda: not reader.consumer.connected)
+    await aeventually(lambda: any(line["event"] == "redis_trouble" for line in logged))
+    assert not reader.consumer._aside.has(MAIL)
+    assert troubles(logged) == [], "it would name the queue"
+    refusals.errors.clear()
+    await aeventually(lambda: reader.consumer.connected)
+    reader.consumer.suspect((MAIL, "s", entry) for entry in desk.pending())  # as the next beat does
+    await jobs.begin("a")
+
+
+async def test_trouble_with_redis_itself_at_the_first_fetch_puts_no_queue_aside(
+    reader: Reader, jobs: Jobs, refusals: Refusals
+) -> None:
+    refusals.errors["fetch", MAIL] = ConnectionResetError("gone")
+    await jobs.send("a")
+    await reader.read()
+    await aeventually(lambda: refusals.calls.count(("fetch", MAIL)) >= 2)
+    assert not reader.consumer._aside.has(MAIL)
+    assert not reader.consumer.connected
+    refusals.errors.clear()
+    await jobs.begin("a")
+
+
+async def test_what_a_block_brought_of_a_queue_that_cannot_be_read_any_more_stops_no_other(
+    reader: Reader, jobs: Jobs, desk: Desk, refusals: Refusals, logged: list[EventDict]
+) -> None:
+    await reader.read()
+    await reader.idle()
+    refusals.errors["fetch", MAIL] = WRONG_TYPE
+    await jobs.send("a")
+    await aeventually(lambda: reader.consumer._aside.has(MAIL))
+    await reader.idle()
+    await jobs.send("b", queue=OTHER)
+    await jobs.begin("b")
+    assert of_queues(logged) == [MAIL]
+    assert reader.consumer.connected
+    refusals.errors.clear()
+    reader.consumer._aside.forget(MAIL)
+    reader.consumer.suspect((MAIL, "s", entry) for entry in desk.pending())  # as the next beat does
+    await jobs.begin("a", "b")
+
+
+async def test_stranded_jobs_of_a_queue_that_cannot_be_read_wait_and_those_of_others_run(
+    reader: Reader, jobs: Jobs, desk: Desk, other: Desk, refusals: Refusals, logged: list[EventDict]
+) -> None:
+    lost: list[Token] = []
+    for queue, name in ((desk, "a"), (other, "b")):
+        queue.open()
+        await jobs.send(name, queue=queue.keys.queue)
+        lost += stranded(queue, reader)
+    await reader.read()
+    await reader.idle()
+    refusals.errors["release", MAIL] = WRONG_TYPE
+    reader.consumer.suspect(lost)
+    await jobs.begin("b")
+    await reader.idle()
+    reader.consumer.suspect(lost[:1])
+    await reader.consumer.look_again()
+    assert [call for call in refusals.calls if call[0] == "release"] == [
+        ("release", MAIL),
+        ("release", OTHER),
+    ]
+    assert of_queues(logged) == [MAIL]
+    refusals.errors.clear()
+    reader.consumer._aside.forget(MAIL)
+    reader.consumer.suspect(lost[:1])
+    await jobs.begin("a", "b")
+    assert [call for call in refusals.calls if call[0] == "release"][2:] == [("release", MAIL)]
+
+
+async def test_when_no_queue_can_be_read_it_waits_without_trouble(
+    reader: Reader, jobs: Jobs, refusals: Refusals, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    refusals.errors["fetch", MAIL] = WRONG_TYPE
+    await jobs.send("a")
+    with monkeypatch.context() as patched:
+        patched.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
+        await reader.read(MAIL)
+        while len(pauses) < 3:
+            await sleep(0.001)
+    assert set(pauses) == {0.25}
+    assert of_queues(logged) == [MAIL]
+    refusals.errors.clear()
+    reader.consumer._aside.forget(MAIL)
+    await jobs.begin("a")
+
+
+async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_pause(
+    reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    """The fetches find nothing wrong; without a pause it would keep a core busy."""
+    pauses: list[float] = []
+    wait, sleep = reader.consumer._doorbell.wait, asyncio.sleep
+    refused = [WRONG_TYPE] * 2
+
+    async def refusing(*args: Any) -> Any:
+        if refused:
+            raise refused.pop()
+        return await wait(*args)
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(reader.consumer._doorbell, "wait", refusing)
+    with monkeypatch.context() as patched:
+        patched.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
+        await reader.read()
+        while refused:
+            await sleep(0.001)
+        while len(pauses) < 2:
+            await sleep(0.001)
+    assert all(0.025 <= seconds <= 0.05 for seconds in pauses)
+    assert troubles(logged) == ["ReplyError: WRONGTYPE it is no stream"]
+    await jobs.send("a")
+    await jobs.begin("a")
+
+
+async def test_the_pauses_of_a_reader_in_trouble_grow_to_a_second(
+    reader: Reader, refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[tuple[float, float]] = []
+
+    def chosen(least: float, most: float) -> float:
+        pauses.append((least, most))
+        return 0.0
+
+    monkeypatch.setattr("fennelq.worker.consumer.random.uniform", chosen)
+    refusals.errors["fetch", MAIL] = ConnectionResetError("gone")
+    await reader.read(MAIL)
+    await aeventually(lambda: len(pauses) >= 7)
+    most = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert pauses[:7] == [(seconds / 2, seconds) for seconds in most]
+    refusals.errors.clear()
+    await reader.idle()
+    pauses.clear()
+    refusals.errors["fetch", MAIL] = ConnectionResetError("gone")
+    looking = asyncio.create_task(reader.consumer.look_again())
+    await aeventually(lambda: pauses)
+    assert pauses[0] == (0.025, 0.05)
+    refusals.errors.clear()
+    await looking
+
+
+@pytest.mark.audit(skip="keys were spoiled on purpose")
+async def test_every_damaged_key_of_a_queue_is_named(
+    reader: Reader, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("s", "sched"):
+        desk.redis.delete(desk.keys[name])
+        desk.redis.set(desk.keys[name], "by mistake")
+    damage = await reader.consumer._damage(desk.keys)
+    assert sorted(damage.split("; ")) == [
+        f"{desk.keys['s']} is a string and should be a stream: rename or delete it",
+        f"{desk.keys['sched']} is a string and should be a zset: rename or delete it",
+    ]
+
+    async def refused(*_: object) -> None:
+        raise ReplyError("NOPERM type")
+
+    monkeypatch.setattr(reader.executor.broker, "ask_all", refused)
+    assert await reader.consumer._damage(desk.keys) == ""
+
+
+def test_a_queue_is_left_alone_for_longer_and_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now)
+    aside = Aside()
+    assert not aside.has(MAIL)
+    for seconds in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        assert aside.put(MAIL) == seconds
+        assert (aside.has(MAIL), aside.has(OTHER)) == (True, False)
+        now += seconds - 0.125
+        assert aside.has(MAIL)
+        now += 0.125
+        assert not aside.has(MAIL)
+    aside.put(MAIL)
+    aside.forget(MAIL)
+    aside.forget(OTHER)
+    assert not aside.has(MAIL)
+    assert aside.put(MAIL) == 0.5

@@ -14,7 +14,7 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs.presence import Beat
-from fennelq.worker.heartbeat import Findings, Heartbeat
+from fennelq.worker.heartbeat import Beaten, Findings, Heartbeat, answer_within
 from fennelq.worker.held import Token
 from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.server import Server
@@ -41,6 +41,11 @@ class Patient(BlockingBroker):
         self.timeouts.append(timeout)
         return [self._dated(reply) for reply in super().run_each(steps)]
 
+    def set_clock(self, seconds: float) -> None:
+        """Set the server's clock forward (or, below 0, back)."""
+        assert self._offset_ms is not None
+        self._offset_ms += seconds * 1000
+
     def _dated(self, reply: Any) -> Any:
         if not isinstance(reply, Beat):
             return reply
@@ -54,8 +59,9 @@ class Beating:
 
     def __init__(self, url: str, *desks: Desk, lease: float = LEASE) -> None:
         self.now = 1000.0
+        self.desks = list(desks)
         self.held: list[Token] = []
-        self.wrong: Exception | None = None
+        self.wrong: BaseException | None = None
         self.pauses: list[float | None] = []
         self.found: list[Findings] = []
         self.broker = Patient(url, lambda: self.now)
@@ -64,12 +70,12 @@ class Beating:
             executor=NAME,
             lease=lease,
             interval=INTERVAL,
-            queues=lambda: [desk.keys for desk in desks],
+            queues=lambda: [desk.keys for desk in self.desks],
             held=self._held,
             report=self.found.append,
         )
 
-    def beats(self, *moments: float, wrong: Exception | None = None) -> None:
+    def beats(self, *moments: float, wrong: BaseException | None = None) -> None:
         """The thread beats at these moments, and its clock stays at the last."""
         self.wrong = wrong
         setattr(self.heartbeat, "_ended", Schedule(self, moments))  # noqa: B010 - what it waits for
@@ -189,8 +195,79 @@ def test_a_reply_is_waited_for_no_longer_than_a_quarter_of_the_lease(
     beating.broker.close()
 
 
+@pytest.mark.parametrize(("lease", "seconds"), [(0.9, 0.3), (2.4, 0.8), (3.6, 1.0), (4.4, 1.1)])
+def test_with_a_short_lease_a_reply_is_waited_for_up_to_a_second_or_a_third_of_the_lease(
+    lease: float, seconds: float
+) -> None:
+    assert answer_within(lease) == pytest.approx(seconds)
+
+
+def test_an_executor_that_serves_no_queue_yet_is_steady_after_a_lease_all_the_same(
+    redis_url: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    """When it learns of a queue, it may judge others there at once."""
+    beating = Beating(redis_url)
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: beating.now)
+    beating.beats(1000, 1020, 1040, 1060)
+    assert (beating.heartbeat.steady, beaten_ms(beating.heartbeat)) == (True, 0)
+    beating.desks.append(desk)
+    beating.beats(1061)
+    assert beating.heartbeat.steady
+    assert beaten_ms(beating.heartbeat) > 0
+    assert beating.found == [Findings([], [], 0)] * 5
+    assert logged == []
+    beating.broker.close()
+
+
 def beaten_ms(heartbeat: Heartbeat) -> int:
     return heartbeat.beaten()[0]
+
+
+# The server's clock
+
+
+def test_how_long_ago_the_last_beat_was_answered_is_known_in_milliseconds(beating: Beating) -> None:
+    beating.beats(1000)
+    beating.now = 1003.25
+    assert beating.heartbeat.beaten()[1] == 3250
+
+
+@pytest.mark.parametrize(
+    ("server_ms", "jump"),
+    [(26_000, 14.0), (16_000, 4.0), (12_000, 0.0), (10_000, 0.0), (9_000, -1.0), (-4_000, -14.0)],
+)
+def test_a_jump_of_the_servers_clock_is_what_no_round_trip_explains(server_ms: int, jump: float) -> None:
+    """Between two beats 4 to 6 seconds have passed, depending on when the server read its clock."""
+    before = Beaten(6_000, sent=100.0, answered=101.0)
+    assert Beaten(server_ms, sent=105.0, answered=106.0).jump_since(before) == jump
+
+
+@pytest.mark.parametrize("seconds", [LEASE / 4 + 1, -LEASE / 4 - 1])
+def test_after_a_jump_of_the_servers_clock_an_executor_holds_off_for_a_lease(
+    beating: Beating, logged: list[EventDict], seconds: float
+) -> None:
+    """Every executor looks silent until its next beat."""
+    beating.beats(1000, 1020, 1040, 1060)
+    assert beating.heartbeat.steady
+    beating.broker.set_clock(seconds)
+    beating.beats(1061, 1081, 1101, 1120)
+    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    beating.beats(1121)
+    assert beating.heartbeat.steady
+    assert [(line["event"], line["seconds"], line["log_level"]) for line in logged] == [
+        ("server_clock_jumped", seconds, "warning")
+    ]
+
+
+@pytest.mark.parametrize("seconds", [LEASE / 4, -LEASE / 4])
+def test_a_jump_of_the_servers_clock_by_a_quarter_of_the_lease_is_harmless(
+    beating: Beating, logged: list[EventDict], seconds: float
+) -> None:
+    beating.beats(1000, 1020, 1040, 1060)
+    beating.broker.set_clock(seconds)
+    beating.beats(1061)
+    assert beating.heartbeat.steady
+    assert logged == []
 
 
 # Who may judge others
@@ -294,6 +371,14 @@ def test_the_thread_beats_until_it_is_ended_and_keeps_no_process_alive(redis_url
     beating.heartbeat.end()
     eventually(lambda: not beating_threads())
     beating.broker.close()
+
+
+def test_a_thread_that_ends_unasked_counts_as_dead(beating: Beating) -> None:
+    beating.beats(1000)
+    assert not beating.heartbeat.dead
+    with pytest.raises(SystemExit):
+        beating.beats(1001, 1002, wrong=SystemExit())
+    assert beating.heartbeat.dead
 
 
 def beating_threads() -> list[threading.Thread]:

@@ -1,4 +1,4 @@
-"""Recovery: an executor that has itself been heard takes the jobs of those that fell silent, and tells how many."""
+"""Recovery: an executor that has itself been heard takes the jobs of those that fell silent, and logs how many."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Sweeper:
     def __init__(self, broker: Broker, *desks: Desk) -> None:
         self.steady = True
         self.beaten_ms = desks[0].now()
+        self.ago_ms = 0
         self.deaths = dict[str, str]()
         self._queues: Sequence[QueueKeys] = [desk.keys for desk in desks]
         self._recovery = Recovery(
@@ -31,13 +32,16 @@ class Sweeper:
             lambda: self._queues,
             settings=Settings.load(None, lease=LEASE_MS / 1000, maintenance_interval=INTERVAL),
             lifetimes=LIFETIMES,
-            steady=lambda: self.steady,
-            beaten=lambda: (self.beaten_ms, 0),
+            steady=lambda: self.is_steady(),
+            beaten=lambda: (self.beaten_ms, self.ago_ms),
             deaths=lambda: self.deaths,
         )
 
     async def tick(self) -> float:
         return await self._recovery.tick()
+
+    def is_steady(self) -> bool:
+        return self.steady
 
 
 @pytest.fixture
@@ -129,6 +133,32 @@ async def test_an_executor_whose_own_beat_was_answered_too_long_ago_takes_no_job
     sweeper.beaten_ms -= LEASE_MS
     await sweeper.tick()
     assert desk.pending() == before
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_an_executor_takes_no_jobs_after_the_clock_of_redis_was_set_back(
+    sweeper: Sweeper, desk: Desk
+) -> None:
+    """Less time has passed since the last beat by the clock of Redis than by its own."""
+    silent_jobs(desk, 1)
+    before = desk.pending()
+    sweeper.ago_ms = LEASE_MS
+    await sweeper.tick()
+    assert desk.pending() == before
+    sweeper.ago_ms = 0
+    await sweeper.tick()
+    assert desk.pending() == {}
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_an_executor_that_ceases_to_be_steady_between_two_pages_takes_no_more(
+    sweeper: Sweeper, other: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent_jobs(other, 250)
+    answers = iter([True, False])
+    monkeypatch.setattr(Sweeper, "is_steady", lambda _: next(answers))
+    await sweeper.tick()
+    assert len(other.pending()) == 150
 
 
 @pytest.mark.audit(unfinished=True)

@@ -1,4 +1,4 @@
-"""The workbench: a job is held from its start until the answer to its outcome, and every end is told."""
+"""The workbench: a job is held from its start until the answer to its outcome, and every end is logged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from structlog.typing import EventDict
 
 from fennelq import App, Reject, RetryPolicy, Snooze, Status, current_job
 from fennelq.broker.keys import queue_keys
-from fennelq.model.job import Delivery
+from fennelq.model.job import Delivery, JobFailure
+from fennelq.model.outcome import Outcome, died
 from fennelq.worker.executor import Executor
+from fennelq.worker.held import Held
+from fennelq.worker.settler import Share
 from fennelq.worker.workbench import Workbench
 from tests.broker.desk import Desk
 from tests.kit.proxy import Proxy
@@ -86,7 +89,7 @@ async def held(app: App, gate: Gate, number: int = 1) -> list[str]:
     return [(await task_of(app, shop.hold).delay(str(gate))).id for _ in range(number)]
 
 
-def told(logged: Sequence[EventDict], event: str) -> list[EventDict]:
+def lines(logged: Sequence[EventDict], event: str) -> list[EventDict]:
     return [line for line in logged if line["event"] == event]
 
 
@@ -154,6 +157,58 @@ async def test_jobs_that_have_ended_are_not_among_the_tasks(
     await cut_off.all_done()
 
 
+async def test_a_handler_is_entered_with_the_first_step_of_its_run(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    await held(app, gate)
+    (delivery,) = bench.start_all()
+    assert not bench.workbench.entered(delivery.token)
+    await asyncio.sleep(0)
+    assert bench.workbench.entered(delivery.token)
+    assert not bench.workbench.entered(("default", "s", "0-1"))
+    gate.open()
+    await bench.all_done()
+
+
+async def test_a_job_keeps_its_slot_until_there_is_room_for_its_outcome(app: App, bench: Bench) -> None:
+    backlog, others = bench.workbench.backlog, Share()
+    backlog.add(others, 1_000_000, 0)
+    job = (await task_of(app, shop.double).delay(21)).id
+    bench.start_all()
+    await aeventually(lambda: backlog._waiting)
+    assert (bench.executor.slots.taken, bench.workbench.tasks()) == (1, [])
+    assert await app.result(job).status() is Status.EXECUTING
+    backlog.remove(others, 1_000_000, 0)
+    await aeventually(lambda: bench.executor.slots.taken == 0)
+    await bench.workbench.settled()
+    assert await app.result(job).get(timeout=5) == 42
+    assert bench.workbench.done == 1
+
+
+async def test_outcomes_that_a_cancellation_of_everything_has_dropped_are_written_when_handed_over_again(
+    app: App, cut_off: Bench, gate: Gate, proxy: Proxy
+) -> None:
+    results = [await task_of(app, shop.double).delay(n) for n in (1, 2)]
+    (running,) = await held(app, gate)
+    cut_off.start_all()
+    proxy.blackhole()
+    await aeventually(lambda: cut_off.executor.slots.taken == 1)
+    writing = cut_off.workbench._settler._queues["default"].batcher._flushing
+    assert writing is not None
+    await asyncio.sleep(0)  # it has begun
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert not cut_off.workbench.backlog.busy
+    proxy.up()
+    cut_off.workbench.settle_again()
+    await cut_off.workbench.settled()
+    assert cut_off.workbench.done == 2
+    assert [await result.get(timeout=5) for result in results] == [2, 4]
+    assert await app.result(running).status() is Status.EXECUTING
+    gate.open()
+    await cut_off.all_done()
+
+
 # Taken from us
 
 
@@ -173,7 +228,7 @@ async def test_a_job_that_was_taken_from_us_is_cancelled_and_not_settled(
     assert bench.workbench.done == 1
     statuses = [await app.result(job).status() for job in jobs]
     assert statuses == [Status.EXECUTING, Status.EXECUTING, Status.SUCCESS]
-    lost = told(logged, "lease_lost")
+    lost = lines(logged, "lease_lost")
     assert [(line["job_id"], line["task"], line["queue"], line["tries"]) for line in lost] == [
         (job, HOLD, "default", 1) for job in jobs[:2]
     ]
@@ -195,8 +250,8 @@ async def test_what_a_handler_returns_after_its_job_was_taken_from_us_is_dropped
     await bench.workbench.settled()
     assert bench.workbench.done == 0
     assert await app.result(job).status() is Status.EXECUTING
-    assert len(told(logged, "lease_lost")) == 1
-    assert told(logged, "job_succeeded") == []
+    assert len(lines(logged, "lease_lost")) == 1
+    assert lines(logged, "job_succeeded") == []
 
 
 async def test_a_job_whose_outcome_is_on_its_way_is_not_taken_for_lost(
@@ -212,10 +267,10 @@ async def test_a_job_whose_outcome_is_on_its_way_is_not_taken_for_lost(
     await cut_off.workbench.settled()
     assert cut_off.workbench.done == 1
     assert await app.result(job).get(timeout=5) == 42
-    assert told(logged, "lease_lost") == []
+    assert lines(logged, "lease_lost") == []
 
 
-async def test_an_outcome_that_is_refused_because_the_job_is_no_longer_ours_is_told_once(
+async def test_an_outcome_that_is_refused_because_the_job_is_no_longer_ours_is_logged_once(
     app: App, bench: Bench, desk: Desk, gate: Gate, logged: list[EventDict]
 ) -> None:
     jobs = await held(app, gate, 2)
@@ -224,7 +279,7 @@ async def test_an_outcome_that_is_refused_because_the_job_is_no_longer_ours_is_t
     gate.open()
     await bench.all_done()
     assert bench.workbench.tokens() == []
-    assert [line["job_id"] for line in told(logged, "lease_lost")] == jobs[:1]
+    assert [line["job_id"] for line in lines(logged, "lease_lost")] == jobs[:1]
     assert await app.result(jobs[0]).status() is Status.SENT
     assert await app.result(jobs[1]).get(timeout=5) == 1
 
@@ -238,7 +293,7 @@ async def test_a_job_that_is_stopped_gives_its_slot_back_and_stays_in_hand(
     await asyncio.sleep(0)  # its handler has begun
     (task,) = bench.workbench.stop_all()
     await asyncio.wait([task])
-    assert bench.executor.slots.taken == 0
+    assert (bench.executor.slots.taken, bench.executor.slots.stuck) == (0, 0)
     assert bench.workbench.tokens() == [delivery.token]
     await bench.workbench.settled()
     assert bench.workbench.done == 0
@@ -274,6 +329,153 @@ async def test_a_run_that_is_stopped_before_its_first_step_never_enters_its_hand
     assert bench.workbench.tokens() == [delivery.token]
     assert not bench.workbench.entered(delivery.token)
     assert bench.executor.slots.taken == 0
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_stop_asks_every_run_without_an_outcome_and_no_other(
+    app: App, cut_off: Bench, gate: Gate, proxy: Proxy
+) -> None:
+    result = await task_of(app, shop.double).delay(21)
+    await held(app, gate, 2)
+    cut_off.start_all()
+    proxy.blackhole()
+    await aeventually(lambda: cut_off.executor.slots.taken == 2)
+    running = cut_off.workbench.tasks()
+    asked = cut_off.workbench.stop_all()
+    assert (len(asked), set(asked)) == (2, set(running))
+    await asyncio.wait(running)
+    assert cut_off.executor.slots.taken == 0
+    proxy.up()
+    await cut_off.workbench.settled()
+    assert await result.get(timeout=5) == 42
+    assert cut_off.workbench.done == 1
+
+
+@pytest.mark.audit(unfinished=True)
+@pytest.mark.parametrize("function", [shop.hold, shop.refuse_to_stop])
+async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it_ends(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict], function: Any
+) -> None:
+    bench.workbench._stop_grace = 0
+    goes_on = function is shop.refuse_to_stop
+    job = (await task_of(app, function).delay(str(gate))).id
+    (delivery,) = bench.start_all()
+    (task,) = bench.workbench.tasks()
+    await asyncio.sleep(0)  # its handler has begun
+    bench.workbench.lose([delivery.token])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    slots = bench.executor.slots
+    assert (slots.taken, slots.stuck) == ((1, 1) if goes_on else (0, 0))
+    stuck = [(line["job_id"], line["queue"], line["log_level"]) for line in lines(logged, "slot_stuck")]
+    assert stuck == ([(job, "default", "error")] if goes_on else [])
+    gate.open()
+    await asyncio.wait([task])
+    assert (slots.taken, slots.stuck) == (0, 0)
+    assert bench.workbench.job_of(task) is None
+
+
+# Runs that ignore their timeout
+
+
+LATE = died(JobFailure("TaskTimeout", "too late"), 1, 60_000)
+
+
+def overdue(bench: Bench, delivery: Delivery) -> tuple[Held, Outcome]:
+    return bench.workbench._held[delivery.token], LATE
+
+
+async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
+    app: App, cut_off: Bench, gate: Gate, proxy: Proxy, logged: list[EventDict]
+) -> None:
+    """The reply to its settling is still under way when it ends."""
+    workbench, slots = cut_off.workbench, cut_off.executor.slots
+    (job,) = await held(app, gate)
+    (delivery,) = cut_off.start_all()
+    (task,) = workbench.tasks()
+    await asyncio.sleep(0)  # its handler has begun
+    proxy.blackhole()
+    late = overdue(cut_off, delivery)
+    workbench._overdue(*late)
+    workbench._overdue(*late)
+    assert (slots.taken, slots.stuck, workbench.backlog.jobs) == (1, 1, 1)
+    assert workbench.job_of(task) == f"{HOLD} ({job})"
+    gate.open()
+    await asyncio.wait([task])
+    assert (slots.taken, slots.stuck, workbench.backlog.jobs) == (0, 0, 1)
+    proxy.up()
+    await workbench.settled()
+    assert workbench.done == 1
+    assert await app.result(job).status() is Status.DEAD
+    assert [line["event"] for line in logged] == ["job_died", "slot_stuck"]
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_run_that_was_taken_from_us_is_not_settled_as_overdue(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    (job,) = [(await task_of(app, shop.refuse_to_stop).delay(str(gate))).id]
+    (delivery,) = bench.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    late = overdue(bench, delivery)
+    bench.workbench.lose([delivery.token])
+    bench.workbench._overdue(*late)
+    assert not bench.workbench.backlog.busy
+    gate.open()
+    await aeventually(lambda: bench.executor.slots.taken == 0)
+    assert await app.result(job).status() is Status.EXECUTING
+    assert lines(logged, "job_died") == []
+
+
+# Cancelled by other code
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_job_that_is_cancelled_together_with_the_executor_is_innocent(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    """Its lease brings it back; what has ended meanwhile is written down."""
+    life = asyncio.create_task(lived_by(bench))
+    await asyncio.sleep(0)
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    (task,) = bench.workbench.tasks()
+    task.cancel()
+    life.cancel()
+    await asyncio.wait([task, life])
+    assert (bench.workbench.tokens(), bench.executor.slots.taken) == ([delivery.token], 0)
+    assert not bench.workbench.backlog.busy
+    assert await app.result(job).status() is Status.EXECUTING
+    assert lines(logged, "job_died") == []
+    ended = await task_of(app, shop.double).delay(21)
+    bench.start_all()
+    await bench.all_done()
+    assert await ended.get(timeout=5) == 42
+
+
+@pytest.mark.parametrize("lives", [True, False])
+async def test_a_job_that_is_cancelled_while_its_executor_lives_on_has_failed(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict], lives: bool
+) -> None:
+    life = asyncio.create_task(lived_by(bench) if lives else asyncio.sleep(0))
+    await asyncio.sleep(0)
+    (job,) = await held(app, gate)
+    bench.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    (task,) = bench.workbench.tasks()
+    task.cancel()
+    await bench.all_done()
+    life.cancel()
+    assert bench.executor.slots.taken == 0
+    assert await app.result(job).status() is Status.DEAD
+    assert [line["job_id"] for line in lines(logged, "job_died")] == [job]
+
+
+async def lived_by(bench: Bench) -> None:
+    """The executor's own task."""
+    bench.workbench.begin()
+    await asyncio.Event().wait()
 
 
 # What is logged
@@ -319,7 +521,7 @@ async def test_every_run_ends_with_a_line_of_its_facts(
     bench.start_all()
     await bench.all_done()
     level, event, facts = ENDS[how]
-    (line,) = told(logged, event)
+    (line,) = lines(logged, event)
     seconds = line.pop("seconds")
     if "error" in facts:
         assert line.pop("at").startswith("tests/worker/test_workbench.py:")
@@ -331,7 +533,7 @@ async def test_every_run_ends_with_a_line_of_its_facts(
     assert 0 <= seconds < 100
 
 
-async def test_the_line_tells_how_long_the_run_took(
+async def test_the_line_shows_how_long_the_run_took(
     app: App, bench: Bench, logged: list[EventDict], clock: list[float]
 ) -> None:
     fates = Fates(app)
@@ -342,7 +544,7 @@ async def test_the_line_tells_how_long_the_run_took(
     fates.may_end.set()
     await aeventually(lambda: bench.executor.slots.taken == 0)
     await bench.workbench.settled()
-    assert [line["seconds"] for line in told(logged, "job_succeeded")] == [2.5]
+    assert [line["seconds"] for line in lines(logged, "job_succeeded")] == [2.5]
 
 
 async def test_below_info_only_runs_that_failed_are_worth_a_line(
