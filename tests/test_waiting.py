@@ -619,14 +619,15 @@ async def test_closing_ends_a_waiting_whose_subscription_is_under_way(
 ) -> None:
     """Its caller has cancelled nothing, so it gets no CancelledError."""
     proxy.refuse()
-    waiters = waits(waiting, "mail:a", "mail:b")
+    first, second = waits(waiting, "mail:a", "mail:b")
     await asyncio.sleep(0)
     await waiting.close()
-    for waiter in waiters:
-        with pytest.raises(BrokerUnavailable, match="the app was closed"):
-            await soon(waiter)
+    with pytest.raises(BrokerUnavailable, match="the app was closed"):
+        await soon(first)
+    with pytest.raises(BrokerUnavailable, match="the app was closed"):
+        await soon(second)
     assert kept(waiting) == (0, 0, 0)
-    del waiter, waiters
+    del first, second
     gc.collect()
     assert complaints == []
 

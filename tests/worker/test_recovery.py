@@ -156,7 +156,11 @@ async def test_an_executor_that_ceases_to_be_steady_between_two_pages_takes_no_m
 ) -> None:
     silent_jobs(other, 250)
     answers = iter([True, False])
-    monkeypatch.setattr(Sweeper, "is_steady", lambda _: next(answers))
+
+    def is_steady(_: Sweeper) -> bool:
+        return next(answers)
+
+    monkeypatch.setattr(Sweeper, "is_steady", is_steady)
     await sweeper.tick()
     assert len(other.pending()) == 150
 
