@@ -105,5 +105,5 @@ def _plain(value: object) -> object:
 def _shown(value: object) -> str:
     try:
         return repr(value)
-    except Exception as error:
+    except BaseException as error:  # it may be the user's code, and even exit
         return f"<{type(value).__name__}, whose repr() raises {type(error).__name__}>"

@@ -281,11 +281,10 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record as a line."""
-        if _is_shown_by_another(record):
-            return
         try:
-            _stream.write(_rendered(_line_of_record(record)))
-        except Exception:
+            if not _is_shown_by_another(record):
+                _stream.write(_rendered(_line_of_record(record)))
+        except BaseException:  # values of `extra` are the user's objects, and even their repr() may exit
             _stream.missed()
 
 
@@ -324,9 +323,12 @@ def _is_shown_by_another(record: logging.LogRecord) -> bool:
 def _shows(handler: logging.Handler, record: logging.LogRecord) -> bool:
     # Those of `rich` have a console with a file instead of a stream.
     stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
-    if stream is None or stream not in (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__):
+    standard = (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__)
+    if stream is None or not any(stream is one for one in standard) or record.levelno < handler.level:
         return False
-    return record.levelno >= handler.level and bool(handler.filter(record))
+    # A filter of the users' own may count records or change them: only its handler runs it, once.
+    own = any(type(one) is not logging.Filter for one in handler.filters)
+    return own or bool(handler.filter(record))
 
 
 def _configure_stdlib() -> None:

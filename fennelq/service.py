@@ -127,7 +127,12 @@ class Outage:
         """Whether to log it."""
         now = clock.monotonic()
         with self._lock:
-            if self._since is None or not self._complaining(now):
+            if self._since is not None and not self._complaining(now):
+                # The outage before is over, although no part noticed: this one is to be logged soon.
+                self._announced = False
+                self._silent_until = min(self._silent_until, now + _LATE)
+                self._since = None
+            if self._since is None:
                 self._since, self._since_ms = now, clock.wall_ms()
             self._parts[part] = now
             if now < self._silent_until or (closed and now - self._since < _BLIP):
@@ -144,7 +149,9 @@ class Outage:
                 return None
             seconds, self._since = now - self._since, None
             self._parts.clear()
-            self._silent_until = min(self._silent_until, now + _LATE)
+            if seconds >= _LATE:
+                # After a short one the minute goes on: one slow part would fill the log with outages.
+                self._silent_until = min(self._silent_until, now + _LATE)
             announced, self._announced = self._announced, False
             return seconds if announced else None
 

@@ -40,7 +40,7 @@ from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Event, Job, JobInfo, Status, split_id
 from fennelq.result import cancel, history_of, info_of, status_of, value_of
-from fennelq.usage import jobs_given
+from fennelq.usage import is_over, jobs_given
 from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal
 
 if TYPE_CHECKING:
@@ -262,8 +262,9 @@ def end_of(app: App, job_id: str, timeout: float | None) -> Ended:
 
 def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tuple[str, End]]:
     """Each job with its end, as it ends; without those that have not ended in time. With `timeout=0` it looks once."""
+    over = timeout is not None and is_over(timeout)
     waiting = _Waiting(app, ids, timeout)
-    return waiting.ends() if timeout is None or timeout > 0 else waiting.ended_by_now()
+    return waiting.ended_by_now() if over else waiting.ends()
 
 
 def _unless_expired(end: End) -> Ended:

@@ -125,10 +125,10 @@ def rows(task: str, columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 def is_over(timeout: float) -> bool:
     """Whether a timeout leaves no time at all; raises UsageError when it is not a number of seconds."""
-    try:
-        return timeout <= 0
-    except TypeError:
-        raise UsageError(f"timeout is a number of seconds, not {timeout!r:.100}") from None
+    given: object = timeout
+    if not isinstance(given, int | float) or given != given:
+        raise UsageError(f"timeout is a number of seconds, not {given!r:.100}")
+    return given <= 0
 
 
 def call_for(given: Any) -> str:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fennelq import clock
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verbs import census, presence
+from fennelq.broker.verbs import census
 from fennelq.cli import output
 from fennelq.cli.options import AppDir, AppPath, Json
 from fennelq.cli.queue import show_queues
 from fennelq.cli.session import found, with_app
 from fennelq.cli.table import Column
 from fennelq.errors import BrokerUnavailable
-from fennelq.executors import Executors, number
+from fennelq.executors import number
 from fennelq.queues import QueueInfo, Queues
+from fennelq.reasons import executors_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -78,9 +79,9 @@ async def _server(app: App) -> dict[str, str]:
 
 
 async def _executors(app: App) -> list[dict[str, Any]]:
-    now = await app.client.ask(census.now())
-    told = await app.client.ask(presence.known_executors(app.namespace))
-    known = Executors(told, now)
+    known = await app.client.hold(executors_of(app.namespace))
+    if known is None:
+        return []
     return [{"name": name, "state": known.state(name), **facts} for name, facts in known.facts.items()]
 
 
