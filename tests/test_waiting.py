@@ -257,6 +257,53 @@ def kept(waiting: Waiting) -> tuple[int, int, int]:
     return len(waiting._waiters), len(waiting._tasks), len(waiting._overtaking)
 
 
+async def test_a_look_answers_what_is_known_and_registers_nothing(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a", "b")
+    end(desk, "a")
+    assert await soon(waiting.look("mail:a")) == ended("a")
+    assert await soon(waiting.look("mail:b")) is None
+    with pytest.raises(ResultExpired):
+        await soon(waiting.look("mail:unknown"))
+    assert (broker.listened, kept(waiting)) == (0, (0, 0, 0))
+    assert not desk.record("b").get("W")
+
+
+async def test_a_bad_id_among_others_has_an_error_of_its_own(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a", "b", "c")
+    end(desk, "a", "c")
+    first, bad, second, third = await soon(waiting._watch("", ["mail:a", "no queue", "mail:b", "mail:c"]))
+    assert isinstance(bad, ValueError)
+    assert [first, second, third] == [
+        ("end", *ended("a")),
+        ("wait", TASK, None),
+        ("end", *ended("c")),
+    ]
+
+
+async def test_a_question_that_is_refused_as_a_whole_is_asked_one_by_one(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a", "b", "c")
+    end(desk, "a", "c")
+    broker.refusals = [ReplyError("ERR something is wrong with one of these")]
+    answers = await soon(waiting._watch("", ["mail:a", "mail:b", "mail:c"]))
+    assert answers == [("end", *ended("a")), ("wait", TASK, None), ("end", *ended("c"))]
+    assert broker.calls == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "jobs"), [(ConnectionResetError("gone"), ["mail:a", "mail:b"]), (ReplyError("ERR"), ["mail:a"])]
+)
+async def test_a_question_that_is_no_better_asked_one_by_one_is_asked_once(
+    waiting: Waiting, broker: Watching, error: Exception, jobs: list[str]
+) -> None:
+    broker.refusals = [error]
+    assert await soon(waiting._watch("", jobs)) == [error] * len(jobs)
+    assert broker.calls == [len(jobs)]
+
+
 # Overtaken
 
 
@@ -292,6 +339,30 @@ async def test_an_end_that_comes_when_its_waiter_gave_up_before_the_answer_is_fo
     await asyncio.wait([waiter])
     assert kept(waiting) == (0, 0, 0)
     broker.may_answer.set()
+
+
+async def test_a_waiter_whose_end_overtook_the_answer_is_not_looked_after_any_more(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a")
+    assert await soon(answered_once(waiting, desk))
+    broker.may_answer.clear()
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    end(desk, "a")
+    await aeventually(lambda: kept(waiting) == (1, 0, 1))
+    broker.may_answer.set()
+    assert await soon(waiter) == ended("a")
+    assert (kept(waiting), tasks_of("_recheck")) == ((0, 0, 0), [])
+
+
+async def test_of_two_messages_about_a_job_the_first_counts(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    for value in (b"1", b"2"):
+        waiting._message(b"mail:a\n" + value)
+    assert await soon(waiter) == Ended(TASK, b"1")
 
 
 async def test_a_message_about_a_job_that_is_not_waited_for_is_dropped(waiting: Waiting) -> None:
@@ -571,6 +642,38 @@ def subscribers(desk: Desk) -> int:
     return sum(int(client["sub"]) for client in desk.redis.client_list())
 
 
+# A subscription that is refused
+
+
+async def test_where_the_subscription_is_refused_it_polls_and_tries_again_when_the_refusal_is_old(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a", "b", "c")
+    broker.deaf = ReplyError("NOPERM this user may not subscribe")
+    first, second, third = waits(waiting, "mail:a", "mail:b", "mail:c")
+    await registered(desk, "a", "b", "c")
+    await aeventually(lambda: kept(waiting) == (3, 3, 0))
+    end(desk, "a", "b")
+    assert await soon(asyncio.gather(first, second)) == [ended("a"), ended("b")]
+    assert (broker.listened, waiting._polling) == (1, True)
+    broker.deaf = None
+    waiting._refused_until = 0.0
+    await aeventually(lambda: subscribers(desk) == 1)
+    await aeventually(lambda: not waiting._polling)
+    end(desk, "c")
+    assert await soon(third) == ended("c")
+
+
+async def test_polling_gets_slower_and_is_quick_again_for_a_new_waiter(waiting: Waiting) -> None:
+    assert waiting._pause() == NEVER, "messages are heard: it looks again now and then"
+    waiting._polling = True
+    assert [waiting._pause() for _ in range(4)] == [0.25, 0.5, 1.0, 1.0]
+    with pytest.raises(ResultExpired):
+        await soon(waiting.end_of("mail:unknown"))
+    waiting._polling = True
+    assert waiting._pause() == 0.25
+
+
 # Patience and the end
 
 
@@ -595,9 +698,24 @@ async def test_a_question_is_asked_no_longer_than_the_patience_lasts(
     assert kept(waiting) == (0, 0, 0)
 
 
-async def test_an_id_that_cannot_be_read_raises_and_leaves_nothing_behind(waiting: Waiting) -> None:
-    with pytest.raises(ValueError, match="no queue"):
-        await soon(waiting.end_of("no queue"))
+async def test_a_subscription_that_is_not_answered_is_waited_for_no_longer_than_the_patience_lasts(
+    waiting: Waiting, broker: Watching, proxy: Proxy
+) -> None:
+    waiting._patience = 0.2
+    proxy.drop_replies(command="SUBSCRIBE")
+    with pytest.raises(BrokerUnavailable):
+        await soon(waiting.end_of("mail:a"))
+    assert broker.calls == []
+    assert kept(waiting) == (0, 0, 0)
+
+
+async def test_an_id_that_cannot_be_read_raises_at_once_and_leaves_nothing_behind(
+    waiting: Waiting, broker: Watching
+) -> None:
+    for ask in (waiting.end_of, waiting.look):
+        with pytest.raises(ValueError, match="no queue"):
+            await soon(ask("no queue"))
+    assert (broker.listened, broker.calls) == (0, [])
     assert kept(waiting) == (0, 0, 0)
 
 

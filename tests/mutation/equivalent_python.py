@@ -88,6 +88,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "the same is asked again a step later": [
+        (
+            "waiting.py",
+            "Waiting._ask",
+            "without 'not self._settled' in: batcher is self._watches and (not self._settled)",
+        ),
         ("worker/consumer.py", "Consumer.suspect", "if self._blocking → true"),
         (
             "worker/consumer.py",
@@ -121,6 +126,16 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "worker/consumer.py",
             "Consumer._trouble",
             "without 'concerns_one_queue(error)' in: classify(error) is Trouble.GROUP or concerns_one_queue(er…",
+        ),
+    ],
+    "the next round leaves the queue out, and finds the rest drained": [
+        ("worker/consumer.py", "Consumer._fetch_from", "return True → False"),
+    ],
+    "where polling has ended, the refusal was over": [
+        (
+            "waiting.py",
+            "Waiting._settled",
+            "without 'self._polling' in: self._polling and clock.monotonic() < self._refused_until",
         ),
     ],
     "a queue that is open is opened once more, which changes nothing": [
