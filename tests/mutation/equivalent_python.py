@@ -18,7 +18,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
         ("worker/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
         ("worker/settler.py", "Backlog._let_in", "backwards: blocked"),
-        ("worker/workbench.py", "Workbench.tokens", "swapped: [token for token, held in list(self._held.items()) if not…"),
+        (
+            "worker/workbench.py",
+            "Workbench.tokens",
+            "swapped: [token for token, held in list(self._held.items()) if not…",
+        ),
         (
             "worker/workbench.py",
             "Workbench.job_of",
@@ -64,8 +68,13 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'self._latest is None' in: self._latest is None or self._before is None",
         ),
     ],
-    "one outcome has one answer": [
-        ("worker/settler.py", "Settler._written", "only the first of: await self._written(keys, share, [item])"),
+    "one outcome, or one id, has one answer": [
+        ("waiting.py", "Waiting._watch_page", "only the first of: await self._watch_page(keys, channel, [key])"),
+        (
+            "worker/settler.py",
+            "Settler._written",
+            "only the first of: await self._written(keys, share, [item])",
+        ),
     ],
     "a job has its task from the moment it is held": [
         (
@@ -105,6 +114,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
+        ("waiting.py", "Waiting._answered", "removed: return"),
         (
             "waiting.py",
             "Waiting._lost",
@@ -122,6 +132,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "the fetch finds it too": [
         ("worker/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
+        ("worker/consumer.py", "Consumer._woken", "removed: await self._put_aside(keys, error)"),
         (
             "worker/consumer.py",
             "Consumer._trouble",
@@ -136,6 +147,16 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "waiting.py",
             "Waiting._settled",
             "without 'self._polling' in: self._polling and clock.monotonic() < self._refused_until",
+        ),
+    ],
+    "the batch refuses the id by itself, before anything is asked": [
+        ("waiting.py", "Waiting.look", "removed: split_id(job_id)"),
+    ],
+    "a clock shows one moment hardly ever": [
+        (
+            "waiting.py",
+            "Waiting._settled",
+            "clock.monotonic() < self._refused_until → <=",
         ),
     ],
     "a queue that is open is opened once more, which changes nothing": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -800,7 +801,7 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
     await reader.idle()
     for name in "bc":
         await jobs.send(name, queue=OTHER)
-        await aeventually(lambda name=name: name in jobs.begun)
+        await aeventually(partial(jobs.begun.__contains__, name))
         await reader.idle()
     assert refusals.calls.count(("fetch", MAIL)) == 1
     assert reader.consumer.connected
@@ -902,7 +903,10 @@ async def test_stranded_jobs_of_a_queue_that_cannot_be_read_wait_and_those_of_ot
     await reader.idle()
     reader.consumer.suspect(lost[:1])
     await reader.consumer.look_again()
-    assert [call for call in refusals.calls if call[0] == "release"] == [("release", MAIL), ("release", OTHER)]
+    assert [call for call in refusals.calls if call[0] == "release"] == [
+        ("release", MAIL),
+        ("release", OTHER),
+    ]
     assert of_queues(logged) == [MAIL]
     refusals.errors.clear()
     reader.consumer._aside.forget(MAIL)
@@ -926,7 +930,7 @@ async def test_when_no_queue_can_be_read_it_waits_without_trouble(
     with monkeypatch.context() as patched:
         patched.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
         await reader.read(MAIL)
-        while len(pauses) < 3:  # noqa: ASYNC110 - what is waited for is that it sleeps
+        while len(pauses) < 3:
             await sleep(0.001)
     assert set(pauses) == {0.25}
     assert of_queues(logged) == [MAIL]
@@ -956,9 +960,9 @@ async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_
     with monkeypatch.context() as patched:
         patched.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
         await reader.read()
-        while refused:  # noqa: ASYNC110 - both refusals are to be met with this sleep
+        while refused:
             await sleep(0.001)
-        while len(pauses) < 2:  # noqa: ASYNC110
+        while len(pauses) < 2:
             await sleep(0.001)
     assert all(0.025 <= seconds <= 0.05 for seconds in pauses)
     assert troubles(logged) == ["ReplyError: WRONGTYPE it is no stream"]

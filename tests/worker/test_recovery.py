@@ -155,8 +155,8 @@ async def test_an_executor_that_ceases_to_be_steady_between_two_pages_takes_no_m
     sweeper: Sweeper, other: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent_jobs(other, 250)
-    answers = iter([True, False])
-    monkeypatch.setattr(Sweeper, "is_steady", lambda _: next(answers))
+    answers = [True, False]
+    monkeypatch.setattr(sweeper, "is_steady", lambda: answers.pop(0))
     await sweeper.tick()
     assert len(other.pending()) == 150
 

@@ -123,7 +123,11 @@ async def test_every_job_of_every_queue_gets_its_own_outcome_and_answer(
     other.release(others[3:])
     both = [delivery for pair in zip(mails, others, strict=False) for delivery in pair] + others[4:]
     answers = await settling.settle(*((delivery, value(delivery.key)) for delivery in both))
-    assert {job for job, answer in answers.items() if answer is Answer.LOST} == {"mail:b", "other:y", "other:z"}
+    assert {job for job, answer in answers.items() if answer is Answer.LOST} == {
+        "mail:b",
+        "other:y",
+        "other:z",
+    }
     assert {job for job, answer in answers.items() if answer is Answer.SETTLED} == {
         *("mail:a", "mail:c", "mail:d"),
         *("other:v", "other:w", "other:x"),
@@ -132,7 +136,9 @@ async def test_every_job_of_every_queue_gets_its_own_outcome_and_answer(
     assert results(other, "vwxyz") == {n: [f'{{"ok":"{n}"}}'] if n in "vwx" else [] for n in "vwxyz"}
 
 
-async def test_what_was_settled_before_by_the_same_run_has_an_answer_of_its_own(settling: Settling, desk: Desk) -> None:
+async def test_what_was_settled_before_by_the_same_run_has_an_answer_of_its_own(
+    settling: Settling, desk: Desk
+) -> None:
     one, two = taken(desk, "1", "2")
     desk.finish([one], value("1"))
     assert await settling.settle((one, value("1")), (two, value("2"))) == {
