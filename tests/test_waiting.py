@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from fennelq import clock
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
+from fennelq.broker.inbox import REFUSED_FOR
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.link import Hear, Link
 from fennelq.broker.trouble import ReplyError
@@ -404,11 +406,16 @@ async def test_an_answer_for_a_waiter_that_has_gone_meanwhile_is_not_kept(
     assert kept(waiting) == (0, 0, 0)
 
 
-async def test_one_task_looks_again_for_all(waiting: Waiting, desk: Desk) -> None:
+async def test_one_task_looks_again_for_all_after_a_pause(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
     executing(desk, *"abc")
     waiters = waits(waiting, *(f"mail:{name}" for name in "abc"))
     await aeventually(lambda: kept(waiting) == (3, 3, 0))
+    for _ in range(5):
+        await broker.ask(Command(["PING"], as_is))  # a look without a pause would be answered before
     assert len(tasks_of("_recheck")) == 1
+    assert sum(broker.calls) == 3
     end(desk, *"abc")
     await soon(asyncio.gather(*waiters))
 
@@ -583,6 +590,20 @@ async def test_attempts_to_subscribe_that_are_not_answered_do_not_add_up(
     assert await soon(waiter) == ended("a")
 
 
+async def test_jobs_are_looked_at_while_a_lost_subscription_cannot_be_made_anew(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    proxy.drop_replies(command="SUBSCRIBE")
+    proxy.cut_all()
+    await aeventually(lambda: broker.listened >= 2)
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
 async def test_a_subscription_that_the_server_refuses_for_good_is_not_tried_for_ever(
     waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching
 ) -> None:
@@ -661,6 +682,40 @@ async def test_where_the_subscription_is_refused_it_polls_and_tries_again_when_t
     await aeventually(lambda: not waiting._polling)
     end(desk, "c")
     assert await soon(third) == ended("c")
+
+
+async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_the_time(
+    server: Server, desk: Desk, recheck: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recheck.setattr("fennelq.waiting._reported", set[tuple[str, str]]())
+    executing(desk, "a")
+    desk.redis.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
+    broker = Watching(server.url.replace("redis://", "redis://mute:pw@"))
+    waiting = Waiting("shop", broker, patience=PATIENCE)
+    before = clock.monotonic()
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    for _ in range(5):
+        await broker.ask(Command(["PING"], as_is))
+    assert (broker.listened, waiting._polling) == (1, True)
+    assert waiting._refused_until >= before + REFUSED_FOR
+    assert tasks_of("_subscribe") == []
+    (line,) = caplog.messages
+    assert "waiting for results of shop by polling" in line
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+    await waiting.close()
+    await broker.close()
+    desk.redis.execute_command("ACL", "DELUSER", "mute")
+
+
+async def test_trouble_of_every_command_is_not_taken_for_a_refused_subscription(
+    waiting: Waiting, broker: Watching
+) -> None:
+    broker.deaf = ReplyError("WRONGPASS no such user")
+    with pytest.raises(BrokerUnavailable, match="WRONGPASS"):
+        await soon(waiting.end_of("mail:a"))
+    assert (broker.calls, waiting._polling, waiting._refused_until) == ([], False, 0.0)
 
 
 async def test_polling_gets_slower_and_is_quick_again_for_a_new_waiter(waiting: Waiting) -> None:

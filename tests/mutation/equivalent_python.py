@@ -54,7 +54,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
-        ("worker/consumer.py", "Consumer._hand_back_stranded", "if entries → true"),
         ("worker/consumer.py", "Consumer._woken", "if found[:room] → true"),
         ("worker/consumer.py", "Consumer._woken", "if found[room:] → true"),
     ],
@@ -69,7 +68,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "one outcome, or one id, has one answer": [
-        ("waiting.py", "Waiting._watch_page", "only the first of: await self._watch_page(keys, channel, [key])"),
+        (
+            "waiting.py",
+            "Waiting._watch_page",
+            "only the first of: await self._watch_page(keys, channel, [key])",
+        ),
         (
             "worker/settler.py",
             "Settler._written",
@@ -118,12 +121,12 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         (
             "waiting.py",
             "Waiting._lost",
-            "without 'self._waiters' in: self._waiters and (not (confirmed.cancelled() or self._cl…",
+            "without 'self._waiters' in: self._waiters and (not (confirmed.cancelled() or confirme…",
         ),
         (
             "waiting.py",
             "Waiting._lost",
-            "without 'self._closed' in: confirmed.cancelled() or self._closed",
+            "without 'self._closed' in: confirmed.cancelled() or confirmed.exception() or self._c…",
         ),
     ],
     "a blocked read brings one entry of a lane": [
@@ -178,7 +181,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._woken", "if self._stopping → false"),
     ],
     "an end always comes with an envelope, which may be empty": [
-        ("waiting.py", "Waiting._answered", "without 'b''' in: envelope or b''"),
+        ("waiting.py", "ended", "without 'b''' in: envelope or b''"),
     ],
 }
 
