@@ -689,7 +689,8 @@ async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_th
 ) -> None:
     recheck.setattr("fennelq.waiting._reported", set[tuple[str, str]]())
     executing(desk, "a")
-    desk.redis.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
+    client: Any = desk.redis
+    client.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
     broker = Watching(server.url.replace("redis://", "redis://mute:pw@"))
     waiting = Waiting("shop", broker, patience=PATIENCE)
     before = clock.monotonic()
@@ -706,7 +707,7 @@ async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_th
     assert await soon(waiter) == ended("a")
     await waiting.close()
     await broker.close()
-    desk.redis.execute_command("ACL", "DELUSER", "mute")
+    client.execute_command("ACL", "DELUSER", "mute")
 
 
 async def test_trouble_of_every_command_is_not_taken_for_a_refused_subscription(

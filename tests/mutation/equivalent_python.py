@@ -173,7 +173,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),
         ("worker/consumer.py", "Consumer._block", "removed: self._blocking = False"),
     ],
-    "a server confirms a subscription once": [
+    "a server answers a subscription once": [
+        ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true (2)"),
         ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true"),
     ],
     "what is fetched while it stops is handed back untouched": [
