@@ -13,13 +13,13 @@ from fennelq import clock
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.inbox import REFUSED_FOR
-from fennelq.broker.keys import queue_keys
+from fennelq.broker.keys import channel_name, queue_keys
 from fennelq.broker.link import Hear, Link
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.outcome import succeeded
-from fennelq.waiting import Ended, Waiting, _watched
+from fennelq.waiting import Ended, Waiting, _watched, report_refusal
 from tests.broker.desk import Desk, a_job
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -355,6 +355,7 @@ async def test_of_two_messages_about_a_job_the_first_counts(waiting: Waiting, de
 
 async def test_a_message_about_a_job_that_is_not_waited_for_is_dropped(waiting: Waiting) -> None:
     waiting._message(b'mail:stranger\n{"ok":1}')
+    waiting._message(b"\xff no text\n1")
     assert kept(waiting) == (0, 0, 0)
 
 
@@ -708,6 +709,18 @@ async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_th
     await waiting.close()
     await broker.close()
     client.execute_command("ACL", "DELUSER", "mute")
+
+
+def test_a_refusal_is_logged_once_per_kind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fennelq.waiting._reported", set[tuple[str, str]]())
+    for text in ("NOPERM first", "NOPERM again", "ERR other"):
+        report_refusal("shop", ReplyError(text))
+    refused = "waiting for results of shop by polling, which is slower: the server refused to SUBSCRIBE to"
+    assert caplog.messages == [
+        f"{refused} {channel_name('shop', '*')} ({text})" for text in ("NOPERM first", "ERR other")
+    ]
 
 
 async def test_trouble_of_every_command_is_not_taken_for_a_refused_subscription(
