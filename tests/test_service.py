@@ -119,17 +119,31 @@ def test_the_first_line_names_what_is_wrong_and_not_only_that_the_connection_was
     assert [line["problem"] for line in logged] == [SENTENCE]
 
 
-def test_a_call_that_fails_late_is_no_second_outage_but_a_second_outage_is_said(
+def test_one_slow_part_fills_no_log_with_outages(
+    outage: Outage, clock: Clock, logged: list[EventDict]
+) -> None:
+    """It fails and works again every few seconds: one line a minute, as for an outage that lasts."""
+    part = Complaints("reading", outage)
+    for _ in range(11):
+        part.about(REFUSED)
+        clock.now += 0.6
+        part.over()
+        clock.now += 5
+    assert events(logged) == ["redis_trouble", "redis_is_back"] * 2
+
+
+def test_a_call_that_fails_late_is_no_second_outage_but_a_second_outage_is_announced(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
     part = Complaints("reading", outage)
+    part.about(REFUSED)
+    clock.now += 11
+    part.over()
     for pause in (8, 12):
+        assert events(logged) == ["redis_trouble", "redis_is_back"]
+        clock.now += pause
         part.about(REFUSED)
         part.over()
-        clock.now += pause
-    assert events(logged) == ["redis_trouble", "redis_is_back"]
-    part.about(REFUSED)
-    part.over()
     assert events(logged) == ["redis_trouble", "redis_is_back"] * 2
 
 

@@ -9,15 +9,17 @@ from typing import Any, TypeVar
 
 import pytest
 
+from fennelq import clock
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.keys import queue_keys
+from fennelq.broker.inbox import REFUSED_FOR
+from fennelq.broker.keys import channel_name, queue_keys
 from fennelq.broker.link import Hear, Link
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.outcome import succeeded
-from fennelq.waiting import Ended, Waiting, _watched
+from fennelq.waiting import Ended, Waiting, _watched, report_refusal
 from tests.broker.desk import Desk, a_job
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -30,6 +32,7 @@ TASK = "app:welcome"
 PATIENCE = 30.0
 """More than a loaded machine needs."""
 NEVER = 3600.0
+CLOSED = "Redis is not available: the app was closed"
 
 
 class Watching(Broker):
@@ -257,6 +260,53 @@ def kept(waiting: Waiting) -> tuple[int, int, int]:
     return len(waiting._waiters), len(waiting._tasks), len(waiting._overtaking)
 
 
+async def test_a_look_answers_what_is_known_and_registers_nothing(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a", "b")
+    end(desk, "a")
+    assert await soon(waiting.look("mail:a")) == ended("a")
+    assert await soon(waiting.look("mail:b")) is None
+    with pytest.raises(ResultExpired):
+        await soon(waiting.look("mail:unknown"))
+    assert (broker.listened, kept(waiting)) == (0, (0, 0, 0))
+    assert not desk.record("b").get("W")
+
+
+async def test_a_bad_id_among_others_has_an_error_of_its_own(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a", "b", "c")
+    end(desk, "a", "c")
+    first, bad, second, third = await soon(waiting._watch("", ["mail:a", "no queue", "mail:b", "mail:c"]))
+    assert isinstance(bad, ValueError)
+    assert [first, second, third] == [
+        ("end", *ended("a")),
+        ("wait", TASK, None),
+        ("end", *ended("c")),
+    ]
+
+
+async def test_a_question_that_is_refused_as_a_whole_is_asked_one_by_one(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a", "b", "c")
+    end(desk, "a", "c")
+    broker.refusals = [ReplyError("ERR something is wrong with one of these")]
+    answers = await soon(waiting._watch("", ["mail:a", "mail:b", "mail:c"]))
+    assert answers == [("end", *ended("a")), ("wait", TASK, None), ("end", *ended("c"))]
+    assert broker.calls == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "jobs"), [(ConnectionResetError("gone"), ["mail:a", "mail:b"]), (ReplyError("ERR"), ["mail:a"])]
+)
+async def test_a_question_that_is_no_better_asked_one_by_one_is_asked_once(
+    waiting: Waiting, broker: Watching, error: Exception, jobs: list[str]
+) -> None:
+    broker.refusals = [error]
+    assert await soon(waiting._watch("", jobs)) == [error] * len(jobs)
+    assert broker.calls == [len(jobs)]
+
+
 # Overtaken
 
 
@@ -294,8 +344,18 @@ async def test_an_end_that_comes_when_its_waiter_gave_up_before_the_answer_is_fo
     broker.may_answer.set()
 
 
+async def test_of_two_messages_about_a_job_the_first_counts(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    for value in (b"1", b"2"):
+        waiting._message(b"mail:a\n" + value)
+    assert await soon(waiter) == Ended(TASK, b"1")
+
+
 async def test_a_message_about_a_job_that_is_not_waited_for_is_dropped(waiting: Waiting) -> None:
     waiting._message(b'mail:stranger\n{"ok":1}')
+    waiting._message(b"\xff no text\n1")
     assert kept(waiting) == (0, 0, 0)
 
 
@@ -347,11 +407,16 @@ async def test_an_answer_for_a_waiter_that_has_gone_meanwhile_is_not_kept(
     assert kept(waiting) == (0, 0, 0)
 
 
-async def test_one_task_looks_again_for_all(waiting: Waiting, desk: Desk) -> None:
+async def test_one_task_looks_again_for_all_after_a_pause(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
     executing(desk, *"abc")
     waiters = waits(waiting, *(f"mail:{name}" for name in "abc"))
     await aeventually(lambda: kept(waiting) == (3, 3, 0))
+    for _ in range(5):
+        await broker.ask(Command(["PING"], as_is))  # a look without a pause would be answered before
     assert len(tasks_of("_recheck")) == 1
+    assert sum(broker.calls) == 3
     end(desk, *"abc")
     await soon(asyncio.gather(*waiters))
 
@@ -373,6 +438,19 @@ async def test_a_passing_trouble_while_looking_again_ends_no_waiting(
     await aeventually(lambda: not broker.refusals)
     end(desk, "a")
     assert await soon(waiter) == ended("a")
+
+
+@pytest.mark.audit(skip="a record was deleted on purpose")
+async def test_a_waiter_whose_job_is_removed_learns_it_when_it_looks_again(
+    waiting: Waiting, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    desk.redis.delete(desk.keys.record("a"))
+    with pytest.raises(ResultExpired):
+        await soon(waiter)
 
 
 async def test_a_trouble_that_does_not_pass_ends_the_waiting_when_it_looks_again(
@@ -513,6 +591,20 @@ async def test_attempts_to_subscribe_that_are_not_answered_do_not_add_up(
     assert await soon(waiter) == ended("a")
 
 
+async def test_jobs_are_looked_at_while_a_lost_subscription_cannot_be_made_anew(
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await registered(desk, "a")
+    proxy.drop_replies(command="SUBSCRIBE")
+    proxy.cut_all()
+    await aeventually(lambda: broker.listened >= 2)
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+
+
 async def test_a_subscription_that_the_server_refuses_for_good_is_not_tried_for_ever(
     waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching
 ) -> None:
@@ -571,6 +663,85 @@ def subscribers(desk: Desk) -> int:
     return sum(int(client["sub"]) for client in desk.redis.client_list())
 
 
+# A subscription that is refused
+
+
+async def test_where_the_subscription_is_refused_it_polls_and_tries_again_when_the_refusal_is_old(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    executing(desk, "a", "b", "c")
+    broker.deaf = ReplyError("NOPERM this user may not subscribe")
+    first, second, third = waits(waiting, "mail:a", "mail:b", "mail:c")
+    await registered(desk, "a", "b", "c")
+    await aeventually(lambda: kept(waiting) == (3, 3, 0))
+    end(desk, "a", "b")
+    assert [await soon(first), await soon(second)] == [ended("a"), ended("b")]
+    assert (broker.listened, waiting._polling) == (1, True)
+    broker.deaf = None
+    waiting._refused_until = 0.0
+    await aeventually(lambda: subscribers(desk) == 1)
+    await aeventually(lambda: not waiting._polling)
+    end(desk, "c")
+    assert await soon(third) == ended("c")
+
+
+async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_the_time(
+    server: Server, desk: Desk, recheck: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recheck.setattr("fennelq.waiting._reported", set[tuple[str, str]]())
+    executing(desk, "a")
+    client: Any = desk.redis
+    client.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
+    broker = Watching(server.url.replace("redis://", "redis://mute:pw@"))
+    waiting = Waiting("shop", broker, patience=PATIENCE)
+    before = clock.monotonic()
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    for _ in range(5):
+        await broker.ask(Command(["PING"], as_is))
+    assert (broker.listened, waiting._polling) == (1, True)
+    assert waiting._refused_until >= before + REFUSED_FOR
+    assert tasks_of("_subscribe") == []
+    (line,) = caplog.messages
+    assert "waiting for results of shop by polling" in line
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
+    await waiting.close()
+    await broker.close()
+    client.execute_command("ACL", "DELUSER", "mute")
+
+
+def test_a_refusal_is_logged_once_per_kind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fennelq.waiting._reported", set[tuple[str, str]]())
+    for text in ("NOPERM first", "NOPERM again", "ERR other"):
+        report_refusal("shop", ReplyError(text))
+    refused = "waiting for results of shop by polling, which is slower: the server refused to SUBSCRIBE to"
+    assert caplog.messages == [
+        f"{refused} {channel_name('shop', '*')} ({text})" for text in ("NOPERM first", "ERR other")
+    ]
+
+
+async def test_trouble_of_every_command_is_not_taken_for_a_refused_subscription(
+    waiting: Waiting, broker: Watching
+) -> None:
+    broker.deaf = ReplyError("WRONGPASS no such user")
+    with pytest.raises(BrokerUnavailable, match="WRONGPASS"):
+        await soon(waiting.end_of("mail:a"))
+    assert (broker.calls, waiting._polling, waiting._refused_until) == ([], False, 0.0)
+
+
+async def test_polling_gets_slower_and_is_quick_again_for_a_new_waiter(waiting: Waiting) -> None:
+    assert waiting._pause() == NEVER, "messages are heard: it looks again now and then"
+    waiting._polling = True
+    assert [waiting._pause() for _ in range(4)] == [0.25, 0.5, 1.0, 1.0]
+    with pytest.raises(ResultExpired):
+        await soon(waiting.end_of("mail:unknown"))
+    waiting._polling = True
+    assert waiting._pause() == 0.25
+
+
 # Patience and the end
 
 
@@ -595,9 +766,24 @@ async def test_a_question_is_asked_no_longer_than_the_patience_lasts(
     assert kept(waiting) == (0, 0, 0)
 
 
-async def test_an_id_that_cannot_be_read_raises_and_leaves_nothing_behind(waiting: Waiting) -> None:
-    with pytest.raises(ValueError, match="no queue"):
-        await soon(waiting.end_of("no queue"))
+async def test_a_subscription_that_is_not_answered_is_waited_for_no_longer_than_the_patience_lasts(
+    waiting: Waiting, broker: Watching, proxy: Proxy
+) -> None:
+    waiting._patience = 0.2
+    proxy.drop_replies(command="SUBSCRIBE")
+    with pytest.raises(BrokerUnavailable):
+        await soon(waiting.end_of("mail:a"))
+    assert broker.calls == []
+    assert kept(waiting) == (0, 0, 0)
+
+
+async def test_an_id_that_cannot_be_read_raises_at_once_and_leaves_nothing_behind(
+    waiting: Waiting, broker: Watching
+) -> None:
+    for ask in (waiting.end_of, waiting.look):
+        with pytest.raises(ValueError, match="no queue"):
+            await soon(ask("no queue"))
+    assert (broker.listened, broker.calls) == (0, [])
     assert kept(waiting) == (0, 0, 0)
 
 

@@ -54,7 +54,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
-        ("worker/consumer.py", "Consumer._hand_back_stranded", "if entries → true"),
         ("worker/consumer.py", "Consumer._woken", "if found[:room] → true"),
         ("worker/consumer.py", "Consumer._woken", "if found[room:] → true"),
     ],
@@ -68,7 +67,12 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'self._latest is None' in: self._latest is None or self._before is None",
         ),
     ],
-    "one outcome has one answer": [
+    "one outcome, or one id, has one answer": [
+        (
+            "waiting.py",
+            "Waiting._watch_page",
+            "only the first of: await self._watch_page(keys, channel, [key])",
+        ),
         (
             "worker/settler.py",
             "Settler._written",
@@ -96,6 +100,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "the same is asked again a step later": [
+        (
+            "waiting.py",
+            "Waiting._ask",
+            "without 'not self._settled' in: batcher is self._watches and (not self._settled)",
+        ),
         ("worker/consumer.py", "Consumer.suspect", "if self._blocking → true"),
         (
             "worker/consumer.py",
@@ -108,15 +117,16 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
+        ("waiting.py", "Waiting._answered", "removed: return"),
         (
             "waiting.py",
             "Waiting._lost",
-            "without 'self._waiters' in: self._waiters and (not (confirmed.cancelled() or self._cl…",
+            "without 'self._waiters' in: self._waiters and (not (confirmed.cancelled() or confirme…",
         ),
         (
             "waiting.py",
             "Waiting._lost",
-            "without 'self._closed' in: confirmed.cancelled() or self._closed",
+            "without 'self._closed' in: confirmed.cancelled() or confirmed.exception() or self._c…",
         ),
     ],
     "a blocked read brings one entry of a lane": [
@@ -125,10 +135,31 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "the fetch finds it too": [
         ("worker/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
+        ("worker/consumer.py", "Consumer._woken", "removed: await self._put_aside(keys, error)"),
         (
             "worker/consumer.py",
             "Consumer._trouble",
             "without 'concerns_one_queue(error)' in: classify(error) is Trouble.GROUP or concerns_one_queue(er…",
+        ),
+    ],
+    "the next round leaves the queue out, and finds the rest drained": [
+        ("worker/consumer.py", "Consumer._fetch_from", "return True → False"),
+    ],
+    "where polling has ended, the refusal was over": [
+        (
+            "waiting.py",
+            "Waiting._settled",
+            "without 'self._polling' in: self._polling and clock.monotonic() < self._refused_until",
+        ),
+    ],
+    "the batch refuses the id by itself, before anything is asked": [
+        ("waiting.py", "Waiting.look", "removed: split_id(job_id)"),
+    ],
+    "a clock shows one moment hardly ever": [
+        (
+            "waiting.py",
+            "Waiting._settled",
+            "clock.monotonic() < self._refused_until → <=",
         ),
     ],
     "a queue that is open is opened once more, which changes nothing": [
@@ -142,7 +173,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),
         ("worker/consumer.py", "Consumer._block", "removed: self._blocking = False"),
     ],
-    "a server confirms a subscription once": [
+    "a server answers a subscription once": [
+        ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true (2)"),
         ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true"),
     ],
     "what is fetched while it stops is handed back untouched": [
@@ -150,7 +182,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/consumer.py", "Consumer._woken", "if self._stopping → false"),
     ],
     "an end always comes with an envelope, which may be empty": [
-        ("waiting.py", "Waiting._answered", "without 'b''' in: envelope or b''"),
+        ("waiting.py", "ended", "without 'b''' in: envelope or b''"),
     ],
 }
 
