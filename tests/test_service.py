@@ -124,7 +124,7 @@ def test_one_slow_part_fills_no_log_with_outages(
 ) -> None:
     """It fails and works again every few seconds: one line a minute, as for an outage that lasts."""
     part = Complaints("reading", outage)
-    for _ in range(11):
+    for _ in range(12):
         part.about(REFUSED)
         clock.now += 0.6
         part.over()
