@@ -259,7 +259,7 @@ class Names(list[str]):
 
     def __repr__(self) -> str:
         more = f" and {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""
-        return f"'{', '.join(self[:_SHOWN])}{more}'"
+        return f"{', '.join(self[:_SHOWN])}{more}"
 
 
 def _say_hello(app: App, orders: Orders, count: int, server: str) -> None:

@@ -149,8 +149,8 @@ async def test_the_first_line_names_the_tasks_and_the_server(
 
 def test_on_a_console_only_the_first_tasks_are_named() -> None:
     few, many = Names(["b", "a"]), Names(f"t{number:02}" for number in range(22))
-    assert repr(few) == "'a, b'"
-    assert repr(many) == "'t00, t01, t02, t03, t04, t05, t06, t07, t08, t09 and 12 more'"
+    assert repr(few) == "a, b"
+    assert repr(many) == "t00, t01, t02, t03, t04, t05, t06, t07, t08, t09 and 12 more"
     assert json.dumps(many) == json.dumps([f"t{number:02}" for number in range(22)])
 
 
