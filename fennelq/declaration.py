@@ -66,6 +66,11 @@ def name_for(function: Callable[..., Any]) -> str:
     Raises ConfigurationError when a worker that imports the module would not find the function, or could take another
     one for it.
     """
+    if getattr(function, "__module__", None) is None:
+        raise ConfigurationError(
+            f"{function.__qualname__} belongs to no module, so a worker does not find it: "
+            f'give the task a name, @app.task(name="module:{function.__name__}")'
+        )
     name = task_name(function)
     module, _, qualified = name.partition(":")
     example = f'name="{module}:{function.__name__.strip("<>")}"'
@@ -162,7 +167,7 @@ def _why_no_function(given: object) -> str:
         return f"@app.task comes below @{kind.__name__}, not above it"
     if not callable(given):
         return f"app.task takes a function, not {a_kind_of(given)}"
-    if not hasattr(given, "__qualname__") or getattr(given, "__module__", None) is None:
+    if not hasattr(given, "__qualname__"):
         return f"{a_kind_of(given)} has no name: {_MAKE_ONE}"
     return "" if inspect.isfunction(given) else _why_no_signature(given)
 

@@ -17,6 +17,7 @@ from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.patience import Patience
 from fennelq.broker.trouble import LinkDown, ReplyError
 from fennelq.sync import BlockingResult
+from tests.kit.apps import LocalApp
 from tests.kit.troubles import CASES, Case
 
 FOREVER = 60.0
@@ -27,7 +28,7 @@ ADDRESS = address_of(URL)
 
 
 def app_at(url: str, case: Case) -> App:
-    return App("shop", redis_url=url, enqueue_timeout=FOREVER if case.lasting else 1.0)
+    return LocalApp("shop", redis_url=url, enqueue_timeout=FOREVER if case.lasting else 1.0)
 
 
 async def caught(call: Any) -> BrokerUnavailable:
@@ -177,7 +178,7 @@ def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_the_reason(
 
 
 async def test_a_private_server_that_is_gone_is_explained_otherwise(tmp_path: Path) -> None:
-    app = App("shop", redis_url=f"embedded://{tmp_path / 'data'}")
+    app = LocalApp("shop", redis_url=f"embedded://{tmp_path / 'data'}")
     assert diagnose(app.address, FileNotFoundError(errno.ENOENT, "")).cure == (
         "It is the private server of this project: its server.log says why. Start this program again."
     )

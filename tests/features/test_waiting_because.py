@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from fennelq import App, AsyncResult, ResultTimeout, Status, TaskFailed, UnknownArgument, reasons
+from fennelq import App, AsyncResult, ResultTimeout, RetryPolicy, Status, TaskFailed, UnknownArgument, reasons
 from fennelq.reasons import executors_of
 from tests.features.conftest import MakeApp
 from tests.kit.proxy import Proxy
@@ -176,7 +176,7 @@ async def test_an_argument_that_does_not_fit_is_dead_at_once(app: App, args: byt
 async def test_a_job_that_has_begun_since_is_not_called_unknown_any_more(app: App, make_app: MakeApp) -> None:
     new = make_app()
 
-    @new.task(name="shop:later", retries=1)
+    @new.task(name="shop:later", retry=RetryPolicy.fixed(1, delay=9))
     async def later() -> int:
         raise ConnectionError("try again")
 
