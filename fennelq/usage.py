@@ -4,6 +4,7 @@ write instead, at the line where it was written, before anything is sent."""
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -125,8 +126,8 @@ def rows(task: str, columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 def is_over(timeout: float) -> bool:
     """Whether a timeout leaves no time at all; raises UsageError when it is not a number of seconds."""
-    given: object = timeout
-    if not isinstance(given, int | float) or given != given:
+    given = cast("object", timeout)
+    if not isinstance(given, int | float) or math.isnan(given):
         raise UsageError(f"timeout is a number of seconds, not {given!r:.100}")
     return given <= 0
 
