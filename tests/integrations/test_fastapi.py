@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.integrations.conftest import Reply, Serve, Web
@@ -95,8 +96,19 @@ def test_without_redis_it_is_503_and_later_as_before(serve: Serve, server: Serve
 
 def test_a_web_server_that_stops_closes_its_connections(web: Web, server: Server) -> None:
     assert web.get("/jobs/mail:nobody").status == 404
+    ours = connections_of(web.process.pid, server)
+    assert ours
     web.process.term()
     web.process.returncode(30)
     assert "Traceback" not in web.process.text
     with server.client() as client:
-        eventually(lambda: len(client.client_list()) == 1, what="only this client is left")
+        eventually(lambda: not ours & {one["addr"] for one in client.client_list()})
+
+
+def connections_of(pid: int, server: Server) -> set[str]:
+    """The addresses from which a process is connected to the server."""
+    return {
+        f"{one.laddr.ip}:{one.laddr.port}"
+        for one in psutil.Process(pid).net_connections(kind="tcp")
+        if one.raddr and one.raddr.port == server.port
+    }
