@@ -54,11 +54,13 @@ class Settler:
         self._queues: dict[str, _Queue] = {}
         self._complaints = Complaints("settling", outage)
 
-    def offer(self, delivery: Delivery, outcome: Outcome) -> bool:
-        """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn."""
+    def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
+        """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn. `before` is
+        called when there is room: what it sends in this turn of the loop goes out ahead of the outcome."""
         queue = self._queue(delivery.queue)
         if not self.backlog.admits(queue.share, _length(outcome)):
             return False
+        before()
         queue.submit(Settled(delivery, outcome))
         return True
 
