@@ -49,16 +49,13 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "for no queues, or no jobs, nothing is done": [
         ("worker/recovery.py", "Recovery._sweep", "if not queues → false"),
         ("worker/recovery.py", "Recovery._sweep", "removed: return (2)"),
-        ("worker/settler.py", "Settler._flush", "if (left := batch[len(answers):]) → true"),
+        ("worker/settler.py", "Settler._write_batch", "if (left := batch[written:]) → true"),
         ("worker/settler.py", "Backlog.remove", "if self._waiting → true"),
         ("worker/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
         ("worker/consumer.py", "Consumer._woken", "if found[:room] → true"),
         ("worker/consumer.py", "Consumer._woken", "if found[room:] → true"),
-    ],
-    "the answers go to `tell`, and the futures of the batch are not looked at": [
-        ("worker/settler.py", "Settler._flush", "return answers → []"),
     ],
     "of the first answer there is none before": [
         (

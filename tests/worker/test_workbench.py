@@ -193,7 +193,7 @@ async def test_outcomes_that_a_cancellation_of_everything_has_dropped_are_writte
     cut_off.start_all()
     proxy.blackhole()
     await aeventually(lambda: cut_off.executor.slots.taken == 1)
-    writing = cut_off.workbench._settler._queues["default"].batcher._flushing
+    writing = cut_off.workbench._settler._queues["default"].writing
     assert writing is not None
     await asyncio.sleep(0)  # it has begun
     writing.cancel()
