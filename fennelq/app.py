@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 from fennelq import embedded
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import Address, address_of
-from fennelq.broker.verbs.lifecycle import Lifetimes
 from fennelq.client import Client, NotedQueues
 from fennelq.declaration import (
     call_without_arguments,
@@ -32,6 +31,7 @@ from fennelq.declaration import (
 )
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
 from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.origin import module_of

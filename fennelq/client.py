@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fennelq import clock, reasons
+from fennelq.broker import verbs
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
@@ -16,7 +17,6 @@ from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Step, Verb
-from fennelq.broker.verbs import lifecycle, presence
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
 from fennelq.model.job import AnyJob, Event, Job, JobInfo, split_id
 from fennelq.result import AsyncResult, history_of, info_of
@@ -145,7 +145,7 @@ class Client:
     async def _send_queue(
         self, queue: str, places: list[int], batch: list[_Given], answers: list[Answer | BaseException | None]
     ) -> None:
-        for page in pages(places, lambda i: batch[i].job.size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+        for page in pages(places, lambda i: batch[i].job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES):
             said = await self._say(self.keys(queue), [batch[i].job for i in page], batch[page[0]].since)
             for i, answer in zip(page, said, strict=True):
                 answers[i] = answer
@@ -196,7 +196,7 @@ class Client:
     async def _say_once(self, keys: QueueKeys, jobs: list[AnyJob], patience: Patience) -> list[Answer]:
         if self.app.noted.is_due(keys.queue):
             await self._note(keys.queue, patience)
-        answers = await self.broker.run(lifecycle.enqueue(keys, jobs), patience.left())
+        answers = await self.broker.run(verbs.jobs.enqueue(keys, jobs), patience.left())
         self._answered = clock.monotonic()
         return answers
 
@@ -209,7 +209,7 @@ class Client:
         return [answer for job in jobs for answer in await self._say(keys, [job], since)]
 
     async def _note(self, queue: str, patience: Patience) -> None:
-        await self.broker.ask(presence.note_queues(self.app.namespace, [queue]), patience.left())
+        await self.broker.ask(verbs.queues.note_queues(self.app.namespace, [queue]), patience.left())
         self.app.noted.done(queue)
 
 

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from fennelq import clock, sync
+from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, pause, together
 from fennelq.broker.verb import Command
-from fennelq.broker.verbs import admin, census, inspect
-from fennelq.broker.verbs.inspect import DeadJob
-from fennelq.broker.verbs.lifecycle import MOST_JOBS
+from fennelq.broker.verbs.dead import DeadJob
+from fennelq.broker.verbs.jobs import MOST_JOBS
 from fennelq.errors import ConfigurationError
 from fennelq.loops import check_loop
 from fennelq.model.job import JobInfo, split_id
@@ -251,9 +251,9 @@ class _Talks:
     def get(self, job_id: str) -> Talk[DeadLetter | None]:
         queue, key = split_id(job_id)
         keys = queue_keys(self._app.namespace, queue)
-        info = yield from ask(inspect.record(keys, key))
+        info = yield from ask(verbs.jobs.record(keys, key))
         entry = _entry_of(info)
-        dead = (yield from ask(inspect.dead_entry(keys, entry))) if entry else None
+        dead = (yield from ask(verbs.dead.dead_entry(keys, entry))) if entry else None
         return _detailed(dead, info) if dead and info else None
 
     def count(self, filters: Filters) -> Talk[int]:
@@ -305,11 +305,11 @@ class _Talks:
 
     def _searches(self, filters: Filters) -> Talk[Searches]:
         """One search per queue, bounded by what is dead now: what dies later is not found."""
-        wanted = _Wanted.of(filters, (yield from ask(census.now())))
+        wanted = _Wanted.of(filters, (yield from ask(verbs.server.now())))
         ids = _by_queue(filters["ids"]) if "ids" in filters else None
         queues = yield from self._queues(filters, ids)
         keys = [queue_keys(self._app.namespace, queue) for queue in queues]
-        newest = yield from ask_all(inspect.dead(of, "", 1, newest_first=True) for of in keys)
+        newest = yield from ask_all(verbs.dead.dead(of, "", 1, newest_first=True) for of in keys)
         return [
             _Search(of, wanted.until_entry(last[0].entry), None if ids is None else ids[of.queue])
             for of, last in zip(keys, newest, strict=True)
@@ -372,7 +372,7 @@ class _Search:
     def count(self) -> Talk[int]:
         """How many."""
         if self._wanted.everything:
-            return (yield from ask(inspect.length(self._keys, "dlq")))
+            return (yield from ask(verbs.queues.length(self._keys, "dlq")))
         count, pages = 0, Finds(self.pages())
         while (page := (yield from pages.next())) is not None:
             count += len(page)
@@ -396,7 +396,7 @@ class _Search:
 
     def replay(self, page: Page) -> Talk[ReplayReport]:
         """Put these back."""
-        answers = yield from ask(admin.replay(self._keys, [dead.entry for dead in page]))
+        answers = yield from ask(verbs.dead.replay(self._keys, [dead.entry for dead in page]))
         refused = [dead for dead, answer in zip(page, answers, strict=True) if answer == 0]
         still_there = yield from ask_all(self._look(dead.entry) for dead in refused)
         broken = sum(dead is not None for dead in still_there)
@@ -404,13 +404,13 @@ class _Search:
 
     def forget(self, page: Page) -> Talk[int]:
         """Remove these for good."""
-        return (yield from ask(admin.forget(self._keys, [dead.entry for dead in page])))
+        return (yield from ask(verbs.dead.forget(self._keys, [dead.entry for dead in page])))
 
     def _all(self, newest: bool) -> Finding[Page]:
         at, end = self._wanted.after, self._wanted.before
         if newest:
             at, end = end, at or "0-0"
-        while page := (yield from ask(inspect.dead(self._keys, at, _PAGE, newest_first=newest))):
+        while page := (yield from ask(verbs.dead.dead(self._keys, at, _PAGE, newest_first=newest))):
             yield Found(page)
             at = page[-1].entry
             if (_order(at) <= _order(end)) if newest else (_order(at) >= _order(end)):
@@ -422,11 +422,11 @@ class _Search:
             yield Found([dead for dead in found if dead is not None])
 
     def _dead_job(self, key: str) -> Talk[DeadJob | None]:
-        entry = _entry_of((yield from ask(inspect.record(self._keys, key))))
+        entry = _entry_of((yield from ask(verbs.jobs.record(self._keys, key))))
         return (yield from ask(self._look(entry))) if entry else None
 
     def _look(self, entry: str) -> Command[DeadJob | None]:
-        return inspect.dead_entry(self._keys, entry)
+        return verbs.dead.dead_entry(self._keys, entry)
 
 
 Searches = list[_Search]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from fennelq import sync
+from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
-from fennelq.broker.verbs import admin, census, inspect, presence
-from fennelq.broker.verbs.census import Reading
+from fennelq.broker.verbs.queues import Reading
 from fennelq.executors import Executors
 from fennelq.loops import check_loop
 from fennelq.model.job import JobInfo
@@ -166,12 +166,12 @@ class _Talks:
 
     def _info(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
         keys = self._keys(queue)
-        if damage := "; ".join(filter(None, (yield from ask_all(census.damage(keys))))):
+        if damage := "; ".join(filter(None, (yield from ask_all(verbs.queues.damage(keys))))):
             return _damaged(queue, damage)
         lanes = yield from _lanes(keys)
         waiting = {lane.name: lane.waiting for lane in lanes if lane.length}
-        stats = yield from ask(inspect.stats(keys))
-        lengths = (inspect.length(keys, name) for name in ("sched", "retry", "dlq"))
+        stats = yield from ask(verbs.queues.stats(keys))
+        lengths = (verbs.queues.length(keys, name) for name in ("sched", "retry", "dlq"))
         scheduled, retry, dead = yield from ask_all(lengths)
         return QueueInfo(
             name=queue,
@@ -190,7 +190,7 @@ class _Talks:
         if place == "waiting":
             found = yield from _waiting(keys, limit)
         else:
-            due = census.due(keys, "sched" if place == "scheduled" else "retry", limit)
+            due = verbs.queues.due(keys, "sched" if place == "scheduled" else "retry", limit)
             found = [job.key for job in (yield from ask(due))]
         jobs = yield from together(record_of(self._app, f"{queue}:{key}") for key in found)
         return [job for job in jobs if job is not None]
@@ -200,7 +200,7 @@ class _Talks:
         before = yield from self.info(queue)
         purged, most = 0, before.waiting + before.scheduled + before.retry
         while purged < most:
-            page = yield from ask(admin.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
+            page = yield from ask(verbs.queues.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
             if not page:
                 break
             purged += page
@@ -214,7 +214,7 @@ class _Talks:
 
 def queues_of(app: App) -> Talk[set[str]]:
     """The queues of the app's tasks, its default one, and every one it has ever used."""
-    known = yield from ask(presence.known_queues(app.namespace))
+    known = yield from ask(verbs.queues.known_queues(app.namespace))
     return {app.settings.default_queue, *(task.queue for task in app.tasks.values()), *known}
 
 
@@ -232,10 +232,12 @@ def _because(queue: str, waiting: Mapping[str, int], later: int, executors: Exec
 
 def _lanes(keys: QueueKeys) -> Talk[list[_Lane]]:
     """Every lane. One that is empty need not exist, and is not asked further."""
-    names = inspect.lanes()
-    lengths = yield from ask_all(inspect.length(keys, lane) for lane in names)
+    names = verbs.queues.lanes()
+    lengths = yield from ask_all(verbs.queues.length(keys, lane) for lane in names)
     used = [lane for lane, length in zip(names, lengths, strict=True) if length]
-    readings = dict(zip(used, (yield from ask_all(census.reading(keys, lane) for lane in used)), strict=True))
+    readings = dict(
+        zip(used, (yield from ask_all(verbs.queues.reading(keys, lane) for lane in used)), strict=True)
+    )
     return [
         _Lane(lane, length, readings.get(lane, Reading("0-0", 0)))
         for lane, length in zip(names, lengths, strict=True)
@@ -247,7 +249,7 @@ def _waiting(keys: QueueKeys, limit: int) -> Talk[list[str]]:
     found: list[str] = []
     for lane in (yield from _lanes(keys)):
         if lane.waiting and len(found) < limit:
-            page = inspect.waiting(keys, lane.name, lane.reading.last, limit - len(found))
+            page = verbs.queues.waiting(keys, lane.name, lane.reading.last, limit - len(found))
             found += [entry.key for entry in (yield from ask(page))]
     return found
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from fennelq import clock
+from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.talk import Talk, ask
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verbs import census, inspect, presence
 from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
 from fennelq.model.job import JobInfo, Status
@@ -26,11 +26,11 @@ def within(timeout: float) -> float:
 
 def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
     """Everything known about a job, with what it waits for."""
-    info = yield from ask(inspect.record(keys, key))
+    info = yield from ask(verbs.jobs.record(keys, key))
     if info is None or info.status.ended or info.status is Status.EXECUTING:
         return info
     if info.place in _LATER:
-        info = _due_at(info, (yield from ask(inspect.due(keys, info.place, key))))
+        info = _due_at(info, (yield from ask(verbs.jobs.due(keys, info.place, key))))
     executors = yield from executors_of(keys.app)
     if executors is None:
         return info
@@ -39,26 +39,30 @@ def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
 
 def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
     """Why a job has not ended although a caller waited for it, in at most two round trips."""
-    info, now, told = yield [inspect.outline(keys, key), census.now(), presence.known_executors(keys.app)]
+    info, now, told = yield [
+        verbs.jobs.outline(keys, key),
+        verbs.server.now(),
+        verbs.executors.known_executors(keys.app),
+    ]
     if info is None or info.status.ended:
         return None
     executors = Executors(told, now)
     if info.status is Status.EXECUTING:
         return _running(info, executors, now)
     if info.place in _LATER:
-        info = _due_at(info, (yield from ask(inspect.due(keys, info.place, key))))
+        info = _due_at(info, (yield from ask(verbs.jobs.due(keys, info.place, key))))
         return _hindrance(info, executors, now) or _later(info, now)
     if hindrance := _hindrance(info, executors, now):
         return hindrance
     lane = _lane(info)
-    length, reading = yield [inspect.length(keys, lane), census.reading(keys, lane)]
+    length, reading = yield [verbs.queues.length(keys, lane), verbs.queues.reading(keys, lane)]
     return _queued(info, max(0, length - reading.pending - 1), len(executors.serving(info.queue, lane)))
 
 
 def executors_of(app: str) -> Talk[Executors | None]:
     """What the executors of an app tell about themselves; None where the user of Redis may not ask."""
     try:
-        now, told = yield [census.now(), presence.known_executors(app)]
+        now, told = yield [verbs.server.now(), verbs.executors.known_executors(app)]
     except BrokerUnavailable as error:
         if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
             return None
@@ -79,7 +83,7 @@ def _hindrance(info: JobInfo, executors: Executors, now: int) -> str | None:
 
 def _lane(info: JobInfo) -> str:
     place = info.place or ""
-    return place.partition("/")[0] if "/" in place else inspect.lane_of(info.priority)
+    return place.partition("/")[0] if "/" in place else verbs.queues.lane_of(info.priority)
 
 
 def _running(info: JobInfo, executors: Executors, now: int) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 import orjson
 
 from fennelq import clock, reasons
+from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
-from fennelq.broker.verbs import inspect, lifecycle
 from fennelq.errors import JobCancelled, JobExpired, ResultTimeout, TaskFailed
 from fennelq.model.codec import ANY_RESULT, ResultCodec
 from fennelq.model.job import Event, JobInfo, Status, split_id
@@ -109,7 +109,7 @@ class AsyncResult(Generic[R_co]):
 
 def status_of(app: App, job_id: str) -> Talk[Status]:
     """Where a job is in its life."""
-    return (yield from ask(inspect.status(*_place(app, job_id))))
+    return (yield from ask(verbs.jobs.status(*_place(app, job_id))))
 
 
 def info_of(app: App, job_id: str) -> Talk[JobInfo | None]:
@@ -120,22 +120,22 @@ def info_of(app: App, job_id: str) -> Talk[JobInfo | None]:
 def record_of(app: App, job_id: str) -> Talk[JobInfo | None]:
     """What is recorded of a job, or None: one of many, without what it waits for."""
     keys, key = _place(app, job_id)
-    info = yield from ask(inspect.record(keys, key))
+    info = yield from ask(verbs.jobs.record(keys, key))
     if info is None or info.place not in ("sched", "retry"):
         return info
-    due = yield from ask(inspect.due(keys, info.place, key))
+    due = yield from ask(verbs.jobs.due(keys, info.place, key))
     return info if due is None else replace(info, due_at=clock.from_ms(due))
 
 
 def history_of(app: App, job_id: str) -> Talk[list[Event]]:
     """The unusual things that happened to a job, the oldest first."""
-    return (yield from ask(inspect.history(*_place(app, job_id))))
+    return (yield from ask(verbs.jobs.history(*_place(app, job_id))))
 
 
 def cancel(app: App, job_id: str) -> Talk[bool]:
     """Cancel a job that has not started; returns whether that was possible."""
     keys, key = _place(app, job_id)
-    (answer,) = yield from ask(lifecycle.cancel(keys, [key], app.lifetimes))
+    (answer,) = yield from ask(verbs.jobs.cancel(keys, [key], app.lifetimes))
     return answer == 1
 
 

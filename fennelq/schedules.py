@@ -9,10 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from fennelq import clock, sync
+from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.talk import Talk, ask, ask_all, together
-from fennelq.broker.verbs import census
-from fennelq.broker.verbs import schedule as verbs
 from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
 from fennelq.loops import check_loop
 from fennelq.model.job import AnyJob, JobInfo, Status
@@ -202,7 +201,7 @@ class _Talks:
         self._app, self._keys = app, AppKeys(app.namespace)
 
     def add(self, schedule: Schedule) -> Talk[ScheduleInfo]:
-        due = schedule.next_after((yield from ask(census.now())))
+        due = schedule.next_after((yield from ask(verbs.server.now())))
         yield from self._change("put", schedule.name, schedule.to_wire(), due)
         return (yield from self.get(schedule.name))
 
@@ -211,7 +210,7 @@ class _Talks:
 
     def resume(self, name: str) -> Talk[None]:
         info = yield from self.get(name)
-        now = yield from ask(census.now())
+        now = yield from ask(verbs.server.now())
         yield from self._change("resume", name, next_ms=info.schedule.next_after(now))
 
     def remove(self, name: str) -> Talk[None]:
@@ -220,7 +219,7 @@ class _Talks:
     def run(self, name: str) -> Talk[AnyJob]:
         """Records the run, and returns the job that is to be sent."""
         info = yield from self.get(name)
-        job = verbs.job_by_hand(info.schedule)
+        job = verbs.schedules.job_by_hand(info.schedule)
         # Record the run first: a recorded run that is never sent does no harm.
         goes_on = info.last_status is not None and not info.last_status.ended
         yield from self._change("run", name, "" if goes_on else job.id)
@@ -249,14 +248,14 @@ class _Talks:
     def _names(self) -> Talk[Sequence[str]]:
         names, cursor = set[str](), ""
         while cursor != "0":
-            cursor, page = yield from ask(verbs.names(self._keys, cursor or "0"))
+            cursor, page = yield from ask(verbs.schedules.names(self._keys, cursor or "0"))
             names.update(page)
         return sorted(names)
 
     def _infos(self, names: Sequence[str]) -> Talk[Sequence[ScheduleInfo | UnreadableSchedule]]:
         """The schedules of these names that exist, in a few round trips."""
-        waiting = yield from ask(verbs.queued(self._keys, names))
-        states = yield from ask_all(verbs.state(self._keys, name) for name in names)
+        waiting = yield from ask(verbs.schedules.queued(self._keys, names))
+        states = yield from ask_all(verbs.schedules.state(self._keys, name) for name in names)
         sources = {state.get("source", b"").decode() for state in states if state}
         seen = dict(zip(sources, (yield from together(map(self._seen, sources))), strict=True))
         told = (
@@ -269,7 +268,7 @@ class _Talks:
     def _seen(self, source: str) -> Talk[datetime | None]:
         if not is_of_code(source):
             return None
-        seen = yield from ask(verbs.service_seen(self._keys, service_of(source) or ""))
+        seen = yield from ask(verbs.schedules.service_seen(self._keys, service_of(source) or ""))
         return clock.from_ms(seen) if seen else None
 
     def _info(
@@ -284,9 +283,9 @@ class _Talks:
         return _told(schedule, state, job, waiting, service_seen)
 
     def _change(
-        self, what: verbs.Change, name: str, value: bytes | str = "", next_ms: int | None = None
+        self, what: verbs.schedules.Change, name: str, value: bytes | str = "", next_ms: int | None = None
     ) -> Talk[None]:
-        answer = yield from ask(verbs.schedule(self._keys, what, name, value, next_ms))
+        answer = yield from ask(verbs.schedules.schedule(self._keys, what, name, value, next_ms))
         if answer == 0:
             raise (yield from self._unknown(name))
         if answer == -1:

@@ -25,6 +25,7 @@ from typing import (
 )
 
 from fennelq import clock, reasons
+from fennelq.broker import verbs
 from fennelq.broker.batch import pages
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.inbox import Ticket, process_name
@@ -33,7 +34,6 @@ from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
 from fennelq.broker.verb import Step
-from fennelq.broker.verbs import lifecycle, presence
 from fennelq.client import Answer, joined, not_sent
 from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, ResultExpired, ResultTimeout
 from fennelq.loops import check_loop, running_loop
@@ -206,7 +206,9 @@ class _Sending(Generic[R]):
         for queue in dict.fromkeys(job.queue for job in jobs):
             places = [i for i, job in enumerate(jobs) if job.queue == queue]
             try:
-                for page in pages(places, lambda i: jobs[i].size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+                for page in pages(
+                    places, lambda i: jobs[i].size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES
+                ):
                     self._send(queue_keys(self._app.namespace, queue), page)
             except Exception as error:
                 # It concerns this queue. What was sent before has its answers, and the other queues go on.
@@ -237,9 +239,9 @@ class _Sending(Generic[R]):
             raise self._outage
         noted = self._app.noted
         if noted.is_due(keys.queue):
-            _ask(self._app, presence.note_queues(self._app.namespace, [keys.queue]))
+            _ask(self._app, verbs.queues.note_queues(self._app.namespace, [keys.queue]))
             noted.done(keys.queue)
-        return _ask(self._app, lifecycle.enqueue(keys, jobs))
+        return _ask(self._app, verbs.jobs.enqueue(keys, jobs))
 
 
 def _handle(app: App, job: Job[R], answer: Answer | FennelqError) -> BlockingResult[R]:
@@ -326,9 +328,9 @@ class _Waiting:
         for job_id in self._going_on:
             by_queue[self._places[job_id][0]].append(job_id)
         for queue, ids in by_queue.items():
-            for page in pages(ids, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
+            for page in pages(ids, lambda _: 1, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_JOBS):
                 keys = [self._places[job_id][1] for job_id in page]
-                watch = lifecycle.watch(queue_keys(self._app.namespace, queue), channel, keys)
+                watch = verbs.jobs.watch(queue_keys(self._app.namespace, queue), channel, keys)
                 answers = _patiently(patience, partial(self._app.blocking.run, watch))
                 found += self._ended(zip(page, answers, strict=True))
         return found

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fennelq import clock
+from fennelq.broker import verbs
 from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.diagnosis import diagnose
@@ -26,7 +27,6 @@ from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
 from fennelq.broker.trouble import ReplyError, Trouble, classify, refuses_to_publish
-from fennelq.broker.verbs import lifecycle
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
 
@@ -124,7 +124,7 @@ class Waiting:
                 by_queue[queue].append((place, key))
         for queue, places in by_queue.items():
             keys = queue_keys(self._app, queue)
-            for page in pages(places, lambda _: 1, lifecycle.MOST_JOBS, lifecycle.MOST_JOBS):
+            for page in pages(places, lambda _: 1, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_JOBS):
                 said = await self._watch_page(keys, channel, [key for _, key in page])
                 for (place, _), answer in zip(page, said, strict=True):
                     answers[place] = answer
@@ -134,7 +134,7 @@ class Waiting:
         self, keys: QueueKeys, channel: str, page: list[str]
     ) -> Sequence[Look | BaseException]:
         try:
-            return await self._broker.run(lifecycle.watch(keys, channel, page))
+            return await self._broker.run(verbs.jobs.watch(keys, channel, page))
         except Exception as error:
             if classify(error) is Trouble.BUG and len(page) > 1:
                 return [answer for key in page for answer in await self._watch_page(keys, channel, [key])]

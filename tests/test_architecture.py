@@ -20,9 +20,9 @@ import pytest
 
 import fennelq
 from fennelq import errors
+from fennelq.broker import verbs
 from fennelq.broker.keys import FIELDS, KEY_KINDS, STREAMS
 from fennelq.broker.scripts import script
-from fennelq.broker.verbs import inspect as inspecting
 from fennelq.model import outcome
 from fennelq.model.job import Status
 from tests.chaos.rows import ROWS
@@ -314,9 +314,9 @@ def test_a_script_decides_by_nothing_but_its_arguments_and_the_servers_data(name
 
 
 def test_every_status_of_a_record_has_a_letter_that_the_scripts_write() -> None:
-    assert set(inspecting._STATUS.values()) == set(Status) - {Status.UNKNOWN}
+    assert set(verbs.jobs._STATUS.values()) == set(Status) - {Status.UNKNOWN}
     described = re.findall(r"\b([A-Z])\b", FIELDS["s"])
-    assert sorted(described) == sorted(inspecting._STATUS)
+    assert sorted(described) == sorted(verbs.jobs._STATUS)
     written = "\n".join(text_of(path) for path in LUA.rglob("*.lua"))
     for letter in set(described) - {"S", "N"}:
         assert f"'s', '{letter}'" in written

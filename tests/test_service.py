@@ -11,7 +11,7 @@ from structlog.typing import EventDict
 
 from fennelq.broker.connection import address_of
 from fennelq.broker.trouble import LinkDown, NoReply, ReplyError, WrongServer
-from fennelq.service import Complaints, Outage, tend
+from fennelq.worker.service import Complaints, Outage, tend
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 SENTENCE = (

@@ -63,6 +63,11 @@ def as_is(reply: Any) -> Any:
     return reply
 
 
+def fields_of(flat: Sequence[Any]) -> dict[str, str]:
+    """The fields of a stream entry or a hash, from the flat list that a server replies with."""
+    return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
 def text(value: Any) -> str:
     """A reply's bytes as text; what is not UTF-8 is shown escaped rather than refused."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

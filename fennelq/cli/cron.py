@@ -12,8 +12,8 @@ import orjson
 import typer
 
 from fennelq import clock
-from fennelq.broker.verbs import census
-from fennelq.broker.verbs.schedule import PATIENCE_MS
+from fennelq.broker import verbs
+from fennelq.broker.verbs.schedules import PATIENCE_MS
 from fennelq.cli import complete, output
 from fennelq.cli.dlq import agree
 from fennelq.cli.enqueue import described
@@ -356,7 +356,7 @@ async def _one(app: App, name: str) -> tuple[ScheduleInfo, datetime]:
 
 async def _now(app: App) -> datetime:
     """By the server's clock: it decides when a schedule is due."""
-    return clock.from_ms(await app.client.ask(census.now()))
+    return clock.from_ms(await app.client.ask(verbs.server.now()))
 
 
 async def _add(

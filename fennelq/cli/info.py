@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from fennelq import clock
+from fennelq.broker import verbs
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verbs import census
 from fennelq.cli import output
 from fennelq.cli.options import AppDir, AppPath, Json
 from fennelq.cli.queue import show_queues
@@ -20,7 +20,7 @@ from fennelq.reasons import executors_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.worker.discovery import FoundApp
+    from fennelq.worker.processes.discovery import FoundApp
 
 _EXECUTOR_COLUMNS = (
     Column("executor", least=16, end=True),
@@ -59,7 +59,7 @@ def _of_app(named: FoundApp) -> dict[str, Any]:
 async def _of_redis(app: App) -> dict[str, Any]:
     server = await _server(app)
     return {
-        "server": census.named(server),
+        "server": verbs.server.named(server),
         "memory": int(server["used_memory"]) if "used_memory" in server else None,
         "memory_limit": int(server.get("maxmemory", 0)) or None,
         "clients": int(server["connected_clients"]) if "connected_clients" in server else None,
@@ -71,7 +71,7 @@ async def _of_redis(app: App) -> dict[str, Any]:
 async def _server(app: App) -> dict[str, str]:
     """What the server says of itself: nothing, to a user who may not ask."""
     try:
-        return await app.client.ask(census.server())
+        return await app.client.ask(verbs.server.server())
     except BrokerUnavailable as error:
         if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
             return {}

@@ -8,21 +8,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.trouble import NoReply, ReplyError, Trouble, classify
-from fennelq.broker.verbs import census
 
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.broker.broker import Broker
-    from fennelq.worker.discovery import FoundApp
+    from fennelq.worker.processes.discovery import FoundApp
 
 T = TypeVar("T")
 
 
 def found(app: str | None, app_dir: Path | None) -> FoundApp:
     """The app that is meant."""
-    from fennelq.worker.discovery import find_app
+    from fennelq.worker.processes.discovery import find_app
 
     return find_app(app, app_dir)
 
@@ -54,10 +54,10 @@ async def _server(broker: Broker) -> dict[str, str]:
     """The facts of the server: none, when this user may not ask for them, and may use it otherwise."""
     try:
         with suppress(NoReply):
-            return await broker.ask(census.server())
-        return await broker.ask(census.server())  # the second attempt finds out why
+            return await broker.ask(verbs.server.server())
+        return await broker.ask(verbs.server.server())  # the second attempt finds out why
     except ReplyError as error:
         if error.word != "NOPERM":
             raise
-    await broker.ask(census.now())
+    await broker.ask(verbs.server.now())
     return {}

@@ -124,9 +124,9 @@ def run(
     """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once."""
     from fennelq import log
     from fennelq.cli.session import found
-    from fennelq.worker import pid_one
-    from fennelq.worker.orders import Orders, lanes_of
-    from fennelq.worker.supervisor import serve
+    from fennelq.worker.processes import pid_one
+    from fennelq.worker.processes.orders import Orders, lanes_of
+    from fennelq.worker.processes.supervisor import serve
 
     pid_one.end_on_sigterm()
     named = found(app, app_dir)

@@ -11,33 +11,33 @@ from typing import Any
 
 from fennelq import clock, log, loops
 from fennelq.app import App
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.verb import Verb
-from fennelq.broker.verbs import lifecycle, presence
 from fennelq.model.routing import Routing
-from fennelq.service import Complaints, Outage, Service, tend
-from fennelq.worker import signs
-from fennelq.worker.consumer import Consumer
-from fennelq.worker.courier import Courier
-from fennelq.worker.heartbeat import Findings, Heartbeat, answer_within
-from fennelq.worker.invoke import Invoker
-from fennelq.worker.janitor import Janitor
-from fennelq.worker.listener import Listener
-from fennelq.worker.per_queue import run_per_queue
-from fennelq.worker.presence import Presence
-from fennelq.worker.promoter import Promoter
-from fennelq.worker.recovery import Recovery
-from fennelq.worker.recycler import Recycler
-from fennelq.worker.runner import Runner
-from fennelq.worker.settler import Settler
-from fennelq.worker.slots import Slots
-from fennelq.worker.strangers import Strangers
-from fennelq.worker.ticker import Ticker
-from fennelq.worker.watchdog import Watchdog
-from fennelq.worker.workbench import Workbench
+from fennelq.worker.duties.courier import Courier
+from fennelq.worker.duties.janitor import Janitor
+from fennelq.worker.duties.listener import Listener
+from fennelq.worker.duties.per_queue import run_per_queue
+from fennelq.worker.duties.presence import Presence
+from fennelq.worker.duties.promoter import Promoter
+from fennelq.worker.duties.recovery import Recovery
+from fennelq.worker.duties.recycler import Recycler
+from fennelq.worker.duties.ticker import Ticker
+from fennelq.worker.processes import signs
+from fennelq.worker.running.consumer import Consumer
+from fennelq.worker.running.invoke import Invoker
+from fennelq.worker.running.runner import Runner
+from fennelq.worker.running.settler import Settler
+from fennelq.worker.running.slots import Slots
+from fennelq.worker.running.strangers import Strangers
+from fennelq.worker.running.workbench import Workbench
+from fennelq.worker.service import Complaints, Outage, Service, tend
+from fennelq.worker.threads.heartbeat import Findings, Heartbeat, answer_within
+from fennelq.worker.threads.watchdog import Watchdog
 
 _logger = log.get("fennelq.worker")
 _FAREWELL = 5.0
@@ -331,7 +331,7 @@ class Executor:
             return False
         # The last job may have sent another before it ended, even to a queue that was not known until then.
         done = self.workbench.done
-        await self._discovered(await self.broker.ask(presence.known_queues(self.app.namespace)))
+        await self._discovered(await self.broker.ask(verbs.queues.known_queues(self.app.namespace)))
         await self.consumer.look_again()
         return self.workbench.done == done and not self.workbench.tokens()
 
@@ -378,9 +378,9 @@ class Executor:
             begun = [token[1:] for token in tokens if self.workbench.entered(token)]
             unstarted = [token[1:] for token in tokens if not self.workbench.entered(token)]
             if begun:
-                await self._release(keys, lifecycle.release(keys, begun), len(begun))
+                await self._release(keys, verbs.runs.release(keys, begun), len(begun))
             if unstarted:
-                await self._release(keys, lifecycle.release(keys, unstarted, "unstarted"), len(unstarted))
+                await self._release(keys, verbs.runs.release(keys, unstarted, "unstarted"), len(unstarted))
 
     async def _release(self, keys: QueueKeys, release: Verb[int], jobs: int) -> None:
         try:
@@ -397,7 +397,7 @@ class Executor:
         complaints = Complaints("leaving", self._outage)
         try:
             await run_per_queue(self.broker, self.consumer.queues, self._close_consumer, complaints)
-            await self.broker.ask(presence.forget_executors(self.app.namespace, [self.name]))
+            await self.broker.ask(verbs.executors.forget_executors(self.app.namespace, [self.name]))
         except Exception as error:
             complaints.about(error)
         await self.broker.close()
@@ -406,7 +406,7 @@ class Executor:
         return diagnose(self.app.address, error).sentence
 
     def _close_consumer(self, keys: QueueKeys) -> Verb[int]:
-        return presence.close_consumer(keys, self.name)
+        return verbs.executors.close_consumer(keys, self.name)
 
 
 class GivenUp(Exception):

@@ -8,14 +8,15 @@ from typing import Any, Literal, TypeVar, cast
 
 import orjson
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queue_keys
 from fennelq.broker.verb import Command, Verb, Word, as_is
-from fennelq.broker.verbs import admin, lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, Settled, Sweep, Woken
+from fennelq.broker.verbs.runs import Catch, Settled, Sweep, Woken
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import AnyJob, Delivery, Job, JobFailure
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, succeeded
 from tests.kit.server import Server
 
@@ -61,10 +62,10 @@ class Desk:
         return self.broker.run(verb)
 
     def open(self) -> int:
-        return self.say(presence.open_queue(self.keys))
+        return self.say(verbs.queues.open_queue(self.keys))
 
     def enqueue(self, *jobs: AnyJob) -> list[Any]:
-        return self.say(lifecycle.enqueue(self.keys, jobs))
+        return self.say(verbs.jobs.enqueue(self.keys, jobs))
 
     def fetch(
         self,
@@ -75,7 +76,7 @@ class Desk:
         lifetimes: Lifetimes = LIFETIMES,
         woken: Sequence[Woken] = (),
     ) -> Catch:
-        verb = lifecycle.fetch(
+        verb = verbs.runs.fetch(
             self.keys, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, woken=woken
         )
         return self.say(verb)
@@ -89,10 +90,10 @@ class Desk:
         return self.settle(*(Settled(delivery, outcome) for delivery in deliveries), lifetimes=lifetimes)
 
     def settle(self, *settled: Settled, lifetimes: Lifetimes = LIFETIMES) -> list[int]:
-        return self.say(lifecycle.finish(self.keys, settled, lifetimes))
+        return self.say(verbs.runs.finish(self.keys, settled, lifetimes))
 
     def release(self, held: Iterable[Delivery | Woken], why: Reason = "stopped") -> int:
-        return self.say(lifecycle.release(self.keys, [(one.lane, one.entry) for one in held], why))
+        return self.say(verbs.runs.release(self.keys, [(one.lane, one.entry) for one in held], why))
 
     def recover(
         self,
@@ -108,7 +109,7 @@ class Desk:
         """A page of recovery, after everybody has been `silent` for a lease."""
         if silent:
             self.silence()
-        verb = lifecycle.recover(
+        verb = verbs.runs.recover(
             self.keys,
             LIFETIMES,
             lease_ms=LEASE_MS,
@@ -123,33 +124,33 @@ class Desk:
 
     def beat(
         self, consumer: str = "anna", *held: Delivery | Woken, grace_ms: int = 1_000_000
-    ) -> presence.Beat:
+    ) -> verbs.executors.Beat:
         tokens = [(one.lane, one.entry) for one in held]
-        return self.say(presence.beat(self.keys, consumer, grace_ms, tokens))
+        return self.say(verbs.executors.beat(self.keys, consumer, grace_ms, tokens))
 
     def promote(self, limit: int = 100) -> tuple[int, int]:
-        return self.say(lifecycle.promote(self.keys, limit))
+        return self.say(verbs.queues.promote(self.keys, limit))
 
     def cancel(self, *keys: str, why: str = "cancelled") -> list[int]:
-        return self.say(lifecycle.cancel(self.keys, keys, LIFETIMES, why))
+        return self.say(verbs.jobs.cancel(self.keys, keys, LIFETIMES, why))
 
     def watch(self, channel: str, *keys: str) -> list[tuple[str, str | None, bytes | None]]:
-        return self.say(lifecycle.watch(self.keys, channel, keys))
+        return self.say(verbs.jobs.watch(self.keys, channel, keys))
 
     def replay(self, *entries: str) -> list[int]:
-        return self.say(admin.replay(self.keys, entries))
+        return self.say(verbs.dead.replay(self.keys, entries))
 
     def forget(self, *entries: str) -> int:
-        return self.say(admin.forget(self.keys, entries))
+        return self.say(verbs.dead.forget(self.keys, entries))
 
     def purge(self, limit: int = 100) -> int:
-        return self.say(admin.purge(self.keys, LIFETIMES, limit))
+        return self.say(verbs.queues.purge(self.keys, LIFETIMES, limit))
 
     def gc(
         self, *, max_age_ms: int = 10**12, max_len: int = 10**6, idle_ms: int = 10**12, limit: int = 100
     ) -> tuple[int, int]:
         return self.say(
-            admin.gc(self.keys, max_age_ms=max_age_ms, max_len=max_len, idle_ms=idle_ms, limit=limit)
+            verbs.queues.gc(self.keys, max_age_ms=max_age_ms, max_len=max_len, idle_ms=idle_ms, limit=limit)
         )
 
     # Shortcuts to a state

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP
-from fennelq.broker.verbs import presence
-from fennelq.broker.verbs.presence import Beat
+from fennelq.broker.verbs.executors import Beat
 from fennelq.model.job import Delivery
 from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.server import Server
@@ -22,7 +22,7 @@ LANES = ("s:high", "s", "s:low")
 
 def beat(desk: Desk, held: Iterable[Delivery] = (), consumer: str = "anna", *, grace_ms: int = HOUR) -> Beat:
     entries = [(delivery.lane, delivery.entry) for delivery in held]
-    return desk.say(presence.beat(desk.keys, consumer, grace_ms, entries))
+    return desk.say(verbs.executors.beat(desk.keys, consumer, grace_ms, entries))
 
 
 def idle(desk: Desk, lane: str = "s") -> dict[str, int]:

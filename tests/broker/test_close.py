@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fennelq.broker.verbs import presence
+from fennelq.broker import verbs
 from tests.broker.desk import Desk, a_job
 from tests.kit.server import Server
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.both_servers
 
 
 def close(desk: Desk, consumer: str) -> int:
-    return desk.say(presence.close_consumer(desk.keys, consumer))
+    return desk.say(verbs.executors.close_consumer(desk.keys, consumer))
 
 
 def test_its_consumers_are_gone_from_every_lane(desk: Desk) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.link import BlockingLink, Link, LinkDown
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
-from fennelq.broker.verbs import lifecycle
 from tests.broker.desk import APP, LIFETIMES, QUEUE, READ, a_job
 from tests.kit.proxy import Proxy
 from tests.kit.server import Kind, Server
@@ -117,16 +117,16 @@ def test_an_answer_of_a_replica_ends_a_blocking_connection(pair: Pair) -> None:
 async def test_every_script_is_refused_by_a_replica_as_a_whole(pair: Pair, known: bool) -> None:
     """Also those that catch errors inside: none reports a replica as something else, such as a missing group."""
     keys = pair_keys()
-    verbs: list[Any] = [
-        lifecycle.fetch(keys, consumer="anna", free=1, lanes=READ, lifetimes=LIFETIMES),
-        lifecycle.watch(keys, "me", ["1"]),
-        lifecycle.enqueue(keys, [a_job()]),
+    sent: list[Any] = [
+        verbs.runs.fetch(keys, consumer="anna", free=1, lanes=READ, lifetimes=LIFETIMES),
+        verbs.jobs.watch(keys, "me", ["1"]),
+        verbs.jobs.enqueue(keys, [a_job()]),
     ]
     broker = Broker(pair.address)
     if known:
-        await broker.run_all(verbs)
+        await broker.run_all(sent)
     pair.demote()
-    for verb in verbs:
+    for verb in sent:
         with pytest.raises((ReplyError, LinkDown)) as refused:
             await broker.run(verb)
         assert classify(refused.value) is Trouble.ROLE

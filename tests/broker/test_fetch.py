@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from fennelq.broker.verbs.lifecycle import Lifetimes, TooNew, Woken
+from fennelq.broker.verbs.runs import TooNew, Woken
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import not_known, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, LIFETIMES, QUEUE, Desk, a_job, about, some_jobs
 from tests.kit.server import Server

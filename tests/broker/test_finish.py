@@ -10,13 +10,14 @@ from typing import cast
 import orjson
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, as_is
-from fennelq.broker.verbs import lifecycle
-from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import (
     Outcome,
     cancelled,
@@ -714,8 +715,8 @@ def test_who_may_not_publish_settles_all_the_same(desk: Desk, server: Server) ->
     deliveries = desk.executing(*some_jobs(3))
     desk.watch("me", "1", "2", "3")
     settled = [Settled(*each) for each in zip(deliveries, [DONE, RETRY, SNOOZE], strict=True)]
-    assert mute.run(lifecycle.finish(desk.keys, settled, LIFETIMES)) == [1, 1, 1]
-    assert mute.run(lifecycle.enqueue(desk.keys, [a_job("4", delay_ms=DAY)])) == [1]
+    assert mute.run(verbs.runs.finish(desk.keys, settled, LIFETIMES)) == [1, 1, 1]
+    assert mute.run(verbs.jobs.enqueue(desk.keys, [a_job("4", delay_ms=DAY)])) == [1]
     assert [desk.record(key)["s"] for key in "1234"] == ["S", "R", "L", "L"]
     mute.close()
     desk.broker.ask(Command(["ACL", "DELUSER", "mute"], as_is))

@@ -17,13 +17,13 @@ from typing import Any, cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.link import BlockingLink, Link, LinkDown
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
-from fennelq.broker.verbs import lifecycle, presence
 from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -478,14 +478,14 @@ async def broker(desk: Desk, redis_url: str) -> AsyncIterator[Broker]:
 async def test_a_server_that_forgot_a_script_is_taught_it(broker: Broker, desk: Desk) -> None:
     for number in range(3):
         desk.redis.script_flush()
-        assert await broker.run(lifecycle.enqueue(desk.keys, [a_job(str(number))])) == [1]
+        assert await broker.run(verbs.jobs.enqueue(desk.keys, [a_job(str(number))])) == [1]
     assert desk.waiting() == ["0", "1", "2"]
 
 
 async def test_many_are_taught_at_once_and_nothing_is_done_twice(broker: Broker, desk: Desk) -> None:
     desk.redis.script_flush()
-    verbs = [lifecycle.enqueue(desk.keys, [job]) for job in some_jobs(50)]
-    assert await broker.run_all(verbs) == [[1]] * 50
+    sent = [verbs.jobs.enqueue(desk.keys, [job]) for job in some_jobs(50)]
+    assert await broker.run_all(sent) == [[1]] * 50
     assert len(desk.waiting()) == 50
 
 
@@ -499,18 +499,18 @@ async def test_errors_reach_who_asked(broker: Broker, desk: Desk) -> None:
     desk.redis.delete(desk.keys["s"])
     desk.redis.set(desk.keys["s"], "what?")
     with pytest.raises(ReplyError, match="WRONGTYPE"):
-        await broker.run(lifecycle.enqueue(desk.keys, [a_job()]))
+        await broker.run(verbs.jobs.enqueue(desk.keys, [a_job()]))
     desk.redis.delete(desk.keys["s"])
 
 
 async def test_a_verb_whose_answer_was_lost_may_be_said_again(desk: Desk, proxy: Proxy) -> None:
     broker = Broker(address_of(proxy.url))
     # A server that does not know the script yet would answer that, and this would be the answer that is lost.
-    await broker.run(lifecycle.enqueue(desk.keys, []))
+    await broker.run(verbs.jobs.enqueue(desk.keys, []))
     proxy.drop_reply(command="EVALSHA", cut=True)
     with pytest.raises(LinkDown):
-        await broker.run(lifecycle.enqueue(desk.keys, [a_job()]))
-    assert await broker.run(lifecycle.enqueue(desk.keys, [a_job()])) == [0]
+        await broker.run(verbs.jobs.enqueue(desk.keys, [a_job()]))
+    assert await broker.run(verbs.jobs.enqueue(desk.keys, [a_job()])) == [0]
     assert desk.waiting() == ["1"]
     await broker.close()
 
@@ -558,7 +558,7 @@ async def test_a_doorbell_rings_when_a_job_is_sent(broker: Broker, desk: Desk) -
     bell = broker.doorbell()
     ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
     await blocked(broker)
-    await broker.run(lifecycle.enqueue(desk.keys, [a_job("7")]))
+    await broker.run(verbs.jobs.enqueue(desk.keys, [a_job("7")]))
     ((stream, ((_, fields),)),) = await ring
     assert (stream, fields) == (desk.keys["s"].encode(), [b"i", b"7"])
 
@@ -572,7 +572,7 @@ async def test_a_doorbell_that_is_woken_brings_nothing_and_strands_nothing(
         await blocked(broker)
         await bell.wake()
         assert await ring is None
-    await broker.run(lifecycle.enqueue(desk.keys, [a_job()]))
+    await broker.run(verbs.jobs.enqueue(desk.keys, [a_job()]))
     assert desk.pending() == {}
 
 
@@ -623,8 +623,8 @@ def test_threads_have_connections_of_their_own(desk: Desk, proxy: Proxy) -> None
 def test_one_thread_needs_one_connection(desk: Desk, proxy: Proxy) -> None:
     broker = BlockingBroker(address_of(proxy.url))
     for job in some_jobs(10):
-        broker.run(lifecycle.enqueue(desk.keys, [job]))
-    assert broker.run(presence.open_queue(desk.keys)) == 0
+        broker.run(verbs.jobs.enqueue(desk.keys, [job]))
+    assert broker.run(verbs.queues.open_queue(desk.keys)) == 0
     assert proxy.counters.connections == 1
     broker.close()
 

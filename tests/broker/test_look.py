@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fennelq.broker.verbs import schedule as verbs
+from fennelq.broker import verbs
 from tests.broker.timetable import MINUTE, NEXT, NOW, OTHER, SHOP, V1, V2, Timetable, a_schedule
 from tests.kit.server import Server
 
@@ -29,7 +29,7 @@ def test_what_is_due_is_told_with_all_that_a_claim_needs(timetable: Timetable) -
     timetable.declare(V1, a_schedule())
     timetable.clock.stop_at(NEXT)
     (seen,) = timetable.look().due
-    assert seen == verbs.Seen("report", a_schedule().to_wire(), NEXT, "", False, b"")
+    assert seen == verbs.schedules.Seen("report", a_schedule().to_wire(), NEXT, "", False, b"")
     timetable.tick(seen, runs=[NEXT], queued=[NEXT + 1])
     timetable.clock.pass_by(MINUTE)
     (seen,) = timetable.look().due
@@ -79,7 +79,7 @@ def test_the_next_page_comes_after_the_last_one_of_the_page_before(timetable: Ti
     assert timetable.look(after=third.last)[7:] == ([], [], 0, False, None)
 
 
-def names_of(look: verbs.Look) -> list[str]:
+def names_of(look: verbs.schedules.Look) -> list[str]:
     return [seen.name for seen in look.due]
 
 
@@ -248,7 +248,7 @@ def test_runs_that_queue_are_told_to_one_of_those_who_look(timetable: Timetable)
     waiting(timetable, "a")
     first, second = timetable.look(V1), timetable.look(V2)
     assert (first.turn, second.turn) == (True, False)
-    assert [(seen.name, verbs.runs_of(seen.queued)) for seen in first.waiting] == [
+    assert [(seen.name, verbs.schedules.runs_of(seen.queued)) for seen in first.waiting] == [
         ("a", [NEXT + 1, NEXT + 2])
     ]
     assert second.waiting == []
@@ -337,8 +337,8 @@ def test_looking_says_that_a_service_is_there_and_nothing_of_one_that_has_not_de
     timetable.clock.pass_by(1000)
     timetable.look(V2)
     timetable.look(V1, service=OTHER)
-    assert timetable.broker.ask(verbs.service_seen(timetable.keys, SHOP)) == NOW + 1000
-    assert timetable.broker.ask(verbs.service_seen(timetable.keys, OTHER)) is None
+    assert timetable.broker.ask(verbs.schedules.service_seen(timetable.keys, SHOP)) == NOW + 1000
+    assert timetable.broker.ask(verbs.schedules.service_seen(timetable.keys, OTHER)) is None
 
 
 def test_of_many_schedules_with_runs_that_queue_none_is_passed_over_for_ever(timetable: Timetable) -> None:

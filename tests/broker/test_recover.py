@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fennelq.broker.verbs import lifecycle
-from fennelq.broker.verbs.lifecycle import Sweep
+from fennelq.broker import verbs
+from fennelq.broker.verbs.runs import Sweep
 from fennelq.model.outcome import retried
 from tests.broker.desk import DONE, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -26,7 +26,7 @@ def recover(desk: Desk, *, lease_ms: int = 0, beaten_ms: int | None = None, **to
     beaten = desk.now() + LEASE if beaten_ms is None else beaten_ms
     if beaten_ms is None:
         given = {"ago_ms": -2 * LEASE} | given
-    return desk.say(lifecycle.recover(desk.keys, LIFETIMES, lease_ms=lease_ms, beaten_ms=beaten, **given))
+    return desk.say(verbs.runs.recover(desk.keys, LIFETIMES, lease_ms=lease_ms, beaten_ms=beaten, **given))
 
 
 def history(desk: Desk, key: str = "1") -> list[Mapping[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fennelq.broker.verbs.schedule import Change
+from fennelq.broker.verbs.schedules import Change
 from tests.broker.timetable import MINUTE, NEXT, NOW, PATIENCE, SHOP, V1, Timetable, a_schedule
 from tests.kit.server import Server
 

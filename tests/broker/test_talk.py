@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
@@ -14,7 +15,6 @@ from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Pause, Round, Talk, ask, ask_all, pause, together
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Step, as_is
-from fennelq.broker.verbs import presence
 
 A = TypeVar("A")
 
@@ -93,7 +93,7 @@ def test_without_a_loop_verbs_and_commands_share_a_round_trip_and_a_forgotten_sc
     redis_url: str,
 ) -> None:
     broker = BlockingBroker(address_of(redis_url))
-    open_queue = presence.open_queue(queue_keys("shop", "mail"))
+    open_queue = verbs.queues.open_queue(queue_keys("shop", "mail"))
     broker.ask(Command(["SCRIPT", "FLUSH"], as_is))
     steps: list[Step[Any]] = [echo(1), open_queue, echo(2)]
     replies = broker.send_all(steps)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fennelq.broker.verbs.schedule import Seen
+from fennelq.broker.verbs.schedules import Seen
 from tests.broker.timetable import MINUTE, NEXT, V1, V2, Timetable, a_schedule
 from tests.kit.server import Server
 

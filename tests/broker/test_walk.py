@@ -25,9 +25,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from fennelq.broker import verbs
 from fennelq.broker.keys import QUARANTINE
-from fennelq.broker.verbs import presence
-from fennelq.broker.verbs.lifecycle import Settled, Woken
+from fennelq.broker.verbs.runs import Settled, Woken
 from fennelq.model.job import AnyJob, Delivery
 from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, not_known, succeeded
 from tests.broker.desk import APP, FAILURE, QUEUE, READ, Desk, a_job
@@ -169,7 +169,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(who=EXECUTORS)
     def good_bye(self, who: str) -> None:
-        self.desk.say(presence.close_consumer(self.desk.keys, who))
+        self.desk.say(verbs.executors.close_consumer(self.desk.keys, who))
 
     # Services
 

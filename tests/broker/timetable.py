@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeVar, cast
 
 import orjson
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.verb import Command, Verb, as_is
-from fennelq.broker.verbs import schedule as verbs
-from fennelq.broker.verbs.schedule import Change, Claim, Declared, Look, Position, Seen
+from fennelq.broker.verbs.schedules import Change, Claim, Declared, Look, Position, Seen
 from fennelq.model.schedule import Schedule
 from tests.broker.desk import APP, shown
 from tests.kit.clock import ServerClock
@@ -79,7 +79,7 @@ class Timetable:
         page = schedules if at == "again" else schedules[at : at + most]
         said = [(one.name, one.to_wire(), one.next_after(now)) for one in page]
         total = len(schedules) if total is None else total
-        verb = verbs.declare(self.keys, service, version, PATIENCE, said, at=at, total=total)
+        verb = verbs.schedules.declare(self.keys, service, version, PATIENCE, said, at=at, total=total)
         declared = self.say(verb)
         self.removed += declared.removed
         return declared
@@ -87,7 +87,7 @@ class Timetable:
     def schedule(
         self, what: Change, name: str = "report", value: bytes | str = "", next_ms: int | None = None
     ) -> int:
-        return self.say(verbs.schedule(self.keys, what, name, value, next_ms))
+        return self.say(verbs.schedules.schedule(self.keys, what, name, value, next_ms))
 
     def put(self, schedule: Schedule) -> int:
         due = schedule.next_after(self.clock.now())
@@ -104,7 +104,7 @@ class Timetable:
         after: Position | None = None,
     ) -> Look:
         return self.say(
-            verbs.look(
+            verbs.schedules.look(
                 self.keys, service, version, again=again, longest_ms=longest_ms, limit=limit, after=after
             )
         )
@@ -135,15 +135,15 @@ class Timetable:
             queued=queued,
             last_error=error,
             last_error_ms=error_ms,
-            jobs=[verbs.job_of(schedule, run) for run in runs],
+            jobs=[verbs.schedules.job_of(schedule, run) for run in runs],
         )
-        return self.say(verbs.tick(self.keys, claim))
+        return self.say(verbs.schedules.tick(self.keys, claim))
 
     def unqueue(self, seen: Seen) -> bool:
         """Start the first of the runs that wait."""
-        first, *rest = verbs.runs_of(seen.queued)
-        job = verbs.job_of(Schedule.from_wire(seen.definition), first)
-        return self.say(verbs.unqueue(self.keys, seen, rest, first, job))
+        first, *rest = verbs.schedules.runs_of(seen.queued)
+        job = verbs.schedules.job_of(Schedule.from_wire(seen.definition), first)
+        return self.say(verbs.schedules.unqueue(self.keys, seen, rest, first, job))
 
     def hand_over(self) -> None:
         """Be a courier whose jobs arrive."""
@@ -179,7 +179,7 @@ class Timetable:
 
     def queued(self, name: str = "report") -> list[int] | None:
         raw = cast("bytes | None", self.redis.hget(self.keys["cron:queued"], name))
-        return None if raw is None else verbs.runs_of(raw)
+        return None if raw is None else verbs.schedules.runs_of(raw)
 
     def owned(self, service: str) -> dict[str, int]:
         """Schedule of this service → the round it was declared in last."""
@@ -188,7 +188,7 @@ class Timetable:
 
     def denied(self, service: str) -> dict[str, str]:
         """Schedule of this service → the source that keeps it from it."""
-        return self.broker.ask(verbs.denied(self.keys, service))
+        return self.broker.ask(verbs.schedules.denied(self.keys, service))
 
     def schedules(self) -> dict[str, Any]:
         """All that is in Redis of the schedules themselves."""

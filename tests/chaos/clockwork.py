@@ -17,9 +17,9 @@ from typing import Any, Final
 from fennelq import App
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import queue_keys
-from fennelq.service import tend
+from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.executor import Executor
-from fennelq.worker.promoter import Promoter
+from fennelq.worker.service import tend
 from tests.chaos import jobs
 
 SCHEDULES: Final = "TEST_SCHEDULES"

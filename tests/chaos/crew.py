@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, queue_keys
-from fennelq.broker.verbs import census, inspect
 from fennelq.model.job import JobInfo
 from fennelq.schedules import ScheduleInfo
 from tests.chaos import clockwork, jobs
@@ -69,7 +69,7 @@ class Crew:
     # What is to be done, and what was
 
     def now(self) -> int:
-        return self.broker.ask(census.now())
+        return self.broker.ask(verbs.server.now())
 
     def add(self, name: str, **when: Any) -> ScheduleInfo:
         """A schedule made at run time."""
@@ -93,7 +93,9 @@ class Crew:
         keys = queue_keys(jobs.NAME, "default")
 
         def idle() -> bool:
-            left = [self.broker.ask(inspect.length(keys, where)) for where in ("s", "sched", "retry", "iso")]
+            left = [
+                self.broker.ask(verbs.queues.length(keys, where)) for where in ("s", "sched", "retry", "iso")
+            ]
             with self.server.client() as client:
                 return not any(left) and not client.exists(KEYS["out"])
 
@@ -102,4 +104,4 @@ class Crew:
 
     def record(self, name: str, tick: int) -> JobInfo | None:
         keys = queue_keys(jobs.NAME, "default")
-        return self.broker.ask(inspect.record(keys, f"cron.{name}.{tick}"))
+        return self.broker.ask(verbs.jobs.record(keys, f"cron.{name}.{tick}"))

@@ -12,7 +12,7 @@ import psutil
 import redis
 
 from fennelq.broker.keys import GROUP, QUARANTINE, STREAMS, queue_keys
-from fennelq.worker.orders import Orders
+from fennelq.worker.processes.orders import Orders
 from tests.chaos import jobs
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -21,7 +21,7 @@ from tests.kit.waiting import eventually
 
 LEASE = 2.0
 CONCURRENCY = 32
-_MODULE = "fennelq.worker.process"
+_MODULE = "fennelq.worker.processes.process"
 
 
 class Executor:

@@ -14,16 +14,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 import pytest
 import redis
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QueueKeys, queue_keys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Verb
-from fennelq.broker.verbs import lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import AnyJob, Delivery, JobFailure
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import died
-from fennelq.worker.orders import Orders
+from fennelq.worker.processes.orders import Orders
 from tests.chaos import client, jobs, scale
 from tests.chaos.account import Sent, account, drained
 from tests.chaos.conftest import Figure
@@ -69,9 +70,9 @@ class Site(NamedTuple):
 
     def take(self, number: int) -> list[Delivery]:
         """Delivered to somebody who will not be heard of any more."""
-        self.say(presence.open_queue(self.keys))
+        self.say(verbs.queues.open_queue(self.keys))
         lanes = [*LANES.values()]
-        verb = lifecycle.fetch(self.keys, consumer="ghost", free=number, lanes=lanes, lifetimes=LIFETIMES)
+        verb = verbs.runs.fetch(self.keys, consumer="ghost", free=number, lanes=lanes, lifetimes=LIFETIMES)
         return self.say(verb).deliveries
 
     def begun(self) -> int:
@@ -129,7 +130,7 @@ def dead(site: Site) -> Sent:
     sent = known(site)
     outcome = died(JobFailure("ValueError", "it never worked"), 1, 3_600_000)
     held = [Settled(delivery, outcome) for delivery in site.take(client.COUNT)]
-    assert site.say(lifecycle.finish(site.keys, held, LIFETIMES)) == [1] * client.COUNT
+    assert site.say(verbs.runs.finish(site.keys, held, LIFETIMES)) == [1] * client.COUNT
     return sent
 
 
@@ -279,7 +280,7 @@ class Aftermath:
         )
         fleet = Fleet(self._spawner, self.server, self.ledger)
         environment = {**fleet.environment, "FENNELQ_REDIS_URL": self.server.url, **armed}
-        return self._spawner("fennelq.worker.process", orders.to_text(), environment=environment)
+        return self._spawner("fennelq.worker.processes.process", orders.to_text(), environment=environment)
 
     def _client(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
         if point.doing == "send":

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.broker.verbs import inspect, lifecycle
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
 from tests.chaos import jobs, scale
@@ -36,7 +36,7 @@ def due_at_once(crew: Crew, queue: str, number: int, due_ms: int) -> QueueKeys:
             Job(queue, f"j{n}", "clockwork:beat", b"[[],{}]", ANY_RESULT, at_ms=due_ms)
             for n in range(page, min(page + PAGE, number))
         ]
-        crew.broker.run(lifecycle.enqueue(keys, batch))
+        crew.broker.run(verbs.jobs.enqueue(keys, batch))
     return keys
 
 
@@ -49,7 +49,7 @@ def moved(crew: Crew, keys: QueueKeys) -> Counter[str]:
 
 def not_moved(crew: Crew, keys: QueueKeys) -> int:
     """Jobs that still wait for their time."""
-    return crew.broker.ask(inspect.length(keys, "sched"))
+    return crew.broker.ask(verbs.queues.length(keys, "sched"))
 
 
 def test_due_jobs_are_moved_once_while_schedulers_are_killed(crew: Crew, figure: Figure) -> None:

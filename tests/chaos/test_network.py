@@ -15,11 +15,11 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import GROUP, queue_keys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Word, as_is
-from fennelq.broker.verbs import presence
 from fennelq.worker.executor import Executor
 from tests.chaos import client, jobs, scale
 from tests.chaos.account import account, drained, left
@@ -185,7 +185,7 @@ async def test_reads_that_are_cancelled_lose_nothing_and_mix_nothing_up(
     sent: dict[str, str] = {}
     async with jobs.app_of(redis_url=server.url, lease=LEASE) as app:
         broker = Broker(app.address)
-        await broker.run(presence.open_queue(KEYS))
+        await broker.run(verbs.queues.open_queue(KEYS))
         doorbell = broker.doorbell()
         words: list[Word] = [
             "XREADGROUP",

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import pytest
 
 from fennelq import clock
-from fennelq.broker.verbs import schedule as verbs
+from fennelq.broker import verbs
 from fennelq.model.job import JobInfo, Status
 from tests.chaos import clockwork, scale
 from tests.chaos.conftest import Figure
@@ -123,7 +123,7 @@ def test_a_scheduler_that_dies_between_any_two_steps_leaves_the_rest_to_the_othe
     crew.at_work()
     began = crew.now()
     eventually(lambda: max(crew.starts("beat"), default=0) > began + 500, within=20)
-    crew.broker.run(verbs.schedule(KEYS, "pause", "beat"))
+    crew.broker.run(verbs.schedules.schedule(KEYS, "pause", "beat"))
     starts = crew.all_ended("beat")
     crew.goes_home()
     figure("D6", f"died at {len(POINTS)} points: {len(starts)} ticks, {sum(starts.values())} starts")
@@ -235,11 +235,11 @@ def names(crew: Crew) -> list[str]:
 
 def all_have(crew: Crew, interval_ms: int) -> bool:
     """Whether all schedules are there, with this interval."""
-    states = [crew.broker.ask(verbs.state(KEYS, name)) for name in names(crew)]
+    states = [crew.broker.ask(verbs.schedules.state(KEYS, name)) for name in names(crew)]
     counted = Counter(int(json.loads(state["definition"])["every_ms"]) for state in states)
     return counted == {interval_ms: MANY}
 
 
 def interval(crew: Crew) -> int:
-    definition = crew.broker.ask(verbs.state(KEYS, "beat"))["definition"]
+    definition = crew.broker.ask(verbs.schedules.state(KEYS, "beat"))["definition"]
     return int(json.loads(definition)["every_ms"])

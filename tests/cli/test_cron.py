@@ -11,10 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from fennelq import App
+from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.verb import Command, Word, as_is
-from fennelq.broker.verbs import census
-from fennelq.broker.verbs import schedule as verbs
 from fennelq.cli.cron import in_words
 from fennelq.cli.exits import Exit
 from tests.cli.shop import TASKS, Answer, Shop
@@ -135,7 +134,7 @@ def test_what_a_terminal_would_obey_is_escaped(shop: Shop) -> None:
 def test_a_schedule_that_only_a_later_version_can_read_is_left_out_and_named(shop: Shop) -> None:
     async def put(app: App) -> None:
         strange = b'{"name":"strange","shards":4}'
-        await app.client.run(verbs.schedule(AppKeys("shop"), "put", "strange", strange, 1))
+        await app.client.run(verbs.schedules.schedule(AppKeys("shop"), "put", "strange", strange, 1))
 
     add(shop)
     shop.do(put)
@@ -276,7 +275,7 @@ def test_what_the_code_declares_tells_its_service_and_when_that_was_there(schedu
 
 def test_what_a_service_that_is_gone_has_declared_can_be_removed(scheduled: Shop) -> None:
     async def leave(app: App) -> None:
-        long_ago = await app.client.ask(census.now()) - 61_000
+        long_ago = await app.client.ask(verbs.server.now()) - 61_000
         words: list[Word] = ["HSET", AppKeys("shop")["cron:sources"], "seen:tasks:shop", long_ago]
         await app.client.ask(Command(words, as_is))
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fennelq import App
-from fennelq.broker.verbs import presence
+from fennelq.broker import verbs
 from fennelq.cli.table import width
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
@@ -159,7 +159,7 @@ def test_cron_next(shop: Shop) -> None:
 def test_the_executors_of_info(shop: Shop) -> None:
     async def note(app: App) -> None:
         facts = b'{"beat_ms":1,"interval":1,"running":2,"concurrency":32,"stuck":0,"done":1234567,"queues":["mail"]}'
-        await app.client.ask(presence.note_executor(app.namespace, "web-7f9c-12345-9d2f4c6b8a", facts))
+        await app.client.ask(verbs.executors.note_executor(app.namespace, "web-7f9c-12345-9d2f4c6b8a", facts))
 
     shop.do(note)
     assert on_terminal(shop, 60, "info")[-3:] == [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fennelq import App, clock
+from fennelq.broker import verbs
 from fennelq.broker.keys import LANES
-from fennelq.broker.verbs import lifecycle, presence
 from fennelq.cli.exits import Exit
 from tests.cli.shop import Shop
 
@@ -37,17 +37,17 @@ def test_what_runs_is_not_counted_as_waiting(shop: Shop) -> None:
 async def take_two(app: App) -> None:
     """Be an executor that takes two jobs."""
     keys = app.client.keys("mail")
-    await app.client.run(presence.open_queue(keys))
+    await app.client.run(verbs.queues.open_queue(keys))
     await app.client.run(
-        lifecycle.fetch(keys, consumer="me", free=2, lanes=tuple(LANES.values()), lifetimes=app.lifetimes)
+        verbs.runs.fetch(keys, consumer="me", free=2, lanes=tuple(LANES.values()), lifetimes=app.lifetimes)
     )
 
 
 async def hand_back(app: App) -> None:
     """Be that executor as it stops."""
     keys = app.client.keys("mail")
-    pending = await app.client.run(presence.beat(keys, "me", 0, []))
-    await app.client.run(lifecycle.release(keys, pending.stranded))
+    pending = await app.client.run(verbs.executors.beat(keys, "me", 0, []))
+    await app.client.run(verbs.runs.release(keys, pending.stranded))
 
 
 def test_peek_shows_what_comes_next(shop: Shop) -> None:
@@ -128,7 +128,7 @@ def test_queues_and_tasks_that_no_worker_serves_are_named_below_the_table(shop: 
         now = clock.wall_ms()
         old = b'[{"queue":"default","task":"tasks:charg","why":"unknown task \'tasks:charg\'"}]'
         facts = b'{"beat_ms":%d,"interval":60,"queues":["default"],"too_old_for":%b}' % (now, old)
-        await app.client.ask(presence.note_executor(app.namespace, "anna", facts))
+        await app.client.ask(verbs.executors.note_executor(app.namespace, "anna", facts))
 
     shop.ok("enqueue", "welcome", "1")
     shop.ok("enqueue", "charge", "1")
@@ -152,7 +152,7 @@ def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> Non
             "e": b'{"beat_ms":1e30,"queues":3}',
         }
         for name, facts in names.items():
-            await app.client.ask(presence.note_executor(app.namespace, name, facts))
+            await app.client.ask(verbs.executors.note_executor(app.namespace, name, facts))
 
     shop.do(note)
     states = {one["name"]: one["state"] for one in shop.ok("info", "--json").json["executors"]}

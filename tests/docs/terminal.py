@@ -245,7 +245,7 @@ def executors(worker: Process) -> list[psutil.Process]:
     """The executor processes of a worker."""
     try:
         children = psutil.Process(worker.pid).children()
-        return [child for child in children if "fennelq.worker.process" in child.cmdline()]
+        return [child for child in children if "fennelq.worker.processes.process" in child.cmdline()]
     except psutil.NoSuchProcess:
         return []
 

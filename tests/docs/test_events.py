@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fennelq.worker import reports, strangers
+from fennelq.worker.running import reports, strangers
 from tests.docs.pages import DOCS, ROOT
 
 GUIDE = DOCS / "guides/logging.md"

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from fennelq import App, AsyncResult, ConfigurationError, Status, TaskFailed, dlq
-from fennelq.broker.verbs import admin
+from fennelq.broker import verbs
 from fennelq.dlq import DeadLetter, ReplayReport
 from fennelq.queues import Queues
 from tests.features.conftest import MakeApp
@@ -316,7 +316,9 @@ async def test_a_lost_answer_makes_no_duplicates(shop: Shop, make_app: MakeApp, 
     await shop.kill(charges=5)
     far_away = make_app(redis_url=proxy.url)
     client = far_away.client
-    await client.run(admin.replay(client.keys("default"), ["0-1"]))  # the server knows the script from now on
+    await client.run(
+        verbs.dead.replay(client.keys("default"), ["0-1"])
+    )  # the server knows the script from now on
     proxy.drop_reply(command="EVALSHA", cut=True)
     report = await far_away.dlq.replay()
     assert (report.total, report.gone) == (5, 5)

@@ -169,9 +169,9 @@ async def test_what_the_dead_letter_queue_no_longer_lists_is_gone_altogether(
 
 
 async def trimmed_to(app: App, number: int) -> bool:
-    from fennelq.broker.verbs import inspect
+    from fennelq.broker import verbs
 
-    stats = await app.client.ask(inspect.stats(app.client.keys("default")))
+    stats = await app.client.ask(verbs.queues.stats(app.client.keys("default")))
     return stats.get("D") == 10 and await app.dlq.count() == number
 
 

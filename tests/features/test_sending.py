@@ -25,8 +25,8 @@ from fennelq import (
     Task,
     sync,
 )
+from fennelq.broker import verbs
 from fennelq.broker.batch import Batcher
-from fennelq.broker.verbs import inspect
 from tests.features.conftest import MakeApp
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
@@ -396,7 +396,7 @@ async def send_in_turn(task: Task[[int], int], numbers: range) -> None:
 
 
 async def queued(app: App, queue: str = "default") -> int:
-    return await app.client.ask(inspect.length(app.client.keys(queue), "s"))
+    return await app.client.ask(verbs.queues.length(app.client.keys(queue), "s"))
 
 
 @contextmanager

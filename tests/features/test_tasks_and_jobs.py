@@ -423,7 +423,7 @@ async def test_a_job_nobody_knows_has_no_info_and_the_status_unknown(app: App) -
 
 async def sent(app: App) -> int:
     """How many jobs wait in the default queue."""
-    from fennelq.broker.verbs import inspect
+    from fennelq.broker import verbs
 
     keys = app.client.keys(app.settings.default_queue)
-    return await app.client.ask(inspect.length(keys, "s"))
+    return await app.client.ask(verbs.queues.length(keys, "s"))

@@ -28,7 +28,7 @@ from fennelq import (
     wait,
 )
 from fennelq import waiting as waiting_module
-from fennelq.broker.verbs import lifecycle
+from fennelq.broker import verbs
 from fennelq.sync import BlockingResult
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
@@ -412,14 +412,14 @@ async def test_a_page_that_fails_as_a_whole_is_looked_at_one_by_one(
         results = await gate.task.map(range(5))
         assert await gather(*results, timeout=5) == list(range(5))
         broken = results[2].id.partition(":")[2]
-        real = lifecycle.watch
+        real = verbs.jobs.watch
 
         def watch(keys: Any, channel: str, jobs: Any) -> Any:
             if broken in jobs:
                 raise RuntimeError("cannot be packed")
             return real(keys, channel, jobs)
 
-        monkeypatch.setattr(lifecycle, "watch", watch)
+        monkeypatch.setattr(verbs.jobs, "watch", watch)
         values = await soon(gather(*results, return_exceptions=True))
     assert [value for value in values if isinstance(value, int)] == [0, 1, 3, 4]
     assert str(values[2]) == "cannot be packed"

@@ -18,7 +18,6 @@ from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command
-from fennelq.broker.verbs import census
 
 _KEY: Final = "kit:clock"
 
@@ -89,4 +88,4 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
         said = import_module(module.name)
         if hasattr(said, "script"):
             monkeypatch.setattr(said, "script", partial(script, variant=VARIANT))
-    monkeypatch.setattr(census, "now", lambda: Command(["EVAL", _NOW, 0], int))
+    monkeypatch.setattr(verbs.server, "now", lambda: Command(["EVAL", _NOW, 0], int))

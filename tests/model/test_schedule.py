@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fennelq import App, ConfigurationError
-from fennelq.broker.verbs.schedule import job_of
+from fennelq.broker.verbs.schedules import job_of
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import AnyJob, Job
 from fennelq.model.schedule import Schedule, When, preview

@@ -11,30 +11,30 @@ Key = tuple[str, str, str]
 
 BY_REASON: Final[dict[str, list[Key]]] = {
     "only the order differs, and nothing is promised about it": [
-        ("worker/consumer.py", "Consumer._hand_back_stranded", "backwards: self.queues"),
-        ("worker/consumer.py", "Consumer._woken", "backwards: entries"),
-        ("worker/consumer.py", "_by_queue", "backwards: reply"),
-        ("worker/heartbeat.py", "Heartbeat.beat", "backwards: self._held()"),
-        ("worker/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
-        ("worker/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
-        ("worker/settler.py", "Backlog._let_in", "backwards: blocked"),
+        ("worker/running/consumer.py", "Consumer._hand_back_stranded", "backwards: self.queues"),
+        ("worker/running/consumer.py", "Consumer._woken", "backwards: entries"),
+        ("worker/running/consumer.py", "_by_queue", "backwards: reply"),
+        ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: self._held()"),
+        ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
+        ("worker/running/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
+        ("worker/running/settler.py", "Backlog._let_in", "backwards: blocked"),
         (
-            "worker/workbench.py",
+            "worker/running/workbench.py",
             "Workbench.tokens",
             "swapped: [token for token, held in list(self._held.items()) if not…",
         ),
         (
-            "worker/workbench.py",
+            "worker/running/workbench.py",
             "Workbench.job_of",
             "backwards: (*list(self._held.values()), *list(self._stuck))",
         ),
-        ("worker/workbench.py", "Workbench.stop_all", "backwards: running"),
+        ("worker/running/workbench.py", "Workbench.stop_all", "backwards: running"),
         (
-            "worker/workbench.py",
+            "worker/running/workbench.py",
             "Workbench.stop_all",
             "swapped: [held.task for held in running if held.task is not None]",
         ),
-        ("worker/workbench.py", "Workbench.settle_again", "backwards: list(self._held.values())"),
+        ("worker/running/workbench.py", "Workbench.settle_again", "backwards: list(self._held.values())"),
         ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
         ("waiting.py", "Waiting.close", "backwards: self._waiters"),
         ("waiting.py", "Waiting._watch", "backwards: enumerate(ids)"),
@@ -42,24 +42,24 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         (
             "waiting.py",
             "Waiting._watch",
-            "backwards: pages(places, lambda _: 1, lifecycle.MOST_JOBS, lifecycle…",
+            "backwards: pages(places, lambda _: 1, verbs.jobs.MOST_JOBS, verbs.jobs…",
         ),
         ("waiting.py", "Waiting._tell", "backwards: self._waiters.get(job_id, ())"),
     ],
     "for no queues, or no jobs, nothing is done": [
-        ("worker/recovery.py", "Recovery._sweep", "if not queues → false"),
-        ("worker/recovery.py", "Recovery._sweep", "removed: return (2)"),
-        ("worker/settler.py", "Settler._write_batch", "if (left := batch[written:]) → true"),
-        ("worker/settler.py", "Backlog.remove", "if self._waiting → true"),
-        ("worker/settler.py", "Backlog._let_in", "if blocked → true"),
-        ("worker/consumer.py", "Consumer._turn", "if self._suspects → true"),
-        ("worker/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
-        ("worker/consumer.py", "Consumer._woken", "if found[:room] → true"),
-        ("worker/consumer.py", "Consumer._woken", "if found[room:] → true"),
+        ("worker/duties/recovery.py", "Recovery._sweep", "if not queues → false"),
+        ("worker/duties/recovery.py", "Recovery._sweep", "removed: return (2)"),
+        ("worker/running/settler.py", "Settler._write_batch", "if (left := batch[written:]) → true"),
+        ("worker/running/settler.py", "Backlog.remove", "if self._waiting → true"),
+        ("worker/running/settler.py", "Backlog._let_in", "if blocked → true"),
+        ("worker/running/consumer.py", "Consumer._turn", "if self._suspects → true"),
+        ("worker/running/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
+        ("worker/running/consumer.py", "Consumer._woken", "if found[:room] → true"),
+        ("worker/running/consumer.py", "Consumer._woken", "if found[room:] → true"),
     ],
     "of the first answer there is none before": [
         (
-            "worker/heartbeat.py",
+            "worker/threads/heartbeat.py",
             "Heartbeat._clock_jumped",
             "without 'self._latest is None' in: self._latest is None or self._before is None",
         ),
@@ -71,27 +71,27 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "only the first of: await self._watch_page(keys, channel, [key])",
         ),
         (
-            "worker/settler.py",
+            "worker/running/settler.py",
             "Settler._written",
             "only the first of: await self._written(keys, share, [item])",
         ),
     ],
     "a job has its task from the moment it is held": [
         (
-            "worker/workbench.py",
+            "worker/running/workbench.py",
             "Workbench.tasks",
             "without 'held.task is not None' in: held.running and held.task is not None",
         ),
-        ("worker/workbench.py", "Workbench.stop_all", "if held.task is not None → true"),
+        ("worker/running/workbench.py", "Workbench.stop_all", "if held.task is not None → true"),
         (
-            "worker/workbench.py",
+            "worker/running/workbench.py",
             "Workbench._look_whether_stuck",
             "without 'held.task is not None' in: held.task is not None and (not held.task.done())",
         ),
     ],
     "the outcome takes the slower way through `settle`": [
         (
-            "worker/workbench.py",
+            "worker/running/workbench.py",
             "Workbench._run",
             "if not self._settler.offer(held.delivery, outcome, self._slots.give_back) → true",
         ),
@@ -102,16 +102,16 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Waiting._ask",
             "without 'not self._settled' in: batcher is self._watches and (not self._settled)",
         ),
-        ("worker/consumer.py", "Consumer.suspect", "if self._blocking → true"),
+        ("worker/running/consumer.py", "Consumer.suspect", "if self._blocking → true"),
         (
-            "worker/consumer.py",
+            "worker/running/consumer.py",
             "Consumer._fetch_round",
             "without 'not self._stopping' in: drained and (not self._stopping)",
         ),
     ],
     "a stop wakes a blocked read until the reading has ended": [
-        ("worker/consumer.py", "Consumer._block", "if self._stopping → false"),
-        ("worker/consumer.py", "Consumer._block", "removed: return"),
+        ("worker/running/consumer.py", "Consumer._block", "if self._stopping → false"),
+        ("worker/running/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
         ("waiting.py", "Waiting._answered", "removed: return"),
@@ -127,20 +127,20 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "a blocked read brings one entry of a lane": [
-        ("worker/consumer.py", "Consumer._woken", "only the first of: found[room:]"),
-        ("worker/consumer.py", "_by_queue", "only the first of: entries"),
+        ("worker/running/consumer.py", "Consumer._woken", "only the first of: found[room:]"),
+        ("worker/running/consumer.py", "_by_queue", "only the first of: entries"),
     ],
     "the fetch finds it too": [
-        ("worker/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
-        ("worker/consumer.py", "Consumer._woken", "removed: await self._put_aside(keys, error)"),
+        ("worker/running/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
+        ("worker/running/consumer.py", "Consumer._woken", "removed: await self._put_aside(keys, error)"),
         (
-            "worker/consumer.py",
+            "worker/running/consumer.py",
             "Consumer._trouble",
             "without 'concerns_one_queue(error)' in: classify(error) is Trouble.GROUP or concerns_one_queue(er…",
         ),
     ],
     "the next round leaves the queue out, and finds the rest drained": [
-        ("worker/consumer.py", "Consumer._fetch_from", "return True → False"),
+        ("worker/running/consumer.py", "Consumer._fetch_from", "return True → False"),
     ],
     "where polling has ended, the refusal was over": [
         (
@@ -161,22 +161,22 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "a queue that is open is opened once more, which changes nothing": [
         (
-            "worker/consumer.py",
+            "worker/running/consumer.py",
             "Consumer._trouble",
             "if classify(error) is Trouble.GROUP or concerns_one_queue(er… → true",
         ),
     ],
     "a doorbell is rung only while it is waited at": [
-        ("worker/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),
-        ("worker/consumer.py", "Consumer._block", "removed: self._blocking = False"),
+        ("worker/running/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),
+        ("worker/running/consumer.py", "Consumer._block", "removed: self._blocking = False"),
     ],
     "a server answers a subscription once": [
         ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true (2)"),
         ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true"),
     ],
     "what is fetched while it stops is handed back untouched": [
-        ("worker/consumer.py", "Consumer._turn", "removed: return"),
-        ("worker/consumer.py", "Consumer._woken", "if self._stopping → false"),
+        ("worker/running/consumer.py", "Consumer._turn", "removed: return"),
+        ("worker/running/consumer.py", "Consumer._woken", "if self._stopping → false"),
     ],
     "an end always comes with an envelope, which may be empty": [
         ("waiting.py", "ended", "without 'b''' in: envelope or b''"),

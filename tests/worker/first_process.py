@@ -6,7 +6,7 @@ import os
 import time
 from unittest import mock
 
-from fennelq.worker import pid_one
+from fennelq.worker.processes import pid_one
 
 if __name__ == "__main__":
     with mock.patch.object(os, "getpid", return_value=1):

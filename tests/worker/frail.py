@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fennelq.worker.heartbeat import Heartbeat
-from fennelq.worker.watchdog import Watchdog
+from fennelq.worker.threads.heartbeat import Heartbeat
+from fennelq.worker.threads.watchdog import Watchdog
 from tests.worker import shop
 
 VARIABLE = "FRAIL_FILE"

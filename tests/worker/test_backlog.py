@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fennelq import App
-from fennelq.worker.settler import MOST_UNSETTLED_BYTES, Backlog, Share
+from fennelq.worker.running.settler import MOST_UNSETTLED_BYTES, Backlog, Share
 from tests.kit.proxy import Proxy
 from tests.kit.workers import running
 from tests.worker import shop

@@ -12,17 +12,17 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App
+from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import LANES, queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
-from fennelq.broker.verbs import lifecycle
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
-from fennelq.worker.consumer import Aside
+from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.executor import Executor
-from fennelq.worker.held import Token
-from fennelq.worker.promoter import Promoter
+from fennelq.worker.running.consumer import Aside
+from fennelq.worker.running.held import Token
 from tests.broker.desk import Desk
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -528,7 +528,7 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
     with desk.redis.pipeline(transaction=True) as together:
         for queue, name in ((desk, "a"), (other, "b")):
             job = jobs.task.options(queue=queue.keys.queue).job(name, True)
-            cast("Any", together).execute_command(*lifecycle.enqueue(queue.keys, [job]).by_source())
+            cast("Any", together).execute_command(*verbs.jobs.enqueue(queue.keys, [job]).by_source())
         together.execute()
     lost = stranded(desk, reader)
     await reader.read()
@@ -756,7 +756,7 @@ async def test_a_reader_in_trouble_pauses_between_two_attempts(
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
+    monkeypatch.setattr("fennelq.worker.running.consumer.asyncio.sleep", noted)
     proxy.refuse()
     await aeventually(lambda: len([seconds for seconds in pauses if 0.1 <= seconds <= 1.0]) >= 3)
 
@@ -938,7 +938,7 @@ async def test_when_no_queue_can_be_read_it_waits_without_trouble(
     refusals.errors["fetch", MAIL] = WRONG_TYPE
     await jobs.send("a")
     with monkeypatch.context() as patched:
-        patched.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
+        patched.setattr("fennelq.worker.running.consumer.asyncio.sleep", noted)
         await reader.read(MAIL)
         while len(pauses) < 3:
             await sleep(0.001)
@@ -968,7 +968,7 @@ async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_
 
     monkeypatch.setattr(reader.consumer._doorbell, "wait", refusing)
     with monkeypatch.context() as patched:
-        patched.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
+        patched.setattr("fennelq.worker.running.consumer.asyncio.sleep", noted)
         await reader.read()
         while refused:
             await sleep(0.001)
@@ -989,7 +989,7 @@ async def test_the_pauses_of_a_reader_in_trouble_grow_to_a_second(
         pauses.append((least, most))
         return 0.0
 
-    monkeypatch.setattr("fennelq.worker.consumer.random.uniform", chosen)
+    monkeypatch.setattr("fennelq.worker.running.consumer.random.uniform", chosen)
     refusals.errors["fetch", MAIL] = ConnectionResetError("gone")
     await reader.read(MAIL)
     await aeventually(lambda: len(pauses) >= 7)

@@ -8,17 +8,17 @@ import orjson
 import pytest
 from structlog.typing import EventDict
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import LANES, AppKeys, QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verbs import inspect, lifecycle, presence
-from fennelq.broker.verbs import schedule as verbs
-from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
-from fennelq.broker.verbs.schedule import Claim, Seen
+from fennelq.broker.verbs.runs import Settled
+from fennelq.broker.verbs.schedules import Claim, Seen
 from fennelq.model.job import AnyJob, Status
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import succeeded
 from fennelq.model.schedule import Schedule
-from fennelq.worker.courier import Courier
+from fennelq.worker.duties.courier import Courier
 from tests.kit.server import Server
 
 KEYS = AppKeys("shop")
@@ -32,20 +32,20 @@ def a_schedule(name: str = "report", **told: Any) -> Schedule:
 
 async def decided(broker: Broker, schedule: Schedule, *dues: int) -> list[AnyJob]:
     """The jobs of these ticks, on their way."""
-    jobs = [verbs.job_of(schedule, due) for due in dues]
-    await broker.run(verbs.schedule(KEYS, "put", schedule.name, schedule.to_wire(), 1))
+    jobs = [verbs.schedules.job_of(schedule, due) for due in dues]
+    await broker.run(verbs.schedules.schedule(KEYS, "put", schedule.name, schedule.to_wire(), 1))
     for page in [jobs[i : i + 1000] for i in range(0, len(jobs), 1000)]:
         seen = Seen(schedule.name, schedule.to_wire(), 1, await last_job(broker, schedule.name), False, b"")
-        assert await broker.run(verbs.tick(KEYS, Claim(seen, 1, 1, 0, None, "", None, page)))
+        assert await broker.run(verbs.schedules.tick(KEYS, Claim(seen, 1, 1, 0, None, "", None, page)))
     return jobs
 
 
 async def last_job(broker: Broker, name: str) -> str:
-    return (await broker.ask(verbs.state(KEYS, name))).get("last_job", b"").decode()
+    return (await broker.ask(verbs.schedules.state(KEYS, name))).get("last_job", b"").decode()
 
 
 async def waiting(broker: Broker, queue: str = "mail", lane: str = "s") -> int:
-    return await broker.ask(inspect.length(queue_keys("shop", queue), lane))
+    return await broker.ask(verbs.queues.length(queue_keys("shop", queue), lane))
 
 
 def on_their_way(server: Server) -> int:
@@ -73,7 +73,7 @@ async def test_a_job_arrives_as_it_was_decided(
     assert await courier.tick() == 0.0
     assert await courier.tick() == LONGEST
     assert (await waiting(broker, lane="s:high"), on_their_way(server)) == (1, 0)
-    info = await broker.ask(inspect.record(mail, job.key))
+    info = await broker.ask(verbs.jobs.record(mail, job.key))
     assert info is not None
     assert (info.status, info.task, info.arguments) == (Status.SENT, "shop:report", b'[[7],{"kind":"long"}]')
     with server.client() as client:
@@ -86,7 +86,7 @@ async def test_a_job_that_is_put_off_waits_for_its_time(
 ) -> None:
     await decided(broker, a_schedule(jitter_ms=1000), 10**13)
     await courier.tick()
-    assert await broker.ask(inspect.length(queue_keys("shop", "mail"), "sched")) == 1
+    assert await broker.ask(verbs.queues.length(queue_keys("shop", "mail"), "sched")) == 1
 
 
 async def test_jobs_of_many_queues_arrive_in_one_go_and_their_queues_are_known(
@@ -96,7 +96,7 @@ async def test_jobs_of_many_queues_arrive_in_one_go_and_their_queues_are_known(
         await decided(broker, a_schedule(f"s{n}", queue=f"q{n}"), 1, 2, 3)
     await courier.tick()
     assert [await waiting(broker, f"q{n}") for n in range(5)] == [3] * 5
-    assert await broker.ask(presence.known_queues("shop")) == {f"q{n}" for n in range(5)}
+    assert await broker.ask(verbs.queues.known_queues("shop")) == {f"q{n}" for n in range(5)}
 
 
 async def test_very_many_jobs_arrive_each_once(courier: Courier, broker: Broker, server: Server) -> None:
@@ -129,12 +129,12 @@ async def test_handed_over_again_it_is_the_same_job(
 
 
 async def run_all(broker: Broker, mail: QueueKeys) -> None:
-    await broker.run(presence.open_queue(mail))
+    await broker.run(verbs.queues.open_queue(mail))
     lifetimes = Lifetimes(600_000, 600_000)
     lanes = tuple(LANES.values())
-    verb = lifecycle.fetch(mail, consumer="anna", free=100, lanes=lanes, lifetimes=lifetimes)
+    verb = verbs.runs.fetch(mail, consumer="anna", free=100, lanes=lanes, lifetimes=lifetimes)
     settled = [Settled(one, succeeded(b"1", 0)) for one in (await broker.run(verb)).deliveries]
-    await broker.run(lifecycle.finish(mail, settled, lifetimes))
+    await broker.run(verbs.runs.finish(mail, settled, lifetimes))
 
 
 async def test_what_only_a_later_version_can_read_stays_and_holds_up_nothing(

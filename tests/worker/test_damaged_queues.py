@@ -12,17 +12,17 @@ import redis
 from structlog.typing import EventDict
 
 from fennelq import App, Status
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import GROUP, TYPES, QueueKeys, queue_keys
-from fennelq.broker.verbs import inspect, lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Lifetimes
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.queues import Queues
 from fennelq.settings import Settings
-from fennelq.worker.janitor import Janitor
-from fennelq.worker.promoter import Promoter
-from fennelq.worker.recovery import Recovery
+from fennelq.worker.duties.janitor import Janitor
+from fennelq.worker.duties.promoter import Promoter
+from fennelq.worker.duties.recovery import Recovery
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -169,7 +169,7 @@ async def test_info_names_the_damaged_key_and_counts_the_other_queues(
     async def note() -> None: ...
 
     await note.delay()
-    await app.client.ask(presence.note_queues("shop", ["bad"]))
+    await app.client.ask(verbs.queues.note_queues("shop", ["bad"]))
     spoil(redis_client, "retry")
     infos = {info.name: info for info in await Queues(app).list()}
     assert infos["bad"].damage == f"{BAD['retry']} is a string and should be a zset: rename or delete it"
@@ -185,27 +185,27 @@ GOOD = queue_keys("shop", "good")
 async def two_queues(broker: Broker, **told: Any) -> None:
     """A job in each."""
     for keys in (BAD, GOOD):
-        await broker.run(presence.open_queue(keys))
+        await broker.run(verbs.queues.open_queue(keys))
         job = Job(keys.queue, "1", "shop:note", b"[[],{}]", ANY_RESULT, **told)
-        await broker.run(lifecycle.enqueue(keys, [job]))
+        await broker.run(verbs.jobs.enqueue(keys, [job]))
 
 
 async def test_due_jobs_of_other_queues_are_promoted(broker: Broker, redis_client: redis.Redis) -> None:
     await two_queues(broker, at_ms=1)
     spoil(redis_client, "sched")
     await Promoter(broker, lambda: [BAD, GOOD], lambda: 5.0).tick()
-    assert await broker.ask(inspect.length(GOOD, "s")) == 1
+    assert await broker.ask(verbs.queues.length(GOOD, "s")) == 1
 
 
 async def test_jobs_of_other_queues_are_recovered(broker: Broker, redis_client: redis.Redis) -> None:
     await two_queues(broker)
-    fetch = lifecycle.fetch(GOOD, consumer="dead", free=1, lanes=["s"], lifetimes=LIFETIMES)
+    fetch = verbs.runs.fetch(GOOD, consumer="dead", free=1, lanes=["s"], lifetimes=LIFETIMES)
     await broker.run(fetch)
     make_silent(redis_client, "dead")
     spoil(redis_client, "dlq")
     await recovery(broker).tick()
     assert redis_client.xpending(GOOD["s"], GROUP)["pending"] == 0
-    assert await broker.ask(inspect.length(GOOD, "s")) == 1
+    assert await broker.ask(verbs.queues.length(GOOD, "s")) == 1
 
 
 def make_silent(client: redis.Redis, consumer: str) -> None:
@@ -231,7 +231,7 @@ async def test_the_dead_of_other_queues_are_kept_in_bounds(broker: Broker, redis
     redis_client.xadd(GOOD["dlq"], {"i": "7"})
     spoil(redis_client, "dlq")
     await Janitor(broker, lambda: [BAD, GOOD], Settings.load(None, dlq_max_len=0)).tick()
-    assert await broker.ask(inspect.length(GOOD, "dlq")) == 0
+    assert await broker.ask(verbs.queues.length(GOOD, "dlq")) == 0
 
 
 async def test_leases_of_other_queues_are_renewed(app: App, redis_client: redis.Redis) -> None:
@@ -242,7 +242,7 @@ async def test_leases_of_other_queues_are_renewed(app: App, redis_client: redis.
         await may_end.wait()
         return "kept"
 
-    await app.client.ask(presence.note_queues("shop", ["bad"]))
+    await app.client.ask(verbs.queues.note_queues("shop", ["bad"]))
     result = await hold.delay()
     async with running(app) as executor:
         await aeventually(lambda: executor.slots.taken == 1)
@@ -276,7 +276,7 @@ async def test_a_queue_that_the_user_may_not_touch_stops_nothing_of_the_others(
         await may_end.wait()
         return n
 
-    await app.client.ask(presence.note_queues("shop", ["bad"]))
+    await app.client.ask(verbs.queues.note_queues("shop", ["bad"]))
     due = await hold.options(delay=0.05).delay(1)
     async with app, running(app) as executor:
         await aeventually(lambda: executor.slots.taken == 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fennelq import App, ConfigurationError
-from fennelq.worker.discovery import find_app, load_app
+from fennelq.worker.processes.discovery import find_app, load_app
 from tests.kit.spawn import PROJECT
 
 AN_APP = """
@@ -83,9 +83,8 @@ def test_an_app_found_can_be_loaded_by_another_process(here: Folder) -> None:
     assert isinstance(found.app, App)
     assert (found.path, found.how, found.folder) == ("shop.tasks:app", "-A", here.path)
     assert load_app(found.path, found.folder) is found.app
-    code = (
-        f"from fennelq.worker.discovery import *; print(load_app({found.path!r}, Path({str(here.path)!r})))"
-    )
+    load = f"load_app({found.path!r}, Path({str(here.path)!r}))"
+    code = f"from fennelq.worker.processes.discovery import *; print({load})"
     child = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
     )

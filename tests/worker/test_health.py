@@ -12,8 +12,8 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq.errors import ConfigurationError
-from fennelq.worker import health
-from fennelq.worker.health import Health
+from fennelq.worker.processes import health
+from fennelq.worker.processes.health import Health
 from tests.kit.waiting import aeventually
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -13,9 +13,9 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Step
-from fennelq.broker.verbs.presence import Beat
-from fennelq.worker.heartbeat import Beaten, Findings, Heartbeat, answer_within
-from fennelq.worker.held import Token
+from fennelq.broker.verbs.executors import Beat
+from fennelq.worker.running.held import Token
+from fennelq.worker.threads.heartbeat import Beaten, Findings, Heartbeat, answer_within
 from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually

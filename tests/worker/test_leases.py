@@ -12,12 +12,13 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.broker.verbs import inspect, lifecycle, presence
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.worker.executor import Executor
-from fennelq.worker.heartbeat import Beaten, Findings, Heartbeat, answer_within
+from fennelq.worker.threads.heartbeat import Beaten, Findings, Heartbeat, answer_within
 from tests.kit.apps import LocalApp
 from tests.kit.clock import ServerClock
 from tests.kit.waiting import aeventually, eventually
@@ -151,16 +152,16 @@ def all_steady(executors: list[Executor]) -> bool:
 def taken_and_forgotten(url: str, keys: QueueKeys, number: int) -> list[str]:
     """An executor takes so many jobs, and is heard of no more."""
     broker = BlockingBroker(address_of(url))
-    broker.run(presence.open_queue(keys))
-    lifetimes = lifecycle.Lifetimes(60_000, 60_000)
-    catch = broker.run(lifecycle.fetch(keys, consumer="gone", free=number, lanes=["s"], lifetimes=lifetimes))
+    broker.run(verbs.queues.open_queue(keys))
+    lifetimes = Lifetimes(60_000, 60_000)
+    catch = broker.run(verbs.runs.fetch(keys, consumer="gone", free=number, lanes=["s"], lifetimes=lifetimes))
     broker.close()
     return [delivery.id for delivery in catch.deliveries]
 
 
 def stats_of(url: str) -> Callable[[], dict[str, int]]:
     app = LocalApp("shop", redis_url=url)
-    return lambda: app.blocking.ask(inspect.stats(queue_keys("shop", "default")))
+    return lambda: app.blocking.ask(verbs.queues.stats(queue_keys("shop", "default")))
 
 
 @pytest.mark.parametrize("ms", [3_000, 3_600_000, -3_600_000])

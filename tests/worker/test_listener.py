@@ -7,14 +7,13 @@ from typing import Any, cast
 import pytest
 from structlog.typing import EventDict
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
-from fennelq.broker.verbs import lifecycle
-from fennelq.broker.verbs import schedule as verbs
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
-from fennelq.worker.listener import Listener
+from fennelq.worker.duties.listener import Listener
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 
@@ -69,21 +68,21 @@ async def test_it_hears_that_something_is_due_sooner(
     listener: Listener, heard: Heard, broker: Broker, mail: QueueKeys
 ) -> None:
     await broker.run(
-        lifecycle.enqueue(mail, [Job("mail", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=2500)])
+        verbs.jobs.enqueue(mail, [Job("mail", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=2500)])
     )
     await aeventually(lambda: heard.due == [2.5])
     await broker.run(
-        lifecycle.enqueue(mail, [Job("mail", "2", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=5000)])
+        verbs.jobs.enqueue(mail, [Job("mail", "2", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=5000)])
     )
     other = queue_keys("shop", "other")
     await broker.run(
-        lifecycle.enqueue(other, [Job("other", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=1000)])
+        verbs.jobs.enqueue(other, [Job("other", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=1000)])
     )
     await aeventually(lambda: heard.due == [2.5, 1.0])
 
 
 async def test_it_hears_that_a_schedule_has_changed(listener: Listener, heard: Heard, broker: Broker) -> None:
-    await broker.run(verbs.schedule(KEYS, "put", "report", b"{}", 1))
+    await broker.run(verbs.schedules.schedule(KEYS, "put", "report", b"{}", 1))
     await aeventually(lambda: heard.changes == 1)
     assert heard.due == []
 

@@ -11,7 +11,7 @@ from structlog.typing import EventDict
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.settings import Settings
-from fennelq.worker.recovery import Recovery
+from fennelq.worker.duties.recovery import Recovery
 from tests.broker.desk import LEASE_MS, LIFETIMES, Desk, a_job, about
 from tests.kit.server import Server
 

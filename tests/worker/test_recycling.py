@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fennelq import App, Status
+from fennelq.worker.duties.recycler import Recycler
 from fennelq.worker.executor import Executor
-from fennelq.worker.recycler import Recycler
-from fennelq.worker.slots import Slots
+from fennelq.worker.running.slots import Slots
 from tests.kit.ledger import Ledger
 from tests.kit.waiting import aeventually
 from tests.worker import shop

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from structlog.typing import EventDict
 
-from fennelq.worker import reload
-from fennelq.worker.reload import SourceWatch
+from fennelq.worker.processes import reload
+from fennelq.worker.processes.reload import SourceWatch
 from tests.kit.waiting import aeventually
 
 Write = Callable[[str], Path]

@@ -11,7 +11,7 @@ from structlog.typing import EventDict
 from fennelq.model import outcome
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, Reject, Retry, failure_of
-from fennelq.worker.reports import place_of, report_end, report_lost
+from fennelq.worker.running.reports import place_of, report_end, report_lost
 
 JOB = Delivery("mail", "s", "1-1", "7", "shop:task", b"[[],{}]", b"", 1, 1, 1, 1_700_000_000_000)
 ABOUT = {"job_id": "mail:7", "task": "shop:task", "queue": "mail", "tries": 2}
@@ -142,8 +142,8 @@ def test_nothing_is_read_or_formatted_for_a_line_that_is_not_written(
         raise AssertionError("worked out all the same")
 
     monkeypatch.setattr("fennelq.log._least", 50)
-    monkeypatch.setattr("fennelq.worker.reports._facts_of", unwanted)
-    monkeypatch.setattr("fennelq.worker.reports.failure_from_wire", unwanted)
+    monkeypatch.setattr("fennelq.worker.running.reports._facts_of", unwanted)
+    monkeypatch.setattr("fennelq.worker.running.reports.failure_from_wire", unwanted)
     report_end(JOB, outcome.retried(1, JobFailure("E", "m")), 0.25)
     report_end(JOB, outcome.died(JobFailure("E", "m"), 2, 1000), 0.25)
     assert logged == []

@@ -16,9 +16,9 @@ from fennelq import App, Reject, Retry, RetryPolicy, Snooze, current_job
 from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.held import Held
-from fennelq.worker.invoke import Invoker
-from fennelq.worker.runner import Runner
+from fennelq.worker.running.held import Held
+from fennelq.worker.running.invoke import Invoker
+from fennelq.worker.running.runner import Runner
 from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
 

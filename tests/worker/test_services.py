@@ -13,23 +13,24 @@ import orjson
 import pytest
 
 from fennelq.app import App
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, as_is
-from fennelq.broker.verbs import inspect, lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import AnyJob, Job, JobFailure
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import died, succeeded
-from fennelq.service import tend
 from fennelq.settings import Settings
+from fennelq.worker.duties.janitor import Janitor
+from fennelq.worker.duties.presence import Presence
+from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.executor import executor_name
-from fennelq.worker.janitor import Janitor
-from fennelq.worker.presence import Presence
-from fennelq.worker.promoter import Promoter
+from fennelq.worker.service import tend
 from tests.kit.waiting import aeventually
 
 LONGEST = 5.0
@@ -41,12 +42,12 @@ def a_job(key: str, **told: Any) -> AnyJob:
 
 
 async def enqueue(broker: Broker, keys: QueueKeys, *jobs: AnyJob) -> None:
-    await broker.run(presence.open_queue(keys))
-    await broker.run(lifecycle.enqueue(keys, jobs))
+    await broker.run(verbs.queues.open_queue(keys))
+    await broker.run(verbs.jobs.enqueue(keys, jobs))
 
 
 async def waiting(broker: Broker, keys: QueueKeys) -> int:
-    return await broker.ask(inspect.length(keys, "s"))
+    return await broker.ask(verbs.queues.length(keys, "s"))
 
 
 # The promoter
@@ -75,7 +76,7 @@ async def test_the_promoter_moves_what_is_due_and_nothing_else(
     await enqueue(broker, mail, a_job("due", at_ms=1), a_job("later", delay_ms=2000))
     assert await promoter.tick() > 1.5
     assert await waiting(broker, mail) == 1
-    assert await broker.ask(inspect.length(mail, "sched")) == 1
+    assert await broker.ask(verbs.queues.length(mail, "sched")) == 1
 
 
 async def test_a_promoter_that_has_not_moved_all_that_is_due_comes_again_at_once(
@@ -124,14 +125,14 @@ DEAD = died(JobFailure("ValueError", "no such user"), 1, 60_000)
 async def bury(broker: Broker, keys: QueueKeys, number: int) -> None:
     """So many dead jobs."""
     await enqueue(broker, keys, *(a_job(str(n)) for n in range(number)))
-    lifetimes = lifecycle.Lifetimes(record_ms=60_000, failure_ms=60_000)
-    verb = lifecycle.fetch(keys, consumer="anna", free=number, lanes=["s"], lifetimes=lifetimes)
-    settled = [lifecycle.Settled(d, DEAD) for d in (await broker.run(verb)).deliveries]
-    await broker.run(lifecycle.finish(keys, settled, lifetimes))
+    lifetimes = Lifetimes(record_ms=60_000, failure_ms=60_000)
+    verb = verbs.runs.fetch(keys, consumer="anna", free=number, lanes=["s"], lifetimes=lifetimes)
+    settled = [verbs.runs.Settled(d, DEAD) for d in (await broker.run(verb)).deliveries]
+    await broker.run(verbs.runs.finish(keys, settled, lifetimes))
 
 
 async def dead(broker: Broker, keys: QueueKeys) -> int:
-    return await broker.ask(inspect.length(keys, "dlq"))
+    return await broker.ask(verbs.queues.length(keys, "dlq"))
 
 
 def janitor(broker: Broker, keys: Sequence[QueueKeys], **settings: Any) -> Janitor:
@@ -141,7 +142,7 @@ def janitor(broker: Broker, keys: Sequence[QueueKeys], **settings: Any) -> Janit
 async def test_the_janitor_keeps_the_newest_of_too_many_dead(broker: Broker, mail: QueueKeys) -> None:
     await bury(broker, mail, 10)
     await janitor(broker, [mail], dlq_max_len=3).tick()
-    kept = await broker.ask(inspect.dead(mail, "", 100))
+    kept = await broker.ask(verbs.dead.dead(mail, "", 100))
     assert [letter.key for letter in kept] == ["7", "8", "9"]
 
 
@@ -187,7 +188,7 @@ def presence_of(broker: Broker, discovered: list[set[str]], queues: Sequence[str
 
 async def test_an_executor_tells_people_about_itself(broker: Broker) -> None:
     assert await presence_of(broker, []).tick() == 2.5
-    facts = orjson.loads((await broker.ask(presence.known_executors("shop")))["anna"])
+    facts = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
     assert (facts["pid"], facts["running"], facts["interval"]) == (7, 3, 2.5)
     assert abs(facts["beat_ms"] / 1000 - time.time()) < 60
 
@@ -196,8 +197,8 @@ async def test_an_executor_notes_its_queues_and_learns_of_others(broker: Broker)
     discovered: list[set[str]] = []
     duty = presence_of(broker, discovered, ["mail", "default"])
     await duty.tick()
-    assert await broker.ask(presence.known_queues("shop")) == {"mail", "default"}
-    await broker.ask(presence.note_queues("shop", ["brand.new"]))
+    assert await broker.ask(verbs.queues.known_queues("shop")) == {"mail", "default"}
+    await broker.ask(verbs.queues.note_queues("shop", ["brand.new"]))
     await duty.tick()
     assert discovered[-1] == {"mail", "default", "brand.new"}
 
@@ -207,16 +208,16 @@ async def test_after_a_flush_an_executor_notes_its_queues_again(broker: Broker) 
     await duty.tick()
     await broker.ask(Command(["FLUSHALL"], bytes))
     await duty.tick()
-    assert await broker.ask(presence.known_queues("shop")) == {"mail"}
+    assert await broker.ask(verbs.queues.known_queues("shop")) == {"mail"}
 
 
 async def test_executors_that_have_been_silent_for_hours_are_forgotten(broker: Broker) -> None:
     for name, age in (("berta", 3_700_000), ("clara", 60_000)):
         facts = orjson.dumps({"beat_ms": int(time.time() * 1000) - age})
-        await broker.ask(presence.note_executor("shop", name, facts))
-    await broker.ask(presence.note_executor("shop", "dora", b"rubbish"))
+        await broker.ask(verbs.executors.note_executor("shop", name, facts))
+    await broker.ask(verbs.executors.note_executor("shop", "dora", b"rubbish"))
     await presence_of(broker, []).tick()
-    known = await broker.ask(presence.known_executors("shop"))
+    known = await broker.ask(verbs.executors.known_executors("shop"))
     assert known.keys() == {"anna", "clara"}
 
 
@@ -256,7 +257,7 @@ async def test_an_executor_tells_what_it_cannot_run_and_what_it_does_not_serve(a
 
 
 async def said_by(app: App, executor: str) -> dict[str, Any] | None:
-    known = await app.client.ask(presence.known_executors("shop"))
+    known = await app.client.ask(verbs.executors.known_executors("shop"))
     return orjson.loads(known[executor]) if executor in known else None
 
 
@@ -327,10 +328,10 @@ def test_the_longest_name_of_an_executor_leaves_plain_records_packed(
     monkeypatch.setattr(os, "getpid", lambda: 4_194_304)
     keys, lifetimes = queue_keys("shop", "mail"), Lifetimes(1000, 1000)
     broker = BlockingBroker(address_of(redis_url))
-    broker.run(presence.open_queue(keys))
-    broker.run(lifecycle.enqueue(keys, [a_job("1")]))
-    fetch = lifecycle.fetch(keys, consumer=executor_name(), free=1, lanes=["s"], lifetimes=lifetimes)
+    broker.run(verbs.queues.open_queue(keys))
+    broker.run(verbs.jobs.enqueue(keys, [a_job("1")]))
+    fetch = verbs.runs.fetch(keys, consumer=executor_name(), free=1, lanes=["s"], lifetimes=lifetimes)
     (delivery,) = broker.run(fetch).deliveries
     assert broker.ask(Command(["OBJECT", "ENCODING", keys.record("1")], as_is)) == b"listpack"
-    broker.run(lifecycle.finish(keys, [Settled(delivery, succeeded(b"1", 1000))], lifetimes))
+    broker.run(verbs.runs.finish(keys, [Settled(delivery, succeeded(b"1", 1000))], lifetimes))
     broker.close()

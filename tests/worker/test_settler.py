@@ -14,10 +14,11 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
-from fennelq.broker.verbs.lifecycle import MOST_BYTES, MOST_JOBS, Settled
+from fennelq.broker.verbs.jobs import MOST_BYTES, MOST_JOBS
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
-from fennelq.worker.settler import Answer, Settler, Share
+from fennelq.worker.running.settler import Answer, Settler, Share
 from tests.broker.desk import LIFETIMES, Desk, a_job
 from tests.kit.server import Server
 
@@ -244,8 +245,8 @@ async def test_between_two_attempts_there_is_a_pause_that_grows(
         shares.append(least / most)
         return most
 
-    monkeypatch.setattr("fennelq.worker.settler.asyncio.sleep", noted)
-    monkeypatch.setattr("fennelq.worker.settler.random.uniform", chosen)
+    monkeypatch.setattr("fennelq.worker.running.settler.asyncio.sleep", noted)
+    monkeypatch.setattr("fennelq.worker.running.settler.random.uniform", chosen)
     (held,) = taken(desk, "1")
     settling.broker.refusals = [refusal] * len(longest)
     await settling.settle((held, value("1")))
@@ -278,7 +279,7 @@ async def test_a_queue_that_refuses_an_outcome_takes_no_room_from_others_until_i
         await sleep(0)
 
     settling.broker.refusals = [ReplyError("ERR for now")]
-    monkeypatch.setattr("fennelq.worker.settler.asyncio.sleep", held_up)
+    monkeypatch.setattr("fennelq.worker.running.settler.asyncio.sleep", held_up)
     assert settler.offer(refused, value("1"))
     assert not settler.offer(free, value("x"))
     await pausing.wait()
@@ -314,7 +315,7 @@ async def test_to_drain_waits_for_every_queue_without_looking_all_the_time(
         turns.append(seconds)
         await sleep(seconds)
 
-    monkeypatch.setattr("fennelq.worker.settler.asyncio.sleep", counted)
+    monkeypatch.setattr("fennelq.worker.running.settler.asyncio.sleep", counted)
     settling.settler.settle_now(mail, value("1"))
     settling.settler.settle_now(slow, value("x"))
     draining = asyncio.create_task(settling.settler.drain())

@@ -9,15 +9,16 @@ from collections import Counter
 import pytest
 
 from fennelq import App, Status, TaskFailed
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys
-from fennelq.broker.verbs import inspect, lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Delivery, Job
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import succeeded
-from fennelq.worker.settler import Answer, Settler
+from fennelq.worker.running.settler import Answer, Settler
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -42,10 +43,10 @@ class Answers:
 async def deliveries(broker: Broker, keys: QueueKeys, number: int) -> list[Delivery]:
     """So many jobs in our hands."""
     jobs = [Job(keys.queue, str(n), "shop:note", b"[[],{}]", ANY_RESULT) for n in range(number)]
-    await broker.run(presence.open_queue(keys))
+    await broker.run(verbs.queues.open_queue(keys))
     for start in range(0, number, 100):
-        await broker.run(lifecycle.enqueue(keys, jobs[start : start + 100]))
-    verb = lifecycle.fetch(keys, consumer="anna", free=number, lanes=["s"], lifetimes=LIFETIMES)
+        await broker.run(verbs.jobs.enqueue(keys, jobs[start : start + 100]))
+    verb = verbs.runs.fetch(keys, consumer="anna", free=number, lanes=["s"], lifetimes=LIFETIMES)
     return (await broker.run(verb)).deliveries
 
 
@@ -54,7 +55,7 @@ async def test_what_finishes_together_is_one_script_call(
 ) -> None:
     held = await deliveries(broker, mail, 250)
     # A server that does not know the script yet is asked twice for the first page, whichever test runs first.
-    await broker.run(lifecycle.finish(mail, [], LIFETIMES))
+    await broker.run(verbs.runs.finish(mail, [], LIFETIMES))
     settler = Settler("shop", broker, LIFETIMES)
     answers = Answers(settler)
     before = scripts(server)
@@ -82,19 +83,19 @@ async def test_a_reply_that_was_lost_makes_no_outcome_count_twice(
     assert proxy.counters.dropped > 0
     assert len(answers.by_key) == 200
     assert set(answers.by_key.values()) == {Answer.SETTLED, Answer.SETTLED_BEFORE}
-    assert (await broker.ask(inspect.stats(mail)))["S"] == 200
+    assert (await broker.ask(verbs.queues.stats(mail)))["S"] == 200
 
 
 async def test_an_outcome_of_a_job_that_is_no_longer_ours_is_refused(broker: Broker, mail: QueueKeys) -> None:
     held = await deliveries(broker, mail, 2)
-    await broker.run(lifecycle.release(mail, [(held[0].lane, held[0].entry)]))
+    await broker.run(verbs.runs.release(mail, [(held[0].lane, held[0].entry)]))
     settler = Settler("shop", broker, LIFETIMES)
     answers = Answers(settler)
     for delivery in held:
         settler.settle_now(delivery, DONE)
     await settler.drain()
     assert answers.by_key == {"0": Answer.LOST, "1": Answer.SETTLED}
-    assert await broker.ask(inspect.status(mail, "0")) is Status.SENT
+    assert await broker.ask(verbs.jobs.status(mail, "0")) is Status.SENT
 
 
 async def test_outcomes_wait_for_a_server_that_is_away(

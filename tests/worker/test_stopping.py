@@ -13,7 +13,7 @@ import pytest
 from fennelq import App, AsyncResult, Status
 from fennelq.broker.keys import GROUP
 from fennelq.broker.verb import Command
-from fennelq.worker.orders import Orders
+from fennelq.worker.processes.orders import Orders
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
@@ -206,9 +206,9 @@ async def is_as_new(app: App, result: AsyncResult[Any]) -> None:
 
 
 async def knows(app: App, executor: str) -> bool:
-    from fennelq.broker.verbs import presence
+    from fennelq.broker import verbs
 
-    return executor in await app.client.ask(presence.known_executors(app.namespace))
+    return executor in await app.client.ask(verbs.executors.known_executors(app.namespace))
 
 
 @pytest.mark.parametrize("function", [shop.hold, shop.hold_in_thread])
@@ -218,7 +218,7 @@ async def test_an_executor_ends_in_time_although_redis_is_gone_and_a_thread_is_s
     """Nothing can be handed back then: the leases bring the jobs back."""
     environment = {"FENNELQ_REDIS_URL": server.url, **ledger.environment}
     orders = Orders(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
-    executor = spawn("fennelq.worker.process", orders.to_text(), environment=environment)
+    executor = spawn("fennelq.worker.processes.process", orders.to_text(), environment=environment)
     await hold_all(app, gate, 1, function)
     await aeventually(lambda: len(ledger.starts()) == 1, within=15)
     server.kill()
@@ -231,7 +231,7 @@ async def test_an_executor_ends_in_time_although_an_outcome_cannot_be_written_do
 ) -> None:
     environment = {"FENNELQ_REDIS_URL": server.url, **ledger.environment}
     orders = Orders(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
-    executor = spawn("fennelq.worker.process", orders.to_text(), environment=environment)
+    executor = spawn("fennelq.worker.processes.process", orders.to_text(), environment=environment)
     await hold_all(app, gate, 1)
     await aeventually(lambda: len(ledger.starts()) == 1, within=15)
     server.kill()

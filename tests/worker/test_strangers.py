@@ -6,10 +6,10 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import clock
-from fennelq.broker.verbs.lifecycle import TooNew
+from fennelq.broker.verbs.runs import TooNew
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import not_known
-from fennelq.worker.strangers import Strangers
+from fennelq.worker.running.strangers import Strangers
 
 
 class Time:

@@ -16,11 +16,11 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App, Status
-from fennelq.worker import child, pid_one, signs
-from fennelq.worker.child import Child
-from fennelq.worker.orders import CANNOT_RUN, Orders
-from fennelq.worker.reload import SourceWatch
-from fennelq.worker.supervisor import Supervisor
+from fennelq.worker.processes import child, pid_one, signs
+from fennelq.worker.processes.child import Child
+from fennelq.worker.processes.orders import CANNOT_RUN, Orders
+from fennelq.worker.processes.reload import SourceWatch
+from fennelq.worker.processes.supervisor import Supervisor
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
@@ -86,7 +86,9 @@ async def test_executors_do_not_outlive_a_supervisor_that_is_killed_and_hand_the
 
 async def test_an_executor_that_cannot_run_ends_at_once_and_says_why(spawn: Spawner, redis_url: str) -> None:
     orders = Orders(app="tests.worker.no_such_shop:app")
-    executor = spawn("fennelq.worker.process", orders.to_text(), environment={"FENNELQ_REDIS_URL": redis_url})
+    executor = spawn(
+        "fennelq.worker.processes.process", orders.to_text(), environment={"FENNELQ_REDIS_URL": redis_url}
+    )
     assert executor.returncode() == CANNOT_RUN
     assert "no_such_shop" in executor.text
 
@@ -460,8 +462,8 @@ async def test_a_signal_before_the_quarantine_is_opened_keeps_it_closed() -> Non
 async def test_a_change_of_the_code_ends_the_wait_for_it(
     tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.worker.supervisor._FIRST_PAUSE", 600.0)
-    monkeypatch.setattr("fennelq.worker.supervisor._LONGEST_PAUSE", 600.0)
+    monkeypatch.setattr("fennelq.worker.processes.supervisor._FIRST_PAUSE", 600.0)
+    monkeypatch.setattr("fennelq.worker.processes.supervisor._LONGEST_PAUSE", 600.0)
     supervisor = Waiting(code, SourceWatch(tmp_path))
     keeping = asyncio.create_task(supervisor._keep_alive())
     reloading = asyncio.create_task(supervisor._reload())

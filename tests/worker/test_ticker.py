@@ -10,17 +10,17 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import clock
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import LANES, AppKeys, QueueKeys
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verbs import lifecycle, presence
-from fennelq.broker.verbs import schedule as verbs
-from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
-from fennelq.broker.verbs.schedule import Look, Seen
+from fennelq.broker.verbs.runs import Settled
+from fennelq.broker.verbs.schedules import Look, Seen
 from fennelq.model.job import AnyJob, JobFailure, JobInfo, Status
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, retried, succeeded
 from fennelq.model.schedule import Schedule
-from fennelq.worker.ticker import Ticker, decide
+from fennelq.worker.duties.ticker import Ticker, decide
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
 
@@ -93,34 +93,34 @@ class Fleet:
         return sorted((int(due) - NOW) // MINUTE for due in made)
 
     async def state(self, name: str = "report") -> dict[str, str]:
-        said = await self.broker.ask(verbs.state(KEYS, name))
+        said = await self.broker.ask(verbs.schedules.state(KEYS, name))
         return {field: value.decode() for field, value in said.items() if field != "definition"}
 
     async def queued(self, name: str = "report") -> list[int]:
-        waiting = (await self.broker.ask(verbs.queued(KEYS, [name])))[name]
+        waiting = (await self.broker.ask(verbs.schedules.queued(KEYS, [name])))[name]
         return [(due - NOW) // MINUTE for due in waiting]
 
     # The life of the last job
 
     async def arrive(self) -> list[AnyJob]:
         """What is on its way arrives in its queue."""
-        page = await self.broker.ask(verbs.handing(KEYS, "0"))
+        page = await self.broker.ask(verbs.schedules.handing(KEYS, "0"))
         if page.jobs:
-            await self.broker.run(lifecycle.enqueue(self.mail, page.jobs))
-            await self.broker.ask(verbs.handed(KEYS, [job.id for job in page.jobs]))
+            await self.broker.run(verbs.jobs.enqueue(self.mail, page.jobs))
+            await self.broker.ask(verbs.schedules.handed(KEYS, [job.id for job in page.jobs]))
         return page.jobs
 
     async def begin(self) -> list[Any]:
         await self.arrive()
-        await self.broker.run(presence.open_queue(self.mail))
-        verb = lifecycle.fetch(
+        await self.broker.run(verbs.queues.open_queue(self.mail))
+        verb = verbs.runs.fetch(
             self.mail, consumer="anna", free=100, lanes=tuple(LANES.values()), lifetimes=LIFETIMES
         )
         return (await self.broker.run(verb)).deliveries
 
     async def end(self, outcome: Outcome | None = None) -> None:
         settled = [Settled(delivery, outcome or succeeded(b"1", 60_000)) for delivery in await self.begin()]
-        await self.broker.run(lifecycle.finish(self.mail, settled, LIFETIMES))
+        await self.broker.run(verbs.runs.finish(self.mail, settled, LIFETIMES))
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ async def test_executors_that_come_back_together_agree_on_what_was_missed(
 async def test_what_was_missed_stays_missed_when_the_one_who_found_out_dies(fleet: Fleet) -> None:
     await fleet.started(a_schedule())
     await fleet.silence(3.5)
-    await fleet.broker.run(verbs.look(KEYS, SERVICE, "dying", again=False, longest_ms=4000))
+    await fleet.broker.run(verbs.schedules.look(KEYS, SERVICE, "dying", again=False, longest_ms=4000))
     fleet.time.pass_by(500)
     await fleet.settled(fleet.joins(a_schedule()))
     assert fleet.runs() == []
@@ -269,7 +269,7 @@ async def test_what_was_missed_stays_missed_when_the_one_who_found_out_dies(flee
 async def test_a_tick_that_somebody_saw_and_did_not_live_to_claim_runs(fleet: Fleet) -> None:
     colleague = await fleet.started(a_schedule())
     fleet.time.pass_by(MINUTE)
-    await fleet.broker.run(verbs.look(KEYS, SERVICE, "dying", again=True, longest_ms=4000))
+    await fleet.broker.run(verbs.schedules.look(KEYS, SERVICE, "dying", again=True, longest_ms=4000))
     fleet.time.pass_by(900)
     await fleet.settled(colleague)
     assert fleet.runs() == [1]
@@ -311,10 +311,10 @@ async def test_nothing_is_caught_up_that_came_due_before_the_schedule_was_made(f
 async def test_a_paused_schedule_misses_nothing(fleet: Fleet) -> None:
     schedule = a_schedule(catchup="all:9")
     ticker = await fleet.started(schedule)
-    await fleet.broker.run(verbs.schedule(KEYS, "pause", "report"))
+    await fleet.broker.run(verbs.schedules.schedule(KEYS, "pause", "report"))
     await fleet.minutes(3, ticker)
     resumed = schedule.next_after(fleet.time.now())
-    await fleet.broker.run(verbs.schedule(KEYS, "resume", "report", next_ms=resumed))
+    await fleet.broker.run(verbs.schedules.schedule(KEYS, "resume", "report", next_ms=resumed))
     await fleet.minutes(1, ticker)
     assert fleet.runs() == [4]
 
@@ -357,7 +357,7 @@ async def dead(fleet: Fleet) -> None:
 
 async def cancelled(fleet: Fleet) -> None:
     (job,) = await fleet.arrive()
-    await fleet.broker.run(lifecycle.cancel(fleet.mail, [job.key], LIFETIMES))
+    await fleet.broker.run(verbs.jobs.cancel(fleet.mail, [job.key], LIFETIMES))
 
 
 async def forgotten(fleet: Fleet) -> None:
@@ -446,7 +446,7 @@ async def test_a_tick_queues_behind_those_that_wait_already(fleet: Fleet) -> Non
     await fleet.minutes(1, ticker)
     await fleet.end()
     fleet.time.pass_by(MINUTE)
-    verb = verbs.look(KEYS, SERVICE, "", again=True, longest_ms=4000)
+    verb = verbs.schedules.look(KEYS, SERVICE, "", again=True, longest_ms=4000)
     await fleet.broker.run(verb)  # somebody else has the turn
     await ticker.tick()
     assert await fleet.queued() == [2, 3]
@@ -457,7 +457,7 @@ async def test_runs_that_queue_are_bounded(fleet: Fleet) -> None:
     for _ in range(3):
         fleet.time.pass_by(20_000)
         await fleet.settled(ticker)
-    waiting = (await fleet.broker.ask(verbs.queued(KEYS, ["report"])))["report"]
+    waiting = (await fleet.broker.ask(verbs.schedules.queued(KEYS, ["report"])))["report"]
     assert len(waiting) == 1000
     assert int((await fleet.state())["skipped"]) == 1500 - 1 - 1000
 
@@ -467,7 +467,7 @@ async def test_runs_of_a_paused_schedule_wait(fleet: Fleet) -> None:
     await fleet.minutes(1, ticker)
     await fleet.minutes(1, ticker)
     await fleet.end()
-    await fleet.broker.run(verbs.schedule(KEYS, "pause", "report"))
+    await fleet.broker.run(verbs.schedules.schedule(KEYS, "pause", "report"))
     await fleet.minutes(1, ticker)
     assert await fleet.queued() == [2]
 
@@ -501,7 +501,7 @@ async def test_an_error_that_a_retry_has_overcome_is_none_of_the_schedule(fleet:
     ticker = await fleet.started(a_schedule())
     await fleet.minutes(1, ticker)
     await fleet.end(retried(0, FAILURE))
-    await fleet.broker.run(lifecycle.promote(fleet.mail, 10))
+    await fleet.broker.run(verbs.queues.promote(fleet.mail, 10))
     await fleet.end()
     await fleet.minutes(1, ticker)
     assert "last_error" not in await fleet.state()
@@ -512,7 +512,7 @@ async def test_a_definition_of_a_later_version_is_left_to_those_who_can_read_it(
 ) -> None:
     ticker = await fleet.started(a_schedule("readable"))
     strange = a_schedule("strange").to_wire()[:-1] + b',"shards":4}'
-    await fleet.broker.run(verbs.schedule(KEYS, "put", "strange", strange, NOW + MINUTE))
+    await fleet.broker.run(verbs.schedules.schedule(KEYS, "put", "strange", strange, NOW + MINUTE))
     before = await fleet.state("strange")
     fleet.time.pass_by(MINUTE)
     (pause,) = await fleet.settled(ticker)
@@ -522,7 +522,7 @@ async def test_a_definition_of_a_later_version_is_left_to_those_who_can_read_it(
     (complaint,) = complaints(logged)
     assert complaint.startswith("strange: ValueError: the schedule cannot be read")
     await fleet.broker.run(
-        verbs.schedule(KEYS, "put", "strange", a_schedule("strange").to_wire(), NOW + MINUTE)
+        verbs.schedules.schedule(KEYS, "put", "strange", a_schedule("strange").to_wire(), NOW + MINUTE)
     )
     await fleet.settled(ticker)
     assert fleet.runs("strange") == [1]
@@ -551,7 +551,7 @@ async def unreadable(fleet: Fleet, number: int, first_ms: int = NOW + 1) -> list
     names = [f"later{n:04}" for n in range(number)]
     for name in names:
         strange = a_schedule(name).to_wire()[:-1] + b',"shards":4}'
-        await fleet.broker.run(verbs.schedule(KEYS, "put", name, strange, first_ms))
+        await fleet.broker.run(verbs.schedules.schedule(KEYS, "put", name, strange, first_ms))
     return names
 
 
@@ -635,7 +635,7 @@ async def test_it_says_which_it_cannot_claim_once_a_minute(
         await fleet.settled(ticker)
     assert told() == [(names[:20], 130)]
     assert [line["log_level"] for line in logged if line["event"] == "schedules_stuck"] == ["warning"]
-    await fleet.broker.run(verbs.schedule(KEYS, "put", "another", b"what?", NOW + 1))
+    await fleet.broker.run(verbs.schedules.schedule(KEYS, "put", "another", b"what?", NOW + 1))
     for _ in range(5):
         passed += 1
         await fleet.settled(ticker)
@@ -741,7 +741,9 @@ async def test_an_older_version_asks_again_now_and_then_and_says_so_once(
     fleet.time.pass_by(MINUTE)
     passed += 11
     assert await early.tick() == 0.0
-    assert (await fleet.broker.run(verbs.look(KEYS, SERVICE, "", again=True, longest_ms=1))).version != ""
+    assert (
+        await fleet.broker.run(verbs.schedules.look(KEYS, SERVICE, "", again=True, longest_ms=1))
+    ).version != ""
     assert await fleet.settled(early) == [LONGEST]
     assert (await fleet.state())["next"] == str(NOW + 2 * MINUTE)
 
@@ -846,7 +848,9 @@ async def test_it_gets_the_name_when_the_other_service_is_gone(
 async def test_a_declaration_that_fails_keeps_no_schedule_from_running(
     fleet: Fleet, logged: list[EventDict]
 ) -> None:
-    await fleet.broker.run(verbs.schedule(KEYS, "put", "due", a_schedule("due").to_wire(), NOW + MINUTE))
+    await fleet.broker.run(
+        verbs.schedules.schedule(KEYS, "put", "due", a_schedule("due").to_wire(), NOW + MINUTE)
+    )
     fleet.redis.set(KEYS.schedule("broken"), "what?")
     ticker = await fleet.started(a_schedule("broken"))
     await fleet.minutes(1, ticker)
@@ -860,7 +864,7 @@ async def test_a_declaration_that_fails_keeps_no_schedule_from_running(
 
 async def test_thousands_of_schedules_are_declared_a_page_per_tick_while_others_run(fleet: Fleet) -> None:
     await fleet.broker.run(
-        verbs.schedule(KEYS, "put", "due", a_schedule("due", catchup="last").to_wire(), NOW)
+        verbs.schedules.schedule(KEYS, "put", "due", a_schedule("due", catchup="last").to_wire(), NOW)
     )
     many = [a_schedule(f"s{n:04}") for n in range(1050)]
     ticker = fleet.joins(*many)

@@ -12,8 +12,8 @@ import pytest
 
 from fennelq import App
 from fennelq.broker.connection import masked
-from fennelq.worker.orders import CANNOT_RUN
-from fennelq.worker.supervisor import Names
+from fennelq.worker.processes.orders import CANNOT_RUN
+from fennelq.worker.processes.supervisor import Names
 from tests.kit.ports import HOST, Port
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner

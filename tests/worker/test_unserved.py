@@ -11,7 +11,7 @@ from structlog.typing import EventDict
 from fennelq import App, clock
 from fennelq.broker.broker import Broker
 from fennelq.executors import Executors
-from fennelq.worker.unserved import UnservedQueues
+from fennelq.worker.duties.unserved import UnservedQueues
 
 NOW = 2_000_000_000_000
 

@@ -14,10 +14,10 @@ from structlog.typing import EventDict
 from fennelq import App
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
-from fennelq.worker import signs
 from fennelq.worker.executor import Executor, GivenUp
-from fennelq.worker.heartbeat import Findings, Heartbeat
-from fennelq.worker.watchdog import Watchdog
+from fennelq.worker.processes import signs
+from fennelq.worker.threads.heartbeat import Findings, Heartbeat
+from fennelq.worker.threads.watchdog import Watchdog
 from tests.kit.ledger import Ledger
 from tests.kit.waiting import aeventually, eventually
 from tests.worker import frail, shop

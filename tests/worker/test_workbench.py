@@ -14,9 +14,9 @@ from fennelq.broker.keys import queue_keys
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, died
 from fennelq.worker.executor import Executor
-from fennelq.worker.held import Held
-from fennelq.worker.settler import Share
-from fennelq.worker.workbench import Workbench
+from fennelq.worker.running.held import Held
+from fennelq.worker.running.settler import Share
+from fennelq.worker.running.workbench import Workbench
 from tests.broker.desk import Desk
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server

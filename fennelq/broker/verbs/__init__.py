@@ -1,1 +1,5 @@
-"""What can be said to Redis, by subject: `lifecycle`, `presence`, `inspect`, `admin`."""
+"""What can be asked of Redis, by subject."""
+
+from fennelq.broker.verbs import dead, executors, jobs, queues, runs, schedules, server
+
+__all__ = ["dead", "executors", "jobs", "queues", "runs", "schedules", "server"]

@@ -13,7 +13,7 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.keys import wake_patterns
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
-from fennelq.service import Complaints
+from fennelq.worker.service import Complaints
 
 _LOOK_EVERY = 2.0
 

@@ -1,18 +1,81 @@
-"""Looking without touching: records, queue depths, the dead."""
+"""A job: send, cancel, wait for, look at."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import orjson
 
 from fennelq import clock
-from fennelq.broker.keys import LANES, QUARANTINE, QueueKeys
-from fennelq.broker.verb import Command, text
-from fennelq.model.job import Event, JobInfo, Priority, Status
+from fennelq.broker.keys import LANES, QueueKeys
+from fennelq.broker.scripts import script
+from fennelq.broker.verb import Command, Verb, Word, as_is, text
+from fennelq.model.job import AnyJob, Event, JobInfo, Priority, Status
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import failure_from_wire
+
+MOST_JOBS = 100
+"""Jobs per script call: more gains nothing and holds the server longer."""
+
+MOST_BYTES = 1 << 20
+
+
+def enqueue(keys: QueueKeys, jobs: Sequence[AnyJob]) -> Verb[list[Any]]:
+    """Create these jobs, each once. Answers per job; see the script."""
+    arrow = script("enqueue")
+    args: list[Word] = [keys.prefix]
+    for job in jobs:
+        args += (job.key, LANES[job.priority], _due(job), job.task, job.args, _extra(job))
+    return Verb(arrow, arrow.of(keys), args, as_is)
+
+
+def cancel(
+    keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled"
+) -> Verb[list[int]]:
+    """End jobs that have not started: per job 1 cancelled, 0 too late, -1 unknown."""
+    arrow = script("cancel")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, why, *jobs], as_is)
+
+
+def watch(
+    keys: QueueKeys, channel: str, jobs: Sequence[str]
+) -> Verb[list[tuple[str, str | None, bytes | None]]]:
+    """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job.
+
+    With an empty channel it only looks.
+    """
+    arrow = script("watch")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
+
+
+def _due(job: AnyJob) -> str:
+    if job.at_ms:
+        return f"@{job.at_ms}"
+    return f"+{job.delay_ms}" if job.delay_ms else ""
+
+
+def _extra(job: AnyJob) -> bytes:
+    extra: dict[str, Any] = {}
+    if job.options:
+        extra["o"] = job.options.decode()
+    if job.expires_ms:
+        extra["x"] = job.expires_ms
+    if job.idempotency:
+        extra["k"], extra["w"] = job.idempotency, job.window_ms
+    if job.nonce:
+        extra["u"] = job.nonce
+    if job.max_deliveries:
+        extra["d"] = job.max_deliveries
+    if job.keep_ms:
+        extra["l"] = job.keep_ms
+    return orjson.dumps(extra) if extra else b""
+
+
+def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
+    return [(text(code), None if task is None else text(task), envelope) for code, task, envelope in reply]
+
 
 _STATUS = {
     "Q": Status.SENT,
@@ -24,38 +87,10 @@ _STATUS = {
     "D": Status.DEAD,
     "K": Status.CANCELLED,
 }
+
 _PRIORITY: dict[str, Priority] = {"s:high": "high", "s:low": "low"}
+
 _OUTLINE = ("t", "s", "p", "m", "n", "w", "x", "U", "Y")
-
-
-class DeadJob(NamedTuple):
-    """An entry of the dead-letter queue."""
-
-    queue: str
-    entry: str
-    key: str
-    task: str
-    error_type: str
-    message: str
-    reason: str
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return f"{self.queue}:{self.key}"
-
-    @property
-    def died_ms(self) -> int:
-        """When, by the server's clock."""
-        return int(self.entry.partition("-")[0])
-
-
-class Waiting(NamedTuple):
-    """An entry of a lane."""
-
-    lane: str
-    entry: str
-    key: str
 
 
 def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
@@ -105,68 +140,6 @@ def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
         return None if reply is None else int(float(reply))
 
     return Command(["ZSCORE", keys[place], key], read)
-
-
-def length(keys: QueueKeys, name: str) -> Command[int]:
-    """Entries of a lane, of the DLQ, or members of a sorted set."""
-    return Command(["ZCARD" if name in ("sched", "retry") else "XLEN", keys[name]], int)
-
-
-def stats(keys: QueueKeys) -> Command[dict[str, int]]:
-    """The queue's counters."""
-
-    def read(reply: Any) -> dict[str, int]:
-        return {text(reply[i]): int(reply[i + 1]) for i in range(0, len(reply), 2)}
-
-    return Command(["HGETALL", keys["stats"]], read)
-
-
-def dead(keys: QueueKeys, after: str, limit: int, *, newest_first: bool = False) -> Command[list[DeadJob]]:
-    """A page of the DLQ, starting behind the entry `after` ('' for the beginning)."""
-
-    def read(reply: Any) -> list[DeadJob]:
-        return [_dead_job(keys.queue, text(entry), fields) for entry, fields in reply]
-
-    edge = f"({after}" if after else ("+" if newest_first else "-")
-    words = ["XREVRANGE", keys["dlq"], edge, "-"] if newest_first else ["XRANGE", keys["dlq"], edge, "+"]
-    return Command([*words, "COUNT", limit], read)
-
-
-def dead_entry(keys: QueueKeys, entry: str) -> Command[DeadJob | None]:
-    """One entry of the DLQ."""
-
-    def read(reply: Any) -> DeadJob | None:
-        return _dead_job(keys.queue, text(reply[0][0]), reply[0][1]) if reply else None
-
-    return Command(["XRANGE", keys["dlq"], entry, entry], read)
-
-
-def waiting(keys: QueueKeys, lane: str, after: str, limit: int) -> Command[list[Waiting]]:
-    """A page of a lane, behind the entry `after`."""
-
-    def read(reply: Any) -> list[Waiting]:
-        return [Waiting(lane, text(entry), _fields(fields).get("i", "")) for entry, fields in reply]
-
-    return Command(["XRANGE", keys[lane], f"({after}", "+", "COUNT", limit], read)
-
-
-def lane_of(priority: Priority) -> str:
-    """The lane of jobs of this priority."""
-    return LANES[priority]
-
-
-def lanes() -> tuple[str, ...]:
-    """Every lane, in the order it is read."""
-    return (*LANES.values(), QUARANTINE)
-
-
-def _fields(flat: list[Any]) -> dict[str, str]:
-    return {text(flat[i]): text(flat[i + 1]) for i in range(0, len(flat), 2)}
-
-
-def _dead_job(queue: str, entry: str, flat: list[Any]) -> DeadJob:
-    said = _fields(flat)
-    return DeadJob(queue, entry, *(said.get(name, "") for name in "itemy"))
 
 
 def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
-from fennelq.broker.verbs import census, presence
 from fennelq.executors import Executors, facts_of
-from fennelq.worker.unserved import UnservedQueues
+from fennelq.worker.duties.unserved import UnservedQueues
 
 Facts = Callable[[], dict[str, object]]
 
@@ -45,15 +45,15 @@ class Presence:
 
     async def tick(self) -> float:
         """Tell and listen. The server's clock dates what is told: those of two machines may be hours apart."""
-        now = await self._broker.ask(census.now())
+        now = await self._broker.ask(verbs.server.now())
         facts = {**self._facts(), "beat_ms": now, "interval": self._interval}
         known, executors, _ = await asyncio.gather(
-            self._broker.ask(presence.known_queues(self._app)),
-            self._broker.ask(presence.known_executors(self._app)),
-            self._broker.ask(presence.note_executor(self._app, self._executor, orjson.dumps(facts))),
+            self._broker.ask(verbs.queues.known_queues(self._app)),
+            self._broker.ask(verbs.executors.known_executors(self._app)),
+            self._broker.ask(verbs.executors.note_executor(self._app, self._executor, orjson.dumps(facts))),
         )
         if missing := self._queues() - known:
-            await self._broker.ask(presence.note_queues(self._app, sorted(missing)))
+            await self._broker.ask(verbs.queues.note_queues(self._app, sorted(missing)))
         await self._hear({name: facts_of(raw) for name, raw in executors.items()}, now)
         await self._discovered(known)
         told = Executors({**executors, self._executor: orjson.dumps(facts)}, now)
@@ -64,4 +64,4 @@ class Presence:
         self.deaths = {name: str(facts["died"]) for name, facts in executors.items() if "died" in facts}
         oldest = now - _FORGOTTEN_AFTER_MS
         if forgotten := [name for name, facts in executors.items() if int(facts.get("beat_ms", 0)) < oldest]:
-            await self._broker.ask(presence.forget_executors(self._app, forgotten))
+            await self._broker.ask(verbs.executors.forget_executors(self._app, forgotten))

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fennelq import clock, crash, log
+from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Word, text
-from fennelq.broker.verbs import census, lifecycle, presence
-from fennelq.broker.verbs.lifecycle import Catch, Lifetimes, TooNew, Woken
+from fennelq.broker.verbs.runs import Catch, TooNew, Woken
 from fennelq.model.job import Delivery
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.routing import Routing
-from fennelq.service import Complaints, Outage
-from fennelq.worker.held import Token
-from fennelq.worker.per_queue import concerns_one_queue
-from fennelq.worker.slots import Slots
+from fennelq.worker.duties.per_queue import concerns_one_queue
+from fennelq.worker.running.held import Token
+from fennelq.worker.running.slots import Slots
+from fennelq.worker.service import Complaints, Outage
 
 _logger = log.get("fennelq.consumer")
 
@@ -173,17 +174,19 @@ class Consumer:
     async def _damage(self, keys: QueueKeys) -> str:
         """Which keys of the queue are damaged; empty also when that cannot be looked up."""
         try:
-            return "; ".join(found for found in await self._broker.ask_all(census.damage(keys)) if found)
+            return "; ".join(
+                found for found in await self._broker.ask_all(verbs.queues.damage(keys)) if found
+            )
         except Exception:  # a user who may not touch the queue may not ask for types either
             return ""
 
     async def _fetch(self, keys: QueueKeys, woken: Sequence[Woken] = ()) -> Catch:
         if keys.queue not in self._opened:
             await self._open(keys)
-        verb = lifecycle.fetch(
+        verb = verbs.runs.fetch(
             keys,
             consumer=self._name,
-            free=min(self._slots.free, lifecycle.MOST_JOBS),
+            free=min(self._slots.free, verbs.jobs.MOST_JOBS),
             lanes=self._lanes,
             lifetimes=self._lifetimes,
             woken=woken,
@@ -203,7 +206,7 @@ class Consumer:
     async def _take(self, keys: QueueKeys, deliveries: list[Delivery]) -> None:
         if self._stopping:
             await self._broker.run(
-                lifecycle.release(keys, [(d.lane, d.entry) for d in deliveries], "unstarted")
+                verbs.runs.release(keys, [(d.lane, d.entry) for d in deliveries], "unstarted")
             )
             return
         for delivery in deliveries:
@@ -218,7 +221,7 @@ class Consumer:
 
     async def _release_stranded(self, keys: QueueKeys, entries: Sequence[tuple[str, str]]) -> None:
         try:
-            await self._broker.run(lifecycle.release(keys, entries, "stranded"))
+            await self._broker.run(verbs.runs.release(keys, entries, "stranded"))
         except Exception as error:
             # The next beat names them again.
             if not concerns_one_queue(error):
@@ -226,7 +229,7 @@ class Consumer:
             await self._put_aside(keys, error)
 
     async def _open(self, keys: QueueKeys) -> None:
-        made = await self._broker.run(presence.open_queue(keys))
+        made = await self._broker.run(verbs.queues.open_queue(keys))
         if made and keys.queue in self._known:
             # Somebody has deleted the lanes, or Redis came back without its data: whatever was in them is gone.
             _logger.warning("groups_made_anew", queue=keys.queue, lanes=made)
@@ -266,7 +269,9 @@ class Consumer:
                 if found[:room]:
                     await self._fetch(keys, found[:room])
                 if found[room:]:
-                    await self._broker.run(lifecycle.release(keys, [(w.lane, w.entry) for w in found[room:]]))
+                    await self._broker.run(
+                        verbs.runs.release(keys, [(w.lane, w.entry) for w in found[room:]])
+                    )
             except Exception as error:
                 # The entry is stranded now, and is handed back when the queue can be read again.
                 if not concerns_one_queue(error):

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from fennelq import clock, crash, log
-from fennelq.broker.verbs.lifecycle import Settled
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.held import Held, Token
-from fennelq.worker.reports import report_end, report_lost
-from fennelq.worker.runner import Runner
-from fennelq.worker.settler import Answer, Backlog, Settler
-from fennelq.worker.slots import Slots
-from fennelq.worker.strangers import Strangers
+from fennelq.worker.running.held import Held, Token
+from fennelq.worker.running.reports import report_end, report_lost
+from fennelq.worker.running.runner import Runner
+from fennelq.worker.running.settler import Answer, Backlog, Settler
+from fennelq.worker.running.slots import Slots
+from fennelq.worker.running.strangers import Strangers
 
 _logger = log.get("fennelq.worker")
 _SUCCESSES = (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE)

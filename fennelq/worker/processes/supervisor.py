@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import orjson
 
 from fennelq import log
+from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
-from fennelq.broker.verbs import census, presence
 from fennelq.model.routing import Routing
-from fennelq.worker import pid_one, preflight
-from fennelq.worker.child import Child, NotStarted
-from fennelq.worker.health import Health
-from fennelq.worker.orders import CANNOT_RUN, RECYCLED, Orders
-from fennelq.worker.reload import SourceWatch
+from fennelq.worker.processes import pid_one, preflight
+from fennelq.worker.processes.child import Child, NotStarted
+from fennelq.worker.processes.health import Health
+from fennelq.worker.processes.orders import CANNOT_RUN, RECYCLED, Orders
+from fennelq.worker.processes.reload import SourceWatch
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -243,8 +243,8 @@ class Supervisor:
 def _note_of(app: App) -> Note:
     def note(executor: str, fate: str) -> None:
         try:
-            facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(census.now())})
-            app.blocking.ask(presence.note_executor(app.namespace, executor, facts))
+            facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(verbs.server.now())})
+            app.blocking.ask(verbs.executors.note_executor(app.namespace, executor, facts))
         except Exception as error:
             raise diagnose(app.address, error).error() from error
 

@@ -13,7 +13,7 @@ from fennelq.broker.connection import Address
 from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.trouble import LinkDown, NoReply, ReplyError, Trouble, classify
 
-_logger = log.get("fennelq.service")
+_logger = log.get("fennelq.worker.service")
 _QUIET_FOR = 60.0
 _MOST_REMEMBERED = 1000
 _STALE = 15.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
-from fennelq.broker.verbs import admin
-from fennelq.service import Complaints
 from fennelq.settings import Settings
-from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.duties.per_queue import run_per_queue
+from fennelq.worker.service import Complaints
 
 _PAGE = 100
 _ROUNDS = 8
@@ -34,7 +34,7 @@ class Janitor:
         return 0.05 if full else max(self._settings.maintenance * _ROUNDS, 1.0)
 
     def _gc(self, keys: QueueKeys) -> Verb[tuple[int, int]]:
-        return admin.gc(
+        return verbs.queues.gc(
             keys,
             max_age_ms=round(self._settings.dlq_max_age * 1000),
             max_len=self._settings.dlq_max_len,

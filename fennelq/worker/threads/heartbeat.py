@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fennelq import clock, crash, log
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.keys import QueueKeys
-from fennelq.broker.verbs import presence
-from fennelq.service import Complaints, Outage
-from fennelq.worker.held import Token
-from fennelq.worker.per_queue import answered
+from fennelq.worker.duties.per_queue import answered
+from fennelq.worker.running.held import Token
+from fennelq.worker.service import Complaints, Outage
 
 _logger = log.get("fennelq.heartbeat")
 
@@ -113,9 +113,11 @@ class Heartbeat:
         for queue, lane, entry in self._held():
             held.setdefault(queue, []).append((lane, entry))
         grace, queues = round(self._lease * 500), self._queues()
-        verbs = [presence.beat(keys, self._executor, grace, held.get(keys.queue, ())) for keys in queues]
+        beats = [
+            verbs.executors.beat(keys, self._executor, grace, held.get(keys.queue, ())) for keys in queues
+        ]
         sent = clock.monotonic()
-        replies = self._broker.run_each(verbs, timeout=answer_within(self._lease))
+        replies = self._broker.run_each(beats, timeout=answer_within(self._lease))
         answers = answered(queues, replies, self._complaints)
         if answers:
             self._latest = Beaten(answers[-1][1].now_ms, sent, clock.monotonic())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from fennelq import clock, log
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import STREAMS, queue_keys
 from fennelq.broker.verb import Command
-from fennelq.broker.verbs import census, inspect
 from fennelq.executors import Executors
 
 _logger = log.get("fennelq.worker")
@@ -50,7 +50,7 @@ class UnservedQueues:
     async def _waiting(self, queue: str, now_ms: int) -> int:
         """How many jobs wait there: ready, or due. A queue that cannot be looked at counts as empty."""
         keys = queue_keys(self._app, queue)
-        asked: list[Command[int]] = [inspect.length(keys, lane) for lane in STREAMS]
-        asked += [census.overdue(keys, place, now_ms) for place in ("sched", "retry")]
+        asked: list[Command[int]] = [verbs.queues.length(keys, lane) for lane in STREAMS]
+        asked += [verbs.queues.overdue(keys, place, now_ms) for place in ("sched", "retry")]
         replies = await asyncio.gather(*map(self._broker.ask, asked), return_exceptions=True)
         return sum(reply for reply in replies if isinstance(reply, int))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fennelq import log
-from fennelq.worker.slots import Slots
+from fennelq.worker.running.slots import Slots
 
 _logger = log.get("fennelq.worker")
 _LOOK_EVERY = 1.0

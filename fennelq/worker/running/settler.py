@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from fennelq import log
+from fennelq.broker import verbs
 from fennelq.broker.batch import pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.broker.verbs import lifecycle
-from fennelq.broker.verbs.lifecycle import Lifetimes, Settled
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome
-from fennelq.service import Complaints, Outage
-from fennelq.worker.per_queue import concerns_one_queue
+from fennelq.worker.duties.per_queue import concerns_one_queue
+from fennelq.worker.service import Complaints, Outage
 
 _logger = log.get("fennelq.settler")
 
@@ -123,7 +124,7 @@ class Settler:
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
         written = 0
         try:
-            for page in pages(batch, _size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES):
+            for page in pages(batch, _size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES):
                 answers = await self._written(queue.keys, queue.share, page)
                 written += len(page)
                 self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
@@ -139,7 +140,7 @@ class Settler:
         longest = _FIRST_PAUSE
         while True:
             try:
-                replies = await self._broker.run(lifecycle.finish(keys, items, self._lifetimes))
+                replies = await self._broker.run(verbs.runs.finish(keys, items, self._lifetimes))
                 answers = [_ANSWERS[reply] for reply in replies]
             except Exception as error:
                 self._complaints.about(error, queue=keys.queue, outcomes=len(items))

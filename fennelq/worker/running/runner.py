@@ -14,8 +14,8 @@ from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of
 from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
-from fennelq.worker.held import Held
-from fennelq.worker.invoke import Invoker, RunCancelled, TaskTimeout, too_late
+from fennelq.worker.running.held import Held
+from fennelq.worker.running.invoke import Invoker, RunCancelled, TaskTimeout, too_late
 
 Verdict = Callable[[JobFailure, int, int], Outcome]
 

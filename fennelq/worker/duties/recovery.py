@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fennelq import log
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
-from fennelq.broker.verbs import lifecycle
-from fennelq.broker.verbs.lifecycle import Lifetimes, Sweep
-from fennelq.service import Complaints
+from fennelq.broker.verbs.runs import Sweep
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.settings import Settings
-from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.duties.per_queue import run_per_queue
+from fennelq.worker.service import Complaints
 
 _logger = log.get("fennelq.recovery")
 _PAGES = 20
@@ -63,7 +64,7 @@ class Recovery:
                 return
 
     def _page(self, keys: QueueKeys, beaten: tuple[int, int], *, more: bool) -> Verb[Sweep]:
-        return lifecycle.recover(
+        return verbs.runs.recover(
             keys,
             self._lifetimes,
             lease_ms=round(self._settings.lease * 1000),

@@ -1,19 +1,13 @@
-"""Who is there: queues, executors, their consumers."""
+"""Executors: their leases, and what they tell people of themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from fennelq.broker.keys import QueueKeys, executors_key, queues_key
+from fennelq.broker.keys import QueueKeys, executors_key
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
-
-
-def open_queue(keys: QueueKeys) -> Verb[int]:
-    """Make every lane of a queue and its group; harmless when they are there."""
-    arrow = script("open")
-    return Verb(arrow, arrow.of(keys), [keys.prefix], int)
 
 
 class Beat(NamedTuple):
@@ -46,20 +40,6 @@ def close_consumer(keys: QueueKeys, consumer: str) -> Verb[int]:
     """Remove an executor's consumers where nothing is pending on them: in how many lanes none is left."""
     arrow = script("close")
     return Verb(arrow, arrow.of(keys), [keys.prefix, consumer], int)
-
-
-def note_queues(app: str, queues: Iterable[str]) -> Command[int]:
-    """Remember that these queues exist."""
-    return Command(["SADD", queues_key(app), *queues], int)
-
-
-def known_queues(app: str) -> Command[set[str]]:
-    """Every queue this app has used."""
-
-    def read(reply: Any) -> set[str]:
-        return {text(name) for name in reply}
-
-    return Command(["SMEMBERS", queues_key(app)], read)
 
 
 def note_executor(app: str, consumer: str, facts: bytes) -> Command[Any]:

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from fennelq import clock
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
-from fennelq.broker.verbs import lifecycle
-from fennelq.service import Complaints
-from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.duties.per_queue import run_per_queue
+from fennelq.worker.service import Complaints
 
 _SLICE = 100
 
@@ -52,4 +52,4 @@ class Promoter:
 
 
 def _promote(keys: QueueKeys) -> Verb[tuple[int, int]]:
-    return lifecycle.promote(keys, _SLICE)
+    return verbs.queues.promote(keys, _SLICE)

@@ -1,4 +1,4 @@
-"""What an executor process does from its first line to its last: `python -m fennelq.worker.process ORDERS`."""
+"""An executor process, from its first line to its last: `python -m fennelq.worker.processes.process ORDERS`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fennelq.app import App
 from fennelq.context import job_facts
 from fennelq.errors import ConfigurationError
 from fennelq.model.routing import Routing
-from fennelq.worker import signs
-from fennelq.worker.discovery import load_app
 from fennelq.worker.executor import Executor
-from fennelq.worker.orders import CANNOT_RUN, RECYCLED, Orders
+from fennelq.worker.processes import signs
+from fennelq.worker.processes.discovery import load_app
+from fennelq.worker.processes.orders import CANNOT_RUN, RECYCLED, Orders
 
 _logger = log.get("fennelq.worker")
 _LAST_WORDS = 2.0

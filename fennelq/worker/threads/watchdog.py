@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from fennelq import clock, log
-from fennelq.worker import signs
+from fennelq.worker.processes import signs
 
 _logger = log.get("fennelq.watchdog")
 

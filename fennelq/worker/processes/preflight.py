@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from fennelq import log
 from fennelq.app import App
+from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is, text
-from fennelq.broker.verbs import census, presence
 from fennelq.errors import ConfigurationError
-from fennelq.service import Outage
+from fennelq.worker.service import Outage
 
 _logger = log.get("fennelq.worker")
 _TRY_AGAIN = 0.5
@@ -90,13 +90,13 @@ def check(app: App, *, force: bool = False) -> str:
         raise
     if problem is not None:
         _logger.warning("forced", problem=problem)
-    return census.named(server) or "unknown"
+    return verbs.server.named(server) or "unknown"
 
 
 def _server(app: App) -> dict[str, str]:
     """The facts of the server: none, when this user may not ask for them."""
     try:
-        return app.blocking.ask(census.server())
+        return app.blocking.ask(verbs.server.server())
     except ReplyError as error:
         if error.word != "NOPERM":
             raise
@@ -105,7 +105,7 @@ def _server(app: App) -> dict[str, str]:
 
 def _may_be_used(app: App) -> None:
     """Raises when this user may neither run scripts nor read the keys of the app: then nothing would work."""
-    app.blocking.ask(presence.known_queues(app.namespace))
+    app.blocking.ask(verbs.queues.known_queues(app.namespace))
     app.blocking.ask(Command(["EVAL", "return 1", 0], as_is))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from fennelq import clock, log
-from fennelq.broker.verbs.lifecycle import TooNew
+from fennelq.broker.verbs.runs import TooNew
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome, failure_from_wire
 

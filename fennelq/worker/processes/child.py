@@ -12,9 +12,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from fennelq import clock, log
-from fennelq.worker import signs
 from fennelq.worker.executor import executor_name
-from fennelq.worker.orders import Orders
+from fennelq.worker.processes import signs
+from fennelq.worker.processes.orders import Orders
 
 _logger = log.get("fennelq.supervisor")
 _CONNECTING = 30.0
@@ -123,7 +123,7 @@ class Child:
 
     def _command(self, writing: int) -> list[str]:
         orders = replace(self._orders, name=self.name, signs=writing)
-        return [sys.executable, "-m", "fennelq.worker.process", orders.to_text()]
+        return [sys.executable, "-m", "fennelq.worker.processes.process", orders.to_text()]
 
     async def _end(self, process: subprocess.Popen[bytes]) -> int:
         while (code := process.poll()) is None:

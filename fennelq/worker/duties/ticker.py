@@ -12,16 +12,15 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from fennelq import clock, log
+from fennelq.broker import verbs
 from fennelq.broker.batch import pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
-from fennelq.broker.verbs import inspect, lifecycle
-from fennelq.broker.verbs import schedule as verbs
-from fennelq.broker.verbs.schedule import Claim, Declared, Look, Position, Seen
+from fennelq.broker.verbs.schedules import Claim, Declared, Look, Position, Seen
 from fennelq.model.job import AnyJob, JobInfo, split_id
 from fennelq.model.schedule import Schedule
 from fennelq.schedules import failure_told
-from fennelq.service import Complaints, Outage
+from fennelq.worker.service import Complaints, Outage
 
 _logger = log.get("fennelq.ticker")
 
@@ -84,7 +83,7 @@ class Ticker:
 
     async def _look(self, longest: float) -> Look:
         code, after = self._declaration, self._stuck.begin()
-        verb = verbs.look(
+        verb = verbs.schedules.look(
             self._keys,
             code.service,
             code.version,
@@ -121,7 +120,7 @@ class Ticker:
         schedule = self.read(seen.definition)
         before = await self._job(seen.last_job)
         claim = decide(schedule, seen, look, busy=_goes_on(seen, before), before=before)
-        if await self._broker.run(verbs.tick(self._keys, claim)):
+        if await self._broker.run(verbs.schedules.tick(self._keys, claim)):
             self._made(seen, claim.jobs)
         elif seen in self._lost:
             raise ValueError("the claim is refused, though nothing of the schedule has changed")
@@ -134,9 +133,9 @@ class Ticker:
         if _goes_on(seen, await self._job(seen.last_job)):
             return False
         schedule = self.read(seen.definition)
-        due, *rest = verbs.runs_of(seen.queued)
-        job = verbs.job_of(schedule, due)
-        if not await self._broker.run(verbs.unqueue(self._keys, seen, rest, due, job)):
+        due, *rest = verbs.schedules.runs_of(seen.queued)
+        job = verbs.schedules.job_of(schedule, due)
+        if not await self._broker.run(verbs.schedules.unqueue(self._keys, seen, rest, due, job)):
             return False
         self._made(seen, [job])
         return True
@@ -151,16 +150,16 @@ class Ticker:
         if not job_id:
             return None
         queue, key = split_id(job_id)
-        return await self._broker.ask(inspect.record(queue_keys(self._keys.app, queue), key))
+        return await self._broker.ask(verbs.jobs.record(queue_keys(self._keys.app, queue), key))
 
 
 def decide(schedule: Schedule, seen: Seen, look: Look, *, busy: bool, before: JobInfo | None) -> Claim:
     """What becomes of the ticks that are due: which run, which are left out, which wait. Pure."""
     missed, following = schedule.last_ticks(seen.next_ms, look.awake_ms)
     late, following = schedule.first_ticks(following, look.now_ms)
-    waiting = verbs.runs_of(seen.queued)
+    waiting = verbs.schedules.runs_of(seen.queued)
     start, queue = _overlapping(schedule, schedule.caught_up(missed) + late, busy=busy, waiting=waiting)
-    jobs = _that_fit([verbs.job_of(schedule, tick) for tick in start])
+    jobs = _that_fit([verbs.schedules.job_of(schedule, tick) for tick in start])
     ticks = missed + late
     if len(jobs) < len(start):
         # The rest stays due, and is claimed next.
@@ -193,7 +192,7 @@ def _overlapping(
 
 def _that_fit(jobs: list[AnyJob]) -> list[AnyJob]:
     """As many of the jobs as one script may write."""
-    fit = pages(jobs, lambda job: job.size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES)
+    fit = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
     return fit[0] if fit else []
 
 
@@ -307,7 +306,7 @@ class Declaration:
 
     async def _declare_page(self, now_ms: int) -> bool:
         done = await self._declare(
-            _page(self._all[self._at : self._at + verbs.MOST_DECLARED]), self._at, now_ms
+            _page(self._all[self._at : self._at + verbs.schedules.MOST_DECLARED]), self._at, now_ms
         )
         if done.state == "held":
             self._say_refused()
@@ -318,17 +317,23 @@ class Declaration:
 
     async def _ask_again(self, now_ms: int) -> None:
         """Declare what another service has kept from this one: it may have gone, or declare it no more."""
-        denied = await self._broker.ask(verbs.denied(self._keys, self.service))
+        denied = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         mine = [schedule for schedule in self._all if schedule.name in denied]
         for page in _pages(mine):
             await self._declare(page, "again", now_ms)
-        left = await self._broker.ask(verbs.denied(self._keys, self.service))
+        left = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         self._say_denied({name: owner for name, owner in left.items() if owner})
 
     async def _declare(self, page: list[Schedule], at: int | Literal["again"], now_ms: int) -> Declared:
         told = [(schedule.name, schedule.to_wire(), schedule.next_after(now_ms)) for schedule in page]
-        verb = verbs.declare(
-            self._keys, self.service, self.version, verbs.PATIENCE_MS, told, at=at, total=len(self._all)
+        verb = verbs.schedules.declare(
+            self._keys,
+            self.service,
+            self.version,
+            verbs.schedules.PATIENCE_MS,
+            told,
+            at=at,
+            total=len(self._all),
         )
         done = await self._broker.run(verb)
         if done.removed:
@@ -365,4 +370,4 @@ def _pages(schedules: list[Schedule]) -> list[list[Schedule]]:
     def size(schedule: Schedule) -> int:
         return len(schedule.args) + len(schedule.options) + 500
 
-    return pages(schedules, size, verbs.MOST_DECLARED, verbs.MOST_DECLARED_BYTES)
+    return pages(schedules, size, verbs.schedules.MOST_DECLARED, verbs.schedules.MOST_DECLARED_BYTES)

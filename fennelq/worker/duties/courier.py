@@ -10,14 +10,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
+from fennelq.broker import verbs
 from fennelq.broker.batch import pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
-from fennelq.broker.verbs import lifecycle, presence, schedule
 from fennelq.client import NotedQueues
 from fennelq.model.job import AnyJob
-from fennelq.service import Complaints
+from fennelq.worker.service import Complaints
 
 _LONGEST = 60.0
 """Who has something to be handed over wakes a courier, and every ticker looks whether something was left behind."""
@@ -38,7 +38,7 @@ class Courier:
         """Hand over everything there is; comes again at once if there was anything."""
         handed, cursor = 0, ""
         while cursor != "0":
-            page = await self._broker.ask(schedule.handing(self._keys, cursor or "0"))
+            page = await self._broker.ask(verbs.schedules.handing(self._keys, cursor or "0"))
             if page.unreadable:
                 strange = ValueError("a hand-over that only a later version can read")
                 self._complaints.about(strange, job_id=page.unreadable[0])
@@ -61,14 +61,14 @@ class Courier:
     async def _to(self, queue: str, jobs: list[AnyJob]) -> int:
         # First: a job in a queue that nobody knows of is not lost, but nobody comes for it.
         if self._noted.is_due(queue):
-            await self._broker.ask(presence.note_queues(self._keys.app, [queue]))
+            await self._broker.ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)
-        of_one_call = pages(jobs, lambda job: job.size, lifecycle.MOST_JOBS, lifecycle.MOST_BYTES)
+        of_one_call = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
         return sum([await self._enqueue(queue, batch) for batch in of_one_call])
 
     async def _enqueue(self, queue: str, jobs: list[AnyJob]) -> int:
         try:
-            await self._broker.run(lifecycle.enqueue(queue_keys(self._keys.app, queue), jobs))
+            await self._broker.run(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
         except Exception as error:
             if classify(error) is not Trouble.BUG:
                 raise
@@ -76,5 +76,5 @@ class Courier:
                 return sum([await self._enqueue(queue, [job]) for job in jobs])
             self._complaints.about(error, job_id=jobs[0].id)
             return 0
-        await self._broker.ask(schedule.handed(self._keys, [job.id for job in jobs]))
+        await self._broker.ask(verbs.schedules.handed(self._keys, [job.id for job in jobs]))
         return len(jobs)

@@ -1,4 +1,4 @@
-"""The arrows of a job's life. Each is one script of the same name."""
+"""Runs of jobs: fetch, finish, release, recover."""
 
 from __future__ import annotations
 
@@ -7,24 +7,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from fennelq.broker.keys import LANES, QueueKeys
+from fennelq.broker.keys import QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Verb, Word, as_is, text
-from fennelq.model.job import AnyJob, Delivery
+from fennelq.broker.verbs.jobs import MOST_JOBS
+from fennelq.model.job import Delivery
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import RETRY, SNOOZE, Outcome
-
-MOST_JOBS = 100
-"""Jobs per script call: more gains nothing and holds the server longer."""
-MOST_BYTES = 1 << 20
-
-
-class Lifetimes(NamedTuple):
-    """What settling needs to know of the settings, in milliseconds."""
-
-    record_ms: int
-    failure_ms: int
-    patience_ms: int = 3_600_000
-    """How long a job waits for a worker whose code is new enough to run it."""
 
 
 class Settled(NamedTuple):
@@ -61,15 +50,6 @@ class Catch(NamedTuple):
     groups_missing: bool
     too_new: list[TooNew]
     """Some of the jobs that this worker cannot read."""
-
-
-def enqueue(keys: QueueKeys, jobs: Sequence[AnyJob]) -> Verb[list[Any]]:
-    """Create these jobs, each once. Answers per job; see the script."""
-    arrow = script("enqueue")
-    args: list[Word] = [keys.prefix]
-    for job in jobs:
-        args += (job.key, LANES[job.priority], _due(job), job.task, job.args, _extra(job))
-    return Verb(arrow, arrow.of(keys), args, as_is)
 
 
 def fetch(
@@ -150,60 +130,12 @@ def recover(
     return Verb(arrow, arrow.of(keys), args, read)
 
 
-def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:
-    """Move due jobs to their lanes: (how many, ms to the next due time or -1)."""
-    arrow = script("promote")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, limit], tuple)
-
-
-def cancel(
-    keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled"
-) -> Verb[list[int]]:
-    """End jobs that have not started: per job 1 cancelled, 0 too late, -1 unknown."""
-    arrow = script("cancel")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, why, *jobs], as_is)
-
-
-def watch(
-    keys: QueueKeys, channel: str, jobs: Sequence[str]
-) -> Verb[list[tuple[str, str | None, bytes | None]]]:
-    """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job.
-
-    With an empty channel it only looks.
-    """
-    arrow = script("watch")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
-
-
 def _ending(outcome: Outcome) -> tuple[str, bytes]:
     """Kind and number in one word, and what is written down."""
     kind = outcome.kind
     if kind in (RETRY, SNOOZE):
         return kind + outcome.value.decode(), outcome.error
     return f"{kind}{outcome.ttl_ms}", outcome.error or outcome.value
-
-
-def _due(job: AnyJob) -> str:
-    if job.at_ms:
-        return f"@{job.at_ms}"
-    return f"+{job.delay_ms}" if job.delay_ms else ""
-
-
-def _extra(job: AnyJob) -> bytes:
-    extra: dict[str, Any] = {}
-    if job.options:
-        extra["o"] = job.options.decode()
-    if job.expires_ms:
-        extra["x"] = job.expires_ms
-    if job.idempotency:
-        extra["k"], extra["w"] = job.idempotency, job.window_ms
-    if job.nonce:
-        extra["u"] = job.nonce
-    if job.max_deliveries:
-        extra["d"] = job.max_deliveries
-    if job.keep_ms:
-        extra["l"] = job.keep_ms
-    return orjson.dumps(extra) if extra else b""
 
 
 def _catch(queue: str, reply: Any) -> Catch:
@@ -238,7 +170,3 @@ def _delivery(queue: str, flat: list[Any], i: int) -> Delivery:
         int(fence),
         created,
     )
-
-
-def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
-    return [(text(code), None if task is None else text(task), envelope) for code, task, envelope in reply]

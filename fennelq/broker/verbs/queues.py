@@ -1,0 +1,149 @@
+"""Queues: their lanes, what is due, what waits, how to empty one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE, TYPES, QueueKeys, queues_key
+from fennelq.broker.scripts import script
+from fennelq.broker.verb import Command, Verb, fields_of, text
+from fennelq.model.job import Priority
+from fennelq.model.lifetimes import Lifetimes
+
+
+def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:
+    """Move due jobs to their lanes: (how many, ms to the next due time or -1)."""
+    arrow = script("promote")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, limit], tuple)
+
+
+class Waiting(NamedTuple):
+    """An entry of a lane."""
+
+    lane: str
+    entry: str
+    key: str
+
+
+def length(keys: QueueKeys, name: str) -> Command[int]:
+    """Entries of a lane, of the DLQ, or members of a sorted set."""
+    return Command(["ZCARD" if name in ("sched", "retry") else "XLEN", keys[name]], int)
+
+
+def stats(keys: QueueKeys) -> Command[dict[str, int]]:
+    """The queue's counters."""
+
+    def read(reply: Any) -> dict[str, int]:
+        return {text(reply[i]): int(reply[i + 1]) for i in range(0, len(reply), 2)}
+
+    return Command(["HGETALL", keys["stats"]], read)
+
+
+def waiting(keys: QueueKeys, lane: str, after: str, limit: int) -> Command[list[Waiting]]:
+    """A page of a lane, behind the entry `after`."""
+
+    def read(reply: Any) -> list[Waiting]:
+        return [Waiting(lane, text(entry), fields_of(fields).get("i", "")) for entry, fields in reply]
+
+    return Command(["XRANGE", keys[lane], f"({after}", "+", "COUNT", limit], read)
+
+
+def lane_of(priority: Priority) -> str:
+    """The lane of jobs of this priority."""
+    return LANES[priority]
+
+
+def lanes() -> tuple[str, ...]:
+    """Every lane, in the order it is read."""
+    return (*LANES.values(), QUARANTINE)
+
+
+class Reading(NamedTuple):
+    """How far the executors have come in a lane."""
+
+    last: str
+    """The last entry that was delivered."""
+    pending: int
+    """Delivered and not yet settled."""
+
+
+class Due(NamedTuple):
+    """A job that waits for its time."""
+
+    key: str
+    due_ms: int
+
+
+def reading(keys: QueueKeys, lane: str) -> Command[Reading]:
+    """How far a lane has been read: nothing of it while nobody has ever served it. The lane must exist."""
+
+    def read(reply: Any) -> Reading:
+        for flat in reply:
+            facts = {text(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
+            if text(facts["name"]) == GROUP:
+                return Reading(text(facts["last-delivered-id"]), int(facts["pending"]))
+        return Reading("0-0", 0)
+
+    return Command(["XINFO", "GROUPS", keys[lane]], read)
+
+
+def due(keys: QueueKeys, place: str, limit: int) -> Command[list[Due]]:
+    """The scheduled jobs, or those that wait for their next try, that are due next."""
+
+    def read(reply: Any) -> list[Due]:
+        return [Due(text(reply[i]), int(float(reply[i + 1]))) for i in range(0, len(reply), 2)]
+
+    return Command(["ZRANGE", keys[place], 0, limit - 1, "WITHSCORES"], read)
+
+
+def overdue(keys: QueueKeys, place: str, now_ms: int) -> Command[int]:
+    """How many of the scheduled jobs, or of those that wait for their next try, are due by now."""
+    return Command(["ZCOUNT", keys[place], "-inf", now_ms], int)
+
+
+def damage(keys: QueueKeys) -> list[Command[str]]:
+    """Per key of the queue what is wrong with it, in a sentence; empty when nothing is."""
+
+    def looked_at(name: str, expected: str) -> Command[str]:
+        def read(reply: Any) -> str:
+            kind = text(reply)
+            if kind in (expected, "none"):
+                return ""
+            return f"{keys[name]} is a {kind} and should be a {expected}: rename or delete it"
+
+        return Command(["TYPE", keys[name]], read)
+
+    return [looked_at(name, expected) for name, expected in TYPES.items()]
+
+
+def purge(keys: QueueKeys, lifetimes: Lifetimes, limit: int) -> Verb[int]:
+    """Cancel a page of the jobs that wait in a queue; answers how many, 0 when none is left."""
+    arrow = script("purge")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, limit], int)
+
+
+def gc(keys: QueueKeys, *, max_age_ms: int, max_len: int, idle_ms: int, limit: int) -> Verb[tuple[int, int]]:
+    """Bound the DLQ and drop unused consumers: (dead jobs removed, consumers removed)."""
+    arrow = script("gc")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, max_age_ms, max_len, idle_ms, limit], tuple)
+
+
+def open_queue(keys: QueueKeys) -> Verb[int]:
+    """Make every lane of a queue and its group; harmless when they are there."""
+    arrow = script("open")
+    return Verb(arrow, arrow.of(keys), [keys.prefix], int)
+
+
+def note_queues(app: str, queues: Iterable[str]) -> Command[int]:
+    """Remember that these queues exist."""
+    return Command(["SADD", queues_key(app), *queues], int)
+
+
+def known_queues(app: str) -> Command[set[str]]:
+    """Every queue this app has used."""
+
+    def read(reply: Any) -> set[str]:
+        return {text(name) for name in reply}
+
+    return Command(["SMEMBERS", queues_key(app)], read)

@@ -1,0 +1,1 @@
+"""Background duties of an executor: each is a service with a tick()."""

@@ -1,0 +1,1 @@
+"""The supervisor, its executor processes, and how a worker starts and stops."""

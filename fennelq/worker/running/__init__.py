@@ -1,0 +1,1 @@
+"""Running jobs: from a delivery to its settled outcome."""

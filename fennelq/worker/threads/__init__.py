@@ -1,0 +1,1 @@
+"""Threads that must outlive a blocked event loop."""
