@@ -20,6 +20,7 @@ import fennelq  # noqa: E402
 from docs import source  # noqa: E402
 from fennelq import errors  # noqa: E402
 from fennelq.broker import keys  # noqa: E402
+from fennelq.model.fields import MEANINGS  # noqa: E402
 from fennelq.model.options import OptionArgs  # noqa: E402
 from fennelq.settings import PREFIX, Settings  # noqa: E402
 
@@ -141,7 +142,7 @@ they end.
 
 One letter each, because every job pays for them.
 
-{table_of(("field", "holds"), [(f"`{name}`", holds) for name, holds in keys.FIELDS.items()])}
+{table_of(("field", "holds"), [(f"`{name}`", holds) for name, holds in MEANINGS.items()])}
 
 ## Not a key
 
@@ -342,7 +343,7 @@ def cli_page() -> str:
     from typer.main import get_command
 
     from fennelq.cli import program
-    from fennelq.cli.exits import MEANINGS
+    from fennelq.cli.exits import MEANINGS as EXITS
 
     parts = [
         "# Command line",

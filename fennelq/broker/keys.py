@@ -115,38 +115,6 @@ KEY_KINDS: Final = (
     KeyKind("swept", "string", "this interval's sweep is done", "recover", "TTL", False),
 )
 
-FIELDS: Final = {
-    "t": "task",
-    "a": "arguments, JSON; emptied by success",
-    "o": "options of this call, JSON",
-    "s": "status: Q or absent sent, L scheduled, X executing, R retry, S N success, D dead, K cancelled",
-    "p": "place: where the job is; once ended, the token that settled it",
-    "T": "token of the run that was settled last, where `p` says something else",
-    "m": "the job's own lane, once it has left it, when that is not the normal one",
-    "n": "failed tries",
-    "c": "created, server ms",
-    "z": "ended, server ms; empty before, when somebody waits, or a key or a history ends with the record",
-    "w": "who runs it, since when (server ms), starts so far (the fence); of the latest start",
-    "x": "last failure, JSON",
-    "y": "reason of the end",
-    "k": "idempotency key: = with the record, ~ with its own window",
-    "E": "expires, server ms",
-    "M": "deliveries allowed, when not the app's setting",
-    "u": "nonce of the call, with a client-given id",
-    "h": "digest of the arguments, with a client-given id",
-    "R": "replays",
-    "L": "least milliseconds the record is kept, of a job handed over from another slot",
-    "H": "set when the job has a history",
-    "b": "starts that began nothing: the worker's code was too old, or the job was handed back before its handler",
-    "U": "first taken by a worker whose code is too old for it, server ms",
-    "Y": "why that worker, or the latest like it, could not run it; after how many starts",
-    "l": "times the job was stranded",
-    "W": "channels of the processes that wait for the end, the latest 64",
-    "v": "wire version, when it is not 1",
-}
-"""Fields of a record. One letter each, because every job pays for them."""
-
-
 TYPES: Final = {
     name: kind.type
     for kind in KEY_KINDS
