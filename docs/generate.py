@@ -364,7 +364,7 @@ def cli_page() -> str:
         "of tasks, queues and schedules that the app's code declares; it never connects to Redis.",
         *commands_of("fennelq", get_command(program)),
         "## Exit codes",
-        table_of(("code", "meaning"), [(str(code.value), meaning) for code, meaning in MEANINGS.items()]),
+        table_of(("code", "meaning"), [(str(code.value), meaning) for code, meaning in EXITS.items()]),
     ]
     return "\n\n".join(parts)
 
