@@ -18,13 +18,14 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+import fennelq
 from fennelq.app import App
 from fennelq.errors import ConfigurationError, a_kind_of, suggestion
 
 VARIABLE: Final = "FENNELQ_APP"
 USUAL_FILES: Final = ("app.py", "tasks.py", "main.py")
 
-_FENNELQ = str(Path(__file__).parents[1])
+_FENNELQ = str(Path(fennelq.__file__).parent)
 _PATH = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?")
 _WAYS = f'say which one with -A module:attribute, {VARIABLE}, or app = "module:attribute" in [tool.fennelq]'
 
