@@ -225,6 +225,11 @@ def test_every_import_is_ours_of_the_standard_library_or_a_declared_dependency()
     assert offenders(lambda path: packages_of(path) - known) == {}
 
 
+def test_the_guardian_of_the_embedded_server_needs_the_standard_library_only() -> None:
+    """It runs by its path in an isolated interpreter, which finds neither fennelq nor what it depends on."""
+    assert packages_of(HOUSE / "embedded" / "guardian.py") <= sys.stdlib_module_names
+
+
 def test_the_model_asks_nobody() -> None:
     doors = {"asyncio", "socket", "structlog", "threading", "time", "subprocess", "redis"}
     assert offenders(lambda path: path.parent.name == "model" and packages_of(path) & doors) == {}
