@@ -200,7 +200,7 @@ def test_only_the_broker_speaks_redis() -> None:
     clients = {"redis", "hiredis", "valkey"}
     assert set(offenders(lambda path: packages_of(path) & clients)) == {
         "broker/connection.py",
-        "broker/link.py",
+        "broker/resp.py",
     }
 
 
