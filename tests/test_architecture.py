@@ -116,8 +116,8 @@ def public_parts(kind: str, node: ast.ClassDef) -> Iterator[ast.stmt]:
     """The attributes and methods of a class that are for users, overloads included."""
     for part in node.body:
         called = getattr(part, "name", "") or ast.unparse(getattr(part, "target", ast.Constant("_")))
-        made_by_hand = called == "__init__" and kind in generate.BUILT_BY_HAND
-        if made_by_hand or generate.is_public(kind, called):
+        for_users = called == "__init__" and isinstance(part, Function) and ast.get_docstring(part)
+        if for_users or generate.is_public(kind, called):
             yield part
 
 
