@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from fennelq import crash
+from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.connection import Address
 from fennelq.broker.inbox import Inbox
-from fennelq.broker.link import BlockingLink
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Step, Verb
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from fennelq import crash
 from fennelq.broker.connection import Address
-from fennelq.broker.link import Hear, Link
+from fennelq.broker.link import Link, OnMessage
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Verb, Word
 
@@ -72,14 +72,14 @@ class Broker:
         self._doorbells.add(link)
         return Doorbell(self, link)
 
-    async def listen(self, words: Sequence[Word], hear: Hear) -> Link:
+    async def listen(self, words: Sequence[Word], on_message: OnMessage) -> Link:
         """A connection of its own that listens, until it fails or the command connection is made anew."""
         if not self._link.connected:
             # First, because it would close this one when it is made later.
             await self._link.connect()
         link = self._latest = Link(self.address, suspicious=self._latest is not None and self._latest.mute)
         self._listening.add(link)
-        await link.listen(words, hear)
+        await link.listen(words, on_message)
         return link
 
     async def close(self) -> None:
