@@ -29,6 +29,7 @@ from fennelq.declaration import (
     name_for,
     place_of,
 )
+from fennelq.declared import Declared
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
 from fennelq.model.lifetimes import Lifetimes
@@ -42,9 +43,9 @@ from fennelq.usage import check_sent, job_given, jobs_given
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
-    from fennelq.dlq import DeadLetters
-    from fennelq.queues import Queues
-    from fennelq.schedules import Schedules
+    from fennelq.manage.dead import DeadLetters
+    from fennelq.manage.queues import Queues
+    from fennelq.manage.schedules import Schedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +88,7 @@ class App:
         self.settings = Settings.load(self.root, **settings)
         self.namespace = self.settings.namespace or name
         self.noted = NotedQueues()
+        self.declared = Declared()
         self._tasks: dict[str, AnyTask] = {}
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -133,7 +135,7 @@ class App:
     @cached_property
     def schedules(self) -> Schedules:
         """Recurring jobs, declared in code or made at run time."""
-        from fennelq.schedules import Schedules
+        from fennelq.manage.schedules import Schedules
 
         return Schedules(self)
 
@@ -148,9 +150,7 @@ class App:
                 task, called = function, function.options(**options)
             else:
                 task = called = self._register(function, None, options)
-            self.schedules.declare(
-                call_without_arguments(called), name=name, cron=cron, every=every, when=times
-            )
+            self.declared.add(call_without_arguments(called), name=name, cron=cron, every=every, when=times)
             return task
 
         return decorate
@@ -226,14 +226,14 @@ class App:
     @cached_property
     def dlq(self) -> DeadLetters:
         """The dead-letter queues."""
-        from fennelq.dlq import DeadLetters
+        from fennelq.manage.dead import DeadLetters
 
         return DeadLetters(self)
 
     @cached_property
     def queues(self) -> Queues:
         """The queues: what waits in them, and how to empty one."""
-        from fennelq.queues import Queues
+        from fennelq.manage.queues import Queues
 
         return Queues(self)
 

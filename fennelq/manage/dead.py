@@ -17,9 +17,9 @@ from fennelq.broker.verbs.dead import DeadJob
 from fennelq.broker.verbs.jobs import MOST_JOBS
 from fennelq.errors import ConfigurationError
 from fennelq.loops import check_loop
+from fennelq.manage.queues import Progress, queues_of
 from fennelq.model.job import JobInfo, split_id
 from fennelq.model.options import epoch_ms, seconds, valid_name
-from fennelq.queues import Progress, queues_of
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from fennelq import clock, sync
 from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.talk import Talk, ask, ask_all, together
+from fennelq.declared import name_after
 from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
 from fennelq.loops import check_loop
+from fennelq.model.failure import last_failure
 from fennelq.model.job import AnyJob, JobInfo, Status
-from fennelq.model.options import Seconds, epoch_ms
+from fennelq.model.options import Seconds
 from fennelq.model.schedule import Schedule, When
 from fennelq.result import record_of
 from fennelq.usage import job_given
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-_LONGEST_ERROR = 500
 _PAGE = 500
 
 
@@ -75,25 +75,11 @@ class Schedules:
 
     def __init__(self, app: App) -> None:
         self._app, self._talks = app, _Talks(app)
-        self._declared: dict[str, Schedule] = {}
 
     @property
     def declared(self) -> Mapping[str, Schedule]:
         """What the code declares; workers make it so in Redis when they start."""
-        return MappingProxyType(self._declared)
-
-    def declare(
-        self, job: AnyJob, *, name: str | None, cron: str | None, every: Seconds | None, when: When
-    ) -> Schedule:
-        """Declare a schedule in code. Raises ConfigurationError, with the reason, when it makes no sense."""
-        schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
-        known = self._declared.get(schedule.name)
-        if known is not None and known != schedule:
-            raise ConfigurationError(
-                f"schedule {schedule.name!r} is declared twice: give one of them another name="
-            )
-        self._declared[schedule.name] = schedule
-        return schedule
+        return self._app.declared.schedules
 
     # At run time
 
@@ -112,7 +98,7 @@ class Schedules:
         paused.
         """
         job = job_given("app.schedules.add", job, ", cron=…")
-        schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
+        schedule = Schedule.of(name or name_after(job.task), job, cron=cron, every=every, when=when)
         return await self._app.client.hold(self._talks.add(schedule))
 
     async def pause(self, name: str) -> None:
@@ -161,7 +147,7 @@ class BlockingSchedules:
         Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
         paused.
         """
-        schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
+        schedule = Schedule.of(name or name_after(job.task), job, cron=cron, every=every, when=when)
         return self._hold("add", self._talks.add(schedule))
 
     def pause(self, name: str) -> None:
@@ -266,9 +252,9 @@ class _Talks:
         return (yield from together(told))
 
     def _seen(self, source: str) -> Talk[datetime | None]:
-        if not is_of_code(source):
+        if not _is_of_code(source):
             return None
-        seen = yield from ask(verbs.schedules.service_seen(self._keys, service_of(source) or ""))
+        seen = yield from ask(verbs.schedules.service_seen(self._keys, _service_of(source) or ""))
         return clock.from_ms(seen) if seen else None
 
     def _info(
@@ -301,21 +287,12 @@ def _say_unreadable(error: UnreadableSchedule) -> None:
     log.get("fennelq.schedules").warning("schedule_unreadable", schedule=error.name, error=error.reason)
 
 
-def failure_told(job: JobInfo | None) -> tuple[str, int | None]:
-    """Why a run did not end well, or has not yet, and when; nothing of one that did."""
-    if job is None or job.error is None or job.status is Status.SUCCESS:
-        return "", None
-    when = job.ended_at or job.started_at
-    told = f"{job.error.error_type}: {job.error.message}"[:_LONGEST_ERROR]
-    return told, epoch_ms(when) if when else None
-
-
-def is_of_code(source: str) -> bool:
+def _is_of_code(source: str) -> bool:
     """Whether a schedule of this source is declared in code."""
-    return source == "code" or service_of(source) is not None
+    return source == "code" or _service_of(source) is not None
 
 
-def service_of(source: str) -> str | None:
+def _service_of(source: str) -> str | None:
     """The service that declares schedules of this source."""
     return source.removeprefix("code:") if source.startswith("code:") else None
 
@@ -329,11 +306,11 @@ def _told(
 ) -> ScheduleInfo:
     said = {name: value.decode() for name, value in state.items() if name != "definition"}
     paused = said.get("paused") == "1"
-    error, error_ms = failure_told(job)
+    error, error_ms = last_failure(job)
     return ScheduleInfo(
         schedule=schedule,
-        declared=is_of_code(said.get("source", "")),
-        service=service_of(said.get("source", "")),
+        declared=_is_of_code(said.get("source", "")),
+        service=_service_of(said.get("source", "")),
         service_seen=service_seen,
         paused=paused,
         next_run=None if paused else _moment(said.get("next")),
@@ -354,8 +331,3 @@ def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _moment(ms: str | None) -> datetime | None:
     return clock.from_ms(int(ms)) if ms else None
-
-
-def _name_of(task: str) -> str:
-    """A schedule is named after its task, unless it is given a name."""
-    return task.replace(":", ".").replace("<", "_").replace(">", "_")[-100:]
