@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from fennelq import clock, sync
 from fennelq.broker import verbs
@@ -14,6 +14,7 @@ from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.declared import name_after
 from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
 from fennelq.loops import check_loop
+from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.model.failure import last_failure
 from fennelq.model.job import AnyJob, JobInfo, Status
 from fennelq.model.options import Seconds
@@ -24,11 +25,8 @@ from fennelq.usage import job_given
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fennelq.app import App
     from fennelq.result import AsyncResult
     from fennelq.sync import BlockingResult
-
-A = TypeVar("A")
 
 _PAGE = 500
 
@@ -70,69 +68,12 @@ class ScheduleInfo:
 Infos = list[ScheduleInfo]
 
 
-class Schedules:
-    """The schedules of an app. Changes are in effect within a second, without a restart."""
+class ScheduleTalks(Family):
+    """What can be asked of schedules and done with them."""
 
-    def __init__(self, app: App) -> None:
-        self._app, self._talks = app, _Talks(app)
+    _attribute = "schedules"
 
-    @property
-    def declared(self) -> Mapping[str, Schedule]:
-        """What the code declares; workers make it so in Redis when they start."""
-        return self._app.declared.schedules
-
-    # At run time
-
-    async def add(
-        self,
-        job: AnyJob,
-        *,
-        name: str | None = None,
-        cron: str | None = None,
-        every: Seconds | None = None,
-        **when: Unpack[When],
-    ) -> ScheduleInfo:
-        """Make a schedule, or change the one of this name: `await app.schedules.add(report.job(7), every=60)`.
-
-        Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
-        paused.
-        """
-        job = job_given("app.schedules.add", job, ", cron=…")
-        schedule = Schedule.of(name or name_after(job.task), job, cron=cron, every=every, when=when)
-        return await self._app.client.hold(self._talks.add(schedule))
-
-    async def pause(self, name: str) -> None:
-        """No more runs, until it is resumed."""
-        await self._app.client.hold(self._talks.pause(name))
-
-    async def resume(self, name: str) -> None:
-        """Runs again from its next tick on; what came due while it was paused is not made up for."""
-        await self._app.client.hold(self._talks.resume(name))
-
-    async def remove(self, name: str) -> None:
-        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
-        of the service that declares it has been running for a minute."""
-        await self._app.client.hold(self._talks.remove(name))
-
-    async def run(self, name: str) -> AsyncResult[Any]:
-        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
-        return await self._app.client.send(await self._app.client.hold(self._talks.run(name)))
-
-    async def get(self, name: str) -> ScheduleInfo:
-        """One schedule; raises UnknownSchedule when there is none of this name."""
-        return await self._app.client.hold(self._talks.get(name))
-
-    async def list(self) -> Infos:
-        """Every schedule, by name. One that only a later version can read is left out, and logged."""
-        return await self._app.client.hold(self._talks.list())
-
-
-class BlockingSchedules:
-    """The schedules of an app, for code without an event loop: `app.sync.schedules`."""
-
-    def __init__(self, app: App) -> None:
-        self._app, self._talks = app, _Talks(app)
-
+    @Operation
     def add(
         self,
         job: AnyJob,
@@ -141,92 +82,73 @@ class BlockingSchedules:
         cron: str | None = None,
         every: Seconds | None = None,
         **when: Unpack[When],
-    ) -> ScheduleInfo:
-        """Make a schedule, or change the one of this name: `app.sync.schedules.add(report.job(7), every=60)`.
+    ) -> Talk[ScheduleInfo]:
+        """Make a schedule, or change the one of this name: `schedules.add(report.job(7), every=60)`.
 
         Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
         paused.
         """
+        job = job_given("app.schedules.add", job, ", cron=…")
         schedule = Schedule.of(name or name_after(job.task), job, cron=cron, every=every, when=when)
-        return self._hold("add", self._talks.add(schedule))
-
-    def pause(self, name: str) -> None:
-        """No more runs, until it is resumed."""
-        self._hold("pause", self._talks.pause(name))
-
-    def resume(self, name: str) -> None:
-        """Runs again from its next tick on; what came due while it was paused is not made up for."""
-        self._hold("resume", self._talks.resume(name))
-
-    def remove(self, name: str) -> None:
-        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
-        of the service that declares it has been running for a minute."""
-        self._hold("remove", self._talks.remove(name))
-
-    def run(self, name: str) -> BlockingResult[Any]:
-        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
-        return sync.enqueue(self._app, [self._hold("run", self._talks.run(name))])[0]
-
-    def get(self, name: str) -> ScheduleInfo:
-        """One schedule; raises UnknownSchedule when there is none of this name."""
-        return self._hold("get", self._talks.get(name))
-
-    def list(self) -> Infos:
-        """Every schedule, by name. One that only a later version can read is left out, and logged."""
-        return self._hold("list", self._talks.list())
-
-    def _hold(self, name: str, talk: Talk[A]) -> A:
-        check_loop(f"app.sync.schedules.{name}", f"await app.schedules.{name}(…)")
-        return sync.hold(self._app, talk)
-
-
-class _Talks:
-    """What there is to say about schedules, with an event loop or without."""
-
-    def __init__(self, app: App) -> None:
-        self._app, self._keys = app, AppKeys(app.namespace)
-
-    def add(self, schedule: Schedule) -> Talk[ScheduleInfo]:
         due = schedule.next_after((yield from ask(verbs.server.now())))
         yield from self._change("put", schedule.name, schedule.to_wire(), due)
-        return (yield from self.get(schedule.name))
+        return (yield from self._get(schedule.name))
 
+    @Operation
     def pause(self, name: str) -> Talk[None]:
+        """No more runs, until it is resumed."""
         yield from self._change("pause", name)
 
+    @Operation
     def resume(self, name: str) -> Talk[None]:
-        info = yield from self.get(name)
+        """Runs again from its next tick on; what came due while it was paused is not made up for."""
+        info = yield from self._get(name)
         now = yield from ask(verbs.server.now())
         yield from self._change("resume", name, next_ms=info.schedule.next_after(now))
 
+    @Operation
     def remove(self, name: str) -> Talk[None]:
+        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
+        of the service that declares it has been running for a minute."""
         yield from self._change("remove", name)
 
-    def run(self, name: str) -> Talk[AnyJob]:
+    @Operation
+    def get(self, name: str) -> Talk[ScheduleInfo]:
+        """One schedule; raises UnknownSchedule when there is none of this name."""
+        return (yield from self._get(name))
+
+    @Operation
+    def list(self) -> Talk[Infos]:
+        """Every schedule, by name. One that only a later version can read is left out, and logged."""
+        infos: Infos = []
+        for page in _pages((yield from self._names())):
+            for info in (yield from self._infos(page)):
+                if isinstance(info, UnreadableSchedule):
+                    _log_unreadable(info)
+                else:
+                    infos.append(info)
+        return infos
+
+    @Operation
+    def _begin_run(self, name: str) -> Talk[AnyJob]:
         """Records the run, and returns the job that is to be sent."""
-        info = yield from self.get(name)
+        info = yield from self._get(name)
         job = verbs.schedules.job_by_hand(info.schedule)
         # Record the run first: a recorded run that is never sent does no harm.
         goes_on = info.last_status is not None and not info.last_status.ended
         yield from self._change("run", name, "" if goes_on else job.id)
         return job
 
-    def get(self, name: str) -> Talk[ScheduleInfo]:
+    @property
+    def _keys(self) -> AppKeys:
+        return AppKeys(self._app.namespace)
+
+    def _get(self, name: str) -> Talk[ScheduleInfo]:
         for info in (yield from self._infos([name])):
             if isinstance(info, UnreadableSchedule):
                 raise info
             return info
         raise (yield from self._unknown(name))
-
-    def list(self) -> Talk[Infos]:
-        infos: Infos = []
-        for page in _pages((yield from self._names())):
-            for info in (yield from self._infos(page)):
-                if isinstance(info, UnreadableSchedule):
-                    _say_unreadable(info)
-                else:
-                    infos.append(info)
-        return infos
 
     def _unknown(self, name: str) -> Talk[UnknownSchedule]:
         return UnknownSchedule(name, (yield from self._names()))
@@ -244,12 +166,12 @@ class _Talks:
         states = yield from ask_all(verbs.schedules.state(self._keys, name) for name in names)
         sources = {state.get("source", b"").decode() for state in states if state}
         seen = dict(zip(sources, (yield from together(map(self._seen, sources))), strict=True))
-        told = (
+        infos = (
             self._info(name, state, len(waiting[name]), seen[state.get("source", b"").decode()])
             for name, state in zip(names, states, strict=True)
             if state
         )
-        return (yield from together(told))
+        return (yield from together(infos))
 
     def _seen(self, source: str) -> Talk[datetime | None]:
         if not _is_of_code(source):
@@ -266,7 +188,7 @@ class _Talks:
             return UnreadableSchedule(name, str(error))
         last = state.get("last_job", b"").decode()
         job = (yield from record_of(self._app, last)) if last else None
-        return _told(schedule, state, job, waiting, service_seen)
+        return _info_of(schedule, state, job, waiting, service_seen)
 
     def _change(
         self, what: verbs.schedules.Change, name: str, value: bytes | str = "", next_ms: int | None = None
@@ -281,8 +203,30 @@ class _Talks:
             )
 
 
-def _say_unreadable(error: UnreadableSchedule) -> None:
-    from fennelq import log  # whoever imports fennelq does not pay for it
+class Schedules(ScheduleTalks, Awaiting):
+    """The schedules of an app. Changes are in effect within a second, without a restart."""
+
+    @property
+    def declared(self) -> Mapping[str, Schedule]:
+        """What the code declares; workers make it so in Redis when they start."""
+        return self._app.declared.schedules
+
+    async def run(self, name: str) -> AsyncResult[Any]:
+        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
+        return await self._app.client.send(await self._begin_run(name))
+
+
+class BlockingSchedules(ScheduleTalks, Blocking):
+    """The schedules of an app, for code without an event loop: `app.sync.schedules`."""
+
+    def run(self, name: str) -> BlockingResult[Any]:
+        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
+        check_loop("app.sync.schedules.run", "await app.schedules.run(…)")
+        return sync.enqueue(self._app, [self._begin_run(name)])[0]
+
+
+def _log_unreadable(error: UnreadableSchedule) -> None:
+    from fennelq import log  # imported here: most programs never log this
 
     log.get("fennelq.schedules").warning("schedule_unreadable", schedule=error.name, error=error.reason)
 
@@ -297,31 +241,31 @@ def _service_of(source: str) -> str | None:
     return source.removeprefix("code:") if source.startswith("code:") else None
 
 
-def _told(
+def _info_of(
     schedule: Schedule,
     state: Mapping[str, bytes],
     job: JobInfo | None,
     waiting: int,
     service_seen: datetime | None,
 ) -> ScheduleInfo:
-    said = {name: value.decode() for name, value in state.items() if name != "definition"}
-    paused = said.get("paused") == "1"
+    facts = {name: value.decode() for name, value in state.items() if name != "definition"}
+    paused = facts.get("paused") == "1"
     error, error_ms = last_failure(job)
     return ScheduleInfo(
         schedule=schedule,
-        declared=_is_of_code(said.get("source", "")),
-        service=_service_of(said.get("source", "")),
+        declared=_is_of_code(facts.get("source", "")),
+        service=_service_of(facts.get("source", "")),
         service_seen=service_seen,
         paused=paused,
-        next_run=None if paused else _moment(said.get("next")),
-        last_run=_moment(said.get("last_run")),
-        last_job=said.get("last_job"),
+        next_run=None if paused else _moment(facts.get("next")),
+        last_run=_moment(facts.get("last_run")),
+        last_job=facts.get("last_job"),
         last_status=job.status if job is not None else None,
-        run_count=int(said.get("runs", 0)),
+        run_count=int(facts.get("runs", 0)),
         waiting=waiting,
-        skipped=int(said.get("skipped", 0)),
-        last_error=error or said.get("last_error"),
-        last_error_at=clock.from_ms(error_ms) if error_ms else _moment(said.get("last_error_at")),
+        skipped=int(facts.get("skipped", 0)),
+        last_error=error or facts.get("last_error"),
+        last_error_at=clock.from_ms(error_ms) if error_ms else _moment(facts.get("last_error_at")),
     )
 
 
