@@ -152,7 +152,7 @@ def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() 
         "multiprocessing",
     }
     unwanted |= {
-        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "dlq", "queues")
+        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "manage")
     }
     assert unwanted & loaded == set()
 

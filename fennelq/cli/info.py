@@ -15,7 +15,7 @@ from fennelq.cli.session import found, with_app
 from fennelq.cli.table import Column
 from fennelq.errors import BrokerUnavailable
 from fennelq.executors import number
-from fennelq.queues import QueueInfo, Queues
+from fennelq.manage.queues import QueueInfo, Queues
 from fennelq.reasons import executors_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
 from fennelq.errors import suggestion
+from fennelq.manage.queues import queues_of
 from fennelq.model.job import split_id
-from fennelq.queues import queues_of
 
 if TYPE_CHECKING:
     from fennelq.app import App

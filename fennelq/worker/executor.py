@@ -90,7 +90,7 @@ class Executor:
             app.namespace,
             app.service,
             self.broker,
-            declared=lambda: app.schedules.declared,
+            declared=lambda: app.declared.schedules,
             hand=self._courier.woken.set,
             longest=self._longest_sleep,
             outage=self._outage,

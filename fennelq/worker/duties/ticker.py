@@ -17,9 +17,9 @@ from fennelq.broker.batch import pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verbs.schedules import Claim, Declared, Look, Position, Seen
+from fennelq.model.failure import last_failure
 from fennelq.model.job import AnyJob, JobInfo, split_id
 from fennelq.model.schedule import Schedule
-from fennelq.schedules import failure_told
 from fennelq.worker.service import Complaints, Outage
 
 _logger = log.get("fennelq.ticker")
@@ -165,7 +165,7 @@ def decide(schedule: Schedule, seen: Seen, look: Look, *, busy: bool, before: Jo
         # The rest stays due, and is claimed next.
         following = start[len(jobs)]
         ticks = [tick for tick in ticks if tick < following]
-    error, error_ms = failure_told(before)
+    error, error_ms = last_failure(before)
     return Claim(
         seen=seen,
         next_ms=following,
