@@ -276,7 +276,6 @@ def test_a_script_begins_with_what_it_is_for_and_what_it_answers(name: str) -> N
     assert header is not None
     assert re.match(rf"-- {name}: \w.*[.:,\w]$", header[0].splitlines()[0])
     assert "Answers" in header[0]
-    assert "--@keys" in header[0]
     assert "--@args" in header[0]
 
 
@@ -320,7 +319,7 @@ def test_every_status_of_a_record_has_a_letter_that_the_scripts_write() -> None:
     assert sorted(described) == sorted(verbs.jobs._STATUS)
     written = "\n".join(text_of(path) for path in LUA.rglob("*.lua"))
     for letter in set(described) - {"S", "N"}:
-        assert f"'s', '{letter}'" in written
+        assert f"F.status, '{letter}'" in written
 
 
 def test_every_outcome_is_one_that_settling_knows() -> None:

@@ -11,7 +11,6 @@
 -- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later wire
 -- version (job, task and problem of each, at most TOO_NEW)}
 --
---@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
 --@each lane, entry, job, deliveries
 --@include now, keys, fields, place, run, history, later, settle
@@ -26,8 +25,8 @@ local run_so_far = consumer .. ' ' .. stamp .. ' '
 local jobs, taken, bytes, met, too_new = {}, 0, 0, 0, {}
 
 local function drop(lane, entry)
-  redis.call('XACK', prefix .. lane, GROUP, entry)
-  redis.call('XDEL', prefix .. lane, entry)
+  redis.call('XACK', K[lane], GROUP, entry)
+  redis.call('XDEL', K[lane], entry)
 end
 
 local function close(lane, entry, job, kind, value)
@@ -42,45 +41,45 @@ end
 
 -- The worker is told of it as well, because no run will tell it.
 local function close_too_new(lane, entry, job, f)
-  local problem = 'the record has wire version ' .. f.v .. ' and this worker reads ' .. VERSION .. ': upgrade fennelq where the worker runs'
+  local problem = 'the record has wire version ' .. f[F.version] .. ' and this worker reads ' .. VERSION .. ': upgrade fennelq where the worker runs'
   close_failed(lane, entry, job, 'U', 'UnknownVersion', problem, 'unknown_version')
   if #too_new < 3 * TOO_NEW then
     local n = #too_new
-    too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f.t, problem
+    too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f[F.task], problem
   end
 end
 
 -- What a first run of a plain call would only repeat is left out of the answer, because every word of it costs.
 local function start(job, deliveries, record, f)
   local starts = 1
-  if f.w then starts = select(3, run_of(f.w)) + 1 end
-  redis.call('HSET', record, 's', 'X', 'w', run_so_far .. starts)
+  if f[F.run] then starts = select(3, run_of(f[F.run])) + 1 end
+  redis.call('HSET', record, F.status, 'X', F.run, run_so_far .. starts)
   local rest = ''
-  if f.w or f.o or deliveries > 1 then
-    rest = string.format('%d %d %d ', deliveries, starts, tonumber(f.n) or 0) .. (f.o or '')
+  if f[F.run] or f[F.options] or deliveries > 1 then
+    rest = string.format('%d %d %d ', deliveries, starts, tonumber(f[F.tries]) or 0) .. (f[F.options] or '')
   end
   local n = #jobs
-  jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = f.p, job, f.t, f.a, tonumber(f.c) or 0, rest
+  jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = f[F.place], job, f[F.task], f[F.arguments], tonumber(f[F.created]) or 0, rest
   taken = taken + 1
-  bytes = bytes + #f.a + 200
+  bytes = bytes + #f[F.arguments] + 200
 end
 
 -- Whether an executor that knows its task has taken the job before: then it has begun, and does not expire any more.
-local function begun(f) return select(3, run_of(f.w)) > (tonumber(f.b) or 0) end
+local function begun(f) return select(3, run_of(f[F.run])) > (tonumber(f[F.blank_starts]) or 0) end
 
 -- X at this very place means that a reply was lost, or the group was made anew under the job: it starts again. Whoever
 -- has it already holds the same token, so it still ends once.
 local function admit(lane, entry, job, deliveries)
   local record = record_of(job)
   local f = load(record)
-  local expires = f and tonumber(f.E)
+  local expires = f and tonumber(f[F.expires])
   met = met + 1
-  if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
+  if not f or f[F.place] ~= lane .. '/' .. entry or (f[F.status] and f[F.status] ~= 'Q' and f[F.status] ~= 'X') then
     drop(lane, entry)
     count('dropped')
-  elseif not f.t or not f.a then
+  elseif not f[F.task] or not f[F.arguments] then
     close_failed(lane, entry, job, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
-  elseif f.v and tonumber(f.v) ~= VERSION then
+  elseif f[F.version] and tonumber(f[F.version]) ~= VERSION then
     close_too_new(lane, entry, job, f)
   elseif expires and expires <= now and not begun(f) then
     close(lane, entry, job, 'K', '{"cancelled":"expired"}')
@@ -101,7 +100,7 @@ local missing = {}
 local function read(lane)
   while taken < tonumber(free) and bytes < BYTES and met < ENTRIES do
     local asked = page(free - taken)
-    local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', prefix .. lane, '>')
+    local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
     if not reply then return true end
     if reply.err then
       missing[#missing + 1] = lane
@@ -116,7 +115,7 @@ end
 
 local function next_due()
   local wait = -1
-  for _, set in ipairs({sched, retry}) do
+  for _, set in ipairs({K.scheduled, K.retries}) do
     local head = redis.pcall('ZRANGE', set, 0, 0, 'WITHSCORES')
     local due = not head.err and head[2] and math.max(0, head[2] - now)
     if due and (wait < 0 or due < wait) then wait = due end
@@ -126,7 +125,7 @@ end
 
 for i = first, #ARGV, stride do
   local lane, entry = ARGV[i], ARGV[i + 1]
-  local mine = redis.pcall('XCLAIM', prefix .. lane, GROUP, consumer, 0, entry, 'JUSTID')
+  local mine = redis.pcall('XCLAIM', K[lane], GROUP, consumer, 0, entry, 'JUSTID')
   if not mine.err and #mine == 1 then admit(lane, entry, ARGV[i + 2], tonumber(ARGV[i + 3]) or 1) end
 end
 local drained = 1

@@ -2,7 +2,6 @@
 --
 -- Answers how many were removed.
 --
---@keys stats, dlq
 --@args prefix
 --@each entry
 --@include keys, forget
@@ -10,5 +9,5 @@
 
 local removed = 0
 for i = first, #ARGV do removed = removed + forget(ARGV[i]) end
-if removed > 0 then redis.pcall('HINCRBY', stats, 'purged', removed) end
+if removed > 0 then redis.pcall('HINCRBY', K.counters, 'purged', removed) end
 return removed
