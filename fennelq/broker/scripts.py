@@ -1,11 +1,12 @@
-"""Loads the Lua files: one per arrow, put together from the files it includes, with names for fields and keys.
+"""Loads the Lua files: one per arrow, with names for arguments, fields and keys.
 
 A file opens with comments, among them
 
     --@args prefix, limit      its leading arguments; each becomes a local
     --@each lane, entry        what follows, repeated per job: `first` and `stride` tell where
-    --@include now, ending/dead  files that it needs, of `lua/lib` where no folder is named; each is pasted once
     --@flags allow-oom         it may run over maxmemory
+
+and with what it is put together from (`lua_files.py`).
 
 The loader replaces, in all files,
 
@@ -23,10 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from typing import Final, NamedTuple
 
 from fennelq.broker.keys import (
@@ -40,10 +40,9 @@ from fennelq.broker.keys import (
     AppKeys,
     QueueKeys,
 )
+from fennelq.broker.lua_files import lua_file, with_includes
 from fennelq.model.fields import LETTERS
 
-_DIRECTIVE: Final = re.compile(r"^--@(\w+) +(.+)$", re.MULTILINE)
-_COMMENT: Final = re.compile(r"^\s*(--.*)?\n", re.MULTILINE)
 _FIELD: Final = re.compile(r"\bF\.(\w+)")
 _KEY: Final = re.compile(r"\bK\.(\w+)")
 _LANE: Final = re.compile(r"\bK\[(\w+)\]")
@@ -76,51 +75,19 @@ class Script(NamedTuple):
 @cache
 def script(name: str, variant: str = "") -> Script:
     """The script of an arrow. `variant` is text put before everything else, such as the test kit's clock."""
-    arrow = _Part(name)
-    code = "".join(part.code for part in _with_includes([arrow]))
+    arrow = lua_file(name)
+    parts = with_includes(arrow)
+    code = "".join(part.code for part in parts)
+    # See `lua/lib/job_ended.lua`.
+    code = code.replace("ONLY_MARKED", "false" if any(part.words("every") for part in parts) else "true")
     names = _names_of_keys(name, code)
     keys = tuple(names.values()) + (STREAMS if _LANE.search(code) else ())
     # A call is routed by its keys, even of a script that touches records alone.
     keys = keys or (QUEUE_NAMES["counters"],)
     args, each = arrow.words("args"), arrow.words("each")
-    parts = [_shebang(arrow.words("flags")), variant, *_locals(names, args, each), _replaced(name, code)]
-    source = "\n".join(part for part in parts if part)
+    lines = [_shebang(arrow.words("flags")), variant, *_locals(names, args, each), _replaced(name, code)]
+    source = "\n".join(line for line in lines if line)
     return Script(name, source, hashlib.sha1(source.encode()).hexdigest(), keys, args, each)
-
-
-class _Part:
-    """A Lua file."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        text = _read(f"{name}.lua")
-        self._directives = {
-            kind: tuple(word.strip() for word in words.split(",")) for kind, words in _DIRECTIVE.findall(text)
-        }
-        self.code = _COMMENT.sub("", text)
-        """Without comments: the server keeps a copy of every script."""
-
-    def words(self, kind: str) -> tuple[str, ...]:
-        """What a directive lists."""
-        return self._directives.get(kind, ())
-
-    def includes(self) -> Iterator[_Part]:
-        """The files it needs, in the order that it names them."""
-        for name in self.words("include"):
-            yield _Part(name if "/" in name else f"lib/{name}")
-
-
-def _with_includes(parts: Iterable[_Part]) -> list[_Part]:
-    """These files, each once and after those that it needs."""
-    found: dict[str, _Part] = {}
-    for part in parts:
-        for needed in [*_with_includes(part.includes()), part]:
-            found.setdefault(needed.name, needed)
-    return list(found.values())
-
-
-def _read(path: str) -> str:
-    return (files("fennelq.broker") / "lua" / path).read_text(encoding="utf-8")
 
 
 def _names_of_keys(script: str, code: str) -> dict[str, str]:
@@ -156,7 +123,12 @@ def _shebang(flags: tuple[str, ...]) -> str:
 
 
 def _locals(keys: Iterable[str], args: tuple[str, ...], each: tuple[str, ...]) -> Iterator[str]:
-    yield from (f"local K_{key} = KEYS[{place}]" for place, key in enumerate(keys, 1))
-    yield from (f"local {arg} = ARGV[{place}]" for place, arg in enumerate(args, 1))
+    yield _assigned([f"K_{key}" for key in keys], "KEYS")
+    yield _assigned(args, "ARGV")
     if each:
         yield f"local first, stride = {len(args) + 1}, {len(each)}"
+
+
+def _assigned(names: Sequence[str], table: str) -> str:
+    values = ", ".join(f"{table}[{place}]" for place in range(1, len(names) + 1))
+    return f"local {', '.join(names)} = {values}" if names else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fennelq.broker import scripts
+from fennelq.broker import lua_files, scripts
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.scripts import Script
 
@@ -19,12 +19,18 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
     def loaded(**texts: str) -> Script:
         found = {f"{name.replace('_', '/')}.lua": text for name, text in texts.items()}
-        monkeypatch.setattr(scripts, "_read", found.__getitem__)
-        scripts.script.cache_clear()
+        monkeypatch.setattr(lua_files, "_read", found.__getitem__)
+        forget_files()
         return scripts.script("arrow")
 
     yield loaded
+    monkeypatch.undo()
+    forget_files()
+
+
+def forget_files() -> None:
     scripts.script.cache_clear()
+    lua_files.lua_file.cache_clear()
 
 
 def code_of(script: Script) -> list[str]:
@@ -62,9 +68,7 @@ def test_what_a_script_and_its_includes_name_is_declared(load: Load) -> None:
         f"fq:{{shop/mail}}:{name}" for name in ("stats", "sched", "dlq")
     ]
     assert [line for line in script.source.splitlines() if line.startswith("local K_")] == [
-        "local K_counters = KEYS[1]",
-        "local K_scheduled = KEYS[2]",
-        "local K_dead = KEYS[3]",
+        "local K_counters, K_scheduled, K_dead = KEYS[1], KEYS[2], KEYS[3]",
     ]
     assert code_of(script) == ["local b = K_counters", "local a = K_scheduled", "return K_dead"]
 
@@ -107,3 +111,71 @@ def test_comments_and_blank_lines_are_left_out(load: Load) -> None:
         arrow="-- arrow: does it.\n\n--@args prefix\n\n  -- F.nothing is named in a comment.\nreturn 1\n"
     )
     assert code_of(script) == ["local prefix = ARGV[1]", "return 1"]
+
+
+# Gates and leavings
+
+
+def test_checks_of_gates_are_pasted_in_their_order_and_their_functions_before(load: Load) -> None:
+    script = load(
+        arrow="--@gates first, second\nlocal function admit()\n  --@pass gates\n  start()\nend\n",
+        gates_first="local function odd() end\n--@check\nif odd() then\n  return\nend\n",
+        gates_second="--@include below\n--@check\nlocal x = f[F.place]\nif x then return end\n",
+        lib_below="local below\n",
+    )
+    assert code_of(script) == [
+        "local function odd() end",
+        "local below",
+        "local function admit()",
+        "if odd() then",
+        "  return",
+        "end",
+        "do",
+        "local x = f['p']",
+        "if x then return end",
+        "end",
+        "  start()",
+        "end",
+    ]
+
+
+OVER = "--@leavings slots, tenants\nlocal function over(how)\n  --@read later, again\n  --@leave later, again\nend\n"
+
+
+def test_a_leaving_is_called_in_the_cases_that_it_names(load: Load) -> None:
+    script = load(
+        arrow="--@include over\nover('again')\n",
+        lib_over=OVER,
+        leaving_slots="--@when ended, later: nonce\ngive_back(nonce)\n",
+        leaving_tenants="--@include below\n--@when ended\nnever()\n",
+        lib_below="local below\n",
+    )
+    assert code_of(script) == [
+        "local function slots_ended(how, record, job, what, more, keep, nonce)",
+        "give_back(nonce)",
+        "end",
+        "local function over(how)",
+        "  local nonce = unpack(redis.call('HMGET', record, 'u'))",
+        "  if nonce and how == 'later' and not pcall(slots_ended, how, record, job, what, more, keep, nonce)"
+        " then count('leaving_failed') end",
+        "end",
+        "over('again')",
+    ]
+
+
+def test_where_a_leaving_acts_on_every_job_none_is_passed_over(load: Load) -> None:
+    script = {
+        "arrow": "--@include over\nreturn ONLY_MARKED\n",
+        "lib_over": OVER,
+        "leaving_slots": "--@when later\nx()\n",
+    }
+    assert code_of(load(**script, leaving_tenants="--@when again\nx()\n"))[-1] == "return true"
+    tenants = "--@every job\n--@when again\nx()\n"
+    assert code_of(load(**script, leaving_tenants=tenants))[-1] == "return false"
+
+
+def test_a_case_that_is_not_known_is_an_error(load: Load) -> None:
+    with pytest.raises(
+        LookupError, match=r"leaving/slots\.lua acts when a run is over 'soon': known are ended"
+    ):
+        load(arrow="--@include over\n", lib_over=OVER, leaving_slots="--@when soon\nx()\n")

@@ -10,7 +10,7 @@
 --
 --@args prefix, consumer, grace
 --@each lane, entry
---@include now, keys
+--@include now
 --@flags allow-oom
 
 local PAGE = 1000

@@ -7,7 +7,7 @@
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, why
 --@each job
---@include now, keys, fields, place, run, history, later, settle
+--@include now, keys, fields, outcome/cancelled
 --@flags allow-oom
 
 local envelope = cjson.encode({cancelled = why})

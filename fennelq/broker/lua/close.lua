@@ -3,7 +3,6 @@
 -- Answers in how many lanes none of that name is left.
 --
 --@args prefix, consumer
---@include keys
 --@flags allow-oom
 
 local removed = 0

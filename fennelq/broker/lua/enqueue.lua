@@ -8,7 +8,7 @@
 --
 --@args prefix
 --@each job, lane, due, task, args, extra
---@include now, keys, place, later
+--@include now, keys, entries, lane, due, later, idempotency
 
 -- The same explicit id again: the same call is answered with the job, another call is refused.
 local function meet(record, task, args, more)

@@ -11,7 +11,7 @@
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience
 --@each place, job, ending, value
---@include now, keys, place, run, history, later, settle
+--@include now, keys, run, outcome/success, outcome/cancelled, outcome/dead, outcome/retry, outcome/snooze, outcome/too_old
 --@flags allow-oom
 
 local entries, lane_of, entry_of = {}, {}, {}

@@ -4,7 +4,7 @@
 --
 --@args prefix
 --@each entry
---@include keys, forget
+--@include forget
 --@flags allow-oom
 
 local removed = 0

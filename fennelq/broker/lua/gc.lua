@@ -6,7 +6,7 @@
 -- Answers {dead jobs removed, consumers removed}.
 --
 --@args prefix, max_age, max_len, idle, limit
---@include now, keys, forget
+--@include now, forget
 --@flags allow-oom
 
 local function trim_dlq()

@@ -5,7 +5,6 @@
 -- Answers how many groups were new.
 --
 --@args prefix
---@include keys
 --@flags allow-oom
 
 local made = 0

@@ -7,7 +7,7 @@
 -- Answers {promoted, ms to the next due time or -1}.
 --
 --@args prefix, limit
---@include now, keys, fields, place
+--@include now, keys, fields, ready
 --@flags allow-oom
 
 local promoted, dropped, wait = 0, 0, -1

@@ -3,7 +3,7 @@
 -- Answers how many were cancelled; 0 when nothing waits any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, limit
---@include now, keys, fields, place, run, history, later, settle
+--@include now, keys, fields, outcome/cancelled
 --@flags allow-oom
 
 local purged, met = 0, 0

@@ -19,7 +19,7 @@
 -- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
---@include now, keys, fields, place, run, history, later, settle
+--@include now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3
@@ -39,8 +39,9 @@ local function remove(lane, entry)
 end
 
 -- The job has killed, or lost, its executor too often.
-local function give_up(lane, entry, job, f, deliveries)
-  local death = death_of[run_of(f[F.run]) or ''] or 'nothing is known of the last death'
+local function give_up(lane, entry, job, f, deliveries, death)
+  remember(record_of(job), job, 'recovered', death)
+  death = death or 'nothing is known of the last death'
   local failure = cjson.encode({
     type = 'CrashLoop', traceback = '', reason = 'crash_loop', tries = tonumber(f[F.tries]) or 0,
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
@@ -51,11 +52,12 @@ local function give_up(lane, entry, job, f, deliveries)
   dead = dead + 1
 end
 
-local function requeue(lane, job, f, deliveries)
+local function requeue(lane, job, f, deliveries, death)
   local home = f[F.lane] or lane
   local to = deliveries + 1 >= QUARANTINE_FROM and QUARANTINE or home
   if to == QUARANTINE then keep_lane(record_of(job), home) end
   ready(record_of(job), job, to, deliveries + 1)
+  run_over('again', record_of(job), job, 'recovered', death)
   requeued = requeued + 1
 end
 
@@ -66,11 +68,11 @@ local function recover(lane, entry, fields)
   if not f or f[F.place] ~= lane .. '/' .. entry or (f[F.status] and f[F.status] ~= 'Q' and f[F.status] ~= 'X') then
     vanished = vanished + 1
   else
-    remember(record, job, 'recovered', death_of[run_of(f[F.run]) or ''])
+    local death = death_of[run_of(f[F.run]) or '']
     if deliveries >= (tonumber(f[F.max_deliveries]) or tonumber(max_deliveries)) then
-      give_up(lane, entry, job, f, deliveries)
+      give_up(lane, entry, job, f, deliveries, death)
     else
-      requeue(lane, job, f, deliveries)
+      requeue(lane, job, f, deliveries, death)
     end
   end
   remove(lane, entry)

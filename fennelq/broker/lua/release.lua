@@ -10,7 +10,7 @@
 --
 --@args prefix, why
 --@each lane, entry
---@include now, keys, fields, place, run, history
+--@include now, keys, fields, deliveries, ready, run_over
 --@flags allow-oom
 
 local STRANDINGS = 10
@@ -27,8 +27,8 @@ local function put_back(lane, entry, fields)
   local f = record and load(record)
   if not f or f[F.place] ~= lane .. '/' .. entry then return 0 end
   if why ~= 'stopped' and f[F.status] == 'X' then redis.call('HINCRBY', record, F.blank_starts, 1) end
-  remember(record, job, why == 'unstarted' and 'stopped' or why)
   ready(record, job, lane, deliveries_after(record, f, deliveries_in(fields)))
+  run_over('again', record, job, why == 'unstarted' and 'stopped' or why)
   return 1
 end
 
@@ -42,5 +42,6 @@ for i = first, #ARGV, stride do
     if found then released = released + put_back(lane, entry, found[2]) end
   end
 end
-if released > 0 then redis.pcall('HINCRBY', K.counters, 'released', released) end
+if released > 0 then count('released', released) end
+write_counts()
 return released

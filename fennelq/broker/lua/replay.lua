@@ -6,7 +6,7 @@
 --
 --@args prefix
 --@each entry
---@include now, keys, fields, place, run, history
+--@include now, keys, fields, idempotency, ready, run_over
 
 -- Takes the job's key again; false when another job holds it.
 local function take_key_again(job, idem)
@@ -32,8 +32,8 @@ local function replay(entry)
   redis.call('HDEL', record, F.reason, F.settled_by, F.expires, F.too_old_since, F.too_old_because, F.strandings)
   redis.call('HSET', record, F.tries, 0)
   redis.call('HINCRBY', record, F.replays, 1)
-  remember(record, job, 'replayed')
   ready(record, job, f[F.lane] or NORMAL, 1)
+  run_over('again', record, job, 'replayed')
   return 1
 end
 
@@ -43,5 +43,6 @@ for i = first, #ARGV do
   if answer == 1 then replayed = replayed + 1 end
   answers[#answers + 1] = answer
 end
-if replayed > 0 then redis.pcall('HINCRBY', K.counters, 'replayed', replayed) end
+if replayed > 0 then count('replayed', replayed) end
+write_counts()
 return answers

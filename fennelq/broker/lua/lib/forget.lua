@@ -1,4 +1,5 @@
 -- Ends a dead job: 1 when the entry was there. The record goes only while it still says that it is this entry's.
+--@include keys, idempotency
 local function forget(entry)
   local found = redis.call('XRANGE', K.dead, entry, entry)[1]
   if not found or redis.call('XDEL', K.dead, entry) ~= 1 then return 0 end

@@ -1,5 +1,7 @@
--- A line of a job's unusual life. Jobs that simply run never have one. The list ends with the record, which knows of it.
--- No job is given up because its history cannot be written.
+-- A line of a job's unusual life: a retry, a release, a recovery. Jobs that simply run have no history, and pay nothing
+-- for it. The list ends with the record, which knows of it. An error of RPUSH is ignored: a job is worth more than its
+-- history.
+--@include keys, run
 local HISTORY = 50
 
 local function remember(record, job, what, more)
