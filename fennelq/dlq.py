@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, TypeVar, Unpac
 
 from fennelq import clock, sync
 from fennelq.broker import verbs
+from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, pause, together
 from fennelq.broker.verb import Command
 from fennelq.broker.verbs.dead import DeadJob
-from fennelq.broker.verbs.jobs import MOST_JOBS
 from fennelq.errors import ConfigurationError
 from fennelq.loops import check_loop
 from fennelq.model.job import JobInfo, split_id
@@ -128,7 +128,7 @@ class DeadLetters:
         self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
     ) -> Letters:
         """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
-        return await self._app.client.hold(self._talks.list(limit, order, filters))
+        return await self._app.client.converse(self._talks.list(limit, order, filters))
 
     async def scan(self, **filters: Unpack[Filters]) -> AsyncIterator[DeadLetter]:
         """Every dead job that meets the filters, queue by queue, the oldest first, read a page at a time."""
@@ -137,15 +137,15 @@ class DeadLetters:
 
     async def get(self, job_id: str) -> DeadLetter | None:
         """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
-        return await self._app.client.hold(self._talks.get(job_id))
+        return await self._app.client.converse(self._talks.get(job_id))
 
     async def count(self, **filters: Unpack[Filters]) -> int:
         """How many dead jobs meet the filters."""
-        return await self._app.client.hold(self._talks.count(filters))
+        return await self._app.client.converse(self._talks.count(filters))
 
     async def groups(self, **filters: Unpack[Filters]) -> Groups:
         """How many dead jobs there are by task and error type, the most first."""
-        return await self._app.client.hold(self._talks.groups(filters))
+        return await self._app.client.converse(self._talks.groups(filters))
 
     async def replay(
         self,
@@ -160,13 +160,13 @@ class DeadLetters:
         What dies while this runs is left for the next time. Interrupted half-way and run again it makes no
         duplicates: a job is either still dead or back. `rate` is the most per second.
         """
-        return await self._app.client.hold(self._talks.replay(limit, rate, progress, filters))
+        return await self._app.client.converse(self._talks.replay(limit, rate, progress, filters))
 
     async def purge(
         self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
     ) -> int:
         """Remove dead jobs for good, with their records and results, the oldest first; answers how many."""
-        return await self._app.client.hold(self._talks.purge(limit, progress, filters))
+        return await self._app.client.converse(self._talks.purge(limit, progress, filters))
 
 
 class BlockingDeadLetters:
@@ -221,7 +221,7 @@ class BlockingDeadLetters:
 
     def _hold(self, name: str, talk: Talk[A]) -> A:
         self._check(name, f"await app.dlq.{name}(…)")
-        return sync.hold(self._app, talk)
+        return sync.converse(self._app, talk)
 
     def _check(self, name: str, instead: str) -> None:
         check_loop(f"app.sync.dlq.{name}", instead)

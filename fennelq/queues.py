@@ -91,26 +91,26 @@ class Queues:
 
     async def names(self) -> Names:
         """Their names, sorted."""
-        return await self._app.client.hold(self._talks.names())
+        return await self._app.client.converse(self._talks.names())
 
     async def info(self, queue: str) -> QueueInfo:
         """How much is where in one queue."""
-        return await self._app.client.hold(self._talks.info(queue))
+        return await self._app.client.converse(self._talks.info(queue))
 
     async def list(self) -> Infos:
         """How much is where in every queue, by name."""
-        return await self._app.client.hold(self._talks.list())
+        return await self._app.client.converse(self._talks.list())
 
     async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
         """The jobs that come next, first the one that comes first; nothing is taken."""
-        return await self._app.client.hold(self._talks.peek(queue, limit, place))
+        return await self._app.client.converse(self._talks.peek(queue, limit, place))
 
     async def purge(self, queue: str, progress: Progress | None = None) -> int:
         """Cancel what waits, is scheduled or waits for its next try; answers how many.
 
         Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
         """
-        return await self._app.client.hold(self._talks.purge(queue, progress))
+        return await self._app.client.converse(self._talks.purge(queue, progress))
 
 
 class BlockingQueues:
@@ -144,7 +144,7 @@ class BlockingQueues:
 
     def _hold(self, name: str, talk: Talk[A]) -> A:
         check_loop(f"app.sync.queues.{name}", f"await app.queues.{name}(…)")
-        return sync.hold(self._app, talk)
+        return sync.converse(self._app, talk)
 
 
 class _Talks:

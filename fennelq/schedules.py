@@ -113,32 +113,32 @@ class Schedules:
         """
         job = job_given("app.schedules.add", job, ", cron=…")
         schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
-        return await self._app.client.hold(self._talks.add(schedule))
+        return await self._app.client.converse(self._talks.add(schedule))
 
     async def pause(self, name: str) -> None:
         """No more runs, until it is resumed."""
-        await self._app.client.hold(self._talks.pause(name))
+        await self._app.client.converse(self._talks.pause(name))
 
     async def resume(self, name: str) -> None:
         """Runs again from its next tick on; what came due while it was paused is not made up for."""
-        await self._app.client.hold(self._talks.resume(name))
+        await self._app.client.converse(self._talks.resume(name))
 
     async def remove(self, name: str) -> None:
         """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
         of the service that declares it has been running for a minute."""
-        await self._app.client.hold(self._talks.remove(name))
+        await self._app.client.converse(self._talks.remove(name))
 
     async def run(self, name: str) -> AsyncResult[Any]:
         """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
-        return await self._app.client.send(await self._app.client.hold(self._talks.run(name)))
+        return await self._app.client.send(await self._app.client.converse(self._talks.run(name)))
 
     async def get(self, name: str) -> ScheduleInfo:
         """One schedule; raises UnknownSchedule when there is none of this name."""
-        return await self._app.client.hold(self._talks.get(name))
+        return await self._app.client.converse(self._talks.get(name))
 
     async def list(self) -> Infos:
         """Every schedule, by name. One that only a later version can read is left out, and logged."""
-        return await self._app.client.hold(self._talks.list())
+        return await self._app.client.converse(self._talks.list())
 
 
 class BlockingSchedules:
@@ -191,7 +191,7 @@ class BlockingSchedules:
 
     def _hold(self, name: str, talk: Talk[A]) -> A:
         check_loop(f"app.sync.schedules.{name}", f"await app.schedules.{name}(…)")
-        return sync.hold(self._app, talk)
+        return sync.converse(self._app, talk)
 
 
 class _Talks:
