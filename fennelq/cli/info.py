@@ -79,7 +79,7 @@ async def _server(app: App) -> dict[str, str]:
 
 
 async def _executors(app: App) -> list[dict[str, Any]]:
-    known = await app.client.hold(executors_of(app.namespace))
+    known = await app.client.converse(executors_of(app.namespace))
     if known is None:
         return []
     return [{"name": name, "state": known.state(name), **facts} for name, facts in known.facts.items()]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
 
 from fennelq import clock
 from fennelq.broker import verbs
+from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, pause, together
 from fennelq.broker.verb import Command
 from fennelq.broker.verbs.dead import DeadJob
-from fennelq.broker.verbs.jobs import MOST_JOBS
 from fennelq.errors import ConfigurationError
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
 from fennelq.manage.queues import Progress, queues_of

@@ -50,12 +50,12 @@ class Operation(Generic[P, A]):
     def __init__(self, talk: Callable[Concatenate[Any, P], Talk[A]]) -> None:
         @_like(talk, "{}")
         async def awaiting(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
-            return await _app_of(family).client.hold(talk(family, *args, **kwargs))
+            return await _app_of(family).client.converse(talk(family, *args, **kwargs))
 
         @_like(talk, "{}")
         def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
             _check_loop(family, talk.__name__, "await")
-            return sync.hold(_app_of(family), talk(family, *args, **kwargs))
+            return sync.converse(_app_of(family), talk(family, *args, **kwargs))
 
         self._awaiting, self._blocking = awaiting, blocking
 

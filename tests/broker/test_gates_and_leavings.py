@@ -35,6 +35,7 @@ end
 @pytest.fixture
 def add(monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     """`add("leaving", "probe", text)`: one file more, and its name at the end of the order."""
+
     def added(folder: str, name: str, text: str) -> None:
         listing, directive = {"leaving": ("lib/run_over", "leavings"), "gates": ("fetch", "gates")}[folder]
 

@@ -317,7 +317,7 @@ async def test_a_lost_answer_makes_no_duplicates(shop: Shop, make_app: MakeApp, 
     await shop.kill(charges=5)
     far_away = make_app(redis_url=proxy.url)
     client = far_away.client
-    await client.run(
+    await client.ask(
         verbs.dead.replay(client.keys("default"), ["0-1"])
     )  # the server knows the script from now on
     proxy.drop_reply(command="EVALSHA", cut=True)

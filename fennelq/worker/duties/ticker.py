@@ -13,9 +13,10 @@ from typing import Literal
 
 from fennelq import clock, log
 from fennelq.broker import verbs
-from fennelq.broker.batch import pages
 from fennelq.broker.broker import Broker
+from fennelq.broker.dispatch import Limits, first_page, in_pages, raise_first
 from fennelq.broker.keys import AppKeys, queue_keys
+from fennelq.broker.talk import Talk, ask
 from fennelq.broker.verbs.schedules import Claim, Declared, Look, Position, Seen
 from fennelq.model.failure import last_failure
 from fennelq.model.job import AnyJob, JobInfo, split_id
@@ -32,6 +33,7 @@ _MOST_NAMED = 20
 _UNFINISHED_FOR = 0.25
 _DECLARE_AGAIN = 10.0
 _MOST_QUEUED = 1000
+_DECLARED = Limits(verbs.schedules.MOST_DECLARED, verbs.schedules.MOST_DECLARED_BYTES)
 
 
 class Ticker:
@@ -192,8 +194,7 @@ def _overlapping(
 
 def _that_fit(jobs: list[AnyJob]) -> list[AnyJob]:
     """As many of the jobs as one script may write."""
-    fit = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
-    return fit[0] if fit else []
+    return first_page(jobs, lambda job: job.size)
 
 
 def _goes_on(seen: Seen, before: JobInfo | None) -> bool:
@@ -305,9 +306,8 @@ class Declaration:
         return sorted(self._code().values(), key=lambda schedule: schedule.name)
 
     async def _declare_page(self, now_ms: int) -> bool:
-        done = await self._declare(
-            _page(self._all[self._at : self._at + verbs.schedules.MOST_DECLARED]), self._at, now_ms
-        )
+        page = first_page(self._all[self._at : self._at + _DECLARED.items], _size, _DECLARED)
+        done = await self._broker.converse(self._declare(page, self._at, now_ms))
         if done.state == "held":
             self._say_refused()
         if done.state != "open":
@@ -319,23 +319,26 @@ class Declaration:
         """Declare what another service has kept from this one: it may have gone, or declare it no more."""
         denied = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         mine = [schedule for schedule in self._all if schedule.name in denied]
-        for page in _pages(mine):
-            await self._declare(page, "again", now_ms)
+
+        def again(page: list[Schedule]) -> Talk[list[Declared]]:
+            return [(yield from self._declare(page, "again", now_ms))] * len(page)
+
+        raise_first(await self._broker.converse(in_pages(mine, again, _size, limits=_DECLARED)))
         left = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         self._say_denied({name: owner for name, owner in left.items() if owner})
 
-    async def _declare(self, page: list[Schedule], at: int | Literal["again"], now_ms: int) -> Declared:
-        told = [(schedule.name, schedule.to_wire(), schedule.next_after(now_ms)) for schedule in page]
+    def _declare(self, page: list[Schedule], at: int | Literal["again"], now_ms: int) -> Talk[Declared]:
+        declared = [(schedule.name, schedule.to_wire(), schedule.next_after(now_ms)) for schedule in page]
         verb = verbs.schedules.declare(
             self._keys,
             self.service,
             self.version,
             verbs.schedules.PATIENCE_MS,
-            told,
+            declared,
             at=at,
             total=len(self._all),
         )
-        done = await self._broker.run(verb)
+        done = yield from ask(verb)
         if done.removed:
             _logger.warning("schedules_removed", service=self.service, schedules=done.removed)
         return done
@@ -361,13 +364,5 @@ class Declaration:
                 )
 
 
-def _page(schedules: list[Schedule]) -> list[Schedule]:
-    found = _pages(schedules)
-    return found[0] if found else []
-
-
-def _pages(schedules: list[Schedule]) -> list[list[Schedule]]:
-    def size(schedule: Schedule) -> int:
-        return len(schedule.args) + len(schedule.options) + 500
-
-    return pages(schedules, size, verbs.schedules.MOST_DECLARED, verbs.schedules.MOST_DECLARED_BYTES)
+def _size(schedule: Schedule) -> int:
+    return len(schedule.args) + len(schedule.options) + 500

@@ -14,7 +14,9 @@ from typing import Any
 from fennelq import clock, crash, log
 from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
+from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
+from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Word, text
 from fennelq.broker.verbs.runs import Catch, TooNew, Woken
@@ -174,9 +176,8 @@ class Consumer:
     async def _damage(self, keys: QueueKeys) -> str:
         """Which keys of the queue are damaged; empty also when that cannot be looked up."""
         try:
-            return "; ".join(
-                found for found in await self._broker.ask_all(verbs.queues.damage(keys)) if found
-            )
+            looks = ask_all(verbs.queues.damage(keys))
+            return "; ".join(found for found in await self._broker.converse(looks) if found)
         except Exception:  # a user who may not touch the queue may not ask for types either
             return ""
 
@@ -186,7 +187,7 @@ class Consumer:
         verb = verbs.runs.fetch(
             keys,
             consumer=self._name,
-            free=min(self._slots.free, verbs.jobs.MOST_JOBS),
+            free=min(self._slots.free, MOST_JOBS),
             lanes=self._lanes,
             lifetimes=self._lifetimes,
             woken=woken,
