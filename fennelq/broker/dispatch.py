@@ -87,7 +87,7 @@ def first_page(
     items: Sequence[T], size: Callable[[T], int] | None = None, limits: Limits = ONE_CALL
 ) -> list[T]:
     """As many of the items as one call takes."""
-    return next(_pages(items, size, limits), [])
+    return next(_pages(items, size, limits), list[T]())
 
 
 def _replies(
