@@ -56,9 +56,20 @@ def main(text: str) -> int:
 
 
 class HandBack:
-    """What hands back this process's jobs; None until it can have any."""
+    """Hands back this process's jobs, when called from any thread; it has none until it has an executor."""
 
-    now: Callable[[], object] | None = None
+    _stop: Callable[[], object] | None = None
+
+    def of(self, executor: Executor, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on these are the jobs of this executor."""
+        self._stop = lambda: loop.call_soon_threadsafe(lambda: executor.stop(now=True))
+
+    def now(self) -> bool:
+        """Begin to hand them back; whether there is an executor that does."""
+        if self._stop is not None:
+            with suppress(RuntimeError):
+                self._stop()
+        return self._stop is not None
 
 
 async def _run(app: App, config: ExecutorConfig, signals: SignalPipe, hand_back: HandBack) -> int:
@@ -73,7 +84,7 @@ async def _run(app: App, config: ExecutorConfig, signals: SignalPipe, hand_back:
 
     loop.add_signal_handler(signal.SIGTERM, on_signal)
     loop.add_signal_handler(signal.SIGINT, on_signal)
-    hand_back.now = lambda: loop.call_soon_threadsafe(lambda: executor.stop(now=True))
+    hand_back.of(executor, loop)
     async with app:
         await executor.run()
     return RECYCLED if executor.recycled else 0
@@ -85,11 +96,9 @@ def _hold_on(lifeline: int, hand_back: HandBack) -> None:
     try:
         with suppress(OSError):
             os.read(lifeline, 1)
-        if hand_back.now is not None:
-            with suppress(RuntimeError):
-                hand_back.now()
+        has_executor = hand_back.now()
         _logger.error("supervisor_gone")
-        if hand_back.now is not None:
+        if has_executor:
             threading.Event().wait(_LAST_WORDS)
     finally:
         os._exit(1)
