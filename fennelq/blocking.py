@@ -17,10 +17,10 @@ from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.dlq import BlockingDeadLetters
+    from fennelq.manage.dead import BlockingDeadLetters
+    from fennelq.manage.queues import BlockingQueues
+    from fennelq.manage.schedules import BlockingSchedules
     from fennelq.model.options import OptionArgs
-    from fennelq.queues import BlockingQueues
-    from fennelq.schedules import BlockingSchedules
 
 R = TypeVar("R")
 R1 = TypeVar("R1")
@@ -276,21 +276,21 @@ class BlockingApp:
     @cached_property
     def dlq(self) -> BlockingDeadLetters:
         """The dead-letter queues."""
-        from fennelq.dlq import BlockingDeadLetters
+        from fennelq.manage.dead import BlockingDeadLetters
 
         return BlockingDeadLetters(self._app)
 
     @cached_property
     def schedules(self) -> BlockingSchedules:
         """Recurring jobs, declared in code or made at run time."""
-        from fennelq.schedules import BlockingSchedules
+        from fennelq.manage.schedules import BlockingSchedules
 
         return BlockingSchedules(self._app)
 
     @cached_property
     def queues(self) -> BlockingQueues:
         """The queues: what waits in them, and how to empty one."""
-        from fennelq.queues import BlockingQueues
+        from fennelq.manage.queues import BlockingQueues
 
         return BlockingQueues(self._app)
 

@@ -89,7 +89,7 @@ class AsyncResult(Generic[R_co]):
 
     async def status(self) -> Status:
         """Where the job is in its life."""
-        return await self._app.client.hold(status_of(self._app, self.id))
+        return await self._app.client.converse(status_of(self._app, self.id))
 
     async def info(self) -> JobInfo | None:
         """Everything known about the job, or None when there is no record of it."""
@@ -101,7 +101,7 @@ class AsyncResult(Generic[R_co]):
 
     async def cancel(self) -> bool:
         """True if the job will not run: it had not started, and now it never will."""
-        return await self._app.client.hold(cancel(self._app, self.id))
+        return await self._app.client.converse(cancel(self._app, self.id))
 
 
 # What one asks of a job, with an event loop or without

@@ -19,14 +19,16 @@ from typing import Any, NamedTuple
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.diagnosis import diagnose
+from fennelq.broker.dispatch import dispatch
+from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.inbox import REFUSED_FOR, process_name
-from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
+from fennelq.broker.keys import channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
-from fennelq.broker.trouble import ReplyError, Trouble, classify, refuses_to_publish
+from fennelq.broker.talk import Talk, ask
+from fennelq.broker.trouble import ReplyError, classify, refuses_to_publish
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
 
@@ -57,8 +59,8 @@ class Waiting:
         self._tasks: dict[str, str | None] = {}
         self._overtaking: dict[str, bytes] = {}
         """Ends that were published before the answer to `watch` came, which alone knows the task."""
-        self._watches: Batcher[str, Look] = Batcher(partial(self._watch, self._channel), 1000)
-        self._looks: Batcher[str, Look] = Batcher(partial(self._watch, ""), 1000)
+        self._watches: GroupCommit[str, Look] = GroupCommit(partial(self._watch, self._channel), 1000)
+        self._looks: GroupCommit[str, Look] = GroupCommit(partial(self._watch, ""), 1000)
         self._link: Link | None = None
         self._subscribing: asyncio.Task[None] | None = None
         self._rechecking: asyncio.Task[None] | None = None
@@ -96,7 +98,7 @@ class Waiting:
         if self._link is not None:
             self._link.close()
 
-    async def _ask(self, batcher: Batcher[str, Look], job_id: str) -> Look:
+    async def _ask(self, batcher: GroupCommit[str, Look], job_id: str) -> Look:
         """Look at the job, for as long as the broker's trouble may be a passing one."""
         patience = Patience(self._patience, self._broker.address)
         while not self._closed:
@@ -111,34 +113,8 @@ class Waiting:
             patience.left()
         raise BrokerUnavailable(_CLOSED)
 
-    async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | BaseException]:
-        """The answer for each, or its own error: an id that cannot be sent or read does not fail its neighbours."""
-        answers: list[Look | BaseException] = [("gone", None, None)] * len(ids)
-        by_queue: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-        for place, job_id in enumerate(ids):
-            try:
-                queue, key = split_id(job_id)
-            except ValueError as error:
-                answers[place] = error
-            else:
-                by_queue[queue].append((place, key))
-        for queue, places in by_queue.items():
-            keys = queue_keys(self._app, queue)
-            for page in pages(places, lambda _: 1, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_JOBS):
-                said = await self._watch_page(keys, channel, [key for _, key in page])
-                for (place, _), answer in zip(page, said, strict=True):
-                    answers[place] = answer
-        return answers
-
-    async def _watch_page(
-        self, keys: QueueKeys, channel: str, page: list[str]
-    ) -> Sequence[Look | BaseException]:
-        try:
-            return await self._broker.run(verbs.jobs.watch(keys, channel, page))
-        except Exception as error:
-            if classify(error) is Trouble.BUG and len(page) > 1:
-                return [answer for key in page for answer in await self._watch_page(keys, channel, [key])]
-            return [error] * len(page)
+    async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | Exception]:
+        return await self._broker.converse(watched(self._app, channel, ids))
 
     def _answered(self, job_id: str, answer: Look) -> None:
         task = answer[1]
@@ -288,6 +264,21 @@ class Waiting:
             self._tell(name, Ended(self._tasks[name], envelope))
         elif name in self._waiters:
             self._overtaking[name] = envelope
+
+
+def watched(app: str, channel: str, ids: Sequence[str]) -> Talk[list[Look | Exception]]:
+    """What `watch` replies for each job, or its own error: an id that cannot be sent or read does not fail the others.
+    With an empty channel it only looks."""
+
+    def watch(queue: str, page: list[str]) -> Talk[list[Look]]:
+        keys = [job_id.partition(":")[2] for job_id in page]
+        return ask(verbs.jobs.watch(queue_keys(app, queue), channel, keys))
+
+    return dispatch(ids, _queue, watch)
+
+
+def _queue(job_id: str) -> str:
+    return split_id(job_id)[0]
 
 
 def ended(job_id: str, answer: Look) -> Ended | None:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -22,6 +23,7 @@ import fennelq
 from fennelq import errors
 from fennelq.broker import verbs
 from fennelq.broker.keys import KEY_KINDS, STREAMS
+from fennelq.broker.lua_files import lua_file, with_includes
 from fennelq.broker.scripts import script
 from fennelq.model import outcome
 from fennelq.model.fields import MEANINGS
@@ -36,7 +38,8 @@ HOUSE = Path(fennelq.__file__).parent
 LUA = HOUSE / "broker" / "lua"
 MODULES = sorted(HOUSE.rglob("*.py"))
 SCRIPTS = sorted(path.stem for path in LUA.glob("*.lua"))
-FRAGMENTS = sorted(path.stem for path in (LUA / "lib").glob("*.lua"))
+FRAGMENTS = sorted(str(path.relative_to(LUA).with_suffix("")) for path in LUA.glob("*/*.lua"))
+"""Files that scripts are put together from, with their folders."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -117,8 +120,8 @@ def public_parts(kind: str, node: ast.ClassDef) -> Iterator[ast.stmt]:
     """The attributes and methods of a class that are for users, overloads included."""
     for part in node.body:
         called = getattr(part, "name", "") or ast.unparse(getattr(part, "target", ast.Constant("_")))
-        made_by_hand = called == "__init__" and kind in generate.BUILT_BY_HAND
-        if made_by_hand or generate.is_public(kind, called):
+        for_users = called == "__init__" and isinstance(part, Function) and ast.get_docstring(part)
+        if for_users or generate.is_public(kind, called):
             yield part
 
 
@@ -153,7 +156,7 @@ def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() 
         "multiprocessing",
     }
     unwanted |= {
-        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "dlq", "queues")
+        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "manage")
     }
     assert unwanted & loaded == set()
 
@@ -201,7 +204,7 @@ def test_only_the_broker_speaks_redis() -> None:
     clients = {"redis", "hiredis", "valkey"}
     assert set(offenders(lambda path: packages_of(path) & clients)) == {
         "broker/connection.py",
-        "broker/link.py",
+        "broker/resp.py",
     }
 
 
@@ -224,6 +227,11 @@ def test_every_import_is_ours_of_the_standard_library_or_a_declared_dependency()
     brought_along = {"hiredis", "pydantic_core", "typing_extensions", "click", "rich"}
     known = sys.stdlib_module_names | declared | brought_along | {"fennelq"}
     assert offenders(lambda path: packages_of(path) - known) == {}
+
+
+def test_the_guardian_of_the_embedded_server_needs_the_standard_library_only() -> None:
+    """It runs by its path in an isolated interpreter, which finds neither fennelq nor what it depends on."""
+    assert packages_of(HOUSE / "embedded" / "guardian.py") <= sys.stdlib_module_names
 
 
 def test_the_model_asks_nobody() -> None:
@@ -384,25 +392,50 @@ def test_a_script_begins_with_what_it_is_for_and_what_it_answers(name: str) -> N
     assert header is not None
     assert re.match(rf"-- {name}: \w.*[.:,\w]$", header[0].splitlines()[0])
     assert "Answers" in header[0]
-    assert "--@keys" in header[0]
     assert "--@args" in header[0]
 
 
 @every_script
 def test_what_a_script_includes_is_there(name: str) -> None:
-    assert includes_of(name) <= set(FRAGMENTS)
+    assert files_of(name) - {name} <= set(FRAGMENTS)
     assert script(name).source.startswith("#!lua")
 
 
-def includes_of(name: str) -> set[str]:
-    lines = re.findall(r"^--@include +(.+)$", text_of(LUA / f"{name}.lua"), re.MULTILINE)
-    return {part.strip() for line in lines for part in line.split(",")}
+@cache
+def files_of(name: str) -> set[str]:
+    return {file.name for file in with_includes(lua_file(name))}
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_a_fragment_is_used_and_says_what_it_is_for(name: str) -> None:
-    assert any(name in includes_of(of) for of in SCRIPTS)
-    assert re.match(r"-- [A-Z]", text_of(LUA / "lib" / f"{name}.lua"))
+    assert any(name in files_of(script) for script in SCRIPTS)
+    folder, _, file = name.partition("/")
+    begins = rf"-- {file}: [a-z]" if folder in ("gates", "leaving") else r"-- [A-Z]"
+    assert re.match(begins, text_of(LUA / f"{name}.lua"))
+
+
+@every_script
+def test_a_script_includes_only_what_it_needs(name: str) -> None:
+    """Of each file, something is used by another one, or acts by itself."""
+    used = words_of("\n".join(lua_file(file).code + lua_file(file).check for file in files_of(name)))
+    for file in files_of(name) - {name}:
+        declared = re.findall(r"^(?:local function|local) (\w+)", lua_file(file).code, re.MULTILINE)
+        assert any(used[word] > 1 for word in declared) or file.startswith(("gates/", "leaving/", "outcome/"))
+
+
+def words_of(code: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", code))
+
+
+def test_the_gates_of_fetch_and_the_leavings_are_all_in_their_order() -> None:
+    assert sorted(lua_file("fetch").words("gates")) == sorted(path.stem for path in (LUA / "gates").iterdir())
+    leaving = sorted(path.stem for path in (LUA / "leaving").iterdir())
+    assert sorted(lua_file("lib/run_over").words("leavings")) == leaving
+
+
+def test_settling_and_fetch_stay_small() -> None:
+    assert len(text_of(LUA / "lib" / "settle.lua").splitlines()) <= 60
+    assert len(script("fetch").source.splitlines()) <= 250
 
 
 def test_scripts_ask_the_time_in_one_place() -> None:
@@ -428,12 +461,12 @@ def test_every_status_of_a_record_has_a_letter_that_the_scripts_write() -> None:
     assert sorted(described) == sorted(verbs.jobs._STATUS)
     written = "\n".join(text_of(path) for path in LUA.rglob("*.lua"))
     for letter in set(described) - {"S", "N"}:
-        assert f"'s', '{letter}'" in written
+        assert f"F.status, '{letter}'" in written
 
 
 def test_every_outcome_is_one_that_settling_knows() -> None:
     kinds = {value for name, value in vars(outcome).items() if name.isupper() and isinstance(value, str)}
-    settle = text_of(LUA / "lib" / "settle.lua")
+    settle = "\n".join(text_of(path) for path in (LUA / "outcome").iterdir())
     assert kinds == {*re.findall(r"settle\.([A-Z])\b", settle)}
 
 

@@ -18,6 +18,30 @@ LANES: Final = {"high": "s:high", "normal": NORMAL, "low": "s:low"}
 QUARANTINE: Final = "iso"
 STREAMS: Final = (*LANES.values(), QUARANTINE)
 
+QUEUE_NAMES: Final = {
+    "counters": "stats",
+    "scheduled": "sched",
+    "retries": "retry",
+    "dead": "dlq",
+    "swept": "swept",
+    "cursors": "sweep",
+    "outbox": "out",
+}
+"""What scripts call the keys of a queue, `K.dead`, and what they are called in Redis: short, because every call of a
+script names them. `K[lane]` is the stream of a lane."""
+
+APP_NAMES: Final = {
+    "due": "cron:due",
+    "names": "cron:names",
+    "meta": "cron:meta",
+    "versions": "cron:versions",
+    "sources": "cron:sources",
+    "known": "cron:known",
+    "queued": "cron:queued",
+    "outbox": "out",
+}
+"""The same for the keys of an app."""
+
 
 class KeyKind(NamedTuple):
     """What a key is, for the reference page and for the test that no key outlives its reason."""

@@ -38,8 +38,8 @@ from fennelq.cli.options import (
 from fennelq.cli.session import found, with_app
 from fennelq.cli.table import Column
 from fennelq.errors import ConfigurationError, UnreadableSchedule
+from fennelq.manage.schedules import ScheduleInfo
 from fennelq.model.schedule import Schedule, When, preview
-from fennelq.schedules import ScheduleInfo
 from fennelq.streams import is_terminal
 
 if TYPE_CHECKING:

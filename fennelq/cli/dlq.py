@@ -31,7 +31,7 @@ from fennelq.cli.options import (
 from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import found, with_app
 from fennelq.cli.table import Column
-from fennelq.dlq import DeadLetter, Filters, ReplayReport
+from fennelq.manage.dead import DeadLetter, Filters, ReplayReport
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -15,7 +15,7 @@ from fennelq.cli.session import found, with_app
 from fennelq.cli.table import Column
 from fennelq.errors import BrokerUnavailable
 from fennelq.executors import number
-from fennelq.queues import QueueInfo, Queues
+from fennelq.manage.queues import QueueInfo, Queues
 from fennelq.reasons import executors_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def _server(app: App) -> dict[str, str]:
 
 
 async def _executors(app: App) -> list[dict[str, Any]]:
-    known = await app.client.hold(executors_of(app.namespace))
+    known = await app.client.converse(executors_of(app.namespace))
     if known is None:
         return []
     return [{"name": name, "state": known.state(name), **facts} for name, facts in known.facts.items()]

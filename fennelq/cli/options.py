@@ -11,8 +11,8 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from fennelq.cli import complete
-from fennelq.dlq import Filters, Moment
 from fennelq.errors import ConfigurationError, InvalidJobId
+from fennelq.manage.dead import Filters, Moment
 from fennelq.model.job import Priority, split_id
 from fennelq.model.options import valid_name
 

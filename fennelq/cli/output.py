@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from fennelq.cli.table import EMPTY, GAP, Column, fit, padded, shortened, width
-from fennelq.dlq import DeadLetter
+from fennelq.manage.dead import DeadLetter
 from fennelq.model.job import Event, JobInfo
 from fennelq.streams import clean, colours, is_terminal
 

@@ -15,8 +15,8 @@ from fennelq.cli.options import AppDir, AppPath, DryRun, Json, QueueName, Yes
 from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import found, with_app
 from fennelq.cli.table import Column
+from fennelq.manage.queues import Place, QueueInfo, Queues
 from fennelq.model.job import JobInfo
-from fennelq.queues import Place, QueueInfo, Queues
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -134,7 +134,7 @@ def test_what_a_terminal_would_obey_is_escaped(shop: Shop) -> None:
 def test_a_schedule_that_only_a_later_version_can_read_is_left_out_and_named(shop: Shop) -> None:
     async def put(app: App) -> None:
         strange = b'{"name":"strange","shards":4}'
-        await app.client.run(verbs.schedules.schedule(AppKeys("shop"), "put", "strange", strange, 1))
+        await app.client.ask(verbs.schedules.schedule(AppKeys("shop"), "put", "strange", strange, 1))
 
     add(shop)
     shop.do(put)

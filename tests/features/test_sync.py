@@ -494,7 +494,9 @@ def test_every_asynchronous_method_has_a_synchronous_one_with_the_same_parameter
     awaited: type[object], blocking: type[object]
 ) -> None:
     methods = {
-        name: method for name, method in vars(awaited).items() if is_public_and_asynchronous(name, method)
+        name: method
+        for name, method in inspect.getmembers(awaited)
+        if is_public_and_asynchronous(name, method)
     }
     assert methods
     assert {name: parameters(method) for name, method in methods.items()} == {

@@ -236,11 +236,16 @@ async def test_looking_once_asks_for_no_reason(app: App) -> None:
     assert await reason(result, timeout=0) is None
 
 
-async def test_a_timeout_without_redis_has_no_reason(proxy: Proxy, make_app: MakeApp) -> None:
+async def test_without_redis_the_reason_of_a_timeout_is_the_outage(proxy: Proxy, make_app: MakeApp) -> None:
     app = make_app(redis_url=proxy.url)
     result = await app.task(name="shop:add")(add).delay(1)
+    blocking = app.sync.result(result.id)
     proxy.refuse()
-    assert await reason(result) is None
+    outage = f"Redis at {proxy.url} cannot be reached: connection refused"
+    assert await reason(result) == outage
+    with pytest.raises(ResultTimeout) as late:
+        await asyncio.to_thread(blocking.get, 0.05)
+    assert late.value.reason == outage
     proxy.up()
 
 
@@ -276,5 +281,5 @@ async def _is_scheduled(result: AsyncResult[int]) -> bool:
 
 
 async def _known(app: App, name: str) -> bool:
-    executors = await app.client.hold(executors_of(app.namespace))
+    executors = await app.client.converse(executors_of(app.namespace))
     return executors is not None and name in executors.living

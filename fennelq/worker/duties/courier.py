@@ -6,19 +6,18 @@ only then is it taken from the list: a courier that dies on the way is replaced 
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from fennelq.broker import verbs
-from fennelq.broker.batch import pages
+from fennelq.broker.dispatch import concerns_the_call, dispatch
 from fennelq.broker.keys import AppKeys, queue_keys
-from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
 from fennelq.model.job import AnyJob
 from fennelq.worker.bus import HandOverWaits
 from fennelq.worker.duties.service import Service
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
 _LONGEST = 60.0
@@ -34,7 +33,7 @@ class Courier(Service):
         super().__init__(state)
         self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._noted = NotedQueues()
-        self._complaints = Complaints("hand-over")
+        self._log = LogThrottle("hand-over")
         state.bus.subscribe(HandOverWaits, lambda _: self.woken.set())
 
     async def tick(self) -> float:
@@ -44,40 +43,34 @@ class Courier(Service):
             page = await self._broker.ask(verbs.schedules.handing(self._keys, cursor or "0"))
             if page.unreadable:
                 strange = ValueError("a hand-over that only a later version can read")
-                self._complaints.about(strange, job_id=page.unreadable[0])
+                self._log.warn(strange, job_id=page.unreadable[0])
             handed += await self._hand_over(page.jobs)
             cursor = page.cursor
         return 0.0 if handed else _LONGEST
 
     async def _hand_over(self, jobs: Sequence[AnyJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
-        by_queue: defaultdict[str, list[AnyJob]] = defaultdict(list)
-        for job in jobs:
-            by_queue[job.queue].append(job)
-        going = (self._to(queue, batch) for queue, batch in by_queue.items())
-        tried = await asyncio.gather(*going, return_exceptions=True)
-        for error in tried:
-            if isinstance(error, BaseException):
-                raise error
-        return sum(handed for handed in tried if isinstance(handed, int))
+        replies = await self._broker.converse(dispatch(jobs, _queue, self._to, _size))
+        for job, reply in zip(jobs, replies, strict=True):
+            if isinstance(reply, Exception):
+                if not concerns_the_call(reply):
+                    raise reply
+                self._log.warn(reply, job_id=job.id)
+        return sum(not isinstance(reply, Exception) for reply in replies)
 
-    async def _to(self, queue: str, jobs: list[AnyJob]) -> int:
-        # First: a job in a queue that nobody knows of is not lost, but nobody comes for it.
+    def _to(self, queue: str, jobs: list[AnyJob]) -> Talk[Sequence[Any]]:
+        # First: a job in a queue that is not on the list is not lost, but no worker that serves every queue finds it.
         if self._noted.is_due(queue):
-            await self._broker.ask(verbs.queues.note_queues(self._keys.app, [queue]))
+            yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)
-        of_one_call = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
-        return sum([await self._enqueue(queue, batch) for batch in of_one_call])
+        replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
+        yield from ask(verbs.schedules.handed(self._keys, [job.id for job in jobs]))
+        return replies
 
-    async def _enqueue(self, queue: str, jobs: list[AnyJob]) -> int:
-        try:
-            await self._broker.run(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
-        except Exception as error:
-            if classify(error) is not Trouble.BUG:
-                raise
-            if len(jobs) > 1:
-                return sum([await self._enqueue(queue, [job]) for job in jobs])
-            self._complaints.about(error, job_id=jobs[0].id)
-            return 0
-        await self._broker.ask(verbs.schedules.handed(self._keys, [job.id for job in jobs]))
-        return len(jobs)
+
+def _queue(job: AnyJob) -> str:
+    return job.queue
+
+
+def _size(job: AnyJob) -> int:
+    return job.size

@@ -40,7 +40,7 @@ async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -
         except Exception as error:
             if not classify(error).passes:
                 raise
-            outage.about("preflight", error)
+            outage.warn("preflight", error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _TRY_AGAIN)
         else:

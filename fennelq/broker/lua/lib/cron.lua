@@ -19,9 +19,9 @@ local function is_of_code(source) return source == LEGACY or service_of(source) 
 local function set_next(name, next_due)
   redis.call('HSET', state_of(name), 'next', next_due)
   if next_due == '' or redis.call('HGET', state_of(name), 'paused') == '1' then
-    redis.call('ZREM', cron_due, name)
+    redis.call('ZREM', K.due, name)
   else
-    redis.call('ZADD', cron_due, next_due, name)
+    redis.call('ZADD', K.due, next_due, name)
   end
 end
 
@@ -49,16 +49,16 @@ local function put(name, definition, next_due, source)
   local known = redis.call('HMGET', state, 'definition', 'next', 'source')
   local same = times_of(known[1]) == times_of(definition)
   disown(name, known[3])
-  redis.call('SADD', cron_names, name)
+  redis.call('SADD', K.names, name)
   redis.call('HSET', state, 'definition', definition, 'source', source)
   set_next(name, same and known[2] or next_due)
 end
 
 local function remove(name)
   disown(name, redis.call('HGET', state_of(name), 'source'))
-  redis.call('ZREM', cron_due, name)
-  redis.call('SREM', cron_names, name)
-  redis.call('HDEL', cron_queued, name)
+  redis.call('ZREM', K.due, name)
+  redis.call('SREM', K.names, name)
+  redis.call('HDEL', K.queued, name)
   redis.call('DEL', state_of(name))
 end
 

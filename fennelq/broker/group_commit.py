@@ -15,8 +15,8 @@ A = TypeVar("A")
 Flush = Callable[[list[T]], Awaitable[Sequence[A | BaseException]]]
 
 
-class Batcher(Generic[T, A]):
-    """Collects items and flushes them together, one batch at a time, in order.
+class GroupCommit(Generic[T, A]):
+    """Collects items and flushes them together, one batch at a time, in order. Each item gets its own reply.
 
     The flush is a task of its own: cancelling a caller cancels neither the batch nor its own item once it is
     sent.
@@ -80,18 +80,3 @@ def _settle(answer: asyncio.Future[A], value: A | BaseException) -> None:
         answer.set_exception(value)
     else:
         answer.set_result(value)
-
-
-def pages(items: Sequence[T], size: Callable[[T], int], most: int, most_bytes: int) -> list[list[T]]:
-    """The items in order, in pages of at most so many and at most so many bytes (but at least one)."""
-    out: list[list[T]] = []
-    page: list[T] = []
-    room = most_bytes
-    for item in items:
-        cost = size(item)
-        if page and (len(page) >= most or cost > room):
-            out.append(page)
-            page, room = [], most_bytes
-        page.append(item)
-        room -= cost
-    return [*out, page] if page else out
