@@ -6,33 +6,35 @@ only then is it taken from the list: a courier that dies on the way is replaced 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.dispatch import concerns_the_call, dispatch
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
 from fennelq.model.job import AnyJob
-from fennelq.worker.service import Complaints
+from fennelq.worker.bus import HandOverWaits
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.state import State
 
 _LONGEST = 60.0
-"""Who has something to be handed over wakes a courier, and every ticker looks whether something was left behind."""
+"""A part that has something to hand over wakes the courier, and every ticker looks whether something is left."""
 
 
-class Courier:
+class Courier(Service):
     """Hands jobs over."""
 
     name = "courier"
 
-    def __init__(self, app: str, broker: Broker) -> None:
-        self._keys, self._broker = AppKeys(app), broker
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._noted = NotedQueues()
-        self._complaints = Complaints("hand-over")
-        self.woken = asyncio.Event()
+        self._log = LogThrottle("hand-over")
+        state.bus.subscribe(HandOverWaits, lambda _: self.woken.set())
 
     async def tick(self) -> float:
         """Hand over everything there is; comes again at once if there was anything."""
@@ -41,7 +43,7 @@ class Courier:
             page = await self._broker.ask(verbs.schedules.handing(self._keys, cursor or "0"))
             if page.unreadable:
                 strange = ValueError("a hand-over that only a later version can read")
-                self._complaints.about(strange, job_id=page.unreadable[0])
+                self._log.warn(strange, job_id=page.unreadable[0])
             handed += await self._hand_over(page.jobs)
             cursor = page.cursor
         return 0.0 if handed else _LONGEST
@@ -53,7 +55,7 @@ class Courier:
             if isinstance(reply, Exception):
                 if not concerns_the_call(reply):
                     raise reply
-                self._complaints.about(reply, job_id=job.id)
+                self._log.warn(reply, job_id=job.id)
         return sum(not isinstance(reply, Exception) for reply in replies)
 
     def _to(self, queue: str, jobs: list[AnyJob]) -> Talk[Sequence[Any]]:

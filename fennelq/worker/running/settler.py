@@ -10,35 +10,26 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 
 from fennelq import log
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.dispatch import in_pages, raise_first
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Pause, Talk, ask
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
-from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome
-from fennelq.worker.duties.per_queue import concerns_one_queue
-from fennelq.worker.service import Complaints, Outage
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import concerns_one_queue
+from fennelq.worker.running.held import Answer
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.settler")
 
 MOST_UNSETTLED_BYTES = 16 << 20
+_UNSETTLED_PER_SLOT = 2
+"""Enough to run jobs while a batch of outcomes is on its way."""
 _FIRST_PAUSE, _SHORT_PAUSE, _LONG_PAUSE = 0.05, 0.5, 5.0
-
-
-class Answer(IntEnum):
-    """What became of an outcome."""
-
-    LOST = 0
-    """The job is no longer ours: nothing was written."""
-    SETTLED = 1
-    SETTLED_BEFORE = 2
-    """It was ours, and a reply was lost on the way."""
 
 
 _ANSWERS = tuple(Answer)
@@ -46,18 +37,16 @@ _ANSWERS = tuple(Answer)
 
 
 class Settler:
-    """Settles the jobs of one executor. It retries through every trouble: an outcome is worth keeping."""
+    """Settles the jobs of one executor. It retries after every error, because an outcome cannot be produced again."""
 
-    def __init__(
-        self, app: str, broker: Broker, lifetimes: Lifetimes, most: int = 1000, outage: Outage | None = None
-    ) -> None:
-        """`most` outcomes may wait to be written at a time, and 16 MiB of them (or a single larger one)."""
-        self._app, self._broker, self._lifetimes = app, broker, lifetimes
-        self.tell: Callable[[Settled, Answer], None] = lambda _, __: None
-        """Called with the answer to each outcome."""
-        self.backlog = Backlog(most, MOST_UNSETTLED_BYTES)
+    def __init__(self, state: State, most: int | None = None) -> None:
+        """`most` outcomes may wait to be written at a time (None is two per slot), and 16 MiB of them, or a single
+        larger one."""
+        self._app, self._broker, self._lifetimes = state.namespace, state.broker, state.lifetimes
+        self._held = state.held
+        self.backlog = Backlog(most or _UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
-        self._complaints = Complaints("settling", outage)
+        self._log = LogThrottle("settling", state.outage)
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
         """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn. `before` is
@@ -131,7 +120,7 @@ class Settler:
             written += len(page)
             self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
             for item, answer in zip(page, answers, strict=True):
-                self.tell(item, answer)
+                self._held.settled(item, answer)
             return answers
 
         try:
@@ -149,11 +138,11 @@ class Settler:
                 replies = yield from ask(verbs.runs.finish(queue.keys, page, self._lifetimes))
                 answers = [_ANSWERS[reply] for reply in replies]
             except Exception as error:
-                self._complaints.about(error, queue=queue.keys.queue, outcomes=len(page))
+                self._log.warn(error, queue=queue.keys.queue, outcomes=len(page))
                 if concerns_one_queue(error):
                     if len(page) > 1:
                         raise _Refused from error
-                    # Only a person can mend the keys of this queue: there is no hurry, and others need the room.
+                    # Only a person can repair the keys of this queue: retry slowly, and give its room to other queues.
                     self.backlog.block(queue.share)
                     longest = min(max(longest, _SHORT_PAUSE) * 2, _LONG_PAUSE)
                 # A lost reply is asked for again almost at once: outcomes that wait keep slots from being filled.
@@ -161,7 +150,7 @@ class Settler:
                 longest = max(longest, min(longest * 2, _SHORT_PAUSE))
             else:
                 self.backlog.unblock(queue.share)
-                self._complaints.over()
+                self._log.over()
                 return answers
 
 
