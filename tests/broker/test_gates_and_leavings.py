@@ -140,7 +140,7 @@ def test_a_leaving_that_fails_undoes_nothing_and_stops_no_other(desk: Desk, add:
     assert over(desk) == ["ended 1 S"]
     assert desk.stats()["leaving_failed"] == 1
     desk.release(desk.executing(a_job("2")))
-    assert desk.record("2")["s"] == "Q"
+    assert (desk.record("2")["s"], over(desk)) == ("Q", ["again 2 stopped"])
     assert desk.stats()["leaving_failed"] == 2
 
 
