@@ -28,6 +28,7 @@ from fennelq.broker.scripts import script
 from fennelq.model import outcome
 from fennelq.model.fields import MEANINGS
 from fennelq.model.job import Status
+from fennelq.worker.duties import DUTIES
 from tests.chaos.rows import ROWS
 
 # By name: to basedpyright `docs` is the folder beside this file.
@@ -231,6 +232,113 @@ def test_every_import_is_ours_of_the_standard_library_or_a_declared_dependency()
 def test_the_model_asks_nobody() -> None:
     doors = {"asyncio", "socket", "structlog", "threading", "time", "subprocess", "redis"}
     assert offenders(lambda path: path.parent.name == "model" and packages_of(path) & doors) == {}
+
+
+# The parts of an executor
+
+WORKER = sorted((HOUSE / "worker").rglob("*.py"))
+CALLED_BACK = {
+    "Child": "the process of an executor opens the quarantine of its supervisor",
+    "Health": "a probe asks the supervisor at the moment it comes",
+    "Supervisor": "what it asks of Redis is done by threads that it may abandon",
+}
+"""Constructors that take a function: where a process or a thread meets the executor. At most five."""
+RECORDS = {
+    "Held": "a job in the hands of the workbench",
+    "Share": "a queue's part of the backlog",
+    "_Queue": "the outcomes of one queue",
+    "_Memory": "what is remembered of one kind of job",
+}
+"""Classes without behaviour of their own: the part that makes such an object writes to it, for every job."""
+WRITTEN_BY_OTHERS = {"service": "only discovery knows by which name an app was found"}
+
+
+def classes_of(path: Path) -> Iterator[ast.ClassDef]:
+    yield from (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+
+
+def constructors() -> Iterator[tuple[str, list[ast.arg]]]:
+    """The parameters of each class in worker/, without self."""
+    for kind in (kind for path in WORKER for kind in classes_of(path)):
+        for function in kind.body:
+            if isinstance(function, Function) and function.name == "__init__":
+                args = function.args
+                yield kind.name, [*args.posonlyargs, *args.args, *args.kwonlyargs][1:]
+
+
+def functions_by_name() -> set[str]:
+    """Names for types of functions, like `Note = Callable[…]`."""
+    assigned = (node for path in WORKER for node in tree_of(path).body if isinstance(node, ast.Assign))
+    return {
+        target.id
+        for node in assigned
+        if "Callable[" in ast.unparse(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def test_a_part_of_an_executor_is_not_handed_functions_but_the_state() -> None:
+    functions = re.compile(rf"\b({'|'.join(['Callable', 'Awaitable', *functions_by_name()])})\b")
+    taking = {
+        name
+        for name, parameters in constructors()
+        for parameter in parameters
+        if parameter.annotation is not None and functions.search(ast.unparse(parameter.annotation))
+    }
+    assert taking == set(CALLED_BACK)
+    assert len(taking) <= 5
+
+
+def test_a_constructor_has_at_most_seven_parameters() -> None:
+    assert {name: len(parameters) for name, parameters in constructors() if len(parameters) > 7} == {}
+
+
+def test_no_attribute_of_another_object_is_assigned_after_its_construction() -> None:
+    slots = {slot for path in WORKER for kind in classes_of(path) for slot in slots_of(kind)}
+    assert {
+        (path.name, ast.unparse(target))
+        for path in WORKER
+        for target in stored_attributes(path)
+        if target.attr not in slots | set(WRITTEN_BY_OTHERS)
+    } == set()
+
+
+def slots_of(kind: ast.ClassDef) -> list[str]:
+    """The slots of a record."""
+    for node in kind.body:
+        if (
+            kind.name in RECORDS
+            and isinstance(node, ast.Assign)
+            and ast.unparse(node).startswith("__slots__")
+        ):
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def stored_attributes(path: Path) -> Iterator[ast.Attribute]:
+    """Where an attribute of anything but `self` is assigned."""
+    attributes = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute))
+    for node in attributes:
+        if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self":
+            yield node
+
+
+def test_no_part_of_an_executor_asks_what_another_happens_to_have() -> None:
+    """`getattr` reads objects of other libraries: coroutines and modules."""
+    using = {path.name for path in WORKER if names_called(path) & {"getattr", "hasattr", "setattr"}}
+    assert using <= {"held.py", "reports.py", "reload.py", "discovery.py"}
+
+
+def test_every_duty_is_a_service_of_the_table_in_a_file_of_its_own() -> None:
+    made = {
+        (path.stem, kind.name)
+        for path in WORKER
+        for kind in classes_of(path)
+        if "Service" in map(ast.unparse, kind.bases)
+    }
+    assert made == {(duty.__module__.rpartition(".")[2], duty.__name__) for duty in DUTIES}
+    assert all(stem == name.lower() for stem, name in made)
 
 
 # Redis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -11,7 +12,8 @@ from structlog.typing import EventDict
 
 from fennelq.broker.connection import address_of
 from fennelq.broker.trouble import LinkDown, NoReply, ReplyError, WrongServer
-from fennelq.worker.service import Complaints, Outage, tend
+from fennelq.worker.duties.service import Service, tend
+from fennelq.worker.outage import Complaints, Outage
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 SENTENCE = (
@@ -208,9 +210,12 @@ def test_what_is_remembered_about_queues_is_bounded(clock: Clock, logged: list[E
 
 
 async def test_a_service_that_works_again_says_so(outage: Outage, logged: list[EventDict]) -> None:
-    class Flaky:
+    class Flaky(Service):
         name = "flaky"
         ticks = 0
+
+        def __init__(self) -> None:
+            self.woken = asyncio.Event()
 
         async def tick(self) -> float:
             self.ticks += 1

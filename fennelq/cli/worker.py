@@ -125,13 +125,13 @@ def run(
     from fennelq import log
     from fennelq.cli.session import found
     from fennelq.worker.processes import pid_one
-    from fennelq.worker.processes.orders import Orders, lanes_of
+    from fennelq.worker.processes.config import ExecutorConfig, lanes_of
     from fennelq.worker.processes.supervisor import serve
 
     pid_one.end_on_sigterm()
     named = found(app, app_dir)
     settings = named.app.settings
-    orders = Orders(
+    config = ExecutorConfig(
         app=named.path,
         folder=str(named.folder),
         log_format=log_format or settings.log_format,
@@ -146,6 +146,6 @@ def run(
         max_jobs=max_jobs,
         max_rss=max_rss,
     )
-    log.setup(orders.log_format, orders.log_level, config=orders.log_config, errors=orders.log_errors)
-    code = serve(named.app, orders, processes=processes, health=health_port, reload=reload, force=force)
+    log.setup(config.log_format, config.log_level, config=config.log_config, errors=config.log_errors)
+    code = serve(named.app, config, processes=processes, health=health_port, reload=reload, force=force)
     raise typer.Exit(code)

@@ -29,7 +29,9 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
     "settler": ["worker/test_settler.py", "worker/test_backlog.py"],
     "recovery": ["worker/test_recovery.py"],
     "heartbeat": ["worker/test_heartbeat.py"],
+    "lease": ["worker/test_heartbeat.py"],
     "workbench": ["worker/test_workbench.py", "features/test_timeouts.py"],
+    "held": ["worker/test_workbench.py", "features/test_timeouts.py"],
     "waiting": ["test_waiting.py"],
 }
 """Judge first: they are quick."""
@@ -42,10 +44,11 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
         "worker/test_falling.py",
         "features/test_queues.py",
     ]
-    for name in ("consumer", "settler", "workbench")
+    for name in ("consumer", "settler", "workbench", "held")
 } | {
     "recovery": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "heartbeat": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
+    "lease": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "waiting": ["features/test_waiting.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}

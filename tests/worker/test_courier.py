@@ -20,6 +20,7 @@ from fennelq.model.outcome import succeeded
 from fennelq.model.schedule import Schedule
 from fennelq.worker.duties.courier import Courier
 from tests.kit.server import Server
+from tests.worker.states import state_of
 
 KEYS = AppKeys("shop")
 LONGEST = 60.0
@@ -56,7 +57,7 @@ def on_their_way(server: Server) -> int:
 
 @pytest.fixture
 def courier(broker: Broker) -> Courier:
-    return Courier("shop", broker)
+    return Courier(state_of(broker))
 
 
 async def test_with_nothing_to_be_handed_over_it_sleeps_until_it_is_woken(courier: Courier) -> None:

@@ -9,7 +9,7 @@ from fennelq import clock
 from fennelq.broker.verbs.runs import TooNew
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import not_known
-from fennelq.worker.running.strangers import Strangers
+from fennelq.worker.running.unrunnable import UnrunnableJobs
 
 
 class Time:
@@ -26,15 +26,19 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 def meet(
-    strangers: Strangers, task: str = "shop:welcom", *, reason: str = "unknown_task", queue: str = "mail"
+    unrunnable: UnrunnableJobs,
+    task: str = "shop:welcom",
+    *,
+    reason: str = "unknown_task",
+    queue: str = "mail",
 ) -> None:
     delivery = Delivery(queue, "s", "1-1", "7", task, b"[[],{}]", b"", 0, 1, 1, 0)
     failure = JobFailure("UnknownTask", f"unknown task {task!r}", reason=reason)
-    strangers.met(delivery, not_known(failure, 0, 1000))
+    unrunnable.met(delivery, not_known(failure, 0, 1000))
 
 
 def test_a_warning_names_task_queue_job_why_and_what_is_likely(time: Time, logged: list[EventDict]) -> None:
-    meet(Strangers({"shop:welcome"}, "tasks"))
+    meet(UnrunnableJobs({"shop:welcome"}, "tasks"))
     assert logged == [
         {
             "event": "task_unknown",
@@ -71,13 +75,13 @@ def test_a_warning_names_task_queue_job_why_and_what_is_likely(time: Time, logge
 def test_the_likely_cause_depends_on_what_is_unknown(
     time: Time, logged: list[EventDict], task: str, reason: str, event: str, likely: str
 ) -> None:
-    meet(Strangers({"shop:welcome"}, "tasks"), task, reason=reason)
+    meet(UnrunnableJobs({"shop:welcome"}, "tasks"), task, reason=reason)
     assert [(line["event"], line["likely"]) for line in logged] == [(event, likely)]
 
 
 def test_a_record_of_a_newer_fennelq_is_reported_as_well(time: Time, logged: list[EventDict]) -> None:
-    strangers = Strangers({"shop:welcome"}, "tasks")
-    strangers.too_new(
+    unrunnable = UnrunnableJobs({"shop:welcome"}, "tasks")
+    unrunnable.too_new(
         "mail", [TooNew("7", "shop:welcome", "wire version 2"), TooNew("8", "shop:welcome", "…")]
     )
     assert [(line["event"], line["job_id"], line["why"], line["likely"]) for line in logged] == [
@@ -88,10 +92,10 @@ def test_a_record_of_a_newer_fennelq_is_reported_as_well(time: Time, logged: lis
 def test_each_task_is_reported_once_a_minute_with_how_often_it_was_met(
     time: Time, logged: list[EventDict]
 ) -> None:
-    strangers = Strangers({"shop:welcome"}, "tasks")
+    unrunnable = UnrunnableJobs({"shop:welcome"}, "tasks")
     for _ in range(30):
-        meet(strangers)
-        meet(strangers, "shop:goodby")
+        meet(unrunnable)
+        meet(unrunnable, "shop:goodby")
         time.now += 3
     assert [(line["task"], line["times"]) for line in logged] == [
         ("shop:welcom", 1),
@@ -102,15 +106,17 @@ def test_each_task_is_reported_once_a_minute_with_how_often_it_was_met(
 
 
 def test_it_remembers_a_hundred_and_tells_of_the_latest_ten(time: Time, logged: list[EventDict]) -> None:
-    strangers = Strangers({"shop:welcome"}, "tasks")
+    unrunnable = UnrunnableJobs({"shop:welcome"}, "tasks")
     for number in range(101):
-        meet(strangers, f"shop:{number}")
-    assert [fact["task"] for fact in strangers.facts()] == [f"shop:{number}" for number in range(100, 90, -1)]
-    meet(strangers, "shop:1")
+        meet(unrunnable, f"shop:{number}")
+    assert [fact["task"] for fact in unrunnable.facts()] == [
+        f"shop:{number}" for number in range(100, 90, -1)
+    ]
+    meet(unrunnable, "shop:1")
     assert len(logged) == 101  # it is still remembered
-    meet(strangers, "shop:0")
+    meet(unrunnable, "shop:0")
     assert len(logged) == 102
-    assert strangers.facts()[0] == {
+    assert unrunnable.facts()[0] == {
         "queue": "mail",
         "task": "shop:0",
         "reason": "unknown_task",
@@ -119,9 +125,9 @@ def test_it_remembers_a_hundred_and_tells_of_the_latest_ten(time: Time, logged: 
 
 
 def test_what_was_not_met_lately_is_told_no_more(time: Time) -> None:
-    strangers = Strangers({"shop:welcome"}, "tasks")
-    meet(strangers)
+    unrunnable = UnrunnableJobs({"shop:welcome"}, "tasks")
+    meet(unrunnable)
     time.now += 90
-    assert len(strangers.facts()) == 1
+    assert len(unrunnable.facts()) == 1
     time.now += 0.1
-    assert strangers.facts() == []
+    assert unrunnable.facts() == []

@@ -12,27 +12,30 @@ from collections.abc import Sequence
 
 from fennelq.broker import verbs
 from fennelq.broker.batch import pages
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.client import NotedQueues
 from fennelq.model.job import AnyJob
-from fennelq.worker.service import Complaints
+from fennelq.worker.bus import HandOverWaits
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import Complaints
+from fennelq.worker.state import State
 
 _LONGEST = 60.0
-"""Who has something to be handed over wakes a courier, and every ticker looks whether something was left behind."""
+"""A part that has something to hand over wakes the courier, and every ticker looks whether something is left."""
 
 
-class Courier:
+class Courier(Service):
     """Hands jobs over."""
 
     name = "courier"
 
-    def __init__(self, app: str, broker: Broker) -> None:
-        self._keys, self._broker = AppKeys(app), broker
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._noted = NotedQueues()
         self._complaints = Complaints("hand-over")
-        self.woken = asyncio.Event()
+        state.bus.subscribe(HandOverWaits, lambda _: self.woken.set())
 
     async def tick(self) -> float:
         """Hand over everything there is; comes again at once if there was anything."""

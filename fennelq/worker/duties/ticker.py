@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Literal
 
 from fennelq import clock, log
 from fennelq.broker import verbs
 from fennelq.broker.batch import pages
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verbs.schedules import Claim, Declared, Look, Position, Seen
 from fennelq.model.job import AnyJob, JobInfo, split_id
 from fennelq.model.schedule import Schedule
 from fennelq.schedules import failure_told
-from fennelq.worker.service import Complaints, Outage
+from fennelq.worker.bus import HandOverWaits, SchedulesChanged
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import Complaints
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.ticker")
 
@@ -34,7 +36,7 @@ _DECLARE_AGAIN = 10.0
 _MOST_QUEUED = 1000
 
 
-class Ticker:
+class Ticker(Service):
     """Looks for due schedules, and declares those of the code.
 
     A tick() looks at one page of due schedules and declares one page, so that neither keeps the other waiting.
@@ -43,38 +45,28 @@ class Ticker:
     name = "ticker"
     punctual = True
 
-    def __init__(
-        self,
-        app: str,
-        service: str,
-        broker: Broker,
-        declared: Callable[[], Mapping[str, Schedule]],
-        hand: Callable[[], None],
-        longest: Callable[[], float],
-        outage: Outage | None = None,
-    ) -> None:
-        """`service` owns what is `declared`. `hand` is called when there is something to be handed over. `longest` says
-        how long it may sleep: it is woken when a schedule changes, if messages arrive."""
-        self._keys, self._broker, self._hand, self._longest = AppKeys(app), broker, hand, longest
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._again = False
         self.read: Callable[[bytes], Schedule] = lru_cache(maxsize=256)(Schedule.from_wire)
         """Reads a definition; raises ValueError when only a later version can."""
-        self._declaration = Declaration(self._keys, service, broker, declared)
+        self._declaration = Declaration(state)
         self._stuck = Stuck()
-        self._complaints = Complaints("declaring schedules", outage)
+        self._complaints = Complaints("declaring schedules", state.outage)
         self._lost: frozenset[Seen] = frozenset()
-        self.woken = asyncio.Event()
+        state.bus.subscribe(SchedulesChanged, lambda _: self.woken.set())
 
     async def tick(self) -> float:
-        """Claim what is due; answers when to look again."""
-        longest = min(self._longest(), _LONGEST)
+        """Claim what is due; returns when to look again."""
+        longest = min(self._state.longest_sleep, _LONGEST)
         look = await self._look(longest)
         self._lost &= frozenset(look.due)
         declared = await self._declare(look)
         claims = [self._unless_stuck(seen, self._claim(seen, look)) for seen in look.due]
         starts = [self._unless_stuck(seen, self._start_queued(seen)) for seen in look.waiting]
         if look.turn and look.handing:
-            self._hand()
+            self._state.bus.publish(HandOverWaits())
         claimed, started = await asyncio.gather(asyncio.gather(*claims), asyncio.gather(*starts))
         goes_on = self._stuck.pass_over(look, moved=any(claimed))
         if declared or goes_on or any(claimed) or any(started):
@@ -142,7 +134,7 @@ class Ticker:
 
     def _made(self, seen: Seen, jobs: Sequence[AnyJob]) -> None:
         if jobs:
-            self._hand()
+            self._state.bus.publish(HandOverWaits())
         for job in jobs:
             _logger.info("tick", schedule=seen.name, job_id=job.id, task=job.task)
 
@@ -273,11 +265,10 @@ class Stuck:
 class Declaration:
     """Makes the schedules of the code those of its service in Redis, a page at a time."""
 
-    def __init__(
-        self, keys: AppKeys, service: str, broker: Broker, declared: Callable[[], Mapping[str, Schedule]]
-    ) -> None:
-        self.service = service
-        self._keys, self._broker, self._code = keys, broker, declared
+    def __init__(self, state: State) -> None:
+        self.service = state.app.service
+        """Owns what it declares."""
+        self._keys, self._broker, self._app = AppKeys(state.namespace), state.broker, state.app
         self._at, self._not_before, self._refused = 0, 0.0, False
         self._denied: dict[str, str] = {}
 
@@ -302,7 +293,7 @@ class Declaration:
     @cached_property
     def _all(self) -> list[Schedule]:
         """In the same order in every executor: where one has stopped, another goes on."""
-        return sorted(self._code().values(), key=lambda schedule: schedule.name)
+        return sorted(self._app.schedules.declared.values(), key=lambda schedule: schedule.name)
 
     async def _declare_page(self, now_ms: int) -> bool:
         done = await self._declare(

@@ -10,34 +10,25 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 
 from fennelq import log
 from fennelq.broker import verbs
 from fennelq.broker.batch import pages
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
-from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome
-from fennelq.worker.duties.per_queue import concerns_one_queue
-from fennelq.worker.service import Complaints, Outage
+from fennelq.worker.outage import Complaints
+from fennelq.worker.per_queue import concerns_one_queue
+from fennelq.worker.running.held import Answer
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.settler")
 
 MOST_UNSETTLED_BYTES = 16 << 20
+_UNSETTLED_PER_SLOT = 2
+"""Enough to run jobs while a batch of outcomes is on its way."""
 _FIRST_PAUSE, _SHORT_PAUSE, _LONG_PAUSE = 0.05, 0.5, 5.0
-
-
-class Answer(IntEnum):
-    """What became of an outcome."""
-
-    LOST = 0
-    """The job is no longer ours: nothing was written."""
-    SETTLED = 1
-    SETTLED_BEFORE = 2
-    """It was ours, and a reply was lost on the way."""
 
 
 _ANSWERS = tuple(Answer)
@@ -47,16 +38,14 @@ _ANSWERS = tuple(Answer)
 class Settler:
     """Settles the jobs of one executor. It retries through every trouble: an outcome is worth keeping."""
 
-    def __init__(
-        self, app: str, broker: Broker, lifetimes: Lifetimes, most: int = 1000, outage: Outage | None = None
-    ) -> None:
-        """`most` outcomes may wait to be written at a time, and 16 MiB of them (or a single larger one)."""
-        self._app, self._broker, self._lifetimes = app, broker, lifetimes
-        self.tell: Callable[[Settled, Answer], None] = lambda _, __: None
-        """Called with the answer to each outcome."""
-        self.backlog = Backlog(most, MOST_UNSETTLED_BYTES)
+    def __init__(self, state: State, most: int | None = None) -> None:
+        """`most` outcomes may wait to be written at a time (None is two per slot), and 16 MiB of them, or a single
+        larger one."""
+        self._app, self._broker, self._lifetimes = state.namespace, state.broker, state.lifetimes
+        self._held = state.held
+        self.backlog = Backlog(most or _UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
-        self._complaints = Complaints("settling", outage)
+        self._complaints = Complaints("settling", state.outage)
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
         """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn. `before` is
@@ -129,7 +118,7 @@ class Settler:
                 written += len(page)
                 self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
                 for item, answer in zip(page, answers, strict=True):
-                    self.tell(item, answer)
+                    self._held.settled(item, answer)
         finally:
             # Only an executor that falls over leaves some: they must not hold up its end.
             if left := batch[written:]:

@@ -1,12 +1,8 @@
-"""Background duties: a Service has a tick(), which is called every so often. And how a worker complains."""
+"""How a worker warns of what goes wrong, and how often: of one part of it, and of Redis as a whole."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 import threading
-from contextlib import suppress
-from typing import Protocol
 
 from fennelq import clock, log
 from fennelq.broker.connection import Address
@@ -23,45 +19,6 @@ _LATE = 10.0
 _CLOSED = (LinkDown, NoReply, ConnectionResetError, BrokenPipeError)
 _BLIP = 1.0
 """Seconds: when a connection was closed, the next attempt shows whether anything is wrong, and what."""
-
-
-class Service(Protocol):
-    """A duty of an executor."""
-
-    name: str
-
-    async def tick(self) -> float:
-        """Do the duty once; answers the seconds until the next time."""
-        ...
-
-
-async def tend(service: Service, *, retry_after: float = 1.0, outage: Outage | None = None) -> None:
-    """Tick for ever, sooner when the service has an event `woken` and it is set.
-
-    An error costs one tick, never the loop. A little jitter keeps the executors of a fleet from ticking in step, but
-    not a service that is `punctual`: it has an appointment.
-    """
-    earliest = 1.0 if getattr(service, "punctual", False) else 0.9
-    complaints = Complaints(service.name, outage)
-    woken: asyncio.Event | None = getattr(service, "woken", None)
-    while True:
-        try:
-            pause = await service.tick()
-            complaints.over()
-        except Exception as error:
-            complaints.about(error)
-            pause = retry_after
-        await _sleep(pause * random.uniform(earliest, 1.0), woken)
-
-
-async def _sleep(seconds: float, woken: asyncio.Event | None) -> None:
-    if woken is None:
-        await asyncio.sleep(seconds)
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await woken.wait()
-    woken.clear()
 
 
 class Complaints:

@@ -1,4 +1,4 @@
-"""Jobs for which the code of this worker is too old: who they are, said once a minute for each task."""
+"""Jobs that this executor cannot run, because its code is too old for them: logged once a minute for each task."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _logger = log.get("fennelq.worker")
 
 _QUIET_FOR = 60.0
 _FORGOTTEN_AFTER = 90.0
-"""Such a job comes back every 30 seconds at the latest: of those that have not, another worker has taken care."""
+"""Such a job comes back every 30 seconds at the latest: one that has not come back runs in another worker."""
 _REMEMBERED = 100
-_TOLD = 10
+_MOST_SHOWN = 10
 _EVENTS = {
     "unknown_task": "task_unknown",
     "unknown_argument": "argument_unknown",
@@ -31,18 +31,18 @@ class _Kind(NamedTuple):
 
 
 class _Memory:
-    __slots__ = ("last", "said", "times", "why")
+    __slots__ = ("last", "logged", "times", "why")
 
     def __init__(self) -> None:
         self.why = ""
         self.last = 0.0
-        self.said: float | None = None
+        self.logged: float | None = None
         self.times = 0
         """Since the last line."""
 
 
-class Strangers:
-    """Remembers and reports what this executor cannot run. `module` is the one that it was started with."""
+class UnrunnableJobs:
+    """Remembers and reports them. `module` is the one that it was started with."""
 
     def __init__(self, tasks: Collection[str], module: str) -> None:
         self._tasks, self._module = tasks, module
@@ -66,17 +66,17 @@ class Strangers:
             del self._kinds[next(iter(self._kinds))]
         memory.why, memory.last = why, now
         memory.times += 1
-        if memory.said is None or now - memory.said >= _QUIET_FOR:
-            self._say(kind, memory, job_id)
-            memory.said, memory.times = now, 0
+        if memory.logged is None or now - memory.logged >= _QUIET_FOR:
+            self._warn(kind, memory, job_id)
+            memory.logged, memory.times = now, 0
 
     def facts(self) -> list[dict[str, str]]:
-        """What was met lately, for those who look at this executor: a few, the latest first."""
+        """What was met lately, for the facts that this executor publishes: a few, the latest first."""
         oldest = clock.monotonic() - _FORGOTTEN_AFTER
         lately = [(kind, memory) for kind, memory in self._kinds.items() if memory.last >= oldest]
-        return [{**kind._asdict(), "why": memory.why} for kind, memory in reversed(lately[-_TOLD:])]
+        return [{**kind._asdict(), "why": memory.why} for kind, memory in reversed(lately[-_MOST_SHOWN:])]
 
-    def _say(self, kind: _Kind, memory: _Memory, job_id: str) -> None:
+    def _warn(self, kind: _Kind, memory: _Memory, job_id: str) -> None:
         _logger.warning(
             _EVENTS.get(kind.reason, kind.reason),
             task=kind.task,

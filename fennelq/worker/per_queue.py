@@ -9,7 +9,7 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Verb
-from fennelq.worker.service import Complaints
+from fennelq.worker.outage import Complaints
 
 A = TypeVar("A")
 

@@ -1,4 +1,4 @@
-"""What a supervisor tells its executors: one argument of a command line."""
+"""How an executor is to run. A supervisor hands it to its executors as one argument of a command line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ RECYCLED = 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class ExecutorConfig:
     """How an executor is to run."""
 
-    app: str
+    app: str = ""
+    """Where the app is, for an executor in a process of its own: `module:name`."""
     folder: str = "."
     """Where the app's modules are looked for first."""
     log_format: str = "auto"
@@ -40,30 +41,30 @@ class Orders:
     """Bytes of memory beyond which it does."""
     lifeline: int = -1
     """A pipe that the supervisor holds open: its end is the supervisor's end, however it died."""
-    signs: int = -1
-    """A pipe to the supervisor, for signs."""
+    signals: int = -1
+    """A pipe to the supervisor, for signals."""
 
-    def for_quarantine(self) -> Orders:
+    def for_quarantine(self) -> ExecutorConfig:
         """The same, for suspects: one job at a time, from the quarantine lane, until it is empty."""
         return replace(self, concurrency=1, lanes=(QUARANTINE,), burst=True)
 
     def to_text(self) -> str:
-        """The orders as text."""
+        """The configuration as text."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_text(cls, text: str) -> Orders:
-        """The orders that were given."""
-        said: dict[str, Any] = json.loads(text)
-        said["lanes"] = tuple(said["lanes"])
-        return cls(**said)
+    def from_text(cls, text: str) -> ExecutorConfig:
+        """The configuration that `to_text` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        fields["lanes"] = tuple(fields["lanes"])
+        return cls(**fields)
 
 
 def lanes_of(priorities: str | None) -> tuple[str, ...]:
     """The lanes that `--priority high,normal` names, in the order they are read; raises ConfigurationError."""
     if not priorities:
         return tuple(LANES.values())
-    said = {part.strip() for part in priorities.split(",")}
-    if unknown := said - set(LANES):
+    named = {part.strip() for part in priorities.split(",")}
+    if unknown := named - set(LANES):
         raise ConfigurationError(f"priority {min(unknown)!r} is not one of high, normal, low")
-    return tuple(lane for priority, lane in LANES.items() if priority in said)
+    return tuple(lane for priority, lane in LANES.items() if priority in named)
