@@ -83,6 +83,7 @@ KEY_KINDS: Final = (
         False,
     ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
+    KeyKind("out", "hash", "jobs on their way to another slot", "any script", "empty when idle", True),
     KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
     KeyKind("{app} queues", "set", "queues ever used", "enqueue, beat", "never", True),
     KeyKind(
@@ -224,3 +225,9 @@ def channel_name(app: str, client: str) -> str:
 def wake_patterns(app: str) -> tuple[str, str]:
     """Channels that wake executors: of every queue, when something is due sooner; and of the app's schedules."""
     return f"fq:{{{app}/*}}:wake", f"fq:{{{app}}}:wake"
+
+
+def queue_of_channel(channel: str) -> str | None:
+    """The queue that a message on such a channel is about; None when it is about the app."""
+    _, slash, queue = channel[channel.index("{") + 1 : channel.rindex("}")].partition("/")
+    return queue if slash else None

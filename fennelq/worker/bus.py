@@ -44,7 +44,14 @@ class SchedulesChanged(NamedTuple):
 
 
 class HandOverWaits(NamedTuple):
-    """Jobs wait to be taken to the queue they belong to."""
+    """Jobs wait in an outbox to be taken to the queue they belong to."""
+
+    queue: str | None = None
+    """Whose outbox; None is the app's, where schedules put their jobs."""
+
+
+class MessagesArrive(NamedTuple):
+    """The subscription works from now on. What was announced before is unknown."""
 
 
 class QueuesDiscovered(NamedTuple):

@@ -20,6 +20,14 @@ PROBE = """\
 redis.call('RPUSH', prefix .. 'probe', how .. ' ' .. job .. ' ' .. tostring(what))
 """
 FAILING = "--@every job\n--@when ended, later, again\nerror('no')\n"
+SUCCESSOR = """\
+-- successor: hands the next job over to its queue.
+--@every job
+--@include outbox
+--@when ended
+hand_over('post:' .. job, more)
+announce_outbox()
+"""
 EVERY_SECOND = """\
 -- second: puts off every second job.
 --@include refuse, outcome/snooze
@@ -141,7 +149,7 @@ def test_a_leaving_that_fails_undoes_nothing_and_stops_no_other(desk: Desk, add:
     assert over(desk) == ["ended 1 S"]
     assert desk.stats()["leaving_failed"] == 1
     desk.release(desk.executing(a_job("2")))
-    assert desk.record("2")["s"] == "Q"
+    assert (desk.record("2")["s"], over(desk)) == ("Q", ["again 2 stopped"])
     assert desk.stats()["leaving_failed"] == 2
 
 
@@ -171,3 +179,14 @@ def test_gates_are_asked_in_their_order(desk: Desk, add: Add) -> None:
     deliveries = desk.take()
     assert [delivery.key for delivery in deliveries] == ["2"]
     desk.finish(deliveries)
+
+
+def test_a_script_hands_a_job_over_through_the_outbox_of_its_own_slot(desk: Desk, add: Add) -> None:
+    add("leaving", "successor", SUCCESSOR)
+    held = desk.executing()
+    assert desk.keys["out"] in scripts.script("finish").of(desk.keys)
+    with desk.listening(f"{desk.keys.prefix}wake") as heard:
+        desk.finish(held)
+        assert heard() == (f"{desk.keys.prefix}wake", b"out")
+    assert desk.redis.hgetall(desk.keys["out"]) == {b"post:1": b'{"ok":42}'}
+    desk.redis.delete(desk.keys["out"])

@@ -13,11 +13,11 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
-from fennelq.worker.bus import JobDue, SchedulesChanged
+from fennelq.worker.bus import HandOverWaits, JobDue, SchedulesChanged
 from fennelq.worker.duties.listener import Listener
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
-from tests.worker.states import state_of
+from tests.worker.states import published, state_of
 
 KEYS = AppKeys("shop")
 
@@ -86,6 +86,13 @@ async def test_it_hears_that_a_schedule_has_changed(heard: Listening, broker: Br
     await broker.run(verbs.schedules.schedule(KEYS, "put", "report", b"{}", 1))
     await aeventually(lambda: heard.changes == 1)
     assert heard.due == []
+
+
+async def test_it_hears_whose_outbox_has_something_in_it(heard: Listening, server: Server) -> None:
+    facts = published(heard.state, HandOverWaits)
+    say(server, f"{queue_keys('shop', 'mail').prefix}wake", "out")
+    say(server, KEYS["wake"], "out")
+    await aeventually(lambda: facts == [HandOverWaits("mail"), HandOverWaits(None)])
 
 
 @pytest.mark.parametrize("text", ["", "soon", "nan", "cron2"])

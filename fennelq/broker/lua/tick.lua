@@ -8,7 +8,7 @@
 --
 --@args prefix, name, definition, seen_next, seen_job, seen_queued, next_due, last_run, skipped, queued, last_error, last_error_at
 --@each id, job
---@include now, cron
+--@include now, cron, outbox
 --@flags allow-oom
 
 local state = state_of(name)
@@ -18,7 +18,7 @@ if (redis.call('HGET', K.queued, name) or '') ~= seen_queued then return 0 end
 
 set_next(name, next_due)
 for i = first, #ARGV, stride do
-  redis.call('HSET', K.outbox, ARGV[i], ARGV[i + 1])
+  hand_over(ARGV[i], ARGV[i + 1])
   redis.call('HSET', state, 'last_job', ARGV[i])
   redis.call('HINCRBY', state, 'runs', 1)
 end

@@ -5,7 +5,7 @@
 -- Answers 1 claimed · 0 somebody else was first, or the schedule has changed.
 --
 --@args prefix, name, definition, seen_job, seen_queued, rest, last_run, id, job
---@include now, cron
+--@include now, cron, outbox
 --@flags allow-oom
 
 local state = state_of(name)
@@ -18,7 +18,7 @@ if rest == '' then
 else
   redis.call('HSET', K.queued, name, rest)
 end
-redis.call('HSET', K.outbox, id, job)
+hand_over(id, job)
 redis.call('HSET', state, 'last_job', id, 'last_run', last_run)
 redis.call('HINCRBY', state, 'runs', 1)
 return 1

@@ -6,20 +6,24 @@ only then is it taken from the list: a courier that dies on the way is replaced 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import concerns_the_call, dispatch
-from fennelq.broker.keys import AppKeys, queue_keys
+from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
 from fennelq.model.job import AnyJob
-from fennelq.worker.bus import HandOverWaits
+from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
+_AT_ONCE = 100
 _LONGEST = 60.0
 """A part that has something to hand over wakes the courier, and every ticker looks whether something is left."""
 
@@ -34,23 +38,70 @@ class Courier(Service):
         self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._noted = NotedQueues()
         self._log = LogThrottle("hand-over")
-        state.bus.subscribe(HandOverWaits, lambda _: self.woken.set())
+        self._filled: set[str] = set()
+        """Queues whose outboxes may have something in them."""
+        self._look_at_all = 0.0
+        """When to look into the outboxes of all queues."""
+        state.bus.subscribe(HandOverWaits, self._announced)
+        state.bus.subscribe(MessagesArrive, self._missed)
+
+    def _announced(self, fact: HandOverWaits) -> None:
+        if fact.queue is not None:
+            self._filled.add(fact.queue)
+        self.woken.set()
+
+    def _missed(self, _: MessagesArrive) -> None:
+        self._look_at_all = 0.0
+        self.woken.set()
 
     async def tick(self) -> float:
-        """Hand over everything there is; comes again at once if there was anything."""
+        """Hand over what is in the outbox of the app and in those of queues; comes again at once if there was anything.
+
+        The outbox of a queue is read when a message announces something in it, and all of them once a minute, because
+        messages get lost: with a thousand queues, to read each of them every second would cost more than running jobs.
+        """
+        handed, queues = 0, self._queues_to_look_at()
+        for some in [queues[at : at + _AT_ONCE] for at in range(0, len(queues), _AT_ONCE)]:
+            handed += sum(await asyncio.gather(*map(self._empty_queue, some)))
+        # Last, because its errors end the tick.
+        handed += await self._empty(self._keys)
+        return 0.0 if handed else _LONGEST
+
+    def _queues_to_look_at(self) -> list[str]:
+        served = [keys.queue for keys in self._state.queues]
+        now = clock.monotonic()
+        if now >= self._look_at_all:
+            self._look_at_all, self._filled = now + _LONGEST, set(served)
+        # Other queues have executors of their own, which are announced the same.
+        queues, self._filled = self._filled & set(served), set()
+        return sorted(queues)
+
+    async def _empty_queue(self, queue: str) -> int:
+        """Trouble with the server of one queue holds up no other; its outbox is looked at again."""
+        try:
+            handed = await self._empty(queue_keys(self._state.namespace, queue))
+        except Exception as error:
+            self._log.warn(error, queue=queue)
+            self._filled.add(queue)
+            return 0
+        if handed:
+            self._filled.add(queue)
+        return handed
+
+    async def _empty(self, box: AppKeys | QueueKeys) -> int:
         handed, cursor = 0, ""
         while cursor != "0":
-            page = await self._broker.ask(verbs.schedules.handing(self._keys, cursor or "0"))
+            page = await self._broker.ask(verbs.schedules.handing(box, cursor or "0"))
             if page.unreadable:
                 strange = ValueError("a hand-over that only a later version can read")
                 self._log.warn(strange, job_id=page.unreadable[0])
-            handed += await self._hand_over(page.jobs)
+            handed += await self._hand_over(box, page.jobs)
             cursor = page.cursor
-        return 0.0 if handed else _LONGEST
+        return handed
 
-    async def _hand_over(self, jobs: Sequence[AnyJob]) -> int:
+    async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
-        replies = await self._broker.converse(dispatch(jobs, _queue, self._to, _size))
+        replies = await self._broker.converse(dispatch(jobs, _queue, partial(self._to, box), _size))
         for job, reply in zip(jobs, replies, strict=True):
             if isinstance(reply, Exception):
                 if not concerns_the_call(reply):
@@ -58,13 +109,13 @@ class Courier(Service):
                 self._log.warn(reply, job_id=job.id)
         return sum(not isinstance(reply, Exception) for reply in replies)
 
-    def _to(self, queue: str, jobs: list[AnyJob]) -> Talk[Sequence[Any]]:
+    def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyJob]) -> Talk[Sequence[Any]]:
         # First: a job in a queue that is not on the list is not lost, but no worker that serves every queue finds it.
         if self._noted.is_due(queue):
             yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)
         replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
-        yield from ask(verbs.schedules.handed(self._keys, [job.id for job in jobs]))
+        yield from ask(verbs.schedules.handed(box, [job.id for job in jobs]))
         return replies
 
 

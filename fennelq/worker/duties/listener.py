@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fennelq.broker.keys import wake_patterns
+from fennelq.broker.keys import queue_of_channel, wake_patterns
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
-from fennelq.worker.bus import JobDue, SchedulesChanged
+from fennelq.worker.bus import HandOverWaits, JobDue, MessagesArrive, SchedulesChanged
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
@@ -44,16 +44,20 @@ class Listener(Service):
             # A user who may not subscribe: executors look often enough by themselves.
             self._log.warn(message)
         elif message[0] == b"pmessage":
-            self._understand(message[3])
+            self._understand(message[2], message[3])
         elif message[0] == b"psubscribe":
             # From here on every message arrives; what earlier ones announced has to be looked up.
             self._state.note_listening(True)
             self._state.bus.publish(JobDue(0.0))
             self._state.bus.publish(SchedulesChanged())
+            self._state.bus.publish(MessagesArrive())
 
-    def _understand(self, text: bytes) -> None:
+    def _understand(self, channel: bytes, text: bytes) -> None:
         if text == b"cron":
             self._state.bus.publish(SchedulesChanged())
+            return
+        if text == b"out":
+            self._state.bus.publish(HandOverWaits(queue_of_channel(channel.decode())))
             return
         try:
             due = JobDue(float(text) / 1000)
