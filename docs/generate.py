@@ -209,7 +209,6 @@ BUILT_BY_HAND: Final = {"App", "Retry", "Snooze", "Reject"}
 
 INSIDE: Final = {
     "App": {"address", "blocking", "client", "lifetimes"},
-    "BlockingResult": {"value_of"},
     "Job": {
         *("args", "at_ms", "delay_ms", "expires_ms", "idempotency", "keep_ms", "max_deliveries", "nonce"),
         *("options", "returns", "size", "window_ms"),

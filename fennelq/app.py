@@ -175,12 +175,12 @@ class App:
 
     # Sending
 
-    async def enqueue(self, jobs: Iterable[Job[R]]) -> list[AsyncResult[R]]:
+    async def enqueue(self, jobs: Iterable[Job[R]], *more: Never) -> list[AsyncResult[R]]:
         """Send any number of jobs in as few round trips as possible; handles in order.
 
         When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
         """
-        return await self.client.send_all(jobs_given("app.enqueue", jobs))
+        return await self.client.send_all(jobs_given("app.enqueue", jobs, more))
 
     async def send(
         self,
@@ -207,7 +207,7 @@ class App:
         **options: Unpack[OptionArgs],
     ) -> Job[Any]:
         """What `send` would send."""
-        check_sent(task, options)
+        check_sent(task, options, self._tasks)
         known = self._tasks.get(task)
         said = Options().with_(options)
         if known is not None:

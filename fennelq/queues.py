@@ -10,7 +10,9 @@ from fennelq import sync
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
+from fennelq.broker.trouble import lacks_permission
 from fennelq.broker.verbs.queues import Reading
+from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
 from fennelq.loops import check_loop
 from fennelq.model.job import JobInfo
@@ -159,10 +161,19 @@ class _Talks:
     def list(self) -> Talk[Infos]:
         names = yield from self.names()
         executors = yield from executors_of(self._app.namespace)
-        return (yield from together(self._info(name, executors) for name in names))
+        return (yield from together(self._unless_denied(name, executors) for name in names))
 
     def info(self, queue: str) -> Talk[QueueInfo]:
         return (yield from self._info(queue, (yield from executors_of(self._app.namespace))))
+
+    def _unless_denied(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
+        """One queue among others. What the user of Redis may not touch hides none of the others."""
+        try:
+            return (yield from self._info(queue, executors))
+        except BrokerUnavailable as error:
+            if not lacks_permission(error):
+                raise
+            return _damaged(queue, f"Redis {error.reason}")
 
     def _info(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
         keys = self._keys(queue)

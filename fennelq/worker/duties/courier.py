@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from fennelq.broker import verbs
@@ -48,7 +49,9 @@ class Courier:
 
     async def _hand_over(self, jobs: Sequence[AnyJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
-        replies = await self._broker.converse(dispatch(jobs, _queue, self._to, _size))
+        replies = await self._broker.converse(
+            dispatch(jobs, attrgetter("queue"), self._to, attrgetter("size"))
+        )
         for job, reply in zip(jobs, replies, strict=True):
             if isinstance(reply, Exception):
                 if not concerns_the_call(reply):
@@ -64,11 +67,3 @@ class Courier:
         replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
         yield from ask(verbs.schedules.handed(self._keys, [job.id for job in jobs]))
         return replies
-
-
-def _queue(job: AnyJob) -> str:
-    return job.queue
-
-
-def _size(job: AnyJob) -> int:
-    return job.size
