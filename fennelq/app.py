@@ -163,12 +163,12 @@ class App(Connections):
 
     # Sending
 
-    async def enqueue(self, jobs: Iterable[Job[R]]) -> list[AsyncResult[R]]:
+    async def enqueue(self, jobs: Iterable[Job[R]], *more: Never) -> list[AsyncResult[R]]:
         """Send any number of jobs in as few round trips as possible; handles in order.
 
         When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
         """
-        return await self.client.send_all(jobs_given("app.enqueue", jobs))
+        return await self.client.send_all(jobs_given("app.enqueue", jobs, more))
 
     async def send(
         self,
@@ -195,7 +195,7 @@ class App(Connections):
         **options: Unpack[OptionArgs],
     ) -> Job[Any]:
         """The job that `send` would send."""
-        check_sent(task, options)
+        check_sent(task, options, self._tasks)
         known = self._tasks.get(task)
         checked = Options().with_(options)
         if known is not None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fennelq import clock, reasons
@@ -35,6 +36,8 @@ H = TypeVar("H")
 
 Reply = int | bytes | Exception
 """What `enqueue` replies about a job, or why it was not sent."""
+_queue: Callable[[AnyJob], str] = attrgetter("queue")
+_size: Callable[[AnyJob], int] = attrgetter("size")
 _SENT_AT_ONCE = 1000
 _NOTED_FOR = 60.0
 _ASKING_WHY = 20
@@ -212,11 +215,3 @@ def _not_sent(job: AnyJob, error: Exception) -> FennelqError:
     refused = FennelqError(f"{reason}: {error}")
     refused.__cause__ = error
     return refused
-
-
-def _queue(job: AnyJob) -> str:
-    return job.queue
-
-
-def _size(job: AnyJob) -> int:
-    return job.size

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from fennelq import clock, reasons
 from fennelq.broker.broker import ANSWER_TIMEOUT
@@ -26,7 +26,7 @@ from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Event, Job, JobInfo, Status, split_id
 from fennelq.result import cancel, history_of, info_of, status_of, value_of
-from fennelq.usage import is_over, jobs_given
+from fennelq.usage import is_over
 from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal, watched
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ class BlockingTask(Generic[P, R]):
         self._check("map")
         return enqueue(self._task.app, self._task.described(columns))
 
-    def options(self, **options: Unpack[OptionArgs]) -> BlockingTask[P, R]:
-        """The same task with other options."""
-        return BlockingTask(self._task.options(**options))
+    def options(self, *nameless: Never, **options: Unpack[OptionArgs]) -> BlockingTask[P, R]:
+        """The same task with other options for the calls made through it."""
+        return BlockingTask(self._task.options(*nameless, **options))
 
     def _check(self, method: str) -> None:
         if running_loop() is None:  # most calls: they need no names
@@ -131,11 +131,7 @@ class BlockingResult(Generic[R_co]):
         With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
         """
         _check_result("get")
-        return self.value_of(end_of(self._app, self.id, timeout))
-
-    def value_of(self, end: End) -> R_co:
-        """What an end comes to: the value, or the exception it stands for."""
-        return value_of(self._app, self.id, self._returns, _unless_error(end))
+        return value_of(self._app, self.id, self._returns, end_of(self._app, self.id, timeout))
 
     def status(self) -> Status:
         """Where the job is in its life."""
@@ -162,12 +158,17 @@ def _check_result(method: str) -> None:
     check_loop(f"BlockingResult.{method}", f"await app.result(id).{method}(…)")
 
 
-def enqueue(app: App, jobs: Iterable[Job[R]]) -> list[BlockingResult[R]]:
+def enqueue(app: App, jobs: list[Job[R]]) -> list[BlockingResult[R]]:
     """Send any number of jobs; as `App.enqueue`."""
-    every = jobs_given("enqueue", jobs)
     _ = app.blocking  # a mistake in the configuration concerns all of them: it is raised as it is
-    replies = converse(app, sent(app, every))
-    return handles_of(partial(handle_of, BlockingResult, app), every, replies)
+    replies = converse(app, sent(app, jobs))
+    return handles_of(partial(handle_of, BlockingResult, app), jobs, replies)
+
+
+def value_at(app: App, result: BlockingResult[R], end: End) -> R:
+    """What a job returned, or the exception that its end stands for."""
+    returns = result._returns  # pyright: ignore[reportPrivateUsage] - it is no part of the public handle
+    return value_of(app, result.id, returns, _unless_error(end))
 
 
 def end_of(app: App, job_id: str, timeout: float | None) -> Ended:

@@ -208,6 +208,29 @@ def test_only_the_broker_speaks_redis() -> None:
     }
 
 
+def test_items_are_grouped_by_queue_and_cut_into_pages_in_one_place() -> None:
+    """Everything else asks `dispatch` for it."""
+    grouping = offenders(lambda path: "by_queue" in identifiers_of(path))
+    assert set(grouping) == {"broker/dispatch.py", "worker/running/consumer.py"} - {
+        "worker/running/consumer.py"
+    }
+    assert set(offenders(lambda path: "MOST_BYTES" in identifiers_of(path))) == {"broker/dispatch.py"}
+
+
+def identifiers_of(path: Path) -> set[str]:
+    return {node.id for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)}
+
+
+def test_a_conversation_has_one_runner_with_a_loop_and_one_without() -> None:
+    """They send rounds; everything else only says what to send."""
+    runners = offenders(
+        lambda path: [function.name for function in functions_of(path) if function.name == "converse"]
+    )
+    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync.py"}
+    sending = offenders(lambda path: re.findall(r"\btalk\.send\(", text_of(path)))
+    assert set(sending) == {"broker/broker.py", "broker/blocking.py", "broker/talk.py"}
+
+
 def test_nothing_executes_data() -> None:
     forbidden = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "code"}
     assert offenders(lambda path: packages_of(path) & forbidden) == {}

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
 
 from fennelq import crash
@@ -14,7 +14,7 @@ from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.connection import Address
 from fennelq.broker.inbox import Inbox
-from fennelq.broker.talk import Pause, Replies, Round, Talk, Within
+from fennelq.broker.talk import Pause, Replies, Talk, Within
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Step, Verb
 
@@ -78,18 +78,20 @@ class BlockingBroker:
     def converse(self, talk: Talk[A]) -> A:
         """Run a conversation: send each of its rounds once, in one round trip, and return what it returns."""
         replies: Replies | None = None
-        with closing(talk):
+        try:
             while True:
-                try:
-                    asked = talk.send(replies)
-                except StopIteration as end:
-                    return cast("A", end.value)
-                replies = self._replies(asked)
+                asked = talk.send(replies)
+                if isinstance(asked, Pause):
+                    time.sleep(asked.seconds)
+                    replies = None
+                else:
+                    replies = self._replies(asked)
+        except StopIteration as end:
+            return cast("A", end.value)
+        finally:
+            talk.close()
 
-    def _replies(self, asked: Round) -> Replies | None:
-        if isinstance(asked, Pause):
-            time.sleep(asked.seconds)
-            return None
+    def _replies(self, asked: Sequence[Step[Any]] | Within) -> Replies:
         steps, within = asked if isinstance(asked, Within) else (asked, ANSWER_TIMEOUT)
         try:
             return self.run_each(steps, min(within, ANSWER_TIMEOUT))

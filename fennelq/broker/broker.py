@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import closing
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from fennelq import crash
 from fennelq.broker.connection import Address
 from fennelq.broker.link import Link, OnMessage
-from fennelq.broker.talk import Pause, Replies, Round, Talk, Within
+from fennelq.broker.talk import Pause, Replies, Talk, Within
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Step, Verb, Word
 
@@ -67,26 +66,28 @@ class Broker:
     async def converse(self, talk: Talk[A]) -> A:
         """Run a conversation: send each of its rounds once, in one round trip, and return what it returns."""
         replies: Replies | None = None
-        with closing(talk):
+        try:
             while True:
-                try:
-                    asked = talk.send(replies)
-                except StopIteration as end:
-                    return cast("A", end.value)
-                replies = await self._replies(asked)
+                asked = talk.send(replies)
+                if isinstance(asked, Pause):
+                    await asyncio.sleep(asked.seconds)
+                    replies = None
+                else:
+                    replies = await self._replies(asked)
+        except StopIteration as end:
+            return cast("A", end.value)
+        finally:
+            talk.close()
 
-    async def _replies(self, asked: Round) -> Replies | None:
-        if isinstance(asked, Pause):
-            await asyncio.sleep(asked.seconds)
-            return None
+    async def _replies(self, asked: Sequence[Step[Any]] | Within) -> Replies:
         steps, within = asked if isinstance(asked, Within) else (asked, ANSWER_TIMEOUT)
-        if len(steps) == 1:
-            try:
-                return [await self._send(steps[0], within)]
-            except Exception as error:
-                return [error]
-        # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
-        return await asyncio.gather(*(self._send(step, within) for step in steps), return_exceptions=True)
+        if len(steps) != 1:
+            # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
+            return await asyncio.gather(*(self._send(step, within) for step in steps), return_exceptions=True)
+        try:
+            return [await self._send(steps[0], within)]
+        except Exception as error:
+            return [error]
 
     def _send(self, step: Step[A], within: float) -> Coroutine[Any, Any, A]:
         return self.run(step, within) if isinstance(step, Verb) else self.ask(step, within)

@@ -6,6 +6,7 @@ sent one by one, so that a bad one does not fail its neighbours. A queue that fa
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -40,20 +41,34 @@ def dispatch(
     size: Callable[[T], int] | None = None,
 ) -> Talk[list[A | Exception]]:
     """The reply for each item, in order, or its error. `call` sends a page of items to one queue."""
+    if len(items) == 1:
+        return (yield from _alone(items[0], queue_of, call))
     replies: list[Any] = [None] * len(items)
-    by_queue: dict[str, list[int]] = {}
+    by_queue: defaultdict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
         try:
-            by_queue.setdefault(queue_of(item), []).append(place)
+            by_queue[queue_of(item)].append(place)
         except Exception as error:
             # The item names no queue. It is not sent, the others are.
             replies[place] = error
     # One queue after the other: a round trip carries 1 MiB at most, whatever the number of queues.
     for queue, places in by_queue.items():
+        if len(places) == len(items):
+            return (yield from in_pages(items, partial(call, queue), size))
         received = yield from in_pages([items[place] for place in places], partial(call, queue), size)
         for place, reply in zip(places, received, strict=True):
             replies[place] = reply
     return replies
+
+
+def _alone(
+    item: T, queue_of: Callable[[T], str], call: Callable[[str, list[T]], Talk[Sequence[A]]]
+) -> Talk[list[A | Exception]]:
+    """The same for one item, as most calls are: without grouping and paging they cost a microsecond less."""
+    try:
+        return [*(yield from call(queue_of(item), [item]))]
+    except Exception as error:
+        return [error]
 
 
 def concerns_the_call(error: Exception) -> bool:
@@ -70,8 +85,10 @@ def in_pages(
     splits: Callable[[Exception], bool] = concerns_the_call,
 ) -> Talk[list[A | Exception]]:
     """The same for the items of one queue. After an error that `splits`, the items of a page are sent one by one."""
+    if not items:
+        return []
     replies: list[A | Exception] = []
-    for page in _pages(items, size, limits):
+    for page in _pages(items, size, limits) if len(items) > 1 else [list(items)]:
         replies += yield from _replies(page, call, splits)
     return replies
 

@@ -1,4 +1,4 @@
-"""How long to go on asking a server that does not answer."""
+"""How long to go on asking a server that does not reply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Patience:
         """When it began: at first, or when it was renewed."""
         self._deadline = self.since + seconds
         self._pause = _FIRST_PAUSE
-        self._error: Exception = TimeoutError(f"no answer within {seconds:g} s")
+        self._error: Exception = TimeoutError(f"no reply within {seconds:g} s")
 
     def left(self) -> float:
         """The seconds that an attempt may take; raises BrokerUnavailable when none are left."""

@@ -122,42 +122,50 @@ def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
     Every reply renews the patience, and its end makes a BrokerUnavailable the reply of what is still open.
     """
     replies: Replies | None = None
-    with closing(talk):
+    try:
         while True:
-            try:
-                asked = talk.send(replies)
-            except StopIteration as end:
-                return cast("A", end.value)
+            asked = talk.send(replies)
             if isinstance(asked, Pause | Within):
                 replies = yield asked
+                continue
+            try:
+                received: Replies = yield Within(asked, patience.left())
+            except BrokerUnavailable as error:
+                replies = [error] * len(asked)
+                continue
+            for reply in received:
+                if isinstance(reply, Exception):
+                    received = yield from _repeated(asked, list(received), patience)
+                    break
             else:
-                replies = yield from _until_replied(asked, patience)
+                patience.renew()
+            replies = received
+    except StopIteration as end:
+        return cast("A", end.value)
+    finally:
+        talk.close()
 
 
-def _until_replied(steps: Sequence[Step[Any]], patience: Patience) -> Talk[Replies]:
-    replies: list[Any] = [None] * len(steps)
-    going: Sequence[int] = range(len(steps))
-    while True:
-        try:
-            left = patience.left()
-        except BrokerUnavailable as error:
-            for place in going:
-                replies[place] = error
-            return replies
-        received: Replies = yield Within([steps[place] for place in going], left)
-        again: list[int] = []
-        for place, reply in zip(going, received, strict=True):
-            if isinstance(reply, Exception):
-                if classify(reply).passes:
-                    again.append(place)
-                else:
-                    reply = patience.verdict(reply)
-            replies[place] = reply
-        if not again:
-            patience.renew()
-            return replies
+def _repeated(steps: Sequence[Step[Any]], replies: list[Any], patience: Patience) -> Talk[Replies]:
+    """The replies, after those of the steps whose errors may pass were repeated until they have passed."""
+    while again := [place for place, reply in enumerate(replies) if _passes(reply)]:
         yield Pause(patience.pause_after(replies[again[-1]]))
-        going = again
+        try:
+            received: Replies = yield Within([steps[place] for place in again], patience.left())
+        except BrokerUnavailable as error:
+            return [error if _passes(reply) else _final(reply, patience) for reply in replies]
+        for place, reply in zip(again, received, strict=True):
+            replies[place] = reply
+    patience.renew()
+    return [_final(reply, patience) for reply in replies]
+
+
+def _final(reply: Any, patience: Patience) -> Any:
+    return patience.verdict(reply) if isinstance(reply, Exception) else reply
+
+
+def _passes(reply: object) -> bool:
+    return isinstance(reply, Exception) and classify(reply).passes
 
 
 def at_most(seconds: float, talk: Talk[A]) -> Talk[A]:

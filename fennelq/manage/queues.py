@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
+from fennelq.broker.trouble import lacks_permission
 from fennelq.broker.verbs.queues import Reading
+from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.model.job import JobInfo
@@ -100,7 +102,7 @@ class QueueTalks(Family):
         """How much is where in every queue, by name."""
         names = sorted((yield from queues_of(self._app)))
         executors = yield from executors_of(self._app.namespace)
-        return (yield from together(self._info(name, executors) for name in names))
+        return (yield from together(self._unless_denied(name, executors) for name in names))
 
     @Operation
     def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[Jobs]:
@@ -131,6 +133,15 @@ class QueueTalks(Family):
             if progress:
                 progress(purged)
         return purged
+
+    def _unless_denied(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
+        """One queue among others. What the user of Redis may not touch hides none of the others."""
+        try:
+            return (yield from self._info(queue, executors))
+        except BrokerUnavailable as error:
+            if not lacks_permission(error):
+                raise
+            return _damaged(queue, f"Redis {error.reason}")
 
     def _info(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
         keys = self._keys(queue)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from fennelq import clock
@@ -101,7 +102,8 @@ class Courier(Service):
 
     async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
-        replies = await self._broker.converse(dispatch(jobs, _queue, partial(self._to, box), _size))
+        call = partial(self._to, box)
+        replies = await self._broker.converse(dispatch(jobs, attrgetter("queue"), call, attrgetter("size")))
         for job, reply in zip(jobs, replies, strict=True):
             if isinstance(reply, Exception):
                 if not concerns_the_call(reply):
@@ -117,11 +119,3 @@ class Courier(Service):
         replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
         yield from ask(verbs.schedules.handed(box, [job.id for job in jobs]))
         return replies
-
-
-def _queue(job: AnyJob) -> str:
-    return job.queue
-
-
-def _size(job: AnyJob) -> int:
-    return job.size

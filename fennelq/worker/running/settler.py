@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fennelq import log
 from fennelq.broker import verbs
@@ -112,26 +113,19 @@ class Settler:
             queue.writing = successor
 
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
-        written = 0
-
-        def finish(page: list[Settled]) -> Talk[list[Answer]]:
-            nonlocal written
-            answers = yield from self._finish(queue, page)
-            written += len(page)
-            self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
-            for item, answer in zip(page, answers, strict=True):
-                self._held.settled(item, answer)
-            return answers
-
+        written: list[Settled] = []
         try:
-            raise_first(await self._broker.converse(in_pages(batch, finish, _size, splits=_is_refused)))
+            write = partial(self._finish, queue, written)
+            raise_first(await self._broker.converse(in_pages(batch, write, _size, splits=_is_refused)))
         finally:
             # Only an executor that falls over leaves some: they must not hold up its end.
-            if left := batch[written:]:
+            if left := batch[len(written) :]:
                 self.backlog.remove(queue.share, len(left), sum(map(_size, left)))
 
-    def _finish(self, queue: _Queue, page: Sequence[Settled]) -> Talk[list[Answer]]:
-        """Try until there is a reply; a settle that is sent twice counts once."""
+    def _finish(
+        self, queue: _Queue, written: list[Settled], page: Sequence[Settled]
+    ) -> Talk[Sequence[Answer]]:
+        """Write a page. It tries until there is a reply; a settle that is sent twice counts once."""
         longest = _FIRST_PAUSE
         while True:
             try:
@@ -149,9 +143,14 @@ class Settler:
                 yield Pause(random.uniform(longest / 10, longest))
                 longest = max(longest, min(longest * 2, _SHORT_PAUSE))
             else:
-                self.backlog.unblock(queue.share)
-                self._log.over()
-                return answers
+                break
+        self.backlog.unblock(queue.share)
+        self._log.over()
+        written += page
+        self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
+        for item, answer in zip(page, answers, strict=True):
+            self._held.settled(item, answer)
+        return answers
 
 
 class _Refused(Exception):
