@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -241,14 +242,19 @@ Until = Annotated[
 ]
 
 
-def filters(
-    ids: list[Any] | None,
-    queue: list[Any] | None,
-    task: str | None,
-    error: str | None,
-    since: Any,
-    until: Any,
-) -> Filters:
-    """The filters of the command line; empty when there are none."""
-    said = {"ids": ids, "queue": queue, "task": task, "error": error, "since": since, "until": until}
-    return cast("Filters", {name: value for name, value in said.items() if value is not None and value != []})
+@dataclass(frozen=True)
+class Which:
+    """Which dead jobs a command of the family `dlq` is about."""
+
+    queue: InQueue = None
+    task: OfTask = None
+    error: OfError = None
+    since: Since = None
+    until: Until = None
+
+    def filters(self, ids: list[Any] | None = None) -> Filters:
+        """What to ask for; empty when the command line names no filter."""
+        given = {"ids": ids, **vars(self)}
+        return cast(
+            "Filters", {name: value for name, value in given.items() if value is not None and value != []}
+        )
