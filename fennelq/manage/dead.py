@@ -16,6 +16,7 @@ from fennelq.broker.verb import Command
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.broker.verbs.jobs import MOST_JOBS
 from fennelq.errors import ConfigurationError
+from fennelq.manage.choices import check_choice
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
 from fennelq.manage.queues import Progress, queues_of
 from fennelq.model.job import JobInfo, split_id
@@ -125,6 +126,7 @@ class DeadTalks(Family):
         self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
     ) -> Talk[Letters]:
         """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
+        check_choice("order", order, Order)
         newest = order == "newest"
         found: Letters = []
         for search in (yield from self._searches(filters)):

@@ -56,6 +56,7 @@ def serve(
         server = await preflight.redis_replies(app, told, force=force)
         if server is not None:
             _say_hello(app, orders, count, server)
+            await asyncio.to_thread(preflight.warn_of_unknown_queues, app, orders.queues)
         return server is not None
 
     supervisor = Supervisor(
