@@ -40,7 +40,7 @@ command(program, "info")(info.show)
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command that the command line names."""
     open_missing()
     try:
         try:
@@ -58,7 +58,7 @@ def main() -> None:
 
 def _complain_of_output(error: OSError) -> None:
     if error.errno != errno.EPIPE:  # a reader such as `head` has seen enough
-        output.say(f"fennelq: the output cannot be written: {error.strerror}")
+        output.note(f"fennelq: the output cannot be written: {error.strerror}")
     # What is still buffered would fail once more at the end of the interpreter, with an exit code of its own.
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 

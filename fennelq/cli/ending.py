@@ -37,6 +37,6 @@ def print_end(end: Document, *, as_json: bool) -> None:
     elif "error" not in end:
         print(output.record(end["result"]))
     else:
-        output.say(f"fennelq: {end['error']}")
+        output.note(f"fennelq: {end['error']}")
     if "error" in end:
         raise typer.Exit(Exit.FAILED)

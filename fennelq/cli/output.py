@@ -21,9 +21,9 @@ from fennelq.streams import clean, colours, is_terminal
 _NO_NUMBER = (None, "", "?")
 
 
-def say(sentence: str) -> None:
-    """A sentence for people: on stderr, out of the way of what is piped. The exit code says the same to a program, so
-    a stderr that cannot be written to must not change it."""
+def note(sentence: str) -> None:
+    """Print a sentence for people on stderr, apart from what is piped. Programs read the exit code, so a stderr that
+    cannot be written to must not change it."""
     with suppress(OSError, ValueError):
         print(clean(sentence), file=sys.stderr, flush=True)
 
@@ -128,7 +128,7 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
     for row in cells:
         print(drawn(row))
     if missing := fitted.left_out(columns):
-        say(f"Not shown in {room} columns: {', '.join(missing)}.")
+        note(f"Not shown in {room} columns: {', '.join(missing)}.")
 
 
 def _dispensable_if_empty(column: Column, cells: Sequence[str]) -> Column:

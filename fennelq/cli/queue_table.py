@@ -19,9 +19,9 @@ def show_queues(queues: Sequence[QueueInfo]) -> None:
     output.table(_COLUMNS, [_row(queue) for queue in queues], empty="No queues yet: send a job.")
     for queue in queues:
         if queue.damage:
-            output.say(f"queue {queue.name} is not served: {queue.damage}")
+            output.note(f"queue {queue.name} is not served: {queue.damage}")
     for because, names in _waiting(queues).items():
-        output.say(f"jobs wait in {', '.join(names)}: {because}")
+        output.note(f"jobs wait in {', '.join(names)}: {because}")
 
 
 def _row(queue: QueueInfo) -> tuple[object, ...]:

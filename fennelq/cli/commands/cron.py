@@ -228,7 +228,7 @@ def add(
         output.document(of_schedule(info, now))
         return
     output.line(info.name)
-    output.say(f"next run: {' · '.join(filter(None, _shown(info.next_run, timing.tz, now))) or 'none'}")
+    output.note(f"next run: {' · '.join(filter(None, _shown(info.next_run, timing.tz, now))) or 'none'}")
 
 
 @command(commands, "pause")
@@ -273,7 +273,7 @@ def run(
 
     job, end = session.run(work)
     if wait:
-        output.say(f"sent {job}")
+        output.note(f"sent {job}")
         print_end(end, as_json=as_json)
     elif as_json:
         output.document({"id": job})

@@ -13,7 +13,7 @@ from fennelq.cli import output
 from fennelq.cli.command import command, family
 from fennelq.cli.consent import agree, on_a_terminal
 from fennelq.cli.exits import Exit, Problem
-from fennelq.cli.known import no_record, require_queues, tell_unknown
+from fennelq.cli.known import name_unknown, no_record, require_queues
 from fennelq.cli.options import (
     DeadIds,
     DryRun,
@@ -78,7 +78,7 @@ def list_dead(
         empty="No dead job matches." if meant else "No dead jobs.",
     )
     if total > len(letters):
-        output.say(f"{len(letters):,} of {total:,} shown: --limit 0 lists all")
+        output.note(f"{len(letters):,} of {total:,} shown: --limit 0 lists all")
 
 
 @command(commands, "show")
@@ -180,7 +180,7 @@ def export_dead(
             written = session.run(lambda app: steps.run(_export(app, meant, limit, file, steps)))
     except OSError as problem:
         raise Problem(f"{to} cannot be written: {problem.strerror}", Exit.FAILED) from None
-    output.say(f"{output.counted(written, 'dead job')} written to {to}")
+    output.note(f"{output.counted(written, 'dead job')} written to {to}")
 
 
 def _counted(session: Session, meant: Filters, limit: int | None) -> tuple[int, Exit]:
@@ -188,7 +188,7 @@ def _counted(session: Session, meant: Filters, limit: int | None) -> tuple[int, 
 
     async def count(app: App) -> tuple[int, bool]:
         await require_queues(app, meant.get("queue", ()))
-        return await app.dlq.count(**meant), await tell_unknown(app, meant.get("ids", ()))
+        return await app.dlq.count(**meant), await name_unknown(app, meant.get("ids", ()))
 
     number, unknown = session.run(count)
     return number if limit is None else min(number, limit), Exit.NOT_FOUND if unknown else Exit.OK

@@ -97,7 +97,7 @@ async def _send(
     sent = {"id": handle.id, "deduplicated": handle.deduplicated}
     if not wait:
         return sent, None
-    output.say(f"sent {handle.id}")
+    output.note(f"sent {handle.id}")
     return sent, await ended(app, handle.id, timeout)
 
 
@@ -107,4 +107,4 @@ def _print_sent(sent: Document, *, as_json: bool) -> None:
         return
     output.line(sent["id"])
     if sent["deduplicated"]:
-        output.say("the job of an earlier call with the same key or id")
+        output.note("the job of an earlier call with the same key or id")

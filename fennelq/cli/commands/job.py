@@ -11,7 +11,7 @@ from fennelq.cli import output
 from fennelq.cli.command import command, family
 from fennelq.cli.ending import ended, print_end
 from fennelq.cli.exits import Exit
-from fennelq.cli.known import no_record, tell_unknown
+from fennelq.cli.known import name_unknown, no_record
 from fennelq.cli.options import JobId, JobIds, Json, Timeout
 from fennelq.cli.progress import Steps
 from fennelq.cli.session import Session
@@ -99,7 +99,7 @@ async def _one_by_one(app: App, jobs: list[str], ask: Ask) -> list[Answer]:
         return answers
 
     answers = await steps.run(each())
-    await tell_unknown(app, [answer.id for answer in answers if not answer.known])
+    await name_unknown(app, [answer.id for answer in answers if not answer.known])
     return answers
 
 

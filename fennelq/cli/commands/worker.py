@@ -1,4 +1,4 @@
-"""`fennelq worker`: run jobs until told to stop."""
+"""`fennelq worker`: run jobs until a signal stops it."""
 
 from __future__ import annotations
 
@@ -143,11 +143,11 @@ def run(
     from fennelq.worker.processes.supervisor import serve
 
     pid_one.end_on_sigterm()
-    named = session.found
-    settings = named.app.settings
+    found = session.found
+    settings = found.app.settings
     orders = Orders(
-        app=named.path,
-        folder=str(named.folder),
+        app=found.path,
+        folder=str(found.folder),
         log_format=logs.log_format or settings.log_format,
         log_level=logs.log_level or settings.log_level,
         log_errors=logs.log_errors or settings.log_errors,
@@ -162,7 +162,7 @@ def run(
     )
     log.setup(orders.log_format, orders.log_level, config=orders.log_config, errors=orders.log_errors)
     code = serve(
-        named.app,
+        found.app,
         orders,
         processes=how.processes,
         health=how.health_port,
