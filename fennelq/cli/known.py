@@ -39,14 +39,14 @@ async def no_record(app: App, job: str) -> Problem:
     )
 
 
-async def tell_unknown(app: App, jobs: Iterable[str]) -> bool:
+async def name_unknown(app: App, jobs: Iterable[str]) -> bool:
     """Name on stderr every job of which there is no record; whether there was one."""
     ids = list(dict.fromkeys(jobs))
     unknown: list[str] = []
     for start in range(0, len(ids), _ASKED_AT_ONCE):
         unknown += await _unknown(app, ids[start : start + _ASKED_AT_ONCE])
     for job in unknown:
-        output.say(f"fennelq: {await no_record(app, job)}")
+        output.note(f"fennelq: {await no_record(app, job)}")
     return bool(unknown)
 
 

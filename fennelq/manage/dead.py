@@ -16,6 +16,7 @@ from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, pause
 from fennelq.broker.verb import Command
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.errors import ConfigurationError
+from fennelq.manage.choices import check_choice
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
 from fennelq.manage.queues import Progress, queues_of
 from fennelq.model.job import JobInfo, split_id
@@ -35,7 +36,7 @@ Order = Literal["newest", "oldest"]
 
 
 class Filters(TypedDict, total=False):
-    """Which dead jobs are meant: those that meet all that is said."""
+    """Which dead jobs are meant: those that meet every filter."""
 
     queue: str | Sequence[str]
     """Only of this queue, or these. Default: every queue the app has used."""
@@ -53,7 +54,7 @@ class Filters(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead job, as its dead-letter queue lists it. `message` is cut; `get(id)` tells everything."""
+    """A dead job, as its dead-letter queue lists it. `message` is cut; `get(id)` has everything."""
 
     id: str
     queue: str
@@ -79,7 +80,7 @@ class ReplayReport:
     key_taken: int = 0
     """Still dead: another job holds their idempotency key by now."""
     gone: int = 0
-    """Nothing left to do: they were replayed or removed by somebody else at the same time."""
+    """Nothing left to do: they were replayed or removed by another caller at the same time."""
     broken: int = 0
     """Still dead: their records cannot be read, so there is nothing to run."""
 
@@ -125,6 +126,7 @@ class DeadTalks(Family):
         self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
     ) -> Talk[Letters]:
         """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
+        check_choice("order", order, Order)
         newest = order == "newest"
         found: Letters = []
         for search in (yield from self._searches(filters)):
@@ -234,9 +236,9 @@ class DeadTalks(Family):
         ]
 
     def _queues(self, filters: Filters, ids: dict[str, Keys] | None) -> Talk[Names]:
-        said = filters.get("queue")
-        if said is not None:
-            names = [valid_name("queue", name) for name in ([said] if isinstance(said, str) else said)]
+        wanted = filters.get("queue")
+        if wanted is not None:
+            names = [valid_name("queue", name) for name in ([wanted] if isinstance(wanted, str) else wanted)]
             return [name for name in names if ids is None or name in ids]
         return sorted((yield from queues_of(self._app)) if ids is None else ids)
 

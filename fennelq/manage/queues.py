@@ -13,6 +13,7 @@ from fennelq.broker.trouble import lacks_permission
 from fennelq.broker.verbs.queues import Reading
 from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
+from fennelq.manage.choices import check_choice
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.model.job import JobInfo
 from fennelq.model.options import valid_name
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from fennelq.app import App
 
 _PURGED_AT_ONCE = 100
+_QUEUES_AT_ONCE = 50
+"""A queue takes up to 20 commands. More at once would be slow to read and keep other clients of the server waiting."""
 
 Progress = Callable[[int], None]
 """Called with how many are done, now and then."""
@@ -102,11 +105,16 @@ class QueueTalks(Family):
         """How much is where in every queue, by name."""
         names = sorted((yield from queues_of(self._app)))
         executors = yield from executors_of(self._app.namespace)
-        return (yield from together(self._unless_denied(name, executors) for name in names))
+        infos: Infos = []
+        for start in range(0, len(names), _QUEUES_AT_ONCE):
+            page = names[start : start + _QUEUES_AT_ONCE]
+            infos += yield from together(self._unless_denied(name, executors) for name in page)
+        return infos
 
     @Operation
     def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[Jobs]:
         """The jobs that come next, first the one that comes first; nothing is taken."""
+        check_choice("place", place, Place)
         keys = self._keys(queue)
         if place == "waiting":
             found = yield from _waiting(keys, limit)

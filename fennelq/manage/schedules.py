@@ -225,6 +225,12 @@ class BlockingSchedules(ScheduleTalks, Blocking):
         return sync.enqueue(self._app, [self._begin_run(name)])[0]
 
 
+def has_workers(info: ScheduleInfo, now: datetime) -> bool:
+    """Whether workers of its service declare a schedule; when none has for a minute, it may be removed by hand."""
+    seen = info.service_seen
+    return seen is not None and abs((now - seen).total_seconds()) * 1000 < verbs.schedules.PATIENCE_MS
+
+
 def _log_unreadable(error: UnreadableSchedule) -> None:
     from fennelq import log  # imported here: most programs never log this
 
