@@ -22,7 +22,8 @@ from fennelq import errors  # noqa: E402
 from fennelq.broker import keys  # noqa: E402
 from fennelq.model.fields import MEANINGS  # noqa: E402
 from fennelq.model.options import OptionArgs  # noqa: E402
-from fennelq.settings import PREFIX, Settings  # noqa: E402
+from fennelq.settings import SettingArgs, Settings  # noqa: E402
+from fennelq.sources import PREFIX  # noqa: E402
 
 WRITTEN: Final = "<!-- written by docs/generate.py: change the code, then run `make docs` -->"
 
@@ -67,19 +68,11 @@ def between_marks(text: str, mark: str, table: str) -> str:
 
 
 def settings_page() -> str:
-    """Every setting, with its default and meaning."""
-    rows = [
-        (
-            f"`{name}`",
-            f"`{written_type(field.annotation)}`",
-            default_of(field.default),
-            field.description or "",
-        )
-        for name, field in Settings.model_fields.items()
-    ]
+    """Every setting, in groups, with its default and meaning."""
+    groups = "\n\n".join(f"## {title}\n\n{table_of(HEADS, rows)}" for title, rows in setting_groups())
     return f"""# Settings
 
-Each can be said in four places, the later over the earlier: `[tool.fennelq]` in `pyproject.toml`, a
+A setting can be given in four places, the later over the earlier: `[tool.fennelq]` in `pyproject.toml`, a
 variable `{PREFIX}<NAME>`, a keyword argument of `App(…)`, a flag of the command line. All durations are in
 seconds. A name that does not exist is an error which suggests the right one.
 
@@ -90,8 +83,26 @@ redis_url = "redis://localhost:6379/0"
 result_ttl = 600
 ```
 
-{table_of(("setting", "type", "default", "meaning"), rows)}
+{groups}
 """
+
+
+HEADS: Final = ("setting", "type", "default", "meaning")
+
+
+def setting_groups() -> Iterator[tuple[str, Rows]]:
+    """The title of each group of settings, and its rows."""
+    module = {node.name: node for node in source.classes_in(inspect.getmodule(SettingArgs))}
+    for base in module[SettingArgs.__name__].bases:
+        group = module[ast.unparse(base)]
+        yield (
+            ast.get_docstring(group) or "",
+            [
+                (f"`{name}`", f"`{written_type(field.annotation)}`", default_of(field.default), meaning)
+                for name, _, meaning in source.fields_of(group.body)
+                for field in (Settings.model_fields[name],)
+            ],
+        )
 
 
 def written_type(annotation: Any) -> str:
@@ -218,7 +229,7 @@ INSIDE: Final = {
 }
 """Parts of public classes that only fennelq itself uses."""
 
-ELSEWHERE: Final = {"OptionArgs": "#task-options", "SettingArgs": "settings.md"}
+ELSEWHERE: Final = {"OptionArgs": "#task-options"}
 """Classes whose fields are described in another place."""
 
 

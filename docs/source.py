@@ -43,6 +43,11 @@ def class_of(thing: type[Any]) -> ast.ClassDef:
     return node
 
 
+def classes_in(module: Any) -> list[ast.ClassDef]:
+    """The classes that a module defines, parsed."""
+    return [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
+
+
 class Alias(NamedTuple):
     """A name for a type, as `Seconds = float | timedelta`."""
 

@@ -71,7 +71,11 @@ class App(Connections):
     """The settings, from all places together."""
 
     def __init__(self, name: str, *nameless: Never, **settings: Unpack[SettingArgs]) -> None:
-        """`name` is the first part of every key in Redis, and the other arguments are settings, see `SettingArgs`."""
+        """`name` is the first part of every key in Redis.
+
+        The other arguments are settings; an editor shows the meaning of each. They override `FENNELQ_…` variables, and
+        those override `[tool.fennelq]` in pyproject.toml.
+        """
         check_app(name, nameless)
         self.name = valid_name("app name", name)
         made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

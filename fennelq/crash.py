@@ -1,6 +1,7 @@
-"""Deterministic deaths, for tests: `FENNELQ_CRASH=point:nth` ends the process at the n-th passing of a point.
+"""Deterministic deaths, for tests: `_FENNELQ_CRASH=point:nth` ends the process when it reaches a point the n-th time.
 
-When the variable is not set, `at` is None, and a point costs one comparison.
+When the variable is not set, `at` is None, and a point costs one comparison. The name of the variable begins with an
+underscore because variables `FENNELQ_…` are settings.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from collections.abc import Callable
 
 
 def _armed() -> Callable[[str], None] | None:
-    said = os.environ.get("FENNELQ_CRASH")
-    if not said:
+    armed = os.environ.get("_FENNELQ_CRASH")
+    if not armed:
         return None
-    point, _, nth = said.rpartition(":")
+    point, _, nth = armed.rpartition(":")
     left = int(nth)
 
-    def pass_by(here: str) -> None:
+    def reach(here: str) -> None:
         nonlocal left
         if here == point:
             left -= 1
             if left == 0:
                 os._exit(137)
 
-    return pass_by
+    return reach
 
 
 at = _armed()

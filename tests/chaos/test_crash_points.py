@@ -1,6 +1,6 @@
 """A process dies at every step there is: no job is lost, none has two outcomes.
 
-Each point has a queue of its own and a process that is armed with it (`FENNELQ_CRASH`). When all of these are dead,
+Each point has a queue of its own and a process that is armed with it (`_FENNELQ_CRASH`). When all of these are dead,
 one worker comes and cleans up after them.
 """
 
@@ -266,7 +266,7 @@ class Aftermath:
         site = self.site(point)
         self.sent[site.queue] = dict(point.before(site))
         nth = point.nth + self._round % PASSINGS * point.step
-        armed = {"FENNELQ_CRASH": f"{point.at}:{nth}"}
+        armed = {"_FENNELQ_CRASH": f"{point.at}:{nth}"}
         if point.doing:
             return point, site, self._client(point, site, armed)
         return point, site, self._executor(point, site, armed)

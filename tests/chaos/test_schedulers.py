@@ -115,7 +115,7 @@ def test_a_scheduler_that_dies_between_any_two_steps_leaves_the_rest_to_the_othe
 
     for first in range(0, len(POINTS), 4):
         points = [*enumerate(POINTS[first : first + 4], first)]
-        victims = [crew.joins(settings={**version(n), "FENNELQ_CRASH": point}) for n, point in points]
+        victims = [crew.joins(settings={**version(n), "_FENNELQ_CRASH": point}) for n, point in points]
         for victim, (_, point) in zip(victims, points, strict=True):
             assert victim.returncode(30) == CRASHED, point
             crew.dies(victim)
@@ -217,7 +217,7 @@ def test_a_declaration_whose_executor_dies_in_the_middle_is_completed_by_the_nex
     points = [f"{moment}:declare:{nth}" for nth in (1, 2) for moment in ("before", "sent", "answered")]
     for every in (3600, 7200):
         for point in points:
-            victim = crew.joins(settings={**version(every), "FENNELQ_CRASH": point})
+            victim = crew.joins(settings={**version(every), "_FENNELQ_CRASH": point})
             assert victim.returncode(30) == CRASHED, point
             crew.dies(victim)
             if every == 7200:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from pprint import pformat
 from typing import Any, get_type_hints
@@ -14,7 +15,11 @@ from pydantic import ValidationError
 
 from fennelq import App
 from fennelq.errors import ConfigurationError
-from fennelq.settings import PREFIX, SettingArgs, Settings
+from fennelq.settings import SettingArgs, Settings
+from fennelq.sources import PREFIX
+
+# By name: to basedpyright `docs` is a folder of tests.
+generate: Any = import_module("docs.generate")
 
 Write = Callable[[str], Path]
 
@@ -64,7 +69,7 @@ def test_an_argument_may_take_back_what_the_project_says(pyproject: Write) -> No
 
 
 def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: {
             "redis_url": "redis://h",
             "namespace": "n",
@@ -79,11 +84,11 @@ def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch:
         }.get(name, 7)
         for name in Settings.model_fields
     }
-    expected = Settings.load(None, **said).model_dump()
-    assert expected == said
-    root = pyproject("\n".join(f"{name} = {value!r}" for name, value in said.items()))
+    expected = Settings.load(None, **given).model_dump()
+    assert expected == given
+    root = pyproject("\n".join(f"{name} = {value!r}" for name, value in given.items()))
     assert Settings.load(root).model_dump() == expected
-    for name, value in said.items():
+    for name, value in given.items():
         monkeypatch.setenv(f"{PREFIX}{name.upper()}", str(value))
     assert Settings.load(None).model_dump() == expected
 
@@ -374,6 +379,11 @@ def test_a_password_is_in_no_error_of_the_validation_itself() -> None:
 
 # What they are
 
+MEANINGS: dict[str, str] = {
+    row[0].strip("`"): row[3] for _, rows in generate.setting_groups() for row in rows
+}
+"""What an editor shows for a keyword of `App(…)`, and the reference page lists."""
+
 
 def test_they_never_change() -> None:
     settings = Settings.load(None)
@@ -384,19 +394,25 @@ def test_they_never_change() -> None:
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_says_what_it_is_in_which_unit_and_what_none_or_zero_does(name: str) -> None:
     field = Settings.model_fields[name]
-    said = field.description or ""
-    assert said.endswith(".")
-    assert 20 <= len(said) <= 120
+    meaning = MEANINGS[name]
+    assert meaning.endswith(".")
+    assert 20 <= len(meaning) <= 120
     kind = str(field.annotation)
     if "float" in kind:
-        assert "Seconds" in said
+        assert "Seconds" in meaning
     if "bytes" in name:
-        assert "bytes" in said
+        assert "bytes" in meaning
     if field.default is None:
-        assert "None" in said
+        assert "None" in meaning
     allows_zero = any(getattr(rule, "ge", None) == 0 for rule in field.metadata)
     if allows_zero and "None" not in kind:
-        assert "0 " in said or "at least" in said or "never less" in said
+        assert "0 " in meaning or "smaller" in meaning or "never less" in meaning
+
+
+def test_every_setting_stands_in_one_group() -> None:
+    listed = [row[0].strip("`") for _, rows in generate.setting_groups() for row in rows]
+    assert sorted(listed) == sorted(Settings.model_fields)
+    assert listed == [*Settings.model_fields], "the groups and the defaults have one order"
 
 
 def test_every_setting_can_be_typed_as_an_argument_of_app() -> None:
