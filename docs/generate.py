@@ -204,23 +204,16 @@ ALIASES: Final = {
 }
 """Names for types, by module."""
 
-BUILT_BY_HAND: Final = {"App", "Retry", "Snooze", "Reject"}
-"""Classes one makes objects of; the others come out of a call."""
-
 INSIDE: Final = {
-    "App": {"address", "blocking", "client", "lifetimes"},
     "BlockingResult": {"value_of"},
     "Job": {
         *("args", "at_ms", "delay_ms", "expires_ms", "idempotency", "keep_ms", "max_deliveries", "nonce"),
         *("options", "returns", "size", "window_ms"),
     },
-    "RetryPolicy": {"allows", "curve", "from_wire", "jitter", "kind", "numbers", "to_wire", "wait"},
     "Schedule": {
-        *("after", "args", "caught_up", "first_ticks", "from_wire", "job_key", "last_ticks", "next_after"),
-        *("of", "options", "put_off", "to_wire"),
+        *("args", "from_wire", "of", "options", "to_wire"),
     },
     "Schedules": {"declare"},
-    "Snooze": {"seconds"},
     "Task": {"described", "function"},
 }
 """Parts of public classes that only fennelq itself uses."""
@@ -294,12 +287,12 @@ def function_parts(thing: Any) -> Iterator[str]:
 
 
 def class_parts(kind: type[Any]) -> Iterator[str]:
-    """What a class promises, how one is made, its attributes, its methods."""
+    """What a class promises, its attributes, its methods; a constructor with a docstring is for users."""
     node = spelled(kind)
     assert isinstance(node, ast.ClassDef)
     functions = source.functions_of(node.body)
-    if kind.__name__ in BUILT_BY_HAND:
-        yield f"**`{source.called(functions['__init__'], kind.__name__)}`**"
+    if (made := functions.get("__init__")) and ast.get_docstring(made):
+        yield f"**`{source.called(made, kind.__name__)}`**"
     yield inspect.getdoc(kind) or ""
     if kind is Settings:
         return
@@ -319,7 +312,7 @@ def class_parts(kind: type[Any]) -> Iterator[str]:
 
 
 def is_public(kind: str, name: str) -> bool:
-    """Whether this part of a class is for users."""
+    """Whether this part of a class is for users: what it inherits from a class of another module is not."""
     return not name.startswith("_") and name not in INSIDE.get(kind, set[str]())
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from examples.demo_board import Board
 from fennelq import __version__, embedded
+from fennelq.embedded.guardian import GUARDIAN_LOCK
 
 if TYPE_CHECKING:
     from examples.demo_scenes import Line
@@ -72,7 +73,7 @@ def private_server(folder: Path) -> Generator[str]:
 
 def guardian_of(server: embedded.EmbeddedServer) -> str:
     """Who looks after the server and ends when that has ended: a process id, or nothing."""
-    return (server.directory / embedded.GUARDIAN_LOCK).read_text()
+    return (server.directory / GUARDIAN_LOCK).read_text()
 
 
 async def perform(board: Board, folder: Path) -> int:

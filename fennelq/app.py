@@ -1,25 +1,17 @@
-"""The App: settings, the registry of tasks, the way to Redis. It composes; it runs nothing."""
+"""The App: settings, the registry of tasks, sending jobs. It runs no job."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import logging
-import os
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
-from weakref import WeakKeyDictionary
 
 from fennelq import embedded
-from fennelq.broker.blocking import BlockingBroker
-from fennelq.broker.connection import Address, address_of
-from fennelq.client import Client, NotedQueues
+from fennelq.connections import Connections
 from fennelq.declaration import (
     call_without_arguments,
     check_app,
@@ -29,9 +21,9 @@ from fennelq.declaration import (
     name_for,
     place_of,
 )
+from fennelq.declared import Declared
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
-from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
 from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.origin import module_of
@@ -42,16 +34,16 @@ from fennelq.usage import check_sent, job_given, jobs_given
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
-    from fennelq.dlq import DeadLetters
-    from fennelq.queues import Queues
-    from fennelq.schedules import Schedules
+    from fennelq.manage.dead import DeadLetters
+    from fennelq.manage.queues import Queues
+    from fennelq.manage.schedules import Schedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class TaskDecorator(Protocol):
-    """What `app.task(…)` returns: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
+    """The type of `app.task(…)`: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
 
     # A coroutine function is a function too: the overloads overlap, and the first that fits is meant.
     @overload
@@ -62,7 +54,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
 
 
-class App:
+class App(Connections):
     """A set of tasks and the Redis they are sent through.
 
     Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments,
@@ -72,25 +64,23 @@ class App:
     name: str
     """As given."""
     namespace: str
-    """Under which its keys are in Redis: the setting, or the name."""
+    """The first part of its keys in Redis: the setting, or the name."""
     service: str
     """Owns the schedules that this code declares. A worker names it after the module it was started with."""
     settings: Settings
-    """What is set, from all places together."""
+    """The settings, from all places together."""
 
     def __init__(self, name: str, *nameless: Never, **settings: Unpack[SettingArgs]) -> None:
+        """`name` is the first part of every key in Redis, and the other arguments are settings, see `SettingArgs`."""
         check_app(name, nameless)
         self.name = valid_name("app name", name)
         made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self.service = f"{module_of(made_by)}:{name}"
-        self.root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
-        self.settings = Settings.load(self.root, **settings)
+        root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
+        super().__init__(Settings.load(root, **settings), root)
         self.namespace = self.settings.namespace or name
-        self.noted = NotedQueues()
+        self.declared = Declared()
         self._tasks: dict[str, AnyTask] = {}
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
-        self._lock = threading.Lock()
-        self._last: tuple[asyncio.AbstractEventLoop, Client] | None = None
 
     def __repr__(self) -> str:
         return f"<App {self.name}>"
@@ -133,24 +123,22 @@ class App:
     @cached_property
     def schedules(self) -> Schedules:
         """Recurring jobs, declared in code or made at run time."""
-        from fennelq.schedules import Schedules
+        from fennelq.manage.schedules import Schedules
 
         return Schedules(self)
 
     def _recurring(
-        self, cron: str | None, every: Seconds | None, name: str | None, said: ScheduledArgs
+        self, cron: str | None, every: Seconds | None, name: str | None, args: ScheduledArgs
     ) -> Any:
         check_when("cron" if every is None else "every", cron if every is None else every)
-        times, options = split_when(said)
+        times, options = split_when(args)
 
         def decorate(function: Callable[..., Any]) -> AnyTask:
             if is_task(function):
                 task, called = function, function.options(**options)
             else:
                 task = called = self._register(function, None, options)
-            self.schedules.declare(
-                call_without_arguments(called), name=name, cron=cron, every=every, when=times
-            )
+            self.declared.add(call_without_arguments(called), name=name, cron=cron, every=every, when=times)
             return task
 
         return decorate
@@ -175,12 +163,12 @@ class App:
 
     # Sending
 
-    async def enqueue(self, jobs: Iterable[Job[R]]) -> list[AsyncResult[R]]:
+    async def enqueue(self, jobs: Iterable[Job[R]], *more: Never) -> list[AsyncResult[R]]:
         """Send any number of jobs in as few round trips as possible; handles in order.
 
         When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
         """
-        return await self.client.send_all(jobs_given("app.enqueue", jobs))
+        return await self.client.send_all(jobs_given("app.enqueue", jobs, more))
 
     async def send(
         self,
@@ -206,13 +194,13 @@ class App:
         _kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[OptionArgs],
     ) -> Job[Any]:
-        """What `send` would send."""
-        check_sent(task, options)
+        """The job that `send` would send."""
+        check_sent(task, options, self._tasks)
         known = self._tasks.get(task)
-        said = Options().with_(options)
+        checked = Options().with_(options)
         if known is not None:
             return known.options(**options).job(*args, **(_kwargs or {}))
-        return described_without_code(self, task, args, dict(_kwargs or {}), said)
+        return described_without_code(self, task, args, dict(_kwargs or {}), checked)
 
     async def call(self, job: Job[R], timeout: float | None = None) -> R:
         """Send a job and wait for what it returns."""
@@ -226,14 +214,14 @@ class App:
     @cached_property
     def dlq(self) -> DeadLetters:
         """The dead-letter queues."""
-        from fennelq.dlq import DeadLetters
+        from fennelq.manage.dead import DeadLetters
 
         return DeadLetters(self)
 
     @cached_property
     def queues(self) -> Queues:
         """The queues: what waits in them, and how to empty one."""
-        from fennelq.queues import Queues
+        from fennelq.manage.queues import Queues
 
         return Queues(self)
 
@@ -244,55 +232,11 @@ class App:
 
         return BlockingApp(self)
 
-    # The way to Redis
-
-    @cached_property
-    def address(self) -> Address:
-        """Where Redis is. With no URL configured, a private server is started, or met if it runs already."""
-        url = self.settings.redis_url
-        if url is None or self.settings.embedded:
-            return replace(address_of(_embedded(url, self.root)), private=True)
-        return address_of(url)
-
-    @property
-    def lifetimes(self) -> Lifetimes:
-        """What scripts must know of the settings."""
-        return Lifetimes(
-            self.settings.record_ms,
-            max(1, round(self.settings.failure_ttl * 1000)),
-            round(self.settings.unknown_task_patience * 1000),
-        )
-
-    @property
-    def client(self) -> Client:
-        """The sending side on the running event loop."""
-        loop = asyncio.get_running_loop()
-        # Read once: between two reads another thread may put the client of its own loop there, or None.
-        last = self._last
-        if last is not None and last[0] is loop:
-            return last[1]
-        with self._lock:
-            client = self._clients.get(loop)
-            if client is None:
-                # Programs that call asyncio.run() again and again leave clients of loops that are no more.
-                for closed in [known for known in self._clients if known.is_closed()]:
-                    del self._clients[closed]
-                client = self._clients[loop] = Client(self)
-        self._last = (loop, client)
-        return client
-
-    @cached_property
-    def blocking(self) -> BlockingBroker:
-        """The way to Redis without an event loop."""
-        return BlockingBroker(self.address)
+    # Closing
 
     async def close(self) -> None:
         """Send what is under way and end this loop's connections. The app can be used again afterwards."""
-        with self._lock:  # another thread may be going through the clients
-            client = self._clients.pop(asyncio.get_running_loop(), None)
-        self._last = None
-        if client is not None:
-            await client.close()
+        await self.close_client()
 
     async def __aenter__(self) -> Self:
         """`async with app:` closes the app at the end of the block, as `close()` does."""
@@ -302,37 +246,6 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _embedded(url: str | None, root: Path) -> str:
-    folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
-    if url is None:
-        _check_unasked(folder)
-    # By the standard library's logging: an application that has not asked for our log lines is not to print any.
-    logging.getLogger("fennelq").info("no redis_url is set: using a private server, its data in %s", folder)
-    return embedded.start(folder).url
-
-
-def _check_unasked(folder: Path) -> None:
-    """Raises ConfigurationError where a private server that no setting asks for would surely be a mistake."""
-    if _is_under_pytest():
-        raise ConfigurationError(
-            "no redis_url is set, and pytest is running: the jobs of a test would go to the project's own server in "
-            f"{folder}, where a worker of yours would really run them. Give the tests a server in a directory of "
-            "their own: at the top of conftest.py, before the app is imported, write "
-            'os.environ["FENNELQ_REDIS_URL"] = f"embedded://{tempfile.mkdtemp()}", or pass it as App(redis_url=…). '
-            "A plain call, await welcome(42), needs no server; embedded:// uses the project's server all the same"
-        )
-    if (where := embedded.recognised_deployment()) is not None:
-        raise ConfigurationError(
-            f"no redis_url is set, and this looks like {where}: set FENNELQ_REDIS_URL "
-            "(embedded:// asks for a private server explicitly)"
-        )
-
-
-def _is_under_pytest() -> bool:
-    """Whether this is a test session, or a process that one started. Importing pytest is no session."""
-    return bool(os.environ.get("PYTEST_VERSION") or os.environ.get("PYTEST_CURRENT_TEST"))
 
 
 def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

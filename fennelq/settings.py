@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
@@ -246,10 +246,12 @@ class Settings(BaseSettings):
         _refuse_unknown("App(…)", given, cls)
         table = _from_pyproject(root)
         _refuse_unknown("[tool.fennelq] in pyproject.toml", table, cls)
+        variables = EnvSettingsSource(cls)()
         try:
-            return cls(**{**table, **EnvSettingsSource(cls)(), **given})
-        except ValidationError as error:
-            raise ConfigurationError(_sentence(error)) from None
+            return cls(**{**table, **variables, **given})
+        except (ValidationError, ConfigurationError) as error:
+            sentence, name = _refusal(error)
+            raise ConfigurationError(sentence + _origin(name, given, variables, table)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises ValidationError; it quotes the value, without its password."""
@@ -352,9 +354,19 @@ def _refuse_unknown(where: str, said: dict[str, Any], model: type[BaseSettings])
             raise ConfigurationError(f"{where}: unknown setting {name!r}{hint}")
 
 
-def _sentence(error: ValidationError) -> str:
+def _refusal(error: ValidationError | ConfigurationError) -> tuple[str, str]:
+    """Why a value was refused, and the name of its setting; no name when settings do not fit together."""
+    if isinstance(error, ConfigurationError):
+        return str(error), str(error).removeprefix("setting ").partition(" ")[0].rstrip(":")
     first = error.errors(include_url=False)[0]
     if not first["loc"]:
-        return first["msg"].removeprefix("Value error, ")
+        return first["msg"].removeprefix("Value error, "), ""
+    name = str(first["loc"][0])
     # Masked whatever the setting is: a URL may have been given as the value of another one.
-    return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}")
+    return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"), name
+
+
+def _origin(name: str, *sources: Collection[str]) -> str:
+    """Where a refused setting comes from, unless it is a keyword of `App(…)`: the traceback shows that line."""
+    places = ("", f" (from {PREFIX}{name.upper()})", " (from [tool.fennelq] in pyproject.toml)")
+    return next((place for place, names in zip(places, sources, strict=True) if name in names), "")

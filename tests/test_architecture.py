@@ -120,8 +120,8 @@ def public_parts(kind: str, node: ast.ClassDef) -> Iterator[ast.stmt]:
     """The attributes and methods of a class that are for users, overloads included."""
     for part in node.body:
         called = getattr(part, "name", "") or ast.unparse(getattr(part, "target", ast.Constant("_")))
-        made_by_hand = called == "__init__" and kind in generate.BUILT_BY_HAND
-        if made_by_hand or generate.is_public(kind, called):
+        for_users = called == "__init__" and isinstance(part, Function) and ast.get_docstring(part)
+        if for_users or generate.is_public(kind, called):
             yield part
 
 
@@ -156,7 +156,7 @@ def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() 
         "multiprocessing",
     }
     unwanted |= {
-        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "dlq", "queues")
+        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "manage")
     }
     assert unwanted & loaded == set()
 
@@ -204,8 +204,31 @@ def test_only_the_broker_speaks_redis() -> None:
     clients = {"redis", "hiredis", "valkey"}
     assert set(offenders(lambda path: packages_of(path) & clients)) == {
         "broker/connection.py",
-        "broker/link.py",
+        "broker/resp.py",
     }
+
+
+def test_items_are_grouped_by_queue_and_cut_into_pages_in_one_place() -> None:
+    """Everything else asks `dispatch` for it."""
+    grouping = offenders(lambda path: "by_queue" in identifiers_of(path))
+    assert set(grouping) == {"broker/dispatch.py", "worker/running/consumer.py"} - {
+        "worker/running/consumer.py"
+    }
+    assert set(offenders(lambda path: "MOST_BYTES" in identifiers_of(path))) == {"broker/dispatch.py"}
+
+
+def identifiers_of(path: Path) -> set[str]:
+    return {node.id for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)}
+
+
+def test_a_conversation_has_one_runner_with_a_loop_and_one_without() -> None:
+    """They send rounds; everything else only says what to send."""
+    runners = offenders(
+        lambda path: [function.name for function in functions_of(path) if function.name == "converse"]
+    )
+    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync.py"}
+    sending = offenders(lambda path: re.findall(r"\btalk\.send\(", text_of(path)))
+    assert set(sending) == {"broker/broker.py", "broker/blocking.py", "broker/talk.py"}
 
 
 def test_nothing_executes_data() -> None:
@@ -227,6 +250,11 @@ def test_every_import_is_ours_of_the_standard_library_or_a_declared_dependency()
     brought_along = {"hiredis", "pydantic_core", "typing_extensions", "click", "rich"}
     known = sys.stdlib_module_names | declared | brought_along | {"fennelq"}
     assert offenders(lambda path: packages_of(path) - known) == {}
+
+
+def test_the_guardian_of_the_embedded_server_needs_the_standard_library_only() -> None:
+    """It runs by its path in an isolated interpreter, which finds neither fennelq nor what it depends on."""
+    assert packages_of(HOUSE / "embedded" / "guardian.py") <= sys.stdlib_module_names
 
 
 def test_the_model_asks_nobody() -> None:

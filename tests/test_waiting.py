@@ -14,7 +14,7 @@ from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.inbox import REFUSED_FOR
 from fennelq.broker.keys import channel_name, queue_keys
-from fennelq.broker.link import Hear, Link
+from fennelq.broker.link import Link, OnMessage
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.errors import BrokerUnavailable, ResultExpired
@@ -55,11 +55,11 @@ class Watching(Broker):
         await self.may_answer.wait()
         return answer
 
-    async def listen(self, words: Sequence[Word], hear: Hear) -> Link:
+    async def listen(self, words: Sequence[Word], on_message: OnMessage) -> Link:
         self.listened += 1
         if self.deaf is not None:
             raise self.deaf
-        return await super().listen(words, hear)
+        return await super().listen(words, on_message)
 
 
 @pytest.fixture

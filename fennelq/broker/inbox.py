@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from fennelq import clock
+from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.connection import Address
-from fennelq.broker.link import BlockingLink, LinkDown
-from fennelq.broker.trouble import ReplyError, refuses_to_publish
+from fennelq.broker.trouble import LinkDown, ReplyError, refuses_to_publish
 
 REFUSED_FOR = 30.0
 _names: dict[int, str] = {}

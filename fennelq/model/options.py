@@ -16,7 +16,7 @@ from typing_extensions import TypedDict as PydanticTypedDict
 
 from fennelq.errors import ConfigurationError, a_kind_of, suggestion
 from fennelq.model.job import Priority
-from fennelq.model.retry import RetryPolicy
+from fennelq.model.retry import RetryPolicy, policy_to_wire
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 KEY = re.compile(r"[^\s{}\x00-\x1f\x7f\ud800-\udfff]{1,256}")
@@ -114,7 +114,7 @@ class Options:
         """What the worker must know of these options, as JSON; empty when nothing."""
         wire: dict[str, Any] = {}
         if self.retry is not UNSET:
-            wire["r"] = self.retry.to_wire()
+            wire["r"] = policy_to_wire(self.retry)
         elif self.retries is not UNSET:
             wire["r"] = self.retries
         for letter, value in (("t", self.timeout), ("s", self.result_ttl), ("f", self.failure_ttl)):

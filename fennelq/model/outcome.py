@@ -1,4 +1,4 @@
-"""How a run ended: what a task may raise to say so, and what settling writes down."""
+"""How a run ended: the exceptions that a task may raise for it, and the outcome that settling writes to Redis."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Retry(Exception):
     """
 
     def __init__(self, delay: float | timedelta | None = None, reason: str = "asked to retry") -> None:
+        """`delay` is in seconds; without it the retry policy of the task decides."""
         self.delay = None if delay is None else _seconds(delay)
         super().__init__(reason)
 
@@ -36,6 +37,7 @@ class Snooze(Exception):
     """Raise it in a task to be run again later; it is not counted as a try."""
 
     def __init__(self, delay: float | timedelta | None = None, *, until: datetime | None = None) -> None:
+        """Either a `delay` in seconds, or `until`, a datetime that knows its time zone."""
         if (delay is None) == (until is None):
             raise TypeError(
                 "Snooze takes either a delay in seconds or until=, a datetime that knows its time zone"
@@ -46,22 +48,24 @@ class Snooze(Exception):
         self.until = until
         super().__init__(f"snoozed until {until}" if until else f"snoozed for {self.delay} s")
 
-    def seconds(self) -> float:
-        """How long from now."""
-        if self.until is not None:
-            return max(0.0, (self.until - datetime.now(UTC)).total_seconds())
-        return self.delay or 0.0
+
+def seconds_of(snooze: Snooze) -> float:
+    """How long from now the job waits."""
+    if snooze.until is not None:
+        return max(0.0, (snooze.until - datetime.now(UTC)).total_seconds())
+    return snooze.delay or 0.0
 
 
 class Reject(Exception):
     """Raise it in a task to make the job dead at once, whatever retries are left."""
 
     def __init__(self, reason: str = "rejected") -> None:
+        """`reason` stands in the dead-letter queue."""
         super().__init__(reason)
 
 
 class Outcome(NamedTuple):
-    """What to write down about a delivery: one of the kinds below, a value, and how long to keep it."""
+    """What settling writes about a delivery: one of the kinds below, a value, and how long to keep it."""
 
     kind: str
     value: bytes = b""

@@ -8,7 +8,7 @@ from typing import Any
 
 from fennelq.errors import ConfigurationError
 from fennelq.model.options import UNSET, Options, WireOptions, milliseconds, read_wire, seconds
-from fennelq.model.retry import RetryPolicy
+from fennelq.model.retry import RetryPolicy, policy_from_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Plan:
     def _changes(self, said: WireOptions) -> dict[str, Any]:
         changes: dict[str, Any] = {}
         if "r" in said:
-            changes["retry"] = self.retry.from_wire(said["r"])
+            changes["retry"] = policy_from_wire(self.retry, said["r"])
         if "t" in said:
             changes["timeout"] = said["t"]
         if "s" in said:

@@ -1,4 +1,4 @@
-"""When a failed job runs again, and whether."""
+"""Whether a failed job runs again, and after how long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ _NUMBERS = {"exponential": 3, "linear": 2, "fixed": 1, "calling": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class _Backoff:
+    """How long to wait: the fields of a policy that only fennelq reads."""
+
+    retries: int = 3
+    kind: str = "exponential"
+    numbers: tuple[float, ...] = (1.0, 2.0, 600.0)
+    jitter: bool = True
+    curve: Curve | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy(_Backoff):
     """How often a failed job runs again, after how long, and for which exceptions.
 
     Built by `exponential`, `linear`, `fixed`, `explicit` or `calling`. `retries` is the number of runs after
@@ -26,10 +37,6 @@ class RetryPolicy:
     """
 
     retries: int = 3
-    kind: str = "exponential"
-    numbers: tuple[float, ...] = (1.0, 2.0, 600.0)
-    jitter: bool = True
-    curve: Curve | None = None
     on: tuple[type[BaseException], ...] = (Exception,)
     give_up_on: tuple[type[BaseException], ...] = ()
 
@@ -103,48 +110,55 @@ class RetryPolicy:
         """The same policy, never retrying these exceptions."""
         return replace(self, give_up_on=errors)
 
-    def allows(self, tries: int, error: BaseException) -> bool:
-        """Whether a job that has now failed `tries` times, last with `error`, runs again."""
-        return tries <= self.retries and isinstance(error, self.on) and not isinstance(error, self.give_up_on)
 
-    def wait(self, tries: int, chance: Callable[[], float] = random.random) -> float:
-        """Seconds until the next run after `tries` failed ones."""
-        base = self._base(tries)
-        if math.isnan(base):
-            raise ValueError(f"the retry curve answered nan after try {tries}")
-        seconds = min(max(base, 0.0), _LONGEST)
-        return seconds * chance() if self.jitter else seconds
+def allows(policy: RetryPolicy, tries: int, error: BaseException) -> bool:
+    """Whether a job that has now failed `tries` times, last with `error`, runs again."""
+    return (
+        tries <= policy.retries and isinstance(error, policy.on) and not isinstance(error, policy.give_up_on)
+    )
 
-    def _base(self, tries: int) -> float:
-        if self.curve is not None:
-            return float(self.curve(tries))
-        match self.kind:
-            case "exponential":
-                base, factor, cap = self.numbers
-                return _exponential(base, factor, cap, tries - 1)
-            case "linear":
-                step, cap = self.numbers
-                return min(cap, step * tries)
-            case "explicit":
-                return self.numbers[min(tries, len(self.numbers)) - 1] if self.numbers else 0.0
-            case _:
-                return self.numbers[0]
 
-    def to_wire(self) -> list[Any]:
-        """The policy as JSON values, for a call that overrides its task's; raises when it holds code."""
-        if self.curve is not None or self.on != (Exception,) or self.give_up_on:
-            raise ConfigurationError(
-                "this retry policy holds functions or exception classes, which cannot be sent with a call: "
-                "declare it on the task with @app.task(retry=…)"
-            )
-        return [self.retries, self.kind, list(self.numbers), self.jitter]
+def wait_after(policy: RetryPolicy, tries: int, chance: Callable[[], float] = random.random) -> float:
+    """Seconds until the next run after `tries` failed ones."""
+    base = _base(policy, tries)
+    if math.isnan(base):
+        raise ValueError(f"the retry curve returned nan after try {tries}")
+    seconds = min(max(base, 0.0), _LONGEST)
+    return seconds * chance() if policy.jitter else seconds
 
-    def from_wire(self, value: int | tuple[int, str, Sequence[float], bool]) -> RetryPolicy:
-        """What a call asked for: a whole policy, or only another number of `retries` for this one."""
-        if isinstance(value, int):
-            return replace(self, retries=value)
-        retries, kind, numbers, jitter = value
-        return RetryPolicy(retries, kind, tuple(numbers), jitter)
+
+def _base(policy: RetryPolicy, tries: int) -> float:
+    if policy.curve is not None:
+        return float(policy.curve(tries))
+    match policy.kind:
+        case "exponential":
+            base, factor, cap = policy.numbers
+            return _exponential(base, factor, cap, tries - 1)
+        case "linear":
+            step, cap = policy.numbers
+            return min(cap, step * tries)
+        case "explicit":
+            return policy.numbers[min(tries, len(policy.numbers)) - 1] if policy.numbers else 0.0
+        case _:
+            return policy.numbers[0]
+
+
+def policy_to_wire(policy: RetryPolicy) -> list[Any]:
+    """The policy as JSON values, for a call that overrides its task's; raises when it holds code."""
+    if policy.curve is not None or policy.on != (Exception,) or policy.give_up_on:
+        raise ConfigurationError(
+            "this retry policy holds functions or exception classes, which cannot be sent with a call: "
+            "declare it on the task with @app.task(retry=…)"
+        )
+    return [policy.retries, policy.kind, list(policy.numbers), policy.jitter]
+
+
+def policy_from_wire(policy: RetryPolicy, value: int | tuple[int, str, Sequence[float], bool]) -> RetryPolicy:
+    """The policy that a call asks for: a whole one, or `policy` with another number of `retries`."""
+    if isinstance(value, int):
+        return replace(policy, retries=value)
+    retries, kind, numbers, jitter = value
+    return RetryPolicy(retries, kind, tuple(numbers), jitter)
 
 
 def _is_number(value: object) -> bool:

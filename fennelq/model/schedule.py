@@ -1,40 +1,26 @@
-"""When a recurring job is due. Pure arithmetic: what time it is, the caller says.
-
-Times are milliseconds since the epoch. A cron expression is read on the wall clock of its zone: a time that the zone
-skips runs at the next one that exists, a time that comes twice runs the first time.
-"""
+"""A schedule: a call that recurs, its options and how it is written to Redis. `ticks` computes when it is due."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
-from functools import lru_cache
-from itertools import chain, count, islice
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Literal, Self, TypedDict, cast, get_args
-from zoneinfo import ZoneInfo, available_timezones
 
 import orjson
-from croniter import CroniterBadDateError, croniter
 
 from fennelq.errors import ConfigurationError, suggestion
 from fennelq.model.job import AnyJob, Priority
 from fennelq.model.options import NAME, TEN_YEARS, OptionArgs, Seconds, epoch_ms, seconds
+from fennelq.model.ticks import Ticks, cron_problem, zone_problem
 
 Overlap = Literal["allow", "skip", "queue"]
 
-_MOST_TICKS = 1000
 _SHORTEST_MS = 10
-_YEARS_BETWEEN = 50
-_ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
-_RANDOM = re.compile(r"(^|[\s,])r($|[\s,/(])", re.IGNORECASE)
 
 
 class When(TypedDict, total=False):
-    """What can be said about a schedule besides its times."""
+    """The options of a schedule besides its times."""
 
     tz: str
     """IANA name of the zone a cron expression is read in. Default: UTC."""
@@ -43,7 +29,7 @@ class When(TypedDict, total=False):
     catchup: str
     """Ticks missed while nothing ran: none, last, or all:<n> for the last n of them. Default: none."""
     jitter: Seconds
-    """Each run is put off by anything up to this. Default: 0."""
+    """Each run starts later by a random time up to this. Default: 0."""
     start: datetime
     """No run before."""
     end: datetime
@@ -51,11 +37,11 @@ class When(TypedDict, total=False):
 
 
 class ScheduledArgs(When, OptionArgs, total=False):
-    """What the decorators of recurring tasks accept: about the schedule, and about the task."""
+    """What the decorators of recurring tasks accept: options of the schedule, and options of the task."""
 
 
 def split_when(said: ScheduledArgs) -> tuple[When, OptionArgs]:
-    """The part about the schedule, and the part about the task. Raises ConfigurationError for what is neither."""
+    """The options of the schedule, and those of the task. Raises ConfigurationError for any other name."""
     known = {**When.__annotations__, **OptionArgs.__annotations__}
     if unknown := set(said) - set(known):
         raise ConfigurationError(f"unknown option {min(unknown)!r}{suggestion(min(unknown), known)}")
@@ -65,8 +51,8 @@ def split_when(said: ScheduledArgs) -> tuple[When, OptionArgs]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """A recurring call: what to run, when, and what to do when things get in each other's way."""
+class Schedule(Ticks):
+    """A recurring call: which job, when, and what to do when a run is late or still under way."""
 
     name: str
     task: str
@@ -103,7 +89,7 @@ class Schedule:
 
     @classmethod
     def of(cls, name: str, job: AnyJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
-        """The schedule of a described call; raises ConfigurationError with the reason when it makes no sense."""
+        """The schedule of a described call; raises ConfigurationError, with the reason, for one that cannot work."""
         if unknown := set(when) - set(When.__annotations__):
             said = min(unknown)
             raise ConfigurationError(
@@ -129,91 +115,12 @@ class Schedule:
             end_ms=_moment(name, when.get("end")),
         )
 
-    # Ticks
-
-    def after(self, moment_ms: int) -> Iterator[int]:
-        """The ticks later than this moment, in order."""
-        moment_ms = max(moment_ms, self.start_ms - 1)
-        for due in self._intervals(moment_ms) if self.every_ms else self._times(moment_ms):
-            if self.end_ms and due > self.end_ms:
-                return
-            yield due
-
-    def next_after(self, moment_ms: int) -> int | None:
-        """The first tick later than this moment; None when there is none."""
-        return next(self.after(moment_ms), None)
-
-    def first_ticks(
-        self, first_ms: int | None, until_ms: int, most: int | None = _MOST_TICKS
-    ) -> tuple[list[int], int | None]:
-        """The ticks from one that is known up to a moment, no more than `most`, and the one after them."""
-        if first_ms is None:
-            return [], None
-        found: list[int] = []
-        for due in chain([first_ms], self.after(first_ms)):
-            if due > until_ms or len(found) == most:
-                return found, due
-            found.append(due)
-        return found, None
-
-    def last_ticks(self, first_ms: int, until_ms: int) -> tuple[list[int], int | None]:
-        """The same, but when there are more than a thousand the last of them.
-
-        Looks back from the end, further and further: to go through all that an outage of weeks has left takes too long.
-        """
-        reach = _MOST_TICKS * (self.every_ms or 1000)
-        while until_ms - first_ms > reach:
-            found, following = self.first_ticks(self.next_after(until_ms - reach), until_ms, None)
-            if len(found) >= _MOST_TICKS:
-                return found[-_MOST_TICKS:], following
-            reach *= 4
-        found, following = self.first_ticks(first_ms, until_ms, None)
-        return found[-_MOST_TICKS:], following
-
-    def caught_up(self, missed: list[int]) -> list[int]:
-        """Which of the missed ticks are run after all."""
-        if self.catchup == "none":
-            return []
-        if self.catchup == "last":
-            return missed[-1:]
-        kind, _, number = str(self.catchup).partition(":")
-        if kind != "all" or not number.isdecimal() or not 1 <= int(number) <= _MOST_TICKS:
-            raise ConfigurationError(
-                f"schedule {self.name}: catchup is none, last or all:<n>, not {self.catchup!r}"
-            )
-        return missed[-int(number) :]
-
-    def put_off(self, due_ms: int) -> int:
-        """When the run of a tick may start: later by the jitter, the same however often it is asked."""
-        if not self.jitter_ms:
-            return due_ms
-        chance = int.from_bytes(hashlib.sha1(f"{self.name}.{due_ms}".encode()).digest()[:6], "big")
-        start = due_ms + chance % (self.jitter_ms + 1)
-        return min(start, self.end_ms) if self.end_ms else start
-
-    def job_key(self, due_ms: int) -> str:
-        """The key of a tick's job: whoever claims the tick makes the same job."""
-        return f"cron.{self.name}.{due_ms}"
-
-    def _intervals(self, moment_ms: int) -> Iterator[int]:
-        every, origin = self.every_ms or 1, self.start_ms
-        return count(origin + ((moment_ms - origin) // every + 1) * every, every)
-
-    def _times(self, moment_ms: int) -> Iterator[int]:
-        zone, last = _zone(self.tz), moment_ms
-        wall = datetime.fromtimestamp(moment_ms / 1000, UTC).astimezone(zone).replace(tzinfo=None, fold=0)
-        for candidate in _walls(self.cron or "", wall):
-            due = _instant(candidate, zone)
-            if due > last:
-                yield due
-                last = due
-
     # On the wire
 
     def to_wire(self) -> bytes:
         """The schedule as JSON, with the keys in order: equal schedules are equal texts.
 
-        What is as usual is left out, so that an older version can read whatever uses nothing that it does not know.
+        Fields with their default are left out, so that an older version can read every schedule that uses no new field.
         """
         said: dict[str, Any] = {
             name: value
@@ -225,7 +132,7 @@ class Schedule:
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """A schedule that was written; raises ValueError when it cannot be read, as one of a later version may be."""
+        """Reads what `to_wire` wrote; raises ValueError when that fails, as it may for one of a later version."""
         try:
             said = cast("dict[str, Any]", orjson.loads(raw))
             args, options = str(said.pop("args", "")), str(said.pop("options", ""))
@@ -243,11 +150,9 @@ def preview(expression: str, tz: str, after_ms: int, number: int) -> list[int]:
 def _check_times(schedule: Schedule) -> None:
     if schedule.every_ms is not None and schedule.every_ms < _SHORTEST_MS:
         raise ConfigurationError(f"schedule {schedule.name}: an interval is at least {_SHORTEST_MS / 1000} s")
-    try:
-        _zone(schedule.tz)
-    except (KeyError, ValueError, OSError, TypeError):
-        raise ConfigurationError(f"schedule {schedule.name}: {_no_zone(schedule.tz)}") from None
-    if schedule.cron is not None and (reason := _unreadable(schedule.cron)):
+    if reason := zone_problem(schedule.tz):
+        raise ConfigurationError(f"schedule {schedule.name}: {reason}")
+    if schedule.cron is not None and (reason := cron_problem(schedule.cron)):
         raise ConfigurationError(
             f"schedule {schedule.name}: cron expression {schedule.cron!r} cannot be read: {reason}"
         )
@@ -255,34 +160,6 @@ def _check_times(schedule: Schedule) -> None:
         raise ConfigurationError(f"schedule {schedule.name}: jitter must not be negative")
     if schedule.end_ms and schedule.end_ms < schedule.start_ms:
         raise ConfigurationError(f"schedule {schedule.name}: end comes before start")
-
-
-def _unreadable(expression: str) -> str:
-    """Why this is no cron expression; empty when it is one."""
-    if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return "it is no text"
-    if expression.startswith("@") and expression.lower() not in _ALIASES:
-        return f"there is no such alias{suggestion(expression, _ALIASES)}"
-    if not expression.startswith("@") and len(expression.split()) not in (5, 6):
-        return "it has five fields (minute hour day month weekday), or six with the seconds last"
-    if _RANDOM.search(expression):
-        return "R would be another time in every process: use jitter="
-    try:
-        croniter(expression, datetime(2026, 1, 1))  # noqa: DTZ001 - wall clock time has no zone
-    except (ValueError, KeyError, AttributeError) as error:
-        return str(error)
-    return ""
-
-
-def _no_zone(name: object) -> str:
-    if not isinstance(name, str):
-        return f'tz= is the name of a zone, like tz="Europe/Paris", not {name!r:.100}'
-    known = available_timezones()
-    if not known:
-        return f"time zone {name!r} cannot be looked up: install the tzdata package"
-    near = get_close_matches(name[:100], known, n=1)
-    better = f"did you mean {near[0]!r}?" if near else "write an IANA name like Europe/Paris"
-    return f"{name[:100]!r} is no time zone: {better}"
 
 
 def _check_no_single_call(name: str, job: AnyJob) -> None:
@@ -294,7 +171,7 @@ def _check_no_single_call(name: str, job: AnyJob) -> None:
 
 
 def _duration_ms(name: str, what: str, value: Seconds) -> int:
-    # Whoever writes every="30" may mean minutes.
+    # A text like every="30" is refused: it may mean minutes.
     is_duration = isinstance(value, int | float | timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
     length = seconds(value) if is_duration else -1.0
     if not 0 <= length <= TEN_YEARS:
@@ -302,47 +179,6 @@ def _duration_ms(name: str, what: str, value: Seconds) -> int:
             f"schedule {name}: {what} must be seconds or a timedelta, up to ten years, not {value!r}"
         )
     return round(length * 1000)
-
-
-def _walls(expression: str, after: datetime) -> Iterator[datetime]:
-    """The times on the wall that the expression names, from one on; the moment itself excluded."""
-    times = croniter(expression, after, ret_type=datetime, max_years_between_matches=_YEARS_BETWEEN)
-    while True:
-        try:
-            yield times.get_next()
-        except CroniterBadDateError:
-            return
-
-
-def _instant(wall: datetime, zone: ZoneInfo) -> int:
-    """The moment a clock of the zone first shows this time, or, when it skips it, the moment it skips to."""
-    local = wall.replace(tzinfo=zone)
-    moment = local.astimezone(UTC)
-    if moment.astimezone(zone).replace(tzinfo=None) == wall:
-        return epoch_ms(moment)
-    return _end_of_gap(wall, zone)
-
-
-def _end_of_gap(wall: datetime, zone: ZoneInfo) -> int:
-    """The first moment after a gap that swallows this time. With the offset before the gap the time lies after its
-    end, with the offset after it before; the transition is between, found to the second."""
-    late = epoch_ms(wall.replace(tzinfo=zone, fold=0))
-    early = epoch_ms(wall.replace(tzinfo=zone, fold=1))
-    low, high = min(early, late) // 1000, max(early, late) // 1000
-    before = _offset(low, zone)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _offset(middle, zone) == before else (low, middle)
-    return high * 1000
-
-
-def _offset(second: int, zone: ZoneInfo) -> timedelta:
-    return datetime.fromtimestamp(second, zone).utcoffset() or timedelta()
-
-
-@lru_cache(maxsize=256)
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
 
 
 def _moment(name: str, moment: datetime | None) -> int:

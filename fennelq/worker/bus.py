@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.running.held import Token
 
 F = TypeVar("F")
@@ -85,7 +85,7 @@ class Bus:
 
     def __init__(self) -> None:
         self._subscribers: dict[type, list[Callable[[Any], object]]] = {}
-        self._complaints = Complaints("a subscriber")
+        self._log = LogThrottle("a subscriber")
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -107,7 +107,7 @@ class Bus:
             try:
                 subscriber(fact)
             except Exception as error:
-                self._complaints.about(error, fact=type(fact).__name__)
+                self._log.warn(error, fact=type(fact).__name__)
 
     def publish_from_thread(self, fact: object) -> None:
         """Publish in the next turn of the loop. Raises RuntimeError when the loop is closed."""

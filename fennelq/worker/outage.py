@@ -13,7 +13,7 @@ _logger = log.get("fennelq.worker.service")
 _QUIET_FOR = 60.0
 _MOST_REMEMBERED = 1000
 _STALE = 15.0
-"""Seconds: a part that is in trouble tries again, and complains again, sooner than this."""
+"""Seconds: a part that is in trouble tries again, and warns again, sooner than this."""
 _LATE = 10.0
 """Seconds: a call that was under way when a connection failed may fail so much later, when Redis is back."""
 _CLOSED = (LinkDown, NoReply, ConnectionResetError, BrokenPipeError)
@@ -21,18 +21,18 @@ _BLIP = 1.0
 """Seconds: when a connection was closed, the next attempt shows whether anything is wrong, and what."""
 
 
-class Complaints:
-    """Warns that something goes wrong in one part of a worker, once a minute per kind of error and queue, however often
-    it happens. Trouble with Redis as a whole goes to the `outage` that all parts share."""
+class LogThrottle:
+    """Limits the warnings of one part of a worker to one a minute for each kind of error and queue. Trouble with Redis
+    as a whole goes to the `outage` that all parts share."""
 
     def __init__(self, what: str, outage: Outage | None = None) -> None:
         self._what, self._outage = what, outage
         self._last: dict[tuple[str, object], float] = {}
 
-    def about(self, error: BaseException, **facts: object) -> None:
+    def warn(self, error: BaseException, **facts: object) -> None:
         """Log it, unless the like was logged within the last minute."""
         if self._outage is not None and _concerns_redis(error):
-            self._outage.about(self._what, error)
+            self._outage.warn(self._what, error)
             return
         kind = type(error).__name__
         like = (kind, facts.get("queue"))
@@ -50,9 +50,9 @@ class Complaints:
 
 
 class Outage:
-    """Warns that Redis cannot be used, once a minute for all parts of a worker, and says when it is back.
+    """Warns that Redis cannot be used, once a minute for all parts of a worker, and logs when it is back.
 
-    It is back when no part complains any more. Parts may complain from any thread. A connection that is closed, and
+    It is back when no part warns any more. Parts may warn from any thread. A connection that is closed, and
     made anew at the first attempt, is not worth a line.
     """
 
@@ -60,13 +60,13 @@ class Outage:
         self._address, self._event = address, event
         self._lock = threading.Lock()
         self._parts: dict[str, float] = {}
-        """Which parts are in trouble, and when each complained last."""
+        """Which parts are in trouble, and when each warned last."""
         self._since: float | None = None
         self._since_ms = 0
         self._silent_until = 0.0
         self._announced = False
 
-    def about(self, part: str, error: BaseException) -> None:
+    def warn(self, part: str, error: BaseException) -> None:
         """A part cannot do its work for this reason. Log it, unless an outage was logged within the last minute."""
         if self._noted(part, closed=type(error) in _CLOSED):
             since = clock.from_ms(self._since_ms).astimezone().isoformat(timespec="seconds")
@@ -84,7 +84,7 @@ class Outage:
         """Whether to log it."""
         now = clock.monotonic()
         with self._lock:
-            if self._since is not None and not self._complaining(now):
+            if self._since is not None and not self._in_trouble(now):
                 # The outage before is over, although no part noticed: this one is to be logged soon.
                 self._announced = False
                 self._silent_until = min(self._silent_until, now + _LATE)
@@ -102,7 +102,7 @@ class Outage:
         now = clock.monotonic()
         with self._lock:
             self._parts.pop(part, None)
-            if self._since is None or self._complaining(now):
+            if self._since is None or self._in_trouble(now):
                 return None
             seconds, self._since = now - self._since, None
             self._parts.clear()
@@ -112,7 +112,7 @@ class Outage:
             announced, self._announced = self._announced, False
             return seconds if announced else None
 
-    def _complaining(self, now: float) -> bool:
+    def _in_trouble(self, now: float) -> bool:
         return any(now - last < _STALE for last in self._parts.values())
 
 

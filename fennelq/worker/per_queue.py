@@ -9,7 +9,7 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Verb
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 
 A = TypeVar("A")
 
@@ -24,24 +24,24 @@ async def run_per_queue(
     broker: Broker,
     queues: Sequence[QueueKeys],
     verb_of: Callable[[QueueKeys], Verb[A]],
-    complaints: Complaints,
+    throttle: LogThrottle,
 ) -> list[tuple[QueueKeys, A]]:
     """Run a verb for each queue in one round trip; the replies of those queues where it worked."""
     verbs: list[Verb[A]] = [verb_of(keys) for keys in queues]
     replies = await broker.run_each(verbs)
-    return answered(queues, replies, complaints)
+    return answered(queues, replies, throttle)
 
 
 def answered(
-    queues: Sequence[QueueKeys], replies: Sequence[A | BaseException], complaints: Complaints
+    queues: Sequence[QueueKeys], replies: Sequence[A | BaseException], throttle: LogThrottle
 ) -> list[tuple[QueueKeys, A]]:
-    """The queues with a reply. Complains about each of the others; raises when Redis itself is in trouble."""
+    """The queues with a reply. Logs the errors of the others; raises when Redis itself is in trouble."""
     found: list[tuple[QueueKeys, A]] = []
     for keys, reply in zip(queues, replies, strict=True):
         if not isinstance(reply, BaseException):
             found.append((keys, reply))
         elif isinstance(reply, Exception) and concerns_one_queue(reply):
-            complaints.about(reply, queue=keys.queue)
+            throttle.warn(reply, queue=keys.queue)
         else:
             raise reply
     return found

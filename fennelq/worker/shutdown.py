@@ -10,7 +10,7 @@ from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.running.consumer import Consumer
 from fennelq.worker.running.workbench import Workbench
@@ -99,12 +99,12 @@ class Shutdown:
     async def _leave(self) -> None:
         self._heartbeat.end()
         self._watchdog.end()
-        state, complaints = self._state, Complaints("leaving", self._state.outage)
+        state, throttle = self._state, LogThrottle("leaving", self._state.outage)
         try:
-            await run_per_queue(state.broker, state.queues, self._close_consumer, complaints)
+            await run_per_queue(state.broker, state.queues, self._close_consumer, throttle)
             await state.broker.ask(verbs.executors.forget_executors(state.namespace, [state.name]))
         except Exception as error:
-            complaints.about(error)
+            throttle.warn(error)
         await state.broker.close()
 
     def _close_consumer(self, keys: QueueKeys) -> Verb[int]:

@@ -11,9 +11,10 @@ from pprint import pformat
 import pytest
 
 from fennelq import App
+from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of, masked
-from fennelq.broker.link import BlockingLink, Link
+from fennelq.broker.link import Link
 from fennelq.errors import ConfigurationError
 
 SECRET = "s3cret"

@@ -11,9 +11,10 @@ import pytest
 
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.link import BlockingLink, Link, LinkDown
+from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
 from tests.broker.desk import APP, LIFETIMES, QUEUE, READ, a_job

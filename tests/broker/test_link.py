@@ -19,9 +19,11 @@ import pytest
 
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import Address, address_of
-from fennelq.broker.link import BlockingLink, Link, LinkDown
+from fennelq.broker.link import Link, LinkDown
+from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
 from tests.broker.desk import Desk, a_job, some_jobs
@@ -366,7 +368,7 @@ def test_a_blocking_connection_that_was_not_greeted_to_the_end_is_never_used(
     proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the late answer to the greeting would be taken for that of the first question."""
-    monkeypatch.setattr("fennelq.broker.link.CONNECT_TIMEOUT", SOON)
+    monkeypatch.setattr("fennelq.broker.blocking_link.CONNECT_TIMEOUT", SOON)
     link = BlockingLink(in_database_3(proxy))
     proxy.blackhole()
     with pytest.raises(TimeoutError):
@@ -520,7 +522,7 @@ async def test_many_questions_take_one_round_trip(desk: Desk, proxy: Proxy) -> N
     await broker.ask(Command(["PING"], as_is))
     proxy.latency(30)
     began = time.monotonic()
-    assert await broker.ask_all([Command(echo(n), int) for n in range(50)]) == list(range(50))
+    assert await broker.converse(ask_all(Command(echo(n), int) for n in range(50))) == list(range(50))
     assert time.monotonic() - began < 0.5
     await broker.close()
 

@@ -22,6 +22,7 @@ from fennelq.model.outcome import (
     failure_from_wire,
     failure_of,
     failure_to_wire,
+    seconds_of,
 )
 
 
@@ -46,11 +47,11 @@ def test_a_retry_says_when_or_leaves_it_to_the_tasks_curve() -> None:
 
 
 def test_a_snooze_lasts_for_a_time_or_until_a_moment() -> None:
-    assert Snooze(30).seconds() == 30
-    assert Snooze(timedelta(minutes=1)).seconds() == 60
-    assert Snooze(-5).seconds() == 0
-    assert Snooze(until=datetime.now(UTC) - timedelta(days=1)).seconds() == 0
-    assert 3590 < Snooze(until=datetime.now(UTC) + timedelta(hours=1)).seconds() <= 3600
+    assert seconds_of(Snooze(30)) == 30
+    assert seconds_of(Snooze(timedelta(minutes=1))) == 60
+    assert seconds_of(Snooze(-5)) == 0
+    assert seconds_of(Snooze(until=datetime.now(UTC) - timedelta(days=1))) == 0
+    assert 3590 < seconds_of(Snooze(until=datetime.now(UTC) + timedelta(hours=1))) <= 3600
 
 
 def test_a_snooze_takes_one_of_the_two_and_a_moment_with_a_time_zone() -> None:

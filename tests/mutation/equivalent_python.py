@@ -41,19 +41,14 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
         ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
         ("waiting.py", "Waiting.close", "backwards: self._waiters"),
-        ("waiting.py", "Waiting._watch", "backwards: enumerate(ids)"),
-        ("waiting.py", "Waiting._watch", "backwards: by_queue.items()"),
-        (
-            "waiting.py",
-            "Waiting._watch",
-            "backwards: pages(places, lambda _: 1, verbs.jobs.MOST_JOBS, verbs.jo…",
-        ),
-        ("waiting.py", "Waiting._tell", "backwards: self._waiters.get(job_id, ())"),
+        ("broker/dispatch.py", "dispatch", "backwards: enumerate(items)"),
+        ("broker/dispatch.py", "dispatch", "backwards: by_queue.items()"),
+        ("waiting.py", "Waiting._resolve", "backwards: self._waiters.get(job_id, ())"),
     ],
     "for no queues, or no jobs, nothing is done": [
         ("worker/duties/recovery.py", "Recovery._sweep", "if not queues → false"),
         ("worker/duties/recovery.py", "Recovery._sweep", "removed: return (2)"),
-        ("worker/running/settler.py", "Settler._write_batch", "if (left := batch[written:]) → true"),
+        ("worker/running/settler.py", "Settler._write_batch", "if (left := batch[len(written):]) → true"),
         ("worker/running/settler.py", "Backlog.remove", "if self._waiting → true"),
         ("worker/running/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/running/consumer.py", "Consumer._turn", "if self._suspects → true"),
@@ -66,18 +61,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "worker/threads/lease.py",
             "Lease._clock_jumped",
             "without 'self._latest is None' in: self._latest is None or self._before is None",
-        ),
-    ],
-    "one outcome, or one id, has one answer": [
-        (
-            "waiting.py",
-            "Waiting._watch_page",
-            "only the first of: await self._watch_page(keys, channel, [key])",
-        ),
-        (
-            "worker/running/settler.py",
-            "Settler._written",
-            "only the first of: await self._written(keys, share, [item])",
         ),
     ],
     "a job has its task from the moment it is held": [
@@ -118,7 +101,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/running/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
-        ("waiting.py", "Waiting._answered", "removed: return"),
+        ("waiting.py", "Waiting._replied", "removed: return"),
         (
             "waiting.py",
             "Waiting._lost",

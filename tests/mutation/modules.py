@@ -33,6 +33,8 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
     "workbench": ["worker/test_workbench.py", "features/test_timeouts.py"],
     "held": ["worker/test_workbench.py", "features/test_timeouts.py"],
     "waiting": ["test_waiting.py"],
+    "talk": ["broker/test_talk.py"],
+    "dispatch": ["broker/test_dispatch.py"],
 }
 """Judge first: they are quick."""
 OTHERS: Final[Mapping[str, Sequence[str]]] = {
@@ -50,6 +52,8 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
     "heartbeat": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "lease": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "waiting": ["features/test_waiting.py"],
+    "talk": ["broker/test_diagnosis.py", "features/test_sending.py"],
+    "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}
 """Fixtures that start processes."""
@@ -112,7 +116,9 @@ class WithoutProcesses:
 
 
 def path_of(name: str) -> Path:
-    (path,) = [*(ROOT / "fennelq").glob(f"{name}.py"), *(ROOT / "fennelq" / "worker").rglob(f"{name}.py")]
+    house = ROOT / "fennelq"
+    rooms = (house.glob, (house / "broker").glob, (house / "worker").rglob)
+    (path,) = [path for find in rooms for path in find(f"{name}.py")]
     return path
 
 

@@ -15,10 +15,10 @@ from fennelq import App, Status
 from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import GROUP, TYPES, QueueKeys, queue_keys
+from fennelq.manage.queues import Queues
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
 from fennelq.model.lifetimes import Lifetimes
-from fennelq.queues import Queues
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.duties.recovery import Recovery

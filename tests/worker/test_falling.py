@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fennelq import App, Status
-from fennelq.broker.batch import Batcher
+from fennelq.broker.group_commit import GroupCommit
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 from tests.kit.proxy import Proxy
@@ -83,7 +83,7 @@ async def test_a_batch_that_is_cancelled_leaves_no_item_behind_it_waiting_for_ev
             await asyncio.sleep(60)
         return items
 
-    batcher: Batcher[int, int] = Batcher(flush, 10)
+    batcher: GroupCommit[int, int] = GroupCommit(flush, 10)
     first = batcher.submit(1)
     await begun.wait()
     second = batcher.submit(2)

@@ -199,7 +199,7 @@ def test_after_its_import_an_executor_is_given_time_to_connect(
     executor = Child(holding._config, silence=60.0, quarantine=lambda: None)
     reading, writing = os.pipe()
     os.write(writing, received)
-    executor._hear(reading)
+    executor._receive(reading)
     os.close(reading)
     os.close(writing)
     clock.by = alive_for - 1

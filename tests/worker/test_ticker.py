@@ -49,7 +49,7 @@ class Declaring(LocalApp):
     def __init__(self, service: str, schedules: Sequence[Schedule], **settings: Any) -> None:
         super().__init__("shop", **settings)
         self.service = service
-        self.schedules._declared.update({schedule.name: schedule for schedule in schedules})
+        self.declared._schedules.update({schedule.name: schedule for schedule in schedules})
 
 
 class Fleet:

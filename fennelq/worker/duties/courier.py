@@ -7,19 +7,21 @@ only then is it taken from the list: a courier that dies on the way is replaced 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.batch import pages
+from fennelq.broker.dispatch import concerns_the_call, dispatch
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
-from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
 from fennelq.model.job import AnyJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.service import Service
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
 _AT_ONCE = 100
@@ -36,7 +38,7 @@ class Courier(Service):
         super().__init__(state)
         self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._noted = NotedQueues()
-        self._complaints = Complaints("hand-over")
+        self._log = LogThrottle("hand-over")
         self._filled: set[str] = set()
         """Queues whose outboxes may have something in them."""
         self._look_at_all = 0.0
@@ -80,7 +82,7 @@ class Courier(Service):
         try:
             handed = await self._empty(queue_keys(self._state.namespace, queue))
         except Exception as error:
-            self._complaints.about(error, queue=queue)
+            self._log.warn(error, queue=queue)
             self._filled.add(queue)
             return 0
         if handed:
@@ -93,40 +95,27 @@ class Courier(Service):
             page = await self._broker.ask(verbs.schedules.handing(box, cursor or "0"))
             if page.unreadable:
                 strange = ValueError("a hand-over that only a later version can read")
-                self._complaints.about(strange, job_id=page.unreadable[0])
+                self._log.warn(strange, job_id=page.unreadable[0])
             handed += await self._hand_over(box, page.jobs)
             cursor = page.cursor
         return handed
 
     async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
-        by_queue: defaultdict[str, list[AnyJob]] = defaultdict(list)
-        for job in jobs:
-            by_queue[job.queue].append(job)
-        going = (self._to(box, queue, batch) for queue, batch in by_queue.items())
-        tried = await asyncio.gather(*going, return_exceptions=True)
-        for error in tried:
-            if isinstance(error, BaseException):
-                raise error
-        return sum(handed for handed in tried if isinstance(handed, int))
+        call = partial(self._to, box)
+        replies = await self._broker.converse(dispatch(jobs, attrgetter("queue"), call, attrgetter("size")))
+        for job, reply in zip(jobs, replies, strict=True):
+            if isinstance(reply, Exception):
+                if not concerns_the_call(reply):
+                    raise reply
+                self._log.warn(reply, job_id=job.id)
+        return sum(not isinstance(reply, Exception) for reply in replies)
 
-    async def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyJob]) -> int:
-        # First: a job in a queue that nobody knows of is not lost, but nobody comes for it.
+    def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyJob]) -> Talk[Sequence[Any]]:
+        # First: a job in a queue that is not on the list is not lost, but no worker that serves every queue finds it.
         if self._noted.is_due(queue):
-            await self._broker.ask(verbs.queues.note_queues(self._keys.app, [queue]))
+            yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)
-        of_one_call = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
-        return sum([await self._enqueue(box, queue, batch) for batch in of_one_call])
-
-    async def _enqueue(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyJob]) -> int:
-        try:
-            await self._broker.run(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
-        except Exception as error:
-            if classify(error) is not Trouble.BUG:
-                raise
-            if len(jobs) > 1:
-                return sum([await self._enqueue(box, queue, [job]) for job in jobs])
-            self._complaints.about(error, job_id=jobs[0].id)
-            return 0
-        await self._broker.ask(verbs.schedules.handed(box, [job.id for job in jobs]))
-        return len(jobs)
+        replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
+        yield from ask(verbs.schedules.handed(box, [job.id for job in jobs]))
+        return replies

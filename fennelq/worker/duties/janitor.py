@@ -6,7 +6,7 @@ from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
 from fennelq.worker.duties.service import Service
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.state import State
 
@@ -24,11 +24,11 @@ class Janitor(Service):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._settings = state.settings
-        self._complaints = Complaints("housekeeping")
+        self._log = LogThrottle("housekeeping")
 
     async def tick(self) -> float:
         """One page of each queue; comes again at once while pages are full."""
-        swept = await run_per_queue(self._state.broker, self._state.queues, self._gc, self._complaints)
+        swept = await run_per_queue(self._state.broker, self._state.queues, self._gc, self._log)
         full = any(removed >= _PAGE for _, (removed, _) in swept)
         return 0.05 if full else max(self._settings.maintenance * _ROUNDS, 1.0)
 

@@ -12,7 +12,7 @@ from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
 from fennelq.worker.bus import HandOverWaits, JobDue, MessagesArrive, SchedulesChanged
 from fennelq.worker.duties.service import Service
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
 _LOOK_EVERY = 2.0
@@ -27,7 +27,7 @@ class Listener(Service):
         super().__init__(state)
         self._patterns = wake_patterns(state.namespace)
         self._link: Link | None = None
-        self._complaints = Complaints("listening")
+        self._log = LogThrottle("listening")
 
     async def tick(self) -> float:
         """Subscribe, if that is needed."""
@@ -42,7 +42,7 @@ class Listener(Service):
             self.woken.set()
         elif isinstance(message, ReplyError):
             # A user who may not subscribe: executors look often enough by themselves.
-            self._complaints.about(message)
+            self._log.warn(message)
         elif message[0] == b"pmessage":
             self._understand(message[2], message[3])
         elif message[0] == b"psubscribe":

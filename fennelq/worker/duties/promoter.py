@@ -11,7 +11,7 @@ from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
 from fennelq.worker.bus import JobDue
 from fennelq.worker.duties.service import Service
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.state import State
 
@@ -27,7 +27,7 @@ class Promoter(Service):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._next = 0.0
-        self._complaints = Complaints("promoting")
+        self._log = LogThrottle("promoting")
         state.bus.subscribe(JobDue, lambda job: self.expect(job.seconds))
 
     def expect(self, seconds: float) -> None:
@@ -41,7 +41,7 @@ class Promoter(Service):
         """Promote one slice of each queue; returns when to come again."""
         # What becomes due while this is under way may be missing in the answers.
         self._next = math.inf
-        promoted = await run_per_queue(self._state.broker, self._state.queues, _promote, self._complaints)
+        promoted = await run_per_queue(self._state.broker, self._state.queues, _promote, self._log)
         waits = [due / 1000 for _, (_, due) in promoted if due >= 0]
         pause = min([self._state.longest_sleep, *waits])
         self._next = min(self._next, clock.monotonic() + pause)

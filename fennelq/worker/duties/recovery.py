@@ -11,7 +11,7 @@ from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs.runs import Sweep
 from fennelq.worker.duties.service import Service
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.state import State
 
@@ -27,7 +27,7 @@ class Recovery(Service):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._settings, self._lifetimes = state.settings, state.lifetimes
-        self._complaints = Complaints("recovery")
+        self._log = LogThrottle("recovery")
 
     async def tick(self) -> float:
         """Sweep every queue once, while this executor may judge others."""
@@ -42,7 +42,7 @@ class Recovery(Service):
             if not self._state.lease.steady:
                 return
             page_of = partial(self._page, beaten=beaten, more=number > 0)
-            pages = await run_per_queue(self._state.broker, queues, page_of, self._complaints)
+            pages = await run_per_queue(self._state.broker, queues, page_of, self._log)
             for keys, page in pages:
                 if page.requeued or page.dead:
                     _logger.warning(

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import ClassVar
 
-from fennelq.worker.outage import Complaints, Outage
+from fennelq.worker.outage import LogThrottle, Outage
 from fennelq.worker.state import State
 
 
@@ -36,13 +36,13 @@ async def tend(service: Service, *, retry_after: float = 1.0, outage: Outage | N
     not a service that is `punctual`: it has an appointment.
     """
     earliest = 1.0 if service.punctual else 0.9
-    complaints = Complaints(service.name, outage)
+    throttle = LogThrottle(service.name, outage)
     while True:
         try:
             pause = await service.tick()
-            complaints.over()
+            throttle.over()
         except Exception as error:
-            complaints.about(error)
+            throttle.warn(error)
             pause = retry_after
         await _sleep(pause * random.uniform(earliest, 1.0), service.woken)
 

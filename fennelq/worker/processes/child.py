@@ -32,7 +32,7 @@ class NotStarted(Exception):
 class Child:
     """Starts a process, reads its signals, waits for its end; kills it when it has been silent for too long.
 
-    The process is started without an `await`, so a signal finds it either not started or able to be told. asyncio's
+    The process is started without an `await`, so a signal finds it either not started or able to receive it. asyncio's
     subprocesses are not used for that reason, and because they need a descriptor or a thread per child: if one is
     missing after the fork, the process runs without an owner.
     """
@@ -43,7 +43,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._signalled = 0
         self._began = clock.monotonic()
-        self._heard: float | None = None
+        self._received: float | None = None
         self._reminders = 0
         self._stirred = asyncio.Event()
         self.ready = False
@@ -72,7 +72,7 @@ class Child:
     @property
     def alive(self) -> bool:
         """Whether its loop has moved lately. It has none while it imports the app, which may take any time."""
-        return self._heard is None or clock.monotonic() - self._heard < _LIVELY
+        return self._received is None or clock.monotonic() - self._received < _LIVELY
 
     def stop(self, *, now: bool = False) -> None:
         """Ask it to finish what it runs and end, or `now`, to hand it back and end. Asking again changes nothing."""
@@ -112,12 +112,12 @@ class Child:
         with ExitStack() as until_started:
             until_started.callback(os.close, writing)
             loop = asyncio.get_running_loop()
-            loop.add_reader(reading, self._hear, reading)
+            loop.add_reader(reading, self._receive, reading)
             pipes.callback(loop.remove_reader, reading)
             return subprocess.Popen(
                 self._command(writing),
                 pass_fds=[pipe for pipe in (self._config.lifeline, writing) if pipe >= 0],
-                # A Ctrl-C in the terminal reaches the whole group; only the supervisor tells executors, once.
+                # A Ctrl-C in the terminal reaches the whole group; only the supervisor signals executors, once.
                 start_new_session=True,
             )
 
@@ -134,9 +134,9 @@ class Child:
         return code
 
     def _look(self) -> None:
-        if self._heard is None:
+        if self._received is None:
             self._remind()
-        elif clock.monotonic() - self._heard > self._silence:
+        elif clock.monotonic() - self._received > self._silence:
             self.kill(f"no sign of life for {self._silence:g} s")
 
     def _remind(self) -> None:
@@ -152,13 +152,13 @@ class Child:
                 seconds=round(seconds),
             )
 
-    def _hear(self, pipe: int) -> None:
+    def _receive(self, pipe: int) -> None:
         received = os.read(pipe, 4096)
         if not received:
             asyncio.get_running_loop().remove_reader(pipe)
             return
         # Between the import and the first signal of the loop it connects, and may start an embedded server.
-        self._heard = clock.monotonic() + (_CONNECTING if received == Signal.IMPORTED else 0.0)
+        self._received = clock.monotonic() + (_CONNECTING if received == Signal.IMPORTED else 0.0)
         if Signal.READY.value in received or Signal.NOT_READY.value in received:
             self.ready = received.rfind(Signal.READY.value) > received.rfind(Signal.NOT_READY.value)
             self.worked = self.worked or Signal.READY.value in received

@@ -19,6 +19,7 @@ from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is, text
 from fennelq.errors import ConfigurationError
+from fennelq.model.routing import Routing
 from fennelq.worker.outage import Outage
 
 _logger = log.get("fennelq.worker")
@@ -40,7 +41,7 @@ async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -
         except Exception as error:
             if not classify(error).passes:
                 raise
-            outage.about("preflight", error)
+            outage.warn("preflight", error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _TRY_AGAIN)
         else:
@@ -91,6 +92,20 @@ def check(app: App, *, force: bool = False) -> str:
     if problem is not None:
         _logger.warning("forced", problem=problem)
     return verbs.server.named(server) or "unknown"
+
+
+def warn_of_unknown_queues(app: App, queues: str | None) -> None:
+    """Warn when `-q` names queues that neither a task nor Redis knows: most often the name is misspelt."""
+    with suppress(Exception):  # the executors report an outage; the worker starts all the same
+        known = app.blocking.ask(verbs.queues.known_queues(app.namespace))
+        known |= {app.settings.default_queue, *(task.queue for task in app.tasks.values())}
+        if unknown := Routing.parse(queues).weights.keys() - known:
+            _logger.warning(
+                "queues_unknown",
+                unknown=", ".join(sorted(unknown)),
+                known=", ".join(sorted(known)),
+                why="no task of the app names these queues, and no job was ever sent to them",
+            )
 
 
 def _server(app: App) -> dict[str, str]:

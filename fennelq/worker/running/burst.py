@@ -6,7 +6,7 @@ import asyncio
 
 from fennelq.broker import verbs
 from fennelq.worker.bus import QueuesDiscovered
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.running.consumer import Consumer
 from fennelq.worker.running.workbench import Workbench
 from fennelq.worker.state import State
@@ -22,13 +22,13 @@ class Burst:
 
     async def done(self) -> None:
         """Returns when nothing is left to run."""
-        complaints = Complaints("looking whether anything is left", self._state.outage)
+        throttle = LogThrottle("looking whether anything is left", self._state.outage)
         while True:
             try:
                 if await self._nothing_is_left():
                     return
             except Exception as error:
-                complaints.about(error)
+                throttle.warn(error)
                 await asyncio.sleep(_LOOK_AGAIN)
 
     async def _nothing_is_left(self) -> bool:

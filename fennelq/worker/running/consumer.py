@@ -14,14 +14,16 @@ from typing import Any
 from fennelq import clock, crash, log
 from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT
+from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
+from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Word, text
 from fennelq.broker.verbs.runs import Catch, Woken
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
 from fennelq.worker.bus import EntriesStranded, JobDue, QueuesDiscovered
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.running.held import Token
 from fennelq.worker.running.workbench import Workbench
@@ -54,7 +56,7 @@ class Consumer:
         self._blocking = False
         self._aside = Aside()
         self._pause = _FIRST_PAUSE
-        self._complaints = Complaints("reading", state.outage)
+        self._log = LogThrottle("reading", state.outage)
         self._round = self._drained_in = 0
         self.drained = asyncio.Event()
         """Set while everything that was ready has been taken."""
@@ -67,7 +69,7 @@ class Consumer:
             await self._doorbell_rings()
 
     async def run(self) -> None:
-        """Read until `stop`. Trouble with Redis is waited out: jobs run on, reading resumes by itself."""
+        """Read until `stop`. Without Redis, jobs run on, and it retries until Redis is reachable again."""
         while not self._stopping:
             try:
                 await self._turn()
@@ -114,7 +116,7 @@ class Consumer:
         self._pause = _FIRST_PAUSE
         if not self._state.connected:
             self._state.note_connected(True)
-            self._complaints.over()
+            self._log.over()
         if drained:
             self._drained_in = self._round
             self.drained.set()
@@ -147,14 +149,13 @@ class Consumer:
         self._opened.discard(keys.queue)
         seconds = self._aside.put(keys.queue)
         damage = await self._damage(keys)
-        self._complaints.about(error, queue=keys.queue, damage=damage, looks_again_in=round(seconds, 1))
+        self._log.warn(error, queue=keys.queue, damage=damage, looks_again_in=round(seconds, 1))
 
     async def _damage(self, keys: QueueKeys) -> str:
         """Which keys of the queue are damaged; empty also when that cannot be looked up."""
         try:
-            return "; ".join(
-                found for found in await self._broker.ask_all(verbs.queues.damage(keys)) if found
-            )
+            looks = ask_all(verbs.queues.damage(keys))
+            return "; ".join(found for found in await self._broker.converse(looks) if found)
         except Exception:  # a user who may not touch the queue may not ask for types either
             return ""
 
@@ -164,7 +165,7 @@ class Consumer:
         verb = verbs.runs.fetch(
             keys,
             consumer=self._name,
-            free=min(self._slots.free, verbs.jobs.MOST_JOBS),
+            free=min(self._slots.free, MOST_JOBS),
             lanes=self._lanes,
             lifetimes=self._lifetimes,
             woken=woken,
@@ -209,7 +210,7 @@ class Consumer:
     async def _open(self, keys: QueueKeys) -> None:
         made = await self._broker.run(verbs.queues.open_queue(keys))
         if made and keys.queue in self._known:
-            # Somebody has deleted the lanes, or Redis came back without its data: whatever was in them is gone.
+            # A person has deleted the lanes, or Redis came back without its data: the jobs in them are gone.
             _logger.warning("groups_made_anew", queue=keys.queue, lanes=made)
         self._known.add(keys.queue)
         self._opened.add(keys.queue)
@@ -237,7 +238,7 @@ class Consumer:
             await self._woken(reply)
 
     async def _woken(self, reply: Any) -> None:
-        """What the block came back with is ours already: claim it, hand back what there is no slot for."""
+        """The entries that a block returns are ours already: claim them, hand back those without a free slot."""
         if crash.at is not None:
             crash.at("woken")
         entries = _by_queue(reply, self._state.queues)
@@ -269,7 +270,7 @@ class Consumer:
             try:
                 await self._doorbell.wake()
             except Exception as error:
-                self._complaints.about(error)
+                self._log.warn(error)
 
     async def _trouble(self, error: Exception) -> None:
         if classify(error) is Trouble.GROUP or concerns_one_queue(error):
@@ -278,7 +279,7 @@ class Consumer:
             self._opened.clear()
             if classify(error) is Trouble.GROUP:
                 return
-        self._complaints.about(error, running=self._slots.taken)
+        self._log.warn(error, running=self._slots.taken)
         # A connection that was cut once is made again almost at once; a server that stays away is asked less and less.
         await asyncio.sleep(random.uniform(self._pause / 2, self._pause))
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
@@ -318,7 +319,7 @@ def _by_queue(reply: Any, queues: Sequence[QueueKeys]) -> list[tuple[QueueKeys, 
 
 
 def _job_of(fields: Any) -> tuple[str, str]:
-    """Job and delivery number of an entry; what no arrow has written is no job, and the fetch drops it."""
+    """Job and delivery number of an entry; empty when no script of ours has written it: then the fetch drops it."""
     match fields:
         case [b"i", job]:
             return text(job), "1"

@@ -12,8 +12,9 @@ from fennelq.context import JobContext, current
 from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
 from fennelq.model import outcome
 from fennelq.model.job import Delivery, JobFailure
-from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of
+from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of, seconds_of
 from fennelq.model.plan import Plan
+from fennelq.model.retry import allows, wait_after
 from fennelq.task import AnyTask
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import Invoker, RunCancelled, TaskTimeout, too_late
@@ -59,7 +60,7 @@ class Runner:
             if isinstance(error, GeneratorExit) and _loop_is_gone():
                 raise
             if held.stopped and not isinstance(error, (Retry, Snooze, Reject)):
-                # Whatever a handler makes of its cancellation is no failure: a deploy costs no try.
+                # What a handler raises when it is cancelled does not count as a failure: a deploy costs no try.
                 raise asyncio.CancelledError from error
             held.disturbed = _is_cancelled(error)
             return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)
@@ -108,7 +109,7 @@ class Runner:
         tries = delivery.tries + 1
         try:
             if isinstance(error, Snooze):
-                return outcome.snoozed(error.seconds())
+                return outcome.snoozed(seconds_of(error))
             if isinstance(error, Reject):
                 return outcome.died(failure_of(error, "rejected"), tries, plan.failure_ttl_ms)
             failure = failure_of(error, "timeout" if isinstance(error, TaskTimeout) else "failed")
@@ -125,8 +126,8 @@ class Runner:
         if isinstance(error, Retry):
             if tries > plan.retry.retries:
                 return None
-            return plan.retry.wait(tries) if error.delay is None else max(0.0, error.delay)
-        return plan.retry.wait(tries) if plan.retry.allows(tries, error) else None
+            return wait_after(plan.retry, tries) if error.delay is None else max(0.0, error.delay)
+        return wait_after(plan.retry, tries) if allows(plan.retry, tries, error) else None
 
     def _unrun(self, delivery: Delivery, error: BaseException, reason: str, comes_to: Verdict) -> Outcome:
         failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")

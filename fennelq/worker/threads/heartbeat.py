@@ -12,7 +12,7 @@ from fennelq import clock, crash
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.worker.bus import EntriesStranded, LeasesLost
-from fennelq.worker.outage import Complaints
+from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import answered
 from fennelq.worker.processes.signals import Signal
 from fennelq.worker.running.held import Token
@@ -37,7 +37,7 @@ class Heartbeat:
 
     def __init__(self, state: State, broker: BlockingBroker) -> None:
         self._state, self._lease, self._broker = state, state.lease, broker
-        self._complaints = Complaints("renewing leases", state.outage)
+        self._log = LogThrottle("renewing leases", state.outage)
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class Heartbeat:
         ]
         sent = clock.monotonic()
         replies = self._broker.run_each(beats, timeout=self._lease.reply_timeout)
-        answers = answered(queues, replies, self._complaints)
+        answers = answered(queues, replies, self._log)
         beaten = Beaten(answers[-1][1].now_ms, sent, clock.monotonic()) if answers else None
         found = BeatResult([], [], sum(answer.quarantined for _, answer in answers), beaten)
         for keys, answer in answers:
@@ -81,13 +81,13 @@ class Heartbeat:
             try:
                 found = self.beat()
                 self._lease.renewed(found.beaten)
-                self._complaints.over()
+                self._log.over()
                 self._publish(found)
                 pause = self._lease.interval
             except Exception as error:
                 self._lease.missed()
                 pause = min(0.5, self._lease.interval)
-                self._complaints.about(error)
+                self._log.warn(error)
 
     def _publish(self, found: BeatResult) -> None:
         if found.quarantined:

@@ -97,7 +97,8 @@ class Watchdog:
 
     def _give_up(self, signal: Signal, event: str, **facts: object) -> None:
         try:
-            # Logged first, because the supervisor kills this process as soon as it hears of it. It cannot take long.
+            # Logged first, because the supervisor kills this process as soon as it receives
+            # the signal. Logging cannot take long.
             _logger.critical(event, **facts, **self._where())
             _logger.critical("stacks", stack="".join(_stacks()))
         finally:

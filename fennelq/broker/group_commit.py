@@ -15,8 +15,8 @@ A = TypeVar("A")
 Flush = Callable[[list[T]], Awaitable[Sequence[A | BaseException]]]
 
 
-class Batcher(Generic[T, A]):
-    """Collects items and flushes them together, one batch at a time, in order.
+class GroupCommit(Generic[T, A]):
+    """Collects items and flushes them together, one batch at a time, in order. Each item gets its own reply.
 
     The flush is a task of its own: cancelling a caller cancels neither the batch nor its own item once it is
     sent.
@@ -28,17 +28,17 @@ class Batcher(Generic[T, A]):
         self._flushing: asyncio.Task[None] | None = None
 
     def submit(self, item: T) -> asyncio.Future[A]:
-        """The answer to come for this item."""
+        """The reply to come for this item."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[A] = loop.create_future()
-        self._waiting.append((item, answer))
+        reply: asyncio.Future[A] = loop.create_future()
+        self._waiting.append((item, reply))
         if self._flushing is None:
             # The task starts on the next turn of the loop, so all calls of this turn are one batch.
             self._flushing = loop.create_task(self._run())
-        return answer
+        return reply
 
     async def drain(self) -> None:
-        """Returns when everything submitted so far has been answered."""
+        """Returns when everything submitted so far has its reply."""
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
 
@@ -58,40 +58,25 @@ class Batcher(Generic[T, A]):
 
     async def _send(self, batch: list[tuple[T, asyncio.Future[A]]]) -> None:
         try:
-            answers = await self._flush([item for item, _ in batch])
-            for (_, answer), value in zip(batch, answers, strict=True):
-                _settle(answer, value)
+            replies = await self._flush([item for item, _ in batch])
+            for (_, reply), value in zip(batch, replies, strict=True):
+                _settle(reply, value)
         except BaseException as error:
-            # Also when there are too few answers: a caller without one would wait for ever.
-            for _, answer in batch:
-                _settle(answer, error)
-                if not answer.cancelled():
-                    answer.exception()  # outcomes are submitted without waiting: it counts as retrieved
+            # Also when there are too few replies: a caller without one would wait for ever.
+            for _, reply in batch:
+                _settle(reply, error)
+                if not reply.cancelled():
+                    reply.exception()  # outcomes are submitted without waiting: it counts as retrieved
             if not isinstance(error, Exception):
                 raise
 
 
-def _settle(answer: asyncio.Future[A], value: A | BaseException) -> None:
-    if answer.done():
+def _settle(reply: asyncio.Future[A], value: A | BaseException) -> None:
+    if reply.done():
         return
     if isinstance(value, asyncio.CancelledError):
-        answer.cancel()
+        reply.cancel()
     elif isinstance(value, BaseException):
-        answer.set_exception(value)
+        reply.set_exception(value)
     else:
-        answer.set_result(value)
-
-
-def pages(items: Sequence[T], size: Callable[[T], int], most: int, most_bytes: int) -> list[list[T]]:
-    """The items in order, in pages of at most so many and at most so many bytes (but at least one)."""
-    out: list[list[T]] = []
-    page: list[T] = []
-    room = most_bytes
-    for item in items:
-        cost = size(item)
-        if page and (len(page) >= most or cost > room):
-            out.append(page)
-            page, room = [], most_bytes
-        page.append(item)
-        room -= cost
-    return [*out, page] if page else out
+        reply.set_result(value)

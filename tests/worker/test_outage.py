@@ -1,4 +1,4 @@
-"""Complaints: what a worker says of trouble, and how often."""
+"""The warnings of a worker: what it logs of trouble, and how often."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structlog.typing import EventDict
 from fennelq.broker.connection import address_of
 from fennelq.broker.trouble import LinkDown, NoReply, ReplyError, WrongServer
 from fennelq.worker.duties.service import Service, tend
-from fennelq.worker.outage import Complaints, Outage
+from fennelq.worker.outage import LogThrottle, Outage
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 SENTENCE = (
@@ -61,10 +61,10 @@ def events(logged: list[EventDict]) -> list[str]:
 def test_all_parts_together_say_once_that_redis_is_away_and_once_that_it_is_back(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
-    parts = [Complaints(name, outage) for name in ("reading", "settling", "renewing leases")]
+    parts = [LogThrottle(name, outage) for name in ("reading", "settling", "renewing leases")]
     for _ in range(3):
         for part in parts:
-            part.about(REFUSED)
+            part.warn(REFUSED)
         clock.now += 1
     assert len(logged) == 1
     since = logged[0].pop("since")
@@ -89,10 +89,10 @@ def test_all_parts_together_say_once_that_redis_is_away_and_once_that_it_is_back
 def test_while_redis_is_away_it_is_said_once_a_minute(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
-    part, other = Complaints("reading", outage), Complaints("settling", outage)
+    part, other = LogThrottle("reading", outage), LogThrottle("settling", outage)
     for _ in range(181):
-        part.about(REFUSED)
-        other.about(REFUSED)
+        part.warn(REFUSED)
+        other.warn(REFUSED)
         clock.now += 1
     assert events(logged) == ["redis_trouble"] * 4
     assert len({line["since"] for line in logged}) == 1
@@ -101,23 +101,23 @@ def test_while_redis_is_away_it_is_said_once_a_minute(
 def test_a_connection_that_is_made_anew_at_once_is_not_worth_a_line(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
-    part = Complaints("reading", outage)
-    part.about(LinkDown("the server closed the connection"))
+    part = LogThrottle("reading", outage)
+    part.warn(LinkDown("the server closed the connection"))
     clock.now += 0.3
     part.over()
     assert logged == []
-    part.about(ConnectionResetError())
+    part.warn(ConnectionResetError())
     clock.now += 1.1
-    part.about(ConnectionResetError())
+    part.warn(ConnectionResetError())
     assert events(logged) == ["redis_trouble"]
 
 
 def test_the_first_line_names_what_is_wrong_and_not_only_that_the_connection_was_closed(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
-    Complaints("reading", outage).about(LinkDown("the server closed the connection"))
-    Complaints("listener", outage).about(NoReply("the server closed the connection"))
-    Complaints("settling", outage).about(REFUSED)
+    LogThrottle("reading", outage).warn(LinkDown("the server closed the connection"))
+    LogThrottle("listener", outage).warn(NoReply("the server closed the connection"))
+    LogThrottle("settling", outage).warn(REFUSED)
     assert [line["problem"] for line in logged] == [SENTENCE]
 
 
@@ -125,9 +125,9 @@ def test_one_slow_part_fills_no_log_with_outages(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
     """It fails and works again every few seconds: one line a minute, as for an outage that lasts."""
-    part = Complaints("reading", outage)
+    part = LogThrottle("reading", outage)
     for _ in range(12):
-        part.about(REFUSED)
+        part.warn(REFUSED)
         clock.now += 0.6
         part.over()
         clock.now += 5
@@ -137,14 +137,14 @@ def test_one_slow_part_fills_no_log_with_outages(
 def test_a_call_that_fails_late_is_no_second_outage_but_a_second_outage_is_announced(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
-    part = Complaints("reading", outage)
-    part.about(REFUSED)
+    part = LogThrottle("reading", outage)
+    part.warn(REFUSED)
     clock.now += 11
     part.over()
     for pause in (8, 12):
         assert events(logged) == ["redis_trouble", "redis_is_back"]
         clock.now += pause
-        part.about(REFUSED)
+        part.warn(REFUSED)
         part.over()
     assert events(logged) == ["redis_trouble", "redis_is_back"] * 2
 
@@ -152,8 +152,8 @@ def test_a_call_that_fails_late_is_no_second_outage_but_a_second_outage_is_annou
 def test_a_part_that_gave_up_does_not_keep_redis_away(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
-    Complaints("leaving", outage).about(REFUSED)
-    beats = Complaints("renewing leases", outage)
+    LogThrottle("leaving", outage).warn(REFUSED)
+    beats = LogThrottle("renewing leases", outage)
     beats.over()
     assert events(logged) == ["redis_trouble"]
     clock.now += 15
@@ -177,7 +177,7 @@ def test_trouble_with_redis_as_a_whole_is_told_together(
     outage: Outage, logged: list[EventDict], error: Exception
 ) -> None:
     for name in ("reading", "settling"):
-        Complaints(name, outage).about(error, queue="mail")
+        LogThrottle(name, outage).warn(error, queue="mail")
     assert events(logged) == ["redis_trouble"]
 
 
@@ -194,7 +194,7 @@ def test_other_trouble_is_told_by_the_part_that_has_it(
     outage: Outage, logged: list[EventDict], error: Exception
 ) -> None:
     for name in ("reading", "settling"):
-        Complaints(name, outage).about(error, queue="mail")
+        LogThrottle(name, outage).warn(error, queue="mail")
     assert [(line["event"], line["what"], line["queue"]) for line in logged] == [
         ("trouble", "reading", "mail"),
         ("trouble", "settling", "mail"),
@@ -202,9 +202,9 @@ def test_other_trouble_is_told_by_the_part_that_has_it(
 
 
 def test_what_is_remembered_about_queues_is_bounded(clock: Clock, logged: list[EventDict]) -> None:
-    part = Complaints("reading")
+    part = LogThrottle("reading")
     for number in range(2500):
-        part.about(ValueError(), queue=f"q{number}")
+        part.warn(ValueError(), queue=f"q{number}")
     assert len(logged) == 2500
     assert len(part._last) <= 1000
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
 
-from fennelq import clock, sync
+from fennelq import clock
 from fennelq.broker import verbs
+from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, pause, together
 from fennelq.broker.verb import Command
 from fennelq.broker.verbs.dead import DeadJob
-from fennelq.broker.verbs.jobs import MOST_JOBS
 from fennelq.errors import ConfigurationError
-from fennelq.loops import check_loop
+from fennelq.manage.choices import check_choice
+from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
+from fennelq.manage.queues import Progress, queues_of
 from fennelq.model.job import JobInfo, split_id
 from fennelq.model.options import epoch_ms, seconds, valid_name
-from fennelq.queues import Progress, queues_of
 
 if TYPE_CHECKING:
-    from fennelq.app import App
     from fennelq.task import AnyTask
-
-A = TypeVar("A")
 
 _PAGE = 500
 """Entries per read. Replaying and purging go in pages of MOST_JOBS: a script holds the server longer."""
@@ -38,7 +36,7 @@ Order = Literal["newest", "oldest"]
 
 
 class Filters(TypedDict, total=False):
-    """Which dead jobs are meant: those that meet all that is said."""
+    """Which dead jobs are meant: those that meet every filter."""
 
     queue: str | Sequence[str]
     """Only of this queue, or these. Default: every queue the app has used."""
@@ -56,7 +54,7 @@ class Filters(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead job, as its dead-letter queue lists it. `message` is cut; `get(id)` tells everything."""
+    """A dead job, as its dead-letter queue lists it. `message` is cut; `get(id)` has everything."""
 
     id: str
     queue: str
@@ -82,7 +80,7 @@ class ReplayReport:
     key_taken: int = 0
     """Still dead: another job holds their idempotency key by now."""
     gone: int = 0
-    """Nothing left to do: they were replayed or removed by somebody else at the same time."""
+    """Nothing left to do: they were replayed or removed by another caller at the same time."""
     broken: int = 0
     """Still dead: their records cannot be read, so there is nothing to run."""
 
@@ -118,122 +116,17 @@ Keys = list[str]
 Names = list[str]
 
 
-class DeadLetters:
-    """The dead-letter queues of an app, one per queue. Everything works in pages, however many there are."""
+class DeadTalks(Family):
+    """What can be asked of dead jobs and done with them."""
 
-    def __init__(self, app: App) -> None:
-        self._app, self._talks = app, _Talks(app)
+    _attribute, _item = "dlq", "letter"
 
-    async def list(
-        self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
-    ) -> Letters:
-        """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
-        return await self._app.client.hold(self._talks.list(limit, order, filters))
-
-    async def scan(self, **filters: Unpack[Filters]) -> AsyncIterator[DeadLetter]:
-        """Every dead job that meets the filters, queue by queue, the oldest first, read a page at a time."""
-        async for letter in self._app.client.each(self._talks.scan(filters)):
-            yield letter
-
-    async def get(self, job_id: str) -> DeadLetter | None:
-        """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
-        return await self._app.client.hold(self._talks.get(job_id))
-
-    async def count(self, **filters: Unpack[Filters]) -> int:
-        """How many dead jobs meet the filters."""
-        return await self._app.client.hold(self._talks.count(filters))
-
-    async def groups(self, **filters: Unpack[Filters]) -> Groups:
-        """How many dead jobs there are by task and error type, the most first."""
-        return await self._app.client.hold(self._talks.groups(filters))
-
-    async def replay(
-        self,
-        *,
-        limit: int | None = None,
-        rate: float | None = None,
-        progress: Progress | None = None,
-        **filters: Unpack[Filters],
-    ) -> ReplayReport:
-        """Put dead jobs back, each as the same job with a fresh budget of retries, the oldest first.
-
-        What dies while this runs is left for the next time. Interrupted half-way and run again it makes no
-        duplicates: a job is either still dead or back. `rate` is the most per second.
-        """
-        return await self._app.client.hold(self._talks.replay(limit, rate, progress, filters))
-
-    async def purge(
-        self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
-    ) -> int:
-        """Remove dead jobs for good, with their records and results, the oldest first; answers how many."""
-        return await self._app.client.hold(self._talks.purge(limit, progress, filters))
-
-
-class BlockingDeadLetters:
-    """The dead-letter queues of an app, for code without an event loop: `app.sync.dlq`."""
-
-    def __init__(self, app: App) -> None:
-        self._app, self._talks = app, _Talks(app)
-
+    @Operation
     def list(
         self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
-    ) -> Letters:
+    ) -> Talk[Letters]:
         """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
-        return self._hold("list", self._talks.list(limit, order, filters))
-
-    def scan(self, **filters: Unpack[Filters]) -> Iterator[DeadLetter]:
-        """Every dead job that meets the filters, queue by queue, the oldest first, read a page at a time."""
-        self._check("scan", "async for letter in app.dlq.scan(…)")
-        return sync.each(self._app, self._talks.scan(filters))
-
-    def get(self, job_id: str) -> DeadLetter | None:
-        """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
-        return self._hold("get", self._talks.get(job_id))
-
-    def count(self, **filters: Unpack[Filters]) -> int:
-        """How many dead jobs meet the filters."""
-        return self._hold("count", self._talks.count(filters))
-
-    def groups(self, **filters: Unpack[Filters]) -> Groups:
-        """How many dead jobs there are by task and error type, the most first."""
-        return self._hold("groups", self._talks.groups(filters))
-
-    def replay(
-        self,
-        *,
-        limit: int | None = None,
-        rate: float | None = None,
-        progress: Progress | None = None,
-        **filters: Unpack[Filters],
-    ) -> ReplayReport:
-        """Put dead jobs back, each as the same job with a fresh budget of retries, the oldest first.
-
-        What dies while this runs is left for the next time. Interrupted half-way and run again it makes no
-        duplicates: a job is either still dead or back. `rate` is the most per second.
-        """
-        return self._hold("replay", self._talks.replay(limit, rate, progress, filters))
-
-    def purge(
-        self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
-    ) -> int:
-        """Remove dead jobs for good, with their records and results, the oldest first; answers how many."""
-        return self._hold("purge", self._talks.purge(limit, progress, filters))
-
-    def _hold(self, name: str, talk: Talk[A]) -> A:
-        self._check(name, f"await app.dlq.{name}(…)")
-        return sync.hold(self._app, talk)
-
-    def _check(self, name: str, instead: str) -> None:
-        check_loop(f"app.sync.dlq.{name}", instead)
-
-
-class _Talks:
-    """What there is to say about dead jobs, with an event loop or without."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    def list(self, limit: int | None, order: Order, filters: Filters) -> Talk[Letters]:
+        check_choice("order", order, Order)
         newest = order == "newest"
         found: Letters = []
         for search in (yield from self._searches(filters)):
@@ -241,14 +134,14 @@ class _Talks:
         found.sort(key=lambda letter: letter.died_at, reverse=newest)
         return found[:limit]
 
-    def scan(self, filters: Filters) -> Finding[DeadLetter]:
-        for search in (yield from self._searches(filters)):
-            pages = Finds(search.pages())
-            while (page := (yield from pages.next())) is not None:
-                for dead in page:
-                    yield Found(_letter(dead))
+    @Scan
+    def scan(self, **filters: Unpack[Filters]) -> Finding[DeadLetter]:
+        """Every dead job that meets the filters, queue by queue, the oldest first, read a page at a time."""
+        return self._scan(filters)
 
+    @Operation
     def get(self, job_id: str) -> Talk[DeadLetter | None]:
+        """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
         queue, key = split_id(job_id)
         keys = queue_keys(self._app.namespace, queue)
         info = yield from ask(verbs.jobs.record(keys, key))
@@ -256,19 +149,34 @@ class _Talks:
         dead = (yield from ask(verbs.dead.dead_entry(keys, entry))) if entry else None
         return _detailed(dead, info) if dead and info else None
 
-    def count(self, filters: Filters) -> Talk[int]:
+    @Operation
+    def count(self, **filters: Unpack[Filters]) -> Talk[int]:
+        """How many dead jobs meet the filters."""
         searches = yield from self._searches(filters)
         return sum((yield from together(search.count() for search in searches)))
 
-    def groups(self, filters: Filters) -> Talk[Groups]:
-        kinds, letters = Counter[tuple[str, str]](), Finds(self.scan(filters))
+    @Operation
+    def groups(self, **filters: Unpack[Filters]) -> Talk[Groups]:
+        """How many dead jobs there are by task and error type, the most first."""
+        kinds, letters = Counter[tuple[str, str]](), Finds(self._scan(filters))
         while (letter := (yield from letters.next())) is not None:
             kinds[letter.task, letter.error_type] += 1
         return [Group(task, error, jobs) for (task, error), jobs in kinds.most_common()]
 
+    @Operation
     def replay(
-        self, limit: int | None, rate: float | None, progress: Progress | None, filters: Filters
+        self,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        progress: Progress | None = None,
+        **filters: Unpack[Filters],
     ) -> Talk[ReplayReport]:
+        """Put dead jobs back, each as the same job with a fresh budget of retries, the oldest first.
+
+        What dies while this runs is left for the next time. Interrupted half-way and run again it makes no
+        duplicates: a job is either still dead or back. `rate` is the most per second.
+        """
         report, pace = ReplayReport(), _Pace(rate)
         work = Finds(self._work(filters, limit, pace.most))
         while (found := (yield from work.next())) is not None:
@@ -279,7 +187,11 @@ class _Talks:
                 progress(report.total)
         return report
 
-    def purge(self, limit: int | None, progress: Progress | None, filters: Filters) -> Talk[int]:
+    @Operation
+    def purge(
+        self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
+    ) -> Talk[int]:
+        """Remove dead jobs for good, with their records and results, the oldest first; answers how many."""
         removed = done = 0
         work = Finds(self._work(filters, limit, MOST_JOBS))
         while (found := (yield from work.next())) is not None:
@@ -289,6 +201,13 @@ class _Talks:
             if progress:
                 progress(done)
         return removed
+
+    def _scan(self, filters: Filters) -> Finding[DeadLetter]:
+        for search in (yield from self._searches(filters)):
+            pages = Finds(search.pages())
+            while (page := (yield from pages.next())) is not None:
+                for dead in page:
+                    yield Found(_letter(dead))
 
     def _work(self, filters: Filters, limit: int | None, most: int) -> Finding[tuple[_Search, Page]]:
         """What meets the filters, in pages of at most `most`, and all together at most `limit`."""
@@ -317,11 +236,19 @@ class _Talks:
         ]
 
     def _queues(self, filters: Filters, ids: dict[str, Keys] | None) -> Talk[Names]:
-        said = filters.get("queue")
-        if said is not None:
-            names = [valid_name("queue", name) for name in ([said] if isinstance(said, str) else said)]
+        wanted = filters.get("queue")
+        if wanted is not None:
+            names = [valid_name("queue", name) for name in ([wanted] if isinstance(wanted, str) else wanted)]
             return [name for name in names if ids is None or name in ids]
         return sorted((yield from queues_of(self._app)) if ids is None else ids)
+
+
+class DeadLetters(DeadTalks, Awaiting):
+    """The dead-letter queues of an app, one per queue. Everything works in pages, however many there are."""
+
+
+class BlockingDeadLetters(DeadTalks, Blocking):
+    """The dead-letter queues of an app, for code without an event loop: `app.sync.dlq`."""
 
 
 class _Wanted(NamedTuple):

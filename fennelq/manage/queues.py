@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from fennelq import sync
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
+from fennelq.broker.trouble import lacks_permission
 from fennelq.broker.verbs.queues import Reading
+from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
-from fennelq.loops import check_loop
+from fennelq.manage.choices import check_choice
+from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.model.job import JobInfo
 from fennelq.model.options import valid_name
 from fennelq.reasons import executors_of
@@ -21,9 +23,9 @@ from fennelq.result import record_of
 if TYPE_CHECKING:
     from fennelq.app import App
 
-A = TypeVar("A")
-
 _PURGED_AT_ONCE = 100
+_QUEUES_AT_ONCE = 50
+"""A queue takes up to 20 commands. More at once would be slow to read and keep other clients of the server waiting."""
 
 Progress = Callable[[int], None]
 """Called with how many are done, now and then."""
@@ -83,86 +85,71 @@ Infos = list[QueueInfo]
 Jobs = list[JobInfo]
 
 
-class Queues:
-    """The queues of an app: those of its tasks, and every one that is known in Redis."""
+class QueueTalks(Family):
+    """What can be asked of queues and done with them."""
 
-    def __init__(self, app: App) -> None:
-        self._app, self._talks = app, _Talks(app)
+    _attribute = "queues"
 
-    async def names(self) -> Names:
-        """Their names, sorted."""
-        return await self._app.client.hold(self._talks.names())
-
-    async def info(self, queue: str) -> QueueInfo:
-        """How much is where in one queue."""
-        return await self._app.client.hold(self._talks.info(queue))
-
-    async def list(self) -> Infos:
-        """How much is where in every queue, by name."""
-        return await self._app.client.hold(self._talks.list())
-
-    async def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
-        """The jobs that come next, first the one that comes first; nothing is taken."""
-        return await self._app.client.hold(self._talks.peek(queue, limit, place))
-
-    async def purge(self, queue: str, progress: Progress | None = None) -> int:
-        """Cancel what waits, is scheduled or waits for its next try; answers how many.
-
-        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
-        """
-        return await self._app.client.hold(self._talks.purge(queue, progress))
-
-
-class BlockingQueues:
-    """The queues of an app, for code without an event loop: `app.sync.queues`."""
-
-    def __init__(self, app: App) -> None:
-        self._app, self._talks = app, _Talks(app)
-
-    def names(self) -> Names:
-        """Their names, sorted."""
-        return self._hold("names", self._talks.names())
-
-    def info(self, queue: str) -> QueueInfo:
-        """How much is where in one queue."""
-        return self._hold("info", self._talks.info(queue))
-
-    def list(self) -> Infos:
-        """How much is where in every queue, by name."""
-        return self._hold("list", self._talks.list())
-
-    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Jobs:
-        """The jobs that come next, first the one that comes first; nothing is taken."""
-        return self._hold("peek", self._talks.peek(queue, limit, place))
-
-    def purge(self, queue: str, progress: Progress | None = None) -> int:
-        """Cancel what waits, is scheduled or waits for its next try; answers how many.
-
-        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
-        """
-        return self._hold("purge", self._talks.purge(queue, progress))
-
-    def _hold(self, name: str, talk: Talk[A]) -> A:
-        check_loop(f"app.sync.queues.{name}", f"await app.queues.{name}(…)")
-        return sync.hold(self._app, talk)
-
-
-class _Talks:
-    """What there is to ask about queues, with an event loop or without."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
+    @Operation
     def names(self) -> Talk[Names]:
+        """Their names, sorted."""
         return sorted((yield from queues_of(self._app)))
 
-    def list(self) -> Talk[Infos]:
-        names = yield from self.names()
-        executors = yield from executors_of(self._app.namespace)
-        return (yield from together(self._info(name, executors) for name in names))
-
+    @Operation
     def info(self, queue: str) -> Talk[QueueInfo]:
+        """How much is where in one queue."""
         return (yield from self._info(queue, (yield from executors_of(self._app.namespace))))
+
+    @Operation
+    def list(self) -> Talk[Infos]:
+        """How much is where in every queue, by name."""
+        names = sorted((yield from queues_of(self._app)))
+        executors = yield from executors_of(self._app.namespace)
+        infos: Infos = []
+        for start in range(0, len(names), _QUEUES_AT_ONCE):
+            page = names[start : start + _QUEUES_AT_ONCE]
+            infos += yield from together(self._unless_denied(name, executors) for name in page)
+        return infos
+
+    @Operation
+    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[Jobs]:
+        """The jobs that come next, first the one that comes first; nothing is taken."""
+        check_choice("place", place, Place)
+        keys = self._keys(queue)
+        if place == "waiting":
+            found = yield from _waiting(keys, limit)
+        else:
+            due = verbs.queues.due(keys, "sched" if place == "scheduled" else "retry", limit)
+            found = [job.key for job in (yield from ask(due))]
+        jobs = yield from together(record_of(self._app, f"{queue}:{key}") for key in found)
+        return [job for job in jobs if job is not None]
+
+    @Operation
+    def purge(self, queue: str, progress: Progress | None = None) -> Talk[int]:
+        """Cancel what waits, is scheduled or waits for its next try; answers how many.
+
+        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
+        """
+        keys = self._keys(queue)
+        before = yield from self._info(queue, None)
+        purged, most = 0, before.waiting + before.scheduled + before.retry
+        while purged < most:
+            page = yield from ask(verbs.queues.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
+            if not page:
+                break
+            purged += page
+            if progress:
+                progress(purged)
+        return purged
+
+    def _unless_denied(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
+        """One queue among others. What the user of Redis may not touch hides none of the others."""
+        try:
+            return (yield from self._info(queue, executors))
+        except BrokerUnavailable as error:
+            if not lacks_permission(error):
+                raise
+            return _damaged(queue, f"Redis {error.reason}")
 
     def _info(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
         keys = self._keys(queue)
@@ -185,31 +172,16 @@ class _Talks:
             waiting_because=_because(queue, waiting, scheduled + retry, executors),
         )
 
-    def peek(self, queue: str, limit: int, place: Place) -> Talk[Jobs]:
-        keys = self._keys(queue)
-        if place == "waiting":
-            found = yield from _waiting(keys, limit)
-        else:
-            due = verbs.queues.due(keys, "sched" if place == "scheduled" else "retry", limit)
-            found = [job.key for job in (yield from ask(due))]
-        jobs = yield from together(record_of(self._app, f"{queue}:{key}") for key in found)
-        return [job for job in jobs if job is not None]
-
-    def purge(self, queue: str, progress: Progress | None) -> Talk[int]:
-        keys = self._keys(queue)
-        before = yield from self.info(queue)
-        purged, most = 0, before.waiting + before.scheduled + before.retry
-        while purged < most:
-            page = yield from ask(verbs.queues.purge(keys, self._app.lifetimes, _PURGED_AT_ONCE))
-            if not page:
-                break
-            purged += page
-            if progress:
-                progress(purged)
-        return purged
-
     def _keys(self, queue: str) -> QueueKeys:
         return queue_keys(self._app.namespace, valid_name("queue", queue))
+
+
+class Queues(QueueTalks, Awaiting):
+    """The queues of an app: those of its tasks, and every one that is known in Redis."""
+
+
+class BlockingQueues(QueueTalks, Blocking):
+    """The queues of an app, for code without an event loop: `app.sync.queues`."""
 
 
 def queues_of(app: App) -> Talk[set[str]]:

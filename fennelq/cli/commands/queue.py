@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fennelq.cli import output
-from fennelq.cli.dlq import agree
-from fennelq.cli.helps import Command, Group
+from fennelq.cli.command import command, family
+from fennelq.cli.consent import agree
 from fennelq.cli.known import require_queues
-from fennelq.cli.options import AppDir, AppPath, DryRun, Json, QueueName, Yes
+from fennelq.cli.options import DryRun, Json, QueueName, Yes
 from fennelq.cli.progress import Steps, progress
-from fennelq.cli.session import found, with_app
+from fennelq.cli.queue_table import show_queues
+from fennelq.cli.session import Session
 from fennelq.cli.table import Column
+from fennelq.manage.documents import of_job, of_queue, text_of
+from fennelq.manage.queues import Place, QueueInfo
 from fennelq.model.job import JobInfo
-from fennelq.queues import Place, QueueInfo, Queues
 
 if TYPE_CHECKING:
     from fennelq.app import App
 
-commands = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Queues: count their jobs, see which come next, empty one."
-)
+commands = family("Queues: count their jobs, see which come next, empty one.")
 
-COLUMNS = (
-    Column("queue", least=16),
-    *map(Column, ("waiting", "running", "scheduled", "retry", "dead")),
-)
 _PLACES = {"waiting": "waiting", "scheduled": "scheduled", "retry": "between two tries"}
 _JOB_COLUMNS = (
     Column("id"),
@@ -41,47 +36,20 @@ _JOB_COLUMNS = (
 )
 
 
-def row(queue: QueueInfo) -> tuple[object, ...]:
-    """A queue as a row of the table with these columns."""
-    if queue.damage:
-        return (queue.name, *("?" for _ in COLUMNS[1:]))
-    return (queue.name, queue.waiting, queue.running, queue.scheduled, queue.retry, queue.dead)
-
-
-@commands.command("list", cls=Command)
-def list_queues(app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
+@command(commands, "list")
+def list_queues(session: Session, as_json: Json = False) -> None:
     """Every queue of the app, and how many jobs it has in each state."""
-    queues = with_app(found(app, app_dir).app, lambda app: Queues(app).list())
+    queues = session.run(lambda app: app.queues.list())
     if as_json:
-        output.document(queues)
+        output.document(list(map(of_queue, queues)))
     else:
         show_queues(queues)
 
 
-def show_queues(queues: Sequence[QueueInfo]) -> None:
-    """A table of queues, and below it what is wrong with any of them."""
-    output.table(COLUMNS, [row(queue) for queue in queues], empty="No queues yet: send a job.")
-    for queue in queues:
-        if queue.damage:
-            output.say(f"queue {queue.name} is not served: {queue.damage}")
-    for because, names in _waiting(queues).items():
-        output.say(f"jobs wait in {', '.join(names)}: {because}")
-
-
-def _waiting(queues: Sequence[QueueInfo]) -> dict[str, list[str]]:
-    """Why jobs wait that no worker can run, and in which queues: most often the reason is the same for all."""
-    found: dict[str, list[str]] = {}
-    for queue in queues:
-        for because in queue.waiting_because:
-            found.setdefault(because, []).append(queue.name)
-    return found
-
-
-@commands.command("peek", cls=Command)
+@command(commands, "peek")
 def peek(
+    session: Session,
     queue: QueueName,
-    app: AppPath = None,
-    app_dir: AppDir = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many jobs.")
     ] = 10,
@@ -97,9 +65,9 @@ def peek(
     if scheduled and retry:
         raise typer.BadParameter("--scheduled and --retry exclude each other")
     place: Place = "scheduled" if scheduled else "retry" if retry else "waiting"
-    jobs = with_app(found(app, app_dir).app, lambda app: _peek(app, queue, limit, place))
+    jobs = session.run(lambda app: _peek(app, queue, limit, place))
     if as_json:
-        output.document([output.of_job(job) for job in jobs])
+        output.document([of_job(job) for job in jobs])
         return
     output.table(
         _JOB_COLUMNS,
@@ -111,7 +79,7 @@ def peek(
                 job.tries,
                 job.enqueued_at,
                 job.due_at,
-                output.text_of(job.arguments),
+                text_of(job.arguments),
             )
             for job in jobs
         ],
@@ -119,36 +87,34 @@ def peek(
     )
 
 
-@commands.command("purge", cls=Command)
+@command(commands, "purge")
 def purge(
+    session: Session,
     queue: QueueName,
-    app: AppPath = None,
-    app_dir: AppDir = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Cancel every job that has not started. Asks on a terminal, needs --yes in a pipe."""
-    named = found(app, app_dir).app
-    info = with_app(named, lambda app: _info(app, queue))
+    info = session.run(lambda app: _info(app, queue))
     count = info.waiting + info.scheduled + info.retry
     if dry_run or not count:
-        _say(count, "would be cancelled" if dry_run else "to cancel", "count", as_json=as_json)
+        _print_count(count, "would be cancelled" if dry_run else "to cancel", "count", as_json=as_json)
         return
     agree(f"Cancel {output.counted(count, 'job')} in {queue} ({_where(info)})?", yes=yes)
     with progress("Cancelling", Steps(count), count, quiet=as_json) as steps:
-        purged = with_app(named, lambda app: steps.run(Queues(app).purge(queue, steps)))
-    _say(purged, "cancelled", "cancelled", as_json=as_json)
+        purged = session.run(lambda app: steps.run(app.queues.purge(queue, steps)))
+    _print_count(purged, "cancelled", "cancelled", as_json=as_json)
 
 
 async def _peek(app: App, queue: str, limit: int, place: Place) -> list[JobInfo]:
     await require_queues(app, [queue])
-    return await Queues(app).peek(queue, limit, place)
+    return await app.queues.peek(queue, limit, place)
 
 
 async def _info(app: App, queue: str) -> QueueInfo:
     await require_queues(app, [queue])
-    return await Queues(app).info(queue)
+    return await app.queues.info(queue)
 
 
 def _where(info: QueueInfo) -> str:
@@ -156,7 +122,7 @@ def _where(info: QueueInfo) -> str:
     return ", ".join(f"{count:,} {_PLACES[place]}" for place, count in counts.items() if count)
 
 
-def _say(count: int, what: str, name: str, *, as_json: bool) -> None:
+def _print_count(count: int, what: str, name: str, *, as_json: bool) -> None:
     if as_json:
         output.document({name: count})
     else:

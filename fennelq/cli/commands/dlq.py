@@ -10,35 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fennelq.cli import output
+from fennelq.cli.command import command, family
+from fennelq.cli.consent import agree, on_a_terminal
 from fennelq.cli.exits import Exit, Problem
-from fennelq.cli.helps import Command, Group
-from fennelq.cli.known import no_record, require_queues, tell_unknown
+from fennelq.cli.known import name_unknown, no_record, require_queues
 from fennelq.cli.options import (
-    AppDir,
-    AppPath,
     DeadIds,
     DryRun,
-    InQueue,
     JobId,
     Json,
-    OfError,
-    OfTask,
-    Since,
-    Until,
+    Which,
     Yes,
-    filters,
 )
 from fennelq.cli.progress import Steps, progress
-from fennelq.cli.session import found, with_app
+from fennelq.cli.session import Session
 from fennelq.cli.table import Column
-from fennelq.dlq import DeadLetter, Filters, ReplayReport
+from fennelq.manage.dead import DeadLetter, Filters, ReplayReport
+from fennelq.manage.documents import of_letter, of_report
 
 if TYPE_CHECKING:
     from fennelq.app import App
 
-commands = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Dead jobs: look at them, replay them, remove them."
-)
+commands = family("Dead jobs: look at them, replay them, remove them.")
 
 _EXPORTED_AT_ONCE = 100
 _COLUMNS = (
@@ -57,15 +50,10 @@ Limit = Annotated[
 ]
 
 
-@commands.command("list", cls=Command)
+@command(commands, "list")
 def list_dead(
-    app: AppPath = None,
-    app_dir: AppDir = None,
-    queue: InQueue = None,
-    task: OfTask = None,
-    error: OfError = None,
-    since: Since = None,
-    until: Until = None,
+    session: Session,
+    which: Which,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most so many jobs; 0 lists all.")
     ] = 100,
@@ -73,16 +61,16 @@ def list_dead(
     as_json: Json = False,
 ) -> None:
     """The dead jobs, the newest first."""
-    meant = filters(None, queue, task, error, since, until)
+    meant = which.filters()
 
     async def look(app: App) -> tuple[list[DeadLetter], int]:
-        await require_queues(app, queue or ())
+        await require_queues(app, which.queue or ())
         letters = await app.dlq.list(limit=limit or None, order="oldest" if oldest else "newest", **meant)
         return letters, await app.dlq.count(**meant) if len(letters) == limit else len(letters)
 
-    letters, total = with_app(found(app, app_dir).app, look)
+    letters, total = session.run(look)
     if as_json:
-        output.document([output.of_letter(letter) for letter in letters])
+        output.document([of_letter(letter) for letter in letters])
         return
     output.table(
         _COLUMNS,
@@ -90,33 +78,28 @@ def list_dead(
         empty="No dead job matches." if meant else "No dead jobs.",
     )
     if total > len(letters):
-        output.say(f"{len(letters):,} of {total:,} shown: --limit 0 lists all")
+        output.note(f"{len(letters):,} of {total:,} shown: --limit 0 lists all")
 
 
-@commands.command("show", cls=Command)
-def show_dead(job: JobId, app: AppPath = None, app_dir: AppDir = None, as_json: Json = False) -> None:
+@command(commands, "show")
+def show_dead(session: Session, job: JobId, as_json: Json = False) -> None:
     """Everything about one dead job, with its traceback."""
-    letter = with_app(found(app, app_dir).app, lambda app: _dead(app, job))
-    said = output.of_letter(letter)
+    letter = session.run(lambda app: _dead(app, job))
+    document = of_letter(letter)
     if as_json:
-        output.document(said)
+        output.document(document)
         return
-    traceback = said.pop("traceback", "")
-    output.facts({**said, "arguments": output.record(said["arguments"])})
+    traceback = document.pop("traceback", "")
+    output.facts({**document, "arguments": output.record(document["arguments"])})
     if traceback:
         print(f"\n{output.lines(traceback)}")
 
 
-@commands.command("replay", cls=Command)
+@command(commands, "replay")
 def replay_dead(
+    session: Session,
+    which: Which,
     ids: DeadIds = None,
-    app: AppPath = None,
-    app_dir: AppDir = None,
-    queue: InQueue = None,
-    task: OfTask = None,
-    error: OfError = None,
-    since: Since = None,
-    until: Until = None,
     limit: Limit = None,
     rate: Annotated[
         float | None,
@@ -133,47 +116,40 @@ def replay_dead(
     No job is lost, and replaying again after an interruption makes no duplicates. Without a filter the
     command asks on a terminal, and goes ahead in a pipe.
     """
-    meant = filters(ids, queue, task, error, since, until)
-    named = found(app, app_dir).app
-    count, code = _counted(named, meant, limit)
+    meant = which.filters(ids)
+    count, code = _counted(session, meant, limit)
     if dry_run or not count:
         _say_count(count, "would be replayed" if dry_run else "to replay", as_json=as_json)
         raise typer.Exit(code)
-    if not (meant or yes) and _on_a_terminal():
+    if not (meant or yes) and on_a_terminal():
         typer.confirm(f"Replay {output.counted(count, 'dead job')}?", abort=True, err=True)
     with progress("Replaying", Steps(count, "dead job"), count, quiet=as_json) as steps:
-        report = with_app(
-            named, lambda app: steps.run(app.dlq.replay(limit=limit, rate=rate, progress=steps, **meant))
+        report = session.run(
+            lambda app: steps.run(app.dlq.replay(limit=limit, rate=rate, progress=steps, **meant))
         )
     _say_report(report, as_json=as_json)
     raise typer.Exit(Exit.FAILED if report.key_taken or report.broken else code)
 
 
-@commands.command("purge", cls=Command)
+@command(commands, "purge")
 def purge_dead(
+    session: Session,
+    which: Which,
     ids: DeadIds = None,
-    app: AppPath = None,
-    app_dir: AppDir = None,
-    queue: InQueue = None,
-    task: OfTask = None,
-    error: OfError = None,
-    since: Since = None,
-    until: Until = None,
     limit: Limit = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Remove dead jobs for good, with their records. Asks on a terminal, needs --yes in a pipe."""
-    meant = filters(ids, queue, task, error, since, until)
-    named = found(app, app_dir).app
-    count, code = _counted(named, meant, limit)
+    meant = which.filters(ids)
+    count, code = _counted(session, meant, limit)
     if dry_run or not count:
         _say_count(count, "would be removed" if dry_run else "to remove", as_json=as_json)
         raise typer.Exit(code)
     agree(f"Remove {output.counted(count, 'dead job')} for good?", yes=yes)
     with progress("Removing", Steps(count, "dead job"), count, quiet=as_json) as steps:
-        removed = with_app(named, lambda app: steps.run(app.dlq.purge(limit=limit, progress=steps, **meant)))
+        removed = session.run(lambda app: steps.run(app.dlq.purge(limit=limit, progress=steps, **meant)))
     if as_json:
         output.document({"removed": removed})
     else:
@@ -181,15 +157,10 @@ def purge_dead(
     raise typer.Exit(code)
 
 
-@commands.command("export", cls=Command)
+@command(commands, "export")
 def export_dead(
-    app: AppPath = None,
-    app_dir: AppDir = None,
-    queue: InQueue = None,
-    task: OfTask = None,
-    error: OfError = None,
-    since: Since = None,
-    until: Until = None,
+    session: Session,
+    which: Which,
     limit: Limit = None,
     to: Annotated[
         Path | None,
@@ -198,42 +169,28 @@ def export_dead(
     as_json: Json = False,
 ) -> None:
     """Everything about dead jobs, one JSON object per line (with or without --json), the oldest first."""
-    meant = filters(None, queue, task, error, since, until)
-    named = found(app, app_dir).app
-    count, _ = _counted(named, meant, limit)
+    meant = which.filters()
+    count, _ = _counted(session, meant, limit)
     steps = Steps(count, "dead job", "the export is not complete")
     if to is None:
-        with_app(named, lambda app: steps.run(_export(app, meant, limit, sys.stdout, steps)))
+        session.run(lambda app: steps.run(_export(app, meant, limit, sys.stdout, steps)))
         return
     try:
         with to.open("w", encoding="utf-8") as file, progress("Exporting", steps, count) as steps:
-            written = with_app(named, lambda app: steps.run(_export(app, meant, limit, file, steps)))
+            written = session.run(lambda app: steps.run(_export(app, meant, limit, file, steps)))
     except OSError as problem:
         raise Problem(f"{to} cannot be written: {problem.strerror}", Exit.FAILED) from None
-    output.say(f"{output.counted(written, 'dead job')} written to {to}")
+    output.note(f"{output.counted(written, 'dead job')} written to {to}")
 
 
-def agree(question: str, *, yes: bool) -> None:
-    """Ask, unless `--yes` was given; without a terminal, `--yes` is required."""
-    if yes:
-        return
-    if not _on_a_terminal():
-        raise Problem(f"{question} Add --yes to do it.", Exit.USAGE)
-    typer.confirm(question, abort=True, err=True)
-
-
-def _on_a_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _counted(app: App, meant: Filters, limit: int | None) -> tuple[int, Exit]:
+def _counted(session: Session, meant: Filters, limit: int | None) -> tuple[int, Exit]:
     """How many jobs are meant; and NOT_FOUND when an id among the filters is unknown, OK when none is."""
 
     async def count(app: App) -> tuple[int, bool]:
         await require_queues(app, meant.get("queue", ()))
-        return await app.dlq.count(**meant), await tell_unknown(app, meant.get("ids", ()))
+        return await app.dlq.count(**meant), await name_unknown(app, meant.get("ids", ()))
 
-    number, unknown = with_app(app, count)
+    number, unknown = session.run(count)
     return number if limit is None else min(number, limit), Exit.NOT_FOUND if unknown else Exit.OK
 
 
@@ -264,7 +221,7 @@ async def _export(app: App, meant: Filters, limit: int | None, file: Any, steps:
 async def _write(app: App, page: list[DeadLetter], file: Any) -> int:
     """Everything about each, asked for in one round trip; one that was replayed meanwhile as it was listed."""
     for letter, whole in zip(page, await asyncio.gather(*(app.dlq.get(one.id) for one in page)), strict=True):
-        print(output.record(output.of_letter(whole or letter)), file=file)
+        print(output.record(of_letter(whole or letter)), file=file)
     return len(page)
 
 
@@ -277,7 +234,7 @@ def _say_count(count: int, what: str, *, as_json: bool) -> None:
 
 def _say_report(report: ReplayReport, *, as_json: bool) -> None:
     if as_json:
-        output.document(report)
+        output.document(of_report(report))
     else:
         output.answer(report.replayed, "dead job", _in_words(report))
 

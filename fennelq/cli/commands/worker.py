@@ -1,31 +1,34 @@
-"""`fennelq worker`: run jobs until told to stop."""
+"""`fennelq worker`: run jobs until a signal stops it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 import typer
 
 from fennelq.cli import complete
-from fennelq.cli.options import AppDir, AppPath, duration, one_of, size
+from fennelq.cli.options import duration, one_of, size
+from fennelq.cli.session import Session
 from fennelq.settings import LogConfig, LogErrors, LogFormat, LogLevel
 
 
-def run(
-    app: AppPath = None,
-    app_dir: AppDir = None,
+@dataclass(frozen=True)
+class How:
+    """How many executors run which jobs, and for how long."""
+
     processes: Annotated[
         int | None,
         typer.Option(
             "-p", "--processes", min=1, metavar="N", help="Executor processes. Default: one per CPU."
         ),
-    ] = None,
+    ] = None
     concurrency: Annotated[
         int | None,
         typer.Option(
             "-c", "--concurrency", min=1, metavar="N", help="Jobs at a time in each process. Default: 32."
         ),
-    ] = None,
+    ] = None
     queues: Annotated[
         str | None,
         typer.Option(
@@ -35,12 +38,12 @@ def run(
             help="mail,default: in this order; mail:3,default:1: weighted. Default: every queue, equally.",
             autocompletion=complete.queues,
         ),
-    ] = None,
+    ] = None
     priority: Annotated[
         str | None,
         typer.Option("--priority", metavar="LANES", help="Only these lanes: high,normal. Default: all."),
-    ] = None,
-    burst: Annotated[bool, typer.Option("--burst", help="Stop when no job is left.")] = False,
+    ] = None
+    burst: Annotated[bool, typer.Option("--burst", help="Stop when no job is left.")] = False
     grace: Annotated[
         float | None,
         typer.Option(
@@ -49,7 +52,7 @@ def run(
             metavar="DURATION",
             help="How long jobs may still run after SIGTERM. Default: 25s.",
         ),
-    ] = None,
+    ] = None
     max_jobs: Annotated[
         int | None,
         typer.Option(
@@ -58,7 +61,7 @@ def run(
             metavar="N",
             help="Replace an executor process after this many jobs. Default: never.",
         ),
-    ] = None,
+    ] = None
     max_rss: Annotated[
         int | None,
         typer.Option(
@@ -67,7 +70,7 @@ def run(
             metavar="SIZE",
             help="Replace an executor process that uses more memory: 300M, 1G. Default: never.",
         ),
-    ] = None,
+    ] = None
     health_port: Annotated[
         str | None,
         typer.Option(
@@ -75,13 +78,19 @@ def run(
             metavar="[HOST:]PORT",
             help="Answer health checks at /live and /ready on this port. Default: no port.",
         ),
-    ] = None,
+    ] = None
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart executors when a source file changes: for development.")
-    ] = False,
+    ] = False
     force: Annotated[
         bool, typer.Option("--force", help="Start even if Redis may evict jobs, or is too old.")
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What is logged, and how. Each defaults to the setting of the same name."""
+
     log_level: Annotated[
         Any,
         typer.Option(
@@ -91,7 +100,7 @@ def run(
             help="debug, info, warning, error or critical. Default: info.",
             autocompletion=complete.words(*get_args(LogLevel)),
         ),
-    ] = None,
+    ] = None
     log_format: Annotated[
         Any,
         typer.Option(
@@ -101,7 +110,7 @@ def run(
             help="console, json or auto: console on a terminal, else json. Default: auto.",
             autocompletion=complete.words(*get_args(LogFormat)),
         ),
-    ] = None,
+    ] = None
     log_errors: Annotated[
         Any,
         typer.Option(
@@ -110,7 +119,7 @@ def run(
             metavar="DETAIL",
             help="How much of a task's error: type, message or traceback. Default: traceback.",
         ),
-    ] = None,
+    ] = None
     log_config: Annotated[
         Any,
         typer.Option(
@@ -119,33 +128,45 @@ def run(
             metavar="CONFIG",
             help="fennelq, or none: logging is left to your code. Default: fennelq.",
         ),
-    ] = None,
+    ] = None
+
+
+def run(
+    session: Session,
+    how: How,
+    logs: Logs,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once."""
     from fennelq import log
-    from fennelq.cli.session import found
     from fennelq.worker.processes import pid_one
     from fennelq.worker.processes.config import ExecutorConfig, lanes_of
     from fennelq.worker.processes.supervisor import serve
 
     pid_one.end_on_sigterm()
-    named = found(app, app_dir)
-    settings = named.app.settings
+    found = session.found
+    settings = found.app.settings
     config = ExecutorConfig(
-        app=named.path,
-        folder=str(named.folder),
-        log_format=log_format or settings.log_format,
-        log_level=log_level or settings.log_level,
-        log_errors=log_errors or settings.log_errors,
-        log_config=log_config or settings.log_config,
-        concurrency=concurrency or settings.concurrency,
-        queues=queues,
-        lanes=lanes_of(priority),
-        burst=burst,
-        grace=settings.grace_period if grace is None else grace,
-        max_jobs=max_jobs,
-        max_rss=max_rss,
+        app=found.path,
+        folder=str(found.folder),
+        log_format=logs.log_format or settings.log_format,
+        log_level=logs.log_level or settings.log_level,
+        log_errors=logs.log_errors or settings.log_errors,
+        log_config=logs.log_config or settings.log_config,
+        concurrency=how.concurrency or settings.concurrency,
+        queues=how.queues,
+        lanes=lanes_of(how.priority),
+        burst=how.burst,
+        grace=settings.grace_period if how.grace is None else how.grace,
+        max_jobs=how.max_jobs,
+        max_rss=how.max_rss,
     )
     log.setup(config.log_format, config.log_level, config=config.log_config, errors=config.log_errors)
-    code = serve(named.app, config, processes=processes, health=health_port, reload=reload, force=force)
+    code = serve(
+        found.app,
+        config,
+        processes=how.processes,
+        health=how.health_port,
+        reload=how.reload,
+        force=how.force,
+    )
     raise typer.Exit(code)

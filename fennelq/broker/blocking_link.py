@@ -1,0 +1,177 @@
+"""A connection to one server without an event loop. Like `Link`, it sends a command once and never retries it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from fennelq import crash
+from fennelq.broker.connection import Address
+from fennelq.broker.resp import (
+    CONNECT_TIMEOUT,
+    NOT_YET,
+    PING,
+    PROBE_TIMEOUT,
+    SHOWN,
+    TLS_HELLO,
+    ProtocolError,
+    is_tls,
+    packed,
+    parser,
+    tls_could_help,
+    unreadable,
+)
+from fennelq.broker.trouble import (
+    LinkDown,
+    NoReply,
+    ReplyError,
+    Trouble,
+    WrongServer,
+    classify,
+    refuses_connection,
+)
+from fennelq.broker.verb import Word
+
+_READ_SIZE = 1 << 16
+
+
+class BlockingLink:
+    """A connection for code without an event loop: one call at a time."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._socket: socket.socket | None = None
+        self._replied = False
+        self._feed, self._gets = parser()
+
+    def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
+        """Send a command and return its reply; raises an error of the server. `what` names it for crash points."""
+        (reply,) = self.call_all([words], timeout, what)
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def call_all(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
+        """Send many commands at once; errors of the server are among the replies.
+
+        As with `Link`, the reply of a replica ends the connection, and so does a reply that refuses it."""
+        try:
+            if self._socket is None:
+                self._connect(min(timeout, CONNECT_TIMEOUT))
+            replies = self._exchange(calls, timeout, what)
+        except OSError as error:
+            silent = self._socket is not None and not self._replied
+            self.close()
+            if silent and classify(error) is Trouble.CONNECTION and not isinstance(error, TimeoutError):
+                raise self._without_reply(error) from error
+            raise
+        except BaseException:
+            self.close()
+            raise
+        if any(isinstance(reply, ReplyError) and _ends_connection(reply) for reply in replies):
+            self.close()
+        return replies
+
+    def read(self, timeout: float) -> Any:
+        """The next message of a subscription; a TimeoutError does no harm to the connection."""
+        return self._next(self._connected(), timeout)
+
+    def interrupt(self) -> None:
+        """End the connection while another thread may be reading from it: that read fails at once."""
+        sock = self._socket
+        if sock is not None:
+            try:
+                # `SSLSocket.shutdown` would discard the TLS state that the reading thread still uses.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                pass  # it has ended meanwhile
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self, timeout: float) -> None:
+        self._socket = self._opened(timeout)
+        self._feed, self._gets = parser()
+        self._replied = False
+        for words in self.address.greeting:
+            (reply,) = self._exchange([words], timeout)
+            if isinstance(reply, ReplyError):
+                raise reply
+
+    def _opened(self, timeout: float) -> socket.socket:
+        address = self.address
+        if address.path:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(timeout)
+            sock.connect(address.path)
+            return sock
+        if address.tls is None:
+            return self._dialled(timeout)
+        try:
+            return self._encrypted(address.tls, min(timeout, PROBE_TIMEOUT))
+        except TimeoutError:
+            # A Redis without TLS does not reply to a handshake, and waits for more: look for one.
+            if reply := self._reply_to(PING):
+                raise WrongServer(reply) from None
+            return self._encrypted(address.tls, timeout)
+
+    def _dialled(self, timeout: float) -> socket.socket:
+        sock = socket.create_connection((self.address.host, self.address.port), timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def _encrypted(self, tls: ssl.SSLContext, timeout: float) -> socket.socket:
+        sock = self._dialled(timeout)
+        try:
+            return tls.wrap_socket(sock, server_hostname=self.address.host)
+        except BaseException:
+            sock.close()
+            raise
+
+    def _without_reply(self, error: OSError) -> LinkDown:
+        if tls_could_help(self.address) and is_tls(self._reply_to(TLS_HELLO)):
+            return WrongServer()
+        return NoReply(str(error))
+
+    def _reply_to(self, probe: bytes) -> bytes:
+        with suppress(OSError), self._dialled(PROBE_TIMEOUT) as sock:
+            sock.sendall(probe)
+            return sock.recv(SHOWN)
+        return b""
+
+    def _exchange(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
+        sock = self._connected()
+        sock.settimeout(timeout)
+        sock.sendall(b"".join(packed(tuple(words)) for words in calls))
+        if crash.at is not None:
+            crash.at(f"sent:{what}")
+        return [self._next(sock, timeout) for _ in calls]
+
+    def _next(self, sock: socket.socket, timeout: float) -> Any:
+        sock.settimeout(timeout)
+        data = b""
+        try:
+            while (reply := self._gets()) is NOT_YET:
+                data = sock.recv(_READ_SIZE)
+                if not data:
+                    raise LinkDown("the server closed the connection")
+                self._feed(data)
+        except ProtocolError:
+            raise unreadable(data, replied=self._replied) from None
+        self._replied = True
+        return reply
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            raise LinkDown("not connected")
+        return self._socket
+
+
+def _ends_connection(error: ReplyError) -> bool:
+    return classify(error) is Trouble.ROLE or refuses_connection(error)

@@ -1,0 +1,116 @@
+"""The connections of an app: the parts of `App` that the other modules use, and users do not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
+
+from fennelq import embedded
+from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.connection import Address, address_of
+from fennelq.client import Client, NotedQueues
+from fennelq.errors import ConfigurationError
+from fennelq.model.lifetimes import Lifetimes
+from fennelq.settings import Settings
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+
+class Connections:
+    """Where the Redis of an app is, and the clients that are connected to it: one for each event loop."""
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, root: Path) -> None:
+        self.settings, self.root = settings, root
+        self.noted = NotedQueues()
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._last: tuple[asyncio.AbstractEventLoop, Client] | None = None
+
+    @cached_property
+    def address(self) -> Address:
+        """Where Redis is. With no URL configured, this starts a private server, or joins it if it runs already."""
+        url = self.settings.redis_url
+        if url is None or self.settings.embedded:
+            return replace(address_of(_embedded(url, self.root)), private=True)
+        return address_of(url)
+
+    @property
+    def lifetimes(self) -> Lifetimes:
+        """The settings that scripts need."""
+        return Lifetimes(
+            self.settings.record_ms,
+            max(1, round(self.settings.failure_ttl * 1000)),
+            round(self.settings.unknown_task_patience * 1000),
+        )
+
+    @property
+    def client(self) -> Client:
+        """The sending side on the running event loop."""
+        loop = asyncio.get_running_loop()
+        # Read once: between two reads another thread may put the client of its own loop there, or None.
+        last = self._last
+        if last is not None and last[0] is loop:
+            return last[1]
+        with self._lock:
+            client = self._clients.get(loop)
+            if client is None:
+                # Programs that call asyncio.run() again and again leave clients of closed loops.
+                for closed in [known for known in self._clients if known.is_closed()]:
+                    del self._clients[closed]
+                client = self._clients[loop] = Client(cast("App", self))
+        self._last = (loop, client)
+        return client
+
+    @cached_property
+    def blocking(self) -> BlockingBroker:
+        """Runs verbs without an event loop."""
+        return BlockingBroker(self.address)
+
+    async def close_client(self) -> None:
+        """Send what is under way and end this loop's connections."""
+        with self._lock:  # another thread may be going through the clients
+            client = self._clients.pop(asyncio.get_running_loop(), None)
+        self._last = None
+        if client is not None:
+            await client.close()
+
+
+def _embedded(url: str | None, root: Path) -> str:
+    folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
+    if url is None:
+        _check_unasked(folder)
+    # With the standard library's logging: an application that has not configured our log lines must not print any.
+    logging.getLogger("fennelq").info("no redis_url is set: using a private server, its data in %s", folder)
+    return embedded.start(folder).url
+
+
+def _check_unasked(folder: Path) -> None:
+    """Raises ConfigurationError where a private server that no setting asks for would surely be a mistake."""
+    if _is_under_pytest():
+        raise ConfigurationError(
+            "no redis_url is set, and pytest is running: the jobs of a test would go to the project's own server in "
+            f"{folder}, where a worker of yours would really run them. Give the tests a server in a directory of "
+            "their own: at the top of conftest.py, before the app is imported, write "
+            'os.environ["FENNELQ_REDIS_URL"] = f"embedded://{tempfile.mkdtemp()}", or pass it as App(redis_url=…). '
+            "A plain call, await welcome(42), needs no server; embedded:// uses the project's server all the same"
+        )
+    if (where := embedded.recognised_deployment()) is not None:
+        raise ConfigurationError(
+            f"no redis_url is set, and this looks like {where}: set FENNELQ_REDIS_URL "
+            "(embedded:// asks for a private server explicitly)"
+        )
+
+
+def _is_under_pytest() -> bool:
+    """Whether this is a test session, or a process that one started. Importing pytest alone is not a session."""
+    return bool(os.environ.get("PYTEST_VERSION") or os.environ.get("PYTEST_CURRENT_TEST"))
