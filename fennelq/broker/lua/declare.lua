@@ -23,7 +23,7 @@
 --
 --@args prefix, service, digest, patience, total, at
 --@each name, definition, next_due
---@include now, cron, services
+--@include now, schedules
 --@flags allow-oom
 
 local VERSIONS, PAGE = 50, 100

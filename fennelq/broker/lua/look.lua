@@ -18,7 +18,7 @@
 -- to declare: it has not declared all, or a fennelq from before there were services has declared since.
 --
 --@args prefix, service, version, again, longest, limit, after, after_name
---@include now, cron
+--@include now, cron, service_keys
 --@flags allow-oom
 
 local LATE, GONE = 1000, 60000

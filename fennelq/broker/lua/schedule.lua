@@ -8,7 +8,7 @@
 -- Answers 1 done · 0 no such schedule · -1 it is the code's.
 --
 --@args prefix, verb, name, value, next_due, patience
---@include now, cron, services
+--@include now, schedules
 --@flags allow-oom
 
 local state = state_of(name)

@@ -1,5 +1,5 @@
--- Which service a schedule belongs to, and whether that service is there.
-
+-- Whether a service is there, and what it learns when it comes back.
+--@include source, service_keys
 local function recent(moment) return math.abs(now - (tonumber(moment) or 0)) < tonumber(patience) end
 
 -- Whether the service of this source has been heard of within `patience`: a worker of it has looked. Of a fennelq from
