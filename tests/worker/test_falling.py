@@ -91,3 +91,18 @@ async def test_a_batch_that_is_cancelled_leaves_no_item_behind_it_waiting_for_ev
         assert await second == 2
     assert first.cancelled()
     assert flushed == [[1], [2]]
+
+
+async def test_an_item_whose_batch_is_cancelled_before_it_began_is_flushed_with_the_next() -> None:
+    others = asyncio.all_tasks()
+
+    async def flush(items: list[int]) -> list[int]:
+        return items
+
+    batcher: Batcher[int, int] = Batcher(flush, 10)
+    first = batcher.submit(1)
+    cancel_everything(others)
+    await asyncio.sleep(0)
+    second = batcher.submit(2)
+    async with asyncio.timeout(5):
+        assert (await first, await second) == (1, 2)
