@@ -19,7 +19,6 @@ from fennelq.worker.slots import Slots
 from fennelq.worker.strangers import Strangers
 
 _logger = log.get("fennelq.worker")
-_SUCCESSES = (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE)
 
 
 class Workbench:
@@ -39,7 +38,6 @@ class Workbench:
         """Runs that went on after they were asked to stop: each takes its slot until it really ends."""
         self._overdue = self._settle_without_its_task
         self._executor: asyncio.Task[Any] | None = None
-        self._log_ends = log.wanted("info")
         self.done = 0
         """Jobs whose outcome has been written down."""
 
@@ -190,8 +188,8 @@ class Workbench:
         )
 
     def _report(self, delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
-        """One line about the end of a run. A worker that does not log successes pays one comparison for them."""
+        """One line about the end of a run; a job that waits for newer code is left to the strangers."""
         if outcome.kind == outcomes.UNKNOWN_TASK:
             self._strangers.met(delivery, outcome)
-        elif self._log_ends or outcome.kind not in _SUCCESSES:
+        else:
             report_end(delivery, outcome, seconds)

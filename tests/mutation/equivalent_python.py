@@ -93,7 +93,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         (
             "worker/workbench.py",
             "Workbench._run",
-            "if not self._settler.offer(held.delivery, outcome, self._slots.give_back) → true",
+            "if not self._settler.offer(held.delivery, outcome, self._slo… → true",
         ),
     ],
     "the same is asked again a step later": [
