@@ -96,7 +96,7 @@ class Consumer:
                 await self._trouble(error)
 
     def suspect(self, stranded: Iterable[Token]) -> None:
-        """These entries are ours in Redis, but nobody here knows them. They are handed back between two reads, when no
+        """These entries are ours in Redis, but nothing here runs them. They are handed back between two reads, when no
         reply can bring them any more; doing it at once would take jobs from a reply that is under way, for ever."""
         self._suspects.update(stranded)
         if self._suspects:
@@ -133,9 +133,8 @@ class Consumer:
         self._round += 1
         drained = await self._fetch_round()
         self._pause = _FIRST_PAUSE
-        if not self.connected:
-            self.connected = True
-            self._complaints.over()
+        self.connected = True
+        self._complaints.over()
         if drained:
             self._drained_in = self._round
             self.drained.set()
@@ -194,8 +193,7 @@ class Consumer:
             await self._take(keys, catch.deliveries)
         if catch.due_ms >= 0:
             self._due(catch.due_ms / 1000)
-        if catch.too_new:
-            self._too_new(keys.queue, catch.too_new)
+        self._too_new(keys.queue, catch.too_new)
         if catch.groups_missing:
             self._opened.discard(keys.queue)
         return catch
@@ -228,7 +226,7 @@ class Consumer:
     async def _open(self, keys: QueueKeys) -> None:
         made = await self._broker.run(presence.open_queue(keys))
         if made and keys.queue in self._known:
-            # Somebody has deleted the lanes, or Redis came back without its data: whatever was in them is gone.
+            # A person has deleted the lanes, or Redis came back without its data: whatever was in them is gone.
             _logger.warning("groups_made_anew", queue=keys.queue, lanes=made)
         self._known.add(keys.queue)
         self._opened.add(keys.queue)

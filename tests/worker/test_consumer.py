@@ -294,6 +294,21 @@ async def test_an_entry_that_names_no_job_is_dropped(
     assert (desk.waiting("s:high"), troubles(logged)) == ([], [])
 
 
+@pytest.mark.audit(unfinished=True)
+async def test_a_job_that_a_newer_fennelq_has_sent_is_left_to_a_newer_worker_and_reported(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    newer = await jobs.task.delay("a")
+    desk.redis.hset(desk.keys.record(newer.id.partition(":")[2]), "v", "2")
+    await jobs.send("b")
+    await reader.read()
+    await jobs.begin("b")
+    await reader.idle()
+    assert [(line["job_id"], line["queue"]) for line in logged if line["event"] == "version_unknown"] == [
+        (newer.id, MAIL)
+    ]
+
+
 async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
     reader: Reader, jobs: Jobs, logged: list[EventDict]
 ) -> None:
