@@ -982,6 +982,7 @@ async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_
         await sleep(0)
 
     monkeypatch.setattr(reader.consumer._doorbell, "wait", refusing)
+    reader.executor.slots.take()
     with monkeypatch.context() as patched:
         patched.setattr("fennelq.worker.consumer.asyncio.sleep", noted)
         await reader.read()
@@ -991,6 +992,8 @@ async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_
             await sleep(0.001)
     assert all(0.025 <= seconds <= 0.05 for seconds in pauses)
     assert troubles(logged) == ["ReplyError: WRONGTYPE it is no stream"]
+    assert [line["running"] for line in logged if line["event"] == "trouble"] == [1]
+    reader.executor.slots.give_back()
     await jobs.send("a")
     await jobs.begin("a")
 
