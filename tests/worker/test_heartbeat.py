@@ -14,6 +14,7 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs.presence import Beat
+from fennelq.service import Outage
 from fennelq.worker.heartbeat import Beaten, Findings, Heartbeat, answer_within
 from fennelq.worker.held import Token
 from tests.broker.desk import Desk, a_job, some_jobs
@@ -57,7 +58,7 @@ class Patient(BlockingBroker):
 class Beating:
     """A heartbeat whose beats a test makes one by one, at moments of its own."""
 
-    def __init__(self, url: str, *desks: Desk, lease: float = LEASE) -> None:
+    def __init__(self, url: str, *desks: Desk, lease: float = LEASE, outage: Outage | None = None) -> None:
         self.now = 1000.0
         self.desks = list(desks)
         self.held: list[Token] = []
@@ -73,6 +74,7 @@ class Beating:
             queues=lambda: [desk.keys for desk in self.desks],
             held=self._held,
             report=self.found.append,
+            outage=outage,
         )
 
     def beats(self, *moments: float, wrong: BaseException | None = None) -> None:
@@ -339,6 +341,18 @@ def test_a_beat_without_an_answer_costs_an_executor_its_steadiness_for_a_lease(
     assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
     beating.beats(1122)
     assert beating.heartbeat.steady
+
+
+def test_an_outage_is_over_for_the_heartbeat_when_a_beat_is_answered(
+    redis_url: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    beating = Beating(redis_url, desk, outage=Outage(address_of(redis_url)))
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: beating.now)
+    beating.beats(1000, 1001, wrong=OSError("no answer"))
+    assert [line["event"] for line in logged] == ["redis_trouble"]
+    beating.beats(1002, 1003)
+    assert [line["event"] for line in logged] == ["redis_trouble", "redis_is_back"]
+    beating.broker.close()
 
 
 def test_after_a_pause_and_trouble_one_lease_is_enough(beating: Beating) -> None:
