@@ -25,6 +25,9 @@ from fennelq.broker.verb import Word
 
 CONNECT_TIMEOUT = 5.0
 _PROBE_TIMEOUT = 1.0
+_REFUSED_WITHIN = 0.1
+"""Seconds to listen before the greeting when the last connection was closed without a reply. A server that refuses a
+connection says why, and closes it: a greeting that meets the closed connection makes that reply lost."""
 _SHOWN = 40
 _PING = b"PING\r\n"
 _HANDSHAKE = (
@@ -155,10 +158,17 @@ class _Wire(asyncio.Protocol):
         self._feed, self._gets = _parser()
         self._refusal: ReplyError | None = None
         self._end: Exception = LinkDown("not connected")
+        self._ended = asyncio.Event()
 
     @property
     def open(self) -> bool:
         return self._transport is not None
+
+    async def refusal(self, within: float) -> None:
+        """Returns as soon as the server has refused the connection, at the latest after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._ended.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -225,6 +235,7 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
             self._transport = None
             self._end = self._refusal or why
+            self._ended.set()
         asked, self._asked = self._asked, deque()
         for answer in asked:
             if not answer.done():
@@ -242,6 +253,8 @@ async def _connected(address: Address, *, suspicious: bool) -> _Wire:
             if suspicious and _tls_could_help(address) and _is_tls(await _reply_to(_HANDSHAKE, address)):
                 raise WrongServer
             await _open(wire, address)
+            if suspicious:
+                await wire.refusal(_REFUSED_WITHIN)
             for words in address.greeting:
                 reply = await wire.ask(words)
                 if isinstance(reply, ReplyError):
@@ -300,6 +313,8 @@ class BlockingLink:
         self.address = address
         self._socket: socket.socket | None = None
         self._heard = False
+        self._mute = False
+        """Whether the server closed the last connection without a single reply."""
         self._feed, self._gets = _parser()
 
     def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
@@ -318,9 +333,9 @@ class BlockingLink:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
             replies = self._exchange(calls, timeout, what)
         except OSError as error:
-            unheard = self._socket is not None and not self._heard
+            self._mute = self._socket is not None and not self._heard
             self.close()
-            if unheard and classify(error) is Trouble.CONNECTION and not isinstance(error, TimeoutError):
+            if self._mute and classify(error) is Trouble.CONNECTION and not isinstance(error, TimeoutError):
                 raise self._without_reply(error) from error
             raise
         except BaseException:
@@ -354,6 +369,8 @@ class BlockingLink:
         self._socket = self._opened(timeout)
         self._feed, self._gets = _parser()
         self._heard = False
+        if self._mute:
+            self._listen_for_refusal(self._socket)
         for words in self.address.greeting:
             (reply,) = self._exchange([words], timeout)
             if isinstance(reply, ReplyError):
@@ -389,6 +406,12 @@ class BlockingLink:
             sock.close()
             raise
 
+    def _listen_for_refusal(self, sock: socket.socket) -> None:
+        with suppress(TimeoutError):
+            reply = self._next(sock, _REFUSED_WITHIN)
+            if isinstance(reply, ReplyError):
+                raise reply
+
     def _without_reply(self, error: OSError) -> LinkDown:
         if _tls_could_help(self.address) and _is_tls(self._reply_to(_HANDSHAKE)):
             return WrongServer()
@@ -419,7 +442,7 @@ class BlockingLink:
                 self._feed(data)
         except hiredis.ProtocolError:
             raise _unreadable(data, heard=self._heard) from None
-        self._heard = True
+        self._heard, self._mute = True, False
         return reply
 
     def _connected(self) -> socket.socket:
