@@ -15,6 +15,7 @@ from fennelq.broker.resp import (
     NOT_YET,
     PING,
     PROBE_TIMEOUT,
+    REFUSED_WITHIN,
     SHOWN,
     TLS_HELLO,
     ProtocolError,
@@ -45,6 +46,8 @@ class BlockingLink:
         self.address = address
         self._socket: socket.socket | None = None
         self._replied = False
+        self._mute = False
+        """Whether the server closed the last connection without a single reply."""
         self._feed, self._gets = parser()
 
     def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
@@ -63,9 +66,9 @@ class BlockingLink:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
             replies = self._exchange(calls, timeout, what)
         except OSError as error:
-            silent = self._socket is not None and not self._replied
+            self._mute = self._socket is not None and not self._replied
             self.close()
-            if silent and classify(error) is Trouble.CONNECTION and not isinstance(error, TimeoutError):
+            if self._mute and classify(error) is Trouble.CONNECTION and not isinstance(error, TimeoutError):
                 raise self._without_reply(error) from error
             raise
         except BaseException:
@@ -99,6 +102,8 @@ class BlockingLink:
         self._socket = self._opened(timeout)
         self._feed, self._gets = parser()
         self._replied = False
+        if self._mute:
+            self._listen_for_refusal(self._socket)
         for words in self.address.greeting:
             (reply,) = self._exchange([words], timeout)
             if isinstance(reply, ReplyError):
@@ -134,6 +139,12 @@ class BlockingLink:
             sock.close()
             raise
 
+    def _listen_for_refusal(self, sock: socket.socket) -> None:
+        with suppress(TimeoutError):
+            reply = self._next(sock, REFUSED_WITHIN)
+            if isinstance(reply, ReplyError):
+                raise reply
+
     def _without_reply(self, error: OSError) -> LinkDown:
         if tls_could_help(self.address) and is_tls(self._reply_to(TLS_HELLO)):
             return WrongServer()
@@ -164,7 +175,7 @@ class BlockingLink:
                 self._feed(data)
         except ProtocolError:
             raise unreadable(data, replied=self._replied) from None
-        self._replied = True
+        self._replied, self._mute = True, False
         return reply
 
     def _connected(self) -> socket.socket:

@@ -32,7 +32,8 @@ class GroupCommit(Generic[T, A]):
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[A] = loop.create_future()
         self._waiting.append((item, reply))
-        if self._flushing is None:
+        # A task that is cancelled before its first step does nothing, not even what its `finally` says.
+        if self._flushing is None or self._flushing.done():
             # The task starts on the next turn of the loop, so all calls of this turn are one batch.
             self._flushing = loop.create_task(self._run())
         return reply

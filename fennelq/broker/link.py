@@ -20,6 +20,7 @@ from fennelq.broker.resp import (
     NOT_YET,
     PING,
     PROBE_TIMEOUT,
+    REFUSED_WITHIN,
     SHOWN,
     TLS_HELLO,
     ProtocolError,
@@ -147,10 +148,17 @@ class _Wire(asyncio.Protocol):
         self._feed, self._gets = parser()
         self._refusal: ReplyError | None = None
         self._end: Exception = LinkDown("not connected")
+        self._ended = asyncio.Event()
 
     @property
     def open(self) -> bool:
         return self._transport is not None
+
+    async def refusal(self, within: float) -> None:
+        """Returns as soon as the server has refused the connection, at the latest after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._ended.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -217,6 +225,7 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
             self._transport = None
             self._end = self._refusal or why
+            self._ended.set()
         asked, self._asked = self._asked, deque()
         for answer in asked:
             if not answer.done():
@@ -234,6 +243,8 @@ async def _connected(address: Address, *, suspicious: bool) -> _Wire:
             if suspicious and tls_could_help(address) and is_tls(await _reply_to(TLS_HELLO, address)):
                 raise WrongServer
             await _open(wire, address)
+            if suspicious:
+                await wire.refusal(REFUSED_WITHIN)
             for words in address.greeting:
                 reply = await wire.ask(words)
                 if isinstance(reply, ReplyError):

@@ -13,6 +13,9 @@ from fennelq.broker.verb import Word
 
 CONNECT_TIMEOUT = 5.0
 PROBE_TIMEOUT = 1.0
+REFUSED_WITHIN = 0.1
+"""Seconds to listen before the greeting when the last connection was closed without a reply. A server that refuses a
+connection says why, and closes it: a greeting that meets the closed connection makes that reply lost."""
 SHOWN = 40
 PING = b"PING\r\n"
 TLS_HELLO = (

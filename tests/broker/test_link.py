@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -673,3 +675,48 @@ def test_a_child_sends_jobs_while_its_parent_does(desk: Desk) -> None:
     assert in_a_child(lambda: b"%d" % desk.enqueue(a_job("child"))[0]) == b"1"
     assert desk.enqueue(a_job("parent"), a_job("child")) == [1, 0]
     assert desk.waiting() == ["first", "child", "parent"]
+
+
+# A server that refuses connections
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+    """The address of a server that has no room: a client that speaks first gets no reply, because its words meet a
+    closed connection; one that listens first is told why."""
+    for module in ("link", "blocking_link"):
+        monkeypatch.setattr(f"fennelq.broker.{module}.REFUSED_WITHIN", 10.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    if not select.select([client], [], [], 0.3)[0]:
+                        client.sendall(b"-ERR max number of clients reached\r\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield address_of(f"redis://127.0.0.1:{listener.getsockname()[1]}/1")
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+async def test_after_a_connection_without_a_reply_the_server_may_speak_first(refusing: Address) -> None:
+    link = Link(refusing)
+    with pytest.raises(LinkDown):
+        await link.call(["PING"], 5.0)
+    with pytest.raises(ReplyError, match="max number of clients reached"):
+        await link.call(["PING"], 5.0)
+    link.close()
+
+
+def test_without_a_loop_the_server_may_speak_first_as_well(refusing: Address) -> None:
+    link = BlockingLink(refusing)
+    with pytest.raises(LinkDown):
+        link.call(["PING"], 5.0)
+    with pytest.raises(ReplyError, match="max number of clients reached"):
+        link.call(["PING"], 5.0)
+    link.close()

@@ -44,6 +44,8 @@ WEB_PORT: Final = "localhost:8000"
 
 _VARIABLE = re.compile(r"[A-Z_]+=")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_UNDERLINED_IN_JSON = re.compile(r"(?<=\\n) *[~^]+(?=\\n)\\n")
+"""Marks below the lines of a traceback. Python 3.13 underlines calls that older ones do not."""
 _VARIES = re.compile(r"[0-9a-f]{20,}|\d+(?:[.,]\d+)*")
 
 
@@ -333,7 +335,6 @@ def pattern_of(line: str) -> str:
 
 def levelled(text: str) -> str:
     """What does not vary from run to run; how wide a column is does not matter."""
-    lines = (
-        re.sub(r" {2,}", "  ", _VARIES.sub("0", line)).rstrip() for line in text.strip("\n").splitlines()
-    )
+    text = _UNDERLINED_IN_JSON.sub("", text.strip("\n"))
+    lines = (re.sub(r" {2,}", "  ", _VARIES.sub("0", line)).rstrip() for line in text.splitlines())
     return "\n".join(lines)

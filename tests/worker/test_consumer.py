@@ -295,6 +295,21 @@ async def test_an_entry_that_names_no_job_is_dropped(
     assert (desk.waiting("s:high"), troubles(logged)) == ([], [])
 
 
+@pytest.mark.audit(unfinished=True)
+async def test_a_job_that_a_newer_fennelq_has_sent_is_left_to_a_newer_worker_and_reported(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    newer = await jobs.task.delay("a")
+    desk.redis.hset(desk.keys.record(newer.id.partition(":")[2]), "v", "2")
+    await jobs.send("b")
+    await reader.read()
+    await jobs.begin("b")
+    await reader.idle()
+    assert [(line["job_id"], line["queue"]) for line in logged if line["event"] == "version_unknown"] == [
+        (newer.id, MAIL)
+    ]
+
+
 async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
     reader: Reader, jobs: Jobs, logged: list[EventDict]
 ) -> None:
@@ -968,6 +983,7 @@ async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_
         await sleep(0)
 
     monkeypatch.setattr(reader.consumer._doorbell, "wait", refusing)
+    reader.executor.slots.take()
     with monkeypatch.context() as patched:
         patched.setattr("fennelq.worker.running.consumer.asyncio.sleep", noted)
         await reader.read()
@@ -977,6 +993,8 @@ async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_
             await sleep(0.001)
     assert all(0.025 <= seconds <= 0.05 for seconds in pauses)
     assert troubles(logged) == ["ReplyError: WRONGTYPE it is no stream"]
+    assert [line["running"] for line in logged if line["event"] == "trouble"] == [1]
+    reader.executor.slots.give_back()
     await jobs.send("a")
     await jobs.begin("a")
 

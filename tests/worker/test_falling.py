@@ -83,12 +83,27 @@ async def test_a_batch_that_is_cancelled_leaves_no_item_behind_it_waiting_for_ev
             await asyncio.sleep(60)
         return items
 
-    batcher: GroupCommit[int, int] = GroupCommit(flush, 10)
-    first = batcher.submit(1)
+    commits: GroupCommit[int, int] = GroupCommit(flush, 10)
+    first = commits.submit(1)
     await begun.wait()
-    second = batcher.submit(2)
+    second = commits.submit(2)
     cancel_everything(others)
     async with asyncio.timeout(5):
         assert await second == 2
     assert first.cancelled()
     assert flushed == [[1], [2]]
+
+
+async def test_an_item_whose_batch_is_cancelled_before_it_began_is_flushed_with_the_next() -> None:
+    others = asyncio.all_tasks()
+
+    async def flush(items: list[int]) -> list[int]:
+        return items
+
+    commits: GroupCommit[int, int] = GroupCommit(flush, 10)
+    first = commits.submit(1)
+    cancel_everything(others)
+    await asyncio.sleep(0)
+    second = commits.submit(2)
+    async with asyncio.timeout(5):
+        assert (await first, await second) == (1, 2)

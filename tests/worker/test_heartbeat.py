@@ -365,6 +365,18 @@ def test_a_beat_without_an_answer_costs_an_executor_its_steadiness_for_a_lease(
     assert beating.lease.steady
 
 
+def test_an_outage_is_over_for_the_heartbeat_when_a_beat_is_answered(
+    redis_url: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    beating = Beating(redis_url, desk)
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: beating.now)
+    beating.beats(1000, 1001, wrong=OSError("no answer"))
+    assert [line["event"] for line in logged] == ["redis_trouble"]
+    beating.beats(1002, 1003)
+    assert [line["event"] for line in logged] == ["redis_trouble", "redis_is_back"]
+    beating.broker.close()
+
+
 def test_after_a_pause_and_trouble_one_lease_is_enough(beating: Beating) -> None:
     beating.beats(1000, 1020, 1091)
     beating.beats(1092, wrong=OSError("no answer"))

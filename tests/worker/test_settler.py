@@ -36,6 +36,7 @@ class Reluctant(Broker):
     def __init__(self, url: str) -> None:
         super().__init__(address_of(url))
         self.calls: list[int] = []
+        self.called = asyncio.Event()
         self.refusals: list[Refusal] = []
         self.held_up: dict[str, asyncio.Event] = {}
         """Replies about these queues wait for their event."""
@@ -43,6 +44,7 @@ class Reluctant(Broker):
     async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
         assert verb.script.name == "finish"
         self.calls.append((len(verb.args) - 2 - len(LIFETIMES)) // 4)
+        self.called.set()
         refusal = self.refusals.pop(0) if self.refusals else None
         if refusal is not None:
             raise refusal
@@ -306,6 +308,89 @@ async def test_a_batch_that_is_cancelled_gives_its_room_back(settling: Settling,
     assert answers == {f"mail:{name}": Answer.SETTLED for name in names[:MOST_JOBS]}
     backlog = settling.settler.backlog
     assert (backlog.jobs, backlog.bytes, backlog.busy) == (0, 0, False)
+
+
+async def test_outcomes_that_come_while_others_are_written_wait_and_are_one_call(
+    settling: Settling, desk: Desk
+) -> None:
+    first, *others = taken(desk, *"abcd")
+    may_arrive = settling.broker.held_up["mail"] = asyncio.Event()
+    settling.settler.settle_now(first, value("a"))
+    await settling.broker.called.wait()
+    for held in others:
+        settling.settler.settle_now(held, value(held.key))
+        await asyncio.sleep(0)
+    assert settling.broker.calls == [1]
+    may_arrive.set()
+    async with asyncio.timeout(8):
+        await settling.settler.drain()
+    assert settling.broker.calls == [1, 3]
+    assert dict(settling.answers) == dict.fromkeys([f"mail:{key}" for key in "abcd"], Answer.SETTLED)
+
+
+async def test_when_everything_is_written_no_task_is_left(settling: Settling, desk: Desk) -> None:
+    others = asyncio.all_tasks()
+    (held,) = taken(desk, "1")
+    await settling.settle((held, value("1")))
+    assert asyncio.all_tasks() == others
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_when_the_writing_of_a_batch_is_cancelled_what_waits_behind_it_is_written(
+    settling: Settling, desk: Desk
+) -> None:
+    under_way, waits = taken(desk, "1", "2")
+    settling.broker.held_up["mail"] = asyncio.Event()
+    others = asyncio.all_tasks()
+    settling.settler.settle_now(under_way, value("1"))
+    (writing,) = asyncio.all_tasks() - others
+    await settling.broker.called.wait()
+    settling.settler.settle_now(waits, value("2"))
+    settling.broker.held_up.clear()
+    writing.cancel()
+    await asyncio.wait([writing])
+    async with asyncio.timeout(8):
+        await settling.settler.drain()
+    assert settling.answers == [("mail:2", Answer.SETTLED)]
+
+
+async def test_an_outcome_whose_writing_is_cancelled_before_it_began_is_written_with_the_next(
+    settling: Settling, desk: Desk
+) -> None:
+    first, second = taken(desk, "1", "2")
+    others = asyncio.all_tasks()
+    settling.settler.settle_now(first, value("1"))
+    (writing,) = asyncio.all_tasks() - others
+    writing.cancel()
+    await asyncio.wait([writing])
+    answers = await settling.settle((second, value("2")))
+    assert answers == {"mail:1": Answer.SETTLED, "mail:2": Answer.SETTLED}
+    assert settling.broker.calls == [2]
+
+
+async def test_an_outcome_that_is_cancelled_while_it_waits_for_room_is_written_all_the_same(
+    settling: Settling, desk: Desk
+) -> None:
+    (held,) = taken(desk, "1")
+    backlog, others = settling.settler.backlog, Share()
+    backlog.add(others, 1000, 0)
+    coming = asyncio.create_task(settling.settler.settle(held, value("1")))
+    await asyncio.sleep(0)
+    coming.cancel()
+    await asyncio.wait([coming])
+    backlog.remove(others, 1000, 0)
+    await settling.settler.drain()
+    assert settling.answers == [("mail:1", Answer.SETTLED)]
+    assert (backlog.jobs, backlog.bytes) == (0, 0)
+
+
+async def test_an_outage_is_over_for_the_settler_when_an_outcome_is_written(
+    settling: Settling, desk: Desk, logged: list[EventDict]
+) -> None:
+    settling.broker.refusals = [ReplyError("OOM command not allowed")]
+    (held,) = taken(desk, "1")
+    assert await settling.settle((held, value("1"))) == {"mail:1": Answer.SETTLED}
+    assert [line["event"] for line in logged] == ["redis_trouble", "redis_is_back"]
 
 
 async def test_to_drain_waits_for_every_queue_without_looking_all_the_time(

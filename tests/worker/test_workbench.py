@@ -566,6 +566,18 @@ async def test_below_info_only_runs_that_failed_are_worth_a_line(
     await bench.executor.broker.close()
 
 
+@pytest.mark.audit(unfinished=True)
+async def test_a_job_of_an_unknown_task_is_reported_as_not_runnable_and_has_no_end(
+    app: App, bench: Bench, logged: list[EventDict]
+) -> None:
+    with pytest.warns(UserWarning, match="no task 'shop:welcom' is registered"):
+        job = (await app.send("shop:welcom")).id
+    bench.start_all()
+    await bench.all_done()
+    assert [(line["event"], line["job_id"]) for line in logged] == [("task_unknown", job)]
+    assert [fact["task"] for fact in bench.executor.state.unrunnable.facts()] == ["shop:welcom"]
+
+
 async def test_the_try_of_a_retried_job_is_counted(app: App, bench: Bench, logged: list[EventDict]) -> None:
     @app.task(name="shop:stumble", retry=RetryPolicy.fixed(1, delay=0))
     async def stumble() -> int:

@@ -114,9 +114,8 @@ class Consumer:
         self._round += 1
         drained = await self._fetch_round()
         self._pause = _FIRST_PAUSE
-        if not self._state.connected:
-            self._state.note_connected(True)
-            self._log.over()
+        self._state.note_connected(True)
+        self._log.over()
         if drained:
             self._drained_in = self._round
             self.drained.set()
@@ -176,8 +175,7 @@ class Consumer:
             await self._take(keys, catch.deliveries)
         if catch.due_ms >= 0:
             self._state.bus.publish(JobDue(catch.due_ms / 1000))
-        if catch.too_new:
-            self._state.unrunnable.too_new(keys.queue, catch.too_new)
+        self._state.unrunnable.too_new(keys.queue, catch.too_new)
         if catch.groups_missing:
             self._opened.discard(keys.queue)
         return catch

@@ -94,23 +94,19 @@ class Settler:
     def _write_soon(self, queue: _Queue, settled: Settled) -> None:
         """In the next turn of the loop, so that all outcomes of this turn are one batch."""
         queue.waiting.append(settled)
-        if queue.writing is None:
+        # A task that is cancelled before its first step does nothing, not even what its `finally` says.
+        if queue.writing is None or queue.writing.done():
             queue.writing = asyncio.create_task(self._write(queue))
 
     async def _write(self, queue: _Queue) -> None:
         """Write what waits, and what comes meanwhile."""
-        successor: asyncio.Task[None] | None = None
         try:
             while queue.waiting:
                 batch, queue.waiting = queue.waiting, []
                 await self._write_batch(queue, batch)
-        except asyncio.CancelledError:
-            # Cancelled with everything else on the loop: the outcomes that still wait are not to wait for ever.
-            if queue.waiting:
-                successor = asyncio.create_task(self._write(queue))
-            raise
         finally:
-            queue.writing = successor
+            # Cancelled with everything else on the loop: the outcomes that still wait are not to wait for ever.
+            queue.writing = asyncio.create_task(self._write(queue)) if queue.waiting else None
 
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
         written: list[Settled] = []

@@ -18,7 +18,6 @@ from fennelq.worker.running.settler import Backlog, Settler
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.worker")
-_SUCCESSES = (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE)
 
 
 class Workbench:
@@ -34,7 +33,6 @@ class Workbench:
         self._stop_grace = state.settings.stop_grace
         self._overdue = self._settle_without_its_task
         self._executor: asyncio.Task[Any] | None = None
-        self._log_ends = log.wanted("info")
         self._bus = state.bus
         self._at_starts, self._at_ends = state.bus.subscribers(JobStarted), state.bus.subscribers(JobEnded)
         state.bus.subscribe(LeasesLost, lambda leases: self.lose(leases.tokens))
@@ -164,10 +162,10 @@ class Workbench:
         )
 
     def _report(self, delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
-        """One line about the end of a run. A worker that does not log successes pays one comparison for them."""
+        """One line about the end of a run, and the fact for whatever subscribes to it."""
         if self._at_ends:
             self._bus.publish(JobEnded(delivery, outcome, seconds))
         if outcome.kind == outcomes.UNKNOWN_TASK:
             self._unrunnable.met(delivery, outcome)
-        elif self._log_ends or outcome.kind not in _SUCCESSES:
+        else:
             report_end(delivery, outcome, seconds)
