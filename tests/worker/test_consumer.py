@@ -1041,7 +1041,7 @@ async def test_every_damaged_key_of_a_queue_is_named(
     async def refused(*_: object) -> None:
         raise ReplyError("NOPERM type")
 
-    monkeypatch.setattr(reader.executor.broker, "ask_all", refused)
+    monkeypatch.setattr(reader.executor.broker, "converse", refused)
     assert await reader.consumer._damage(desk.keys) == ""
 
 
