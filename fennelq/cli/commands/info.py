@@ -52,8 +52,10 @@ class _Seen(NamedTuple):
 
 
 async def _look(app: App) -> _Seen:
-    hold = app.client.hold
-    return _Seen(await hold(server()), await app.queues.list(), await hold(executors_of(app.namespace)))
+    converse = app.client.converse
+    return _Seen(
+        await converse(server()), await app.queues.list(), await converse(executors_of(app.namespace))
+    )
 
 
 def _of_app(found: FoundApp) -> Document:
