@@ -229,13 +229,13 @@ def test_looking_at_many_queues_sends_no_more_at_once_than_looking_at_a_page_of_
     def note(name: str) -> None: ...
 
     sizes: list[int] = []
-    send_all = app.blocking.send_all
+    run_each = app.blocking.run_each
 
     def counted(steps: Any, *args: Any) -> Any:
         sizes.append(len(steps))
-        return send_all(steps, *args)
+        return run_each(steps, *args)
 
-    monkeypatch.setattr(app.blocking, "send_all", counted)
+    monkeypatch.setattr(app.blocking, "run_each", counted)
     most: list[int] = []
     with app.sync:
         for number in (2, 9):

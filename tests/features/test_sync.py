@@ -507,7 +507,7 @@ def test_every_asynchronous_method_has_a_synchronous_one_with_the_same_parameter
 
 NOT_WITHOUT_A_LOOP: dict[str, str] = {
     **dict.fromkeys(
-        ("App.task", "App.cron", "App.every", "App.describe", "Schedules.declare"),
+        ("App.task", "App.cron", "App.every", "App.describe"),
         "it sends nothing: the app's own method is for all code",
     ),
     **dict.fromkeys(
