@@ -171,7 +171,8 @@ def test_a_bad_value_is_refused_by_the_name_of_its_setting(name: str, value: Any
 def test_a_value_that_is_refused_is_named_with_the_place_it_comes_from(
     pyproject: Write, monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
 ) -> None:
-    given = refusal(**{name: value})
+    settings: dict[str, Any] = {name: value}
+    given = refusal(**settings)
     assert given.startswith(sentence)
     assert "(from" not in given
     assert refusal(pyproject(f'{name} = "{value}"')) == f"{given} (from [tool.fennelq] in pyproject.toml)"
