@@ -293,5 +293,5 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if not first["loc"]:
         return first["msg"].removeprefix("Value error, ")
-    # Masked whatever the setting is: a URL may have been given as the value of another one.
+    # Masked for every setting: a URL may have been given as the value of another one.
     return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}")

@@ -1,5 +1,7 @@
-"""What was passed where a job or a result belongs: a task, a coroutine, one instead of a list. The error says what to
-write instead, at the line where it was written, before anything is sent."""
+"""Errors for a wrong value where a job or a result belongs: a task, a coroutine, one instead of a list.
+
+They are raised in the line with the mistake, before anything is sent, and name the right call.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def job_given(where: str, job: Job[R], more: str = "") -> Job[R]:
 
 
 def check_sent(task: object, options: OptionArgs) -> None:
-    """Raises UsageError for a task or a job instead of a task's name, ConfigurationError for what is no option."""
+    """Raises UsageError for a task or a job instead of a task's name, ConfigurationError for an unknown option."""
     if _is_job(task) or _is_task(task):
         instead = "app.enqueue([job])" if _is_job(task) else f"{_name_in(task)}.delay(…)"
         raise UsageError(f"app.send takes the name of a task, not {_what(task)}: write await {instead}")
@@ -163,7 +165,7 @@ def _is_list(given: object) -> bool:
 
 
 def _what(given: object) -> str:
-    """What was given, in words."""
+    """A description of the value."""
     if _is_job(given):
         return "a job"
     if _is_result(given):
@@ -214,7 +216,7 @@ def _name_in(given: Any) -> str:
 
 
 def _name(task: str) -> str:
-    """What a task is probably called in the code that uses it."""
+    """The name that a task probably has in the code that uses it."""
     return task.rpartition(":")[2].rpartition(".")[2]
 
 
