@@ -61,7 +61,7 @@ class Editor:
             if message.get("id") == method:
                 return message["result"]
             if "id" in message:
-                items = message["params"].get("items", []) if "params" in message else []
+                items: list[object] = message.get("params", {}).get("items", [])
                 self._send({"id": message["id"], "result": [{} for _ in items] or None})
 
     def _send(self, message: dict[str, Any]) -> None:
