@@ -14,7 +14,26 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 def definition_of(thing: Any) -> ast.stmt:
     """A class or function, parsed; of an overloaded function the last definition, which has the text."""
     module = ast.parse(inspect.getsource(inspect.getmodule(thing) or thing))
-    return [node for node in module.body if getattr(node, "name", "") == thing.__name__][-1]
+    node = [node for node in module.body if getattr(node, "name", "") == thing.__name__][-1]
+    if isinstance(node, ast.ClassDef):
+        node.body += _offered(node, module)
+    return node
+
+
+def _offered(node: ast.ClassDef, module: ast.Module) -> Iterator[FunctionNode]:
+    """The operations that a class has from its family (`fennelq/manage/offered.py`), as one calls them."""
+    bases = names_in(node.bases)
+    families = [base for base in module.body if isinstance(base, ast.ClassDef) and base.name in bases]
+    for function in (part for family in families for part in family.body if isinstance(part, FunctionNode)):
+        marks = names_in(function.decorator_list)
+        if marks & {"Operation", "Scan"} and isinstance(function.returns, ast.Subscript):
+            awaited = "Awaiting" in bases
+            found = function.returns.slice
+            if "Scan" in marks:
+                kind = ast.Name("AsyncIterator" if awaited else "Iterator")
+                found = ast.Subscript(value=kind, slice=found, ctx=ast.Load())
+            form = ast.AsyncFunctionDef if awaited else ast.FunctionDef
+            yield form(function.name, function.args, function.body, decorator_list=[], returns=found)
 
 
 def class_of(thing: type[Any]) -> ast.ClassDef:

@@ -3,11 +3,10 @@
 app        App: settings, tasks, the way to Redis
 task       what @app.task makes of a function
 client     sends jobs; result, waiting: what became of them; reasons: why nothing yet
-executors  what executors tell about themselves
-dlq        the dead, and how to bring them back
-schedules  recurring jobs, declared in code or made at run time
-queues     what waits in them, and how to empty one
+declared   the schedules of the code
+executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; blocking: app.sync
+manage/    for operators: jobs, queues, dead jobs, schedules, executors
 model/     what a job is: pure values and decisions
 broker/    the only package that speaks Redis: verbs, scripts, links
 worker/    runs jobs
@@ -53,7 +52,7 @@ from fennelq.task import AsyncTask, Task, ThreadTask
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
-    from fennelq.dlq import (
+    from fennelq.manage.dead import (
         BlockingDeadLetters,
         DeadLetter,
         DeadLetters,
@@ -63,8 +62,8 @@ if TYPE_CHECKING:
         Order,
         ReplayReport,
     )
-    from fennelq.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
-    from fennelq.schedules import BlockingSchedules, ScheduleInfo, Schedules
+    from fennelq.manage.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
+    from fennelq.manage.schedules import BlockingSchedules, ScheduleInfo, Schedules
     from fennelq.sync import BlockingResult, BlockingTask
 
 __all__ = [
@@ -144,7 +143,7 @@ __version__ = "0.1.0"
 
 _LATER = {
     "fennelq.blocking": ("BlockingApp",),
-    "fennelq.dlq": (
+    "fennelq.manage.dead": (
         "BlockingDeadLetters",
         "DeadLetter",
         "DeadLetters",
@@ -154,14 +153,14 @@ _LATER = {
         "Order",
         "ReplayReport",
     ),
-    "fennelq.queues": (
+    "fennelq.manage.queues": (
         "BlockingQueues",
         "Place",
         "Progress",
         "QueueInfo",
         "Queues",
     ),
-    "fennelq.schedules": (
+    "fennelq.manage.schedules": (
         "BlockingSchedules",
         "ScheduleInfo",
         "Schedules",

@@ -21,6 +21,7 @@ from fennelq.declaration import (
     name_for,
     place_of,
 )
+from fennelq.declared import Declared
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Job, split_id
 from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
@@ -33,9 +34,9 @@ from fennelq.usage import check_sent, job_given, jobs_given
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
-    from fennelq.dlq import DeadLetters
-    from fennelq.queues import Queues
-    from fennelq.schedules import Schedules
+    from fennelq.manage.dead import DeadLetters
+    from fennelq.manage.queues import Queues
+    from fennelq.manage.schedules import Schedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +83,7 @@ class App(Connections):
         root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
         super().__init__(Settings.load(root, **settings), root)
         self.namespace = self.settings.namespace or name
+        self.declared = Declared()
         self._tasks: dict[str, AnyTask] = {}
 
     def __repr__(self) -> str:
@@ -125,7 +127,7 @@ class App(Connections):
     @cached_property
     def schedules(self) -> Schedules:
         """Recurring jobs, declared in code or made at run time."""
-        from fennelq.schedules import Schedules
+        from fennelq.manage.schedules import Schedules
 
         return Schedules(self)
 
@@ -140,9 +142,7 @@ class App(Connections):
                 task, called = function, function.options(**options)
             else:
                 task = called = self._register(function, None, options)
-            self.schedules.declare(
-                call_without_arguments(called), name=name, cron=cron, every=every, when=times
-            )
+            self.declared.add(call_without_arguments(called), name=name, cron=cron, every=every, when=times)
             return task
 
         return decorate
@@ -167,12 +167,12 @@ class App(Connections):
 
     # Sending
 
-    async def enqueue(self, jobs: Iterable[Job[R]]) -> list[AsyncResult[R]]:
+    async def enqueue(self, jobs: Iterable[Job[R]], *more: Never) -> list[AsyncResult[R]]:
         """Send any number of jobs in as few round trips as possible; handles in order.
 
         When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
         """
-        return await self.client.send_all(jobs_given("app.enqueue", jobs))
+        return await self.client.send_all(jobs_given("app.enqueue", jobs, more))
 
     async def send(
         self,
@@ -199,7 +199,7 @@ class App(Connections):
         **options: Unpack[OptionArgs],
     ) -> Job[Any]:
         """The job that `send` would send."""
-        check_sent(task, options)
+        check_sent(task, options, self._tasks)
         known = self._tasks.get(task)
         checked = Options().with_(options)
         if known is not None:
@@ -218,14 +218,14 @@ class App(Connections):
     @cached_property
     def dlq(self) -> DeadLetters:
         """The dead-letter queues."""
-        from fennelq.dlq import DeadLetters
+        from fennelq.manage.dead import DeadLetters
 
         return DeadLetters(self)
 
     @cached_property
     def queues(self) -> Queues:
         """The queues: what waits in them, and how to empty one."""
-        from fennelq.queues import Queues
+        from fennelq.manage.queues import Queues
 
         return Queues(self)
 

@@ -7,20 +7,21 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
 from fennelq.errors import ResultTimeout
 from fennelq.loops import check_loop
 from fennelq.model.job import Job, split_id
 from fennelq.result import not_ended, value_of
-from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue
+from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue, value_at
+from fennelq.usage import gathered, job_given, jobs_given, results_given
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.dlq import BlockingDeadLetters
+    from fennelq.manage.dead import BlockingDeadLetters
+    from fennelq.manage.queues import BlockingQueues
+    from fennelq.manage.schedules import BlockingSchedules
     from fennelq.model.options import OptionArgs
-    from fennelq.queues import BlockingQueues
-    from fennelq.schedules import BlockingSchedules
 
 R = TypeVar("R")
 R1 = TypeVar("R1")
@@ -46,13 +47,13 @@ class BlockingApp:
 
     # Sending
 
-    def enqueue(self, jobs: Iterable[Job[R]]) -> list[BlockingResult[R]]:
+    def enqueue(self, jobs: Iterable[Job[R]], *more: Never) -> list[BlockingResult[R]]:
         """Send any number of jobs in as few round trips as possible; handles in order.
 
         When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
         """
         check_loop("app.sync.enqueue", "await app.enqueue(…)")
-        return enqueue(self._app, jobs)
+        return enqueue(self._app, jobs_given("app.sync.enqueue", jobs, more))
 
     def send(
         self,
@@ -69,7 +70,7 @@ class BlockingApp:
     def call(self, job: Job[R], timeout: float | None = None) -> R:
         """Send a job and wait for what it returns."""
         check_loop("app.sync.call", "await app.call(…)")
-        result = enqueue(self._app, [job])[0]
+        result = enqueue(self._app, [job_given("app.sync.call", job)])[0]
         return value_of(self._app, result.id, job.returns, end_of(self._app, result.id, timeout))
 
     # Results
@@ -228,6 +229,7 @@ class BlockingApp:
         `name, total = app.sync.gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
         """
         check_loop("app.sync.gather", "await gather(…)")
+        gathered("app.sync.gather", results, "BlockingResult")
         waited_for: defaultdict[str, list[int]] = defaultdict(list)
         for place, result in enumerate(results):
             waited_for[result.id].append(place)
@@ -236,7 +238,7 @@ class BlockingApp:
             for job_id, end in ends:
                 for place in waited_for.pop(job_id):
                     try:
-                        values[place] = results[place].value_of(end)
+                        values[place] = value_at(self._app, results[place], end)
                     except Exception as error:
                         if not return_exceptions:
                             raise
@@ -248,13 +250,13 @@ class BlockingApp:
     def wait(
         self,
         results: Iterable[BlockingResult[R]],
-        *,
+        *more: Never,
         timeout: float | None = None,
         return_when: Literal["first", "all"] = "all",
     ) -> tuple[set[BlockingResult[R]], set[BlockingResult[R]]]:
         """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
         check_loop("app.sync.wait", "await wait(…)")
-        going_on = {result.id: result for result in results}
+        going_on = {result.id: result for result in _given("wait", results, more)}
         done: set[BlockingResult[R]] = set()
         with closing(ends_of(self._app, list(going_on), timeout)) as ends:
             for job_id, _ in ends:
@@ -264,11 +266,11 @@ class BlockingApp:
         return done, set(going_on.values())
 
     def as_completed(
-        self, results: Iterable[BlockingResult[R]], *, timeout: float | None = None
+        self, results: Iterable[BlockingResult[R]], *more: Never, timeout: float | None = None
     ) -> Iterator[BlockingResult[R]]:
         """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
         check_loop("app.sync.as_completed", "async for result in as_completed(…)")
-        going_on = {result.id: result for result in results}
+        going_on = {result.id: result for result in _given("as_completed", results, more)}
         return _completed(going_on, ends_of(self._app, list(going_on), timeout), timeout or 0.0)
 
     # Operating
@@ -276,21 +278,21 @@ class BlockingApp:
     @cached_property
     def dlq(self) -> BlockingDeadLetters:
         """The dead-letter queues."""
-        from fennelq.dlq import BlockingDeadLetters
+        from fennelq.manage.dead import BlockingDeadLetters
 
         return BlockingDeadLetters(self._app)
 
     @cached_property
     def schedules(self) -> BlockingSchedules:
         """Recurring jobs, declared in code or made at run time."""
-        from fennelq.schedules import BlockingSchedules
+        from fennelq.manage.schedules import BlockingSchedules
 
         return BlockingSchedules(self._app)
 
     @cached_property
     def queues(self) -> BlockingQueues:
         """The queues: what waits in them, and how to empty one."""
-        from fennelq.queues import BlockingQueues
+        from fennelq.manage.queues import BlockingQueues
 
         return BlockingQueues(self._app)
 
@@ -306,6 +308,12 @@ class BlockingApp:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _given(
+    method: str, results: Iterable[BlockingResult[R]], more: tuple[object, ...]
+) -> list[BlockingResult[R]]:
+    return results_given(f"app.sync.{method}", results, more, "BlockingResult")
 
 
 def _completed(

@@ -1,24 +1,29 @@
-"""Turns jobs into one verb: one and many are the same path, coalesced with what is sent at the same time."""
+"""The sending side on one event loop: one job and many are the same path, coalesced with what is sent at the same time.
+
+What needs several steps with Redis is a conversation, which `fennelq.sync` runs as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fennelq import clock, reasons
 from fennelq.broker import verbs
-from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
+from fennelq.broker.dispatch import dispatch
+from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.patience import Patience
-from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
+from fennelq.broker.talk import Finding, Finds, Talk, ask, patient
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import Command, Step, Verb
+from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
-from fennelq.model.job import AnyJob, Event, Job, JobInfo, split_id
+from fennelq.model.job import AnyJob, Event, Job, JobInfo
 from fennelq.result import AsyncResult, history_of, info_of
 from fennelq.waiting import Waiting
 
@@ -27,12 +32,17 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 R = TypeVar("R")
+H = TypeVar("H")
 
-Answer = int | bytes
+Reply = int | bytes | Exception
+"""What `enqueue` replies about a job, or why it was not sent."""
+_queue: Callable[[AnyJob], str] = attrgetter("queue")
+_size: Callable[[AnyJob], int] = attrgetter("size")
 _SENT_AT_ONCE = 1000
 _NOTED_FOR = 60.0
 _ASKING_WHY = 20
-"""Of thousands of waiters whose time is over at once, so many are told what their jobs wait for."""
+"""Of thousands of waiters whose time is over at once, so many learn what their jobs wait for: it takes two round trips
+each."""
 
 
 class Client:
@@ -42,71 +52,55 @@ class Client:
         self.app = app
         self.broker = Broker(app.address)
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
-        self._outgoing: Batcher[_Given, Answer] = Batcher(self._send, _SENT_AT_ONCE)
-        self._answered = 0.0
+        self._outgoing: GroupCommit[_Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
+        self._replied = 0.0
         self._asking_why = 0
 
     async def send(self, job: Job[R]) -> AsyncResult[R]:
         """Send one job, together with whatever else is sent in this turn of the loop."""
-        return self._handle(job, await self._outgoing.submit(_Given(job, clock.monotonic())))
+        reply = await self._outgoing.submit(_Given(job, clock.monotonic()))
+        return handle_of(AsyncResult, self.app, job, reply)
 
     async def send_all(self, jobs: Sequence[Job[R]]) -> list[AsyncResult[R]]:
         """Send many; when some are refused the others are sent, and EnqueueFailed tells them apart."""
         now = clock.monotonic()
         sending = [self._outgoing.submit(_Given(job, now)) for job in jobs]
-        answers = await asyncio.gather(*sending, return_exceptions=True)
-        handles: list[AsyncResult[R] | None] = [None] * len(jobs)
-        failures: dict[int, Exception] = {}
-        for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
-            try:
-                handles[place] = self._handle(job, answer)
-            except FennelqError as error:
-                failures[place] = error
-        if failures:
-            raise joined(jobs, handles, failures)
-        return [handle for handle in handles if handle is not None]
+        replies = await asyncio.gather(*sending, return_exceptions=True)
+        return handles_of(partial(handle_of, AsyncResult, self.app), jobs, replies)
 
-    async def run(self, verb: Verb[A]) -> A:
-        """Say a verb that may be said twice; raises BrokerUnavailable when Redis does not answer."""
-        return await self._patiently(lambda patience: self.broker.run(verb, patience.left()))
+    async def converse(self, talk: Talk[A]) -> A:
+        """Run a conversation, step by step; raises BrokerUnavailable when Redis does not reply."""
+        return await self.broker.converse(patient(talk, self._patience()))
 
-    async def ask(self, command: Command[A]) -> A:
-        """Ask for something that changes nothing; raises BrokerUnavailable when Redis does not answer."""
-        return await self._patiently(lambda patience: self.broker.ask(command, patience.left()))
-
-    async def hold(self, talk: Talk[A]) -> A:
-        """Run a conversation, step by step; raises BrokerUnavailable when Redis does not answer."""
-        return await _held(talk, self._replies)
+    async def ask(self, step: Step[A]) -> A:
+        """Run one step, which may be repeated; raises BrokerUnavailable when Redis does not reply."""
+        return await self.converse(ask(step))
 
     async def each(self, finding: Finding[A]) -> AsyncIterator[A]:
         """Run a conversation and yield what it hands out, as it comes."""
         finds = Finds(finding)
         with closing(finding):
-            while (found := await self.hold(finds.next())) is not None:
+            while (found := await self.converse(finds.next())) is not None:
                 yield found
 
     async def info(self, job_id: str) -> JobInfo | None:
         """Everything known about a job, or None."""
-        return await self.hold(info_of(self.app, job_id))
+        return await self.converse(info_of(self.app, job_id))
+
+    async def history(self, job_id: str) -> list[Event]:
+        """The unusual things that happened to a job."""
+        return await self.converse(history_of(self.app, job_id))
 
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
         """What a job waits for, or who runs it, for a caller who has waited this long; None when that cannot be found
         out at once."""
-        queue, key = split_id(job_id)
         if self._asking_why >= _ASKING_WHY:
-            return None
+            return reasons.NOT_LOOKED_UP
         self._asking_why += 1
         try:
-            async with asyncio.timeout(reasons.within(timeout)):
-                return await _held(reasons.of_timeout(self.keys(queue), key), self._asked_once)
-        except Exception:
-            return None
+            return await self.broker.converse(reasons.after_timeout(self.app, job_id, timeout))
         finally:
             self._asking_why -= 1
-
-    async def history(self, job_id: str) -> list[Event]:
-        """The unusual things that happened to a job."""
-        return await self.hold(history_of(self.app, job_id))
 
     def keys(self, queue: str) -> QueueKeys:
         """The keys of a queue of this app."""
@@ -118,115 +112,16 @@ class Client:
         await self.waiting.close()
         await self.broker.close()
 
-    def _handle(self, job: Job[R], answer: Answer | BaseException) -> AsyncResult[R]:
-        if isinstance(answer, BaseException):
-            raise answer
-        if answer == -1:
-            raise DuplicateJob(job.id, job.task)
-        if isinstance(answer, bytes):
-            return AsyncResult(self.app, f"{job.queue}:{answer.decode()}", job.returns, deduplicated=True)
-        return AsyncResult(self.app, job.id, job.returns, deduplicated=answer == 2)
+    async def _send(self, batch: list[_Given]) -> list[Reply]:
+        # Time counts from the call or the last reply: a long batch may take long, but does not wait for each page anew.
+        patience = self._patience(max(batch[0].since, self._replied))
+        jobs = [given.job for given in batch]
+        replies = await self.broker.converse(patient(sent(self.app, jobs), patience))
+        self._replied = patience.since
+        return replies
 
-    async def _send(self, batch: list[_Given]) -> list[Answer | BaseException]:
-        by_queue: defaultdict[str, list[int]] = defaultdict(list)
-        for place, (job, _) in enumerate(batch):
-            by_queue[job.queue].append(place)
-        answers: list[Answer | BaseException | None] = [None] * len(batch)
-        for queue, places in by_queue.items():
-            try:
-                await self._send_queue(queue, places, batch, answers)
-            except Exception as error:
-                # It concerns this queue. What was sent before has its answers, and the other queues go on.
-                for i in places:
-                    if answers[i] is None:
-                        answers[i] = not_sent(batch[i].job, error)
-        return cast("list[Answer | BaseException]", answers)
-
-    async def _send_queue(
-        self, queue: str, places: list[int], batch: list[_Given], answers: list[Answer | BaseException | None]
-    ) -> None:
-        for page in pages(places, lambda i: batch[i].job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES):
-            said = await self._say(self.keys(queue), [batch[i].job for i in page], batch[page[0]].since)
-            for i, answer in zip(page, said, strict=True):
-                answers[i] = answer
-
-    async def _replies(self, said: Round) -> list[Any] | None:
-        if isinstance(said, Pause):
-            await asyncio.sleep(said.seconds)
-            return None
-        if len(said) == 1:
-            return [await self._reply(said[0])]
-        # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
-        return await asyncio.gather(*map(self._reply, said))
-
-    async def _asked_once(self, said: Round) -> list[Any] | None:
-        """Without patience, for what is worth little when it takes long."""
-        assert not isinstance(said, Pause)
-        sent = (self.broker.run(step) if isinstance(step, Verb) else self.broker.ask(step) for step in said)
-        return await asyncio.gather(*sent)
-
-    async def _reply(self, step: Step[A]) -> A:
-        return await (self.run(step) if isinstance(step, Verb) else self.ask(step))
-
-    async def _patiently(self, attempt: Callable[[Patience], Awaitable[A]], since: float | None = None) -> A:
-        """Try until it works, the trouble is not a passing one, or `enqueue_timeout` is over."""
-        patience = Patience(self.app.settings.enqueue_timeout, self.app.address, since)
-        while True:
-            try:
-                return await attempt(patience)
-            except Exception as error:
-                pause = patience.pause_after(error)
-            await asyncio.sleep(pause)
-
-    async def _say(
-        self, keys: QueueKeys, jobs: list[AnyJob], since: float
-    ) -> Sequence[Answer | BaseException]:
-        """Say it until it is answered or time is up. Saying it twice is harmless: a job is created once.
-
-        Time counts from the call or the last answer: a long batch may take long, but does not wait for each page anew.
-        """
-        since = max(since, self._answered)
-        try:
-            return await self._patiently(lambda patience: self._say_once(keys, jobs, patience), since)
-        except BrokerUnavailable as error:
-            return [error.concerning([job]) for job in jobs]
-        except Exception as error:
-            return await self._one_by_one(keys, jobs, since, error)
-
-    async def _say_once(self, keys: QueueKeys, jobs: list[AnyJob], patience: Patience) -> list[Answer]:
-        if self.app.noted.is_due(keys.queue):
-            await self._note(keys.queue, patience)
-        answers = await self.broker.run(verbs.jobs.enqueue(keys, jobs), patience.left())
-        self._answered = clock.monotonic()
-        return answers
-
-    async def _one_by_one(
-        self, keys: QueueKeys, jobs: list[AnyJob], since: float, error: Exception
-    ) -> Sequence[Answer | BaseException]:
-        """The script failed: find out whose fault it is, so that each caller gets an answer of its own."""
-        if len(jobs) == 1:
-            return [not_sent(jobs[0], error)]
-        return [answer for job in jobs for answer in await self._say(keys, [job], since)]
-
-    async def _note(self, queue: str, patience: Patience) -> None:
-        await self.broker.ask(verbs.queues.note_queues(self.app.namespace, [queue]), patience.left())
-        self.app.noted.done(queue)
-
-
-async def _held(talk: Talk[A], replies: Callable[[Round], Awaitable[list[Any] | None]]) -> A:
-    """What a conversation returns. An error of a step is raised in the conversation, which may know what to do."""
-    with closing(talk):
-        try:
-            said = talk.send(None)
-            while True:
-                try:
-                    received = await replies(said)
-                except Exception as error:
-                    said = talk.throw(error)
-                else:
-                    said = talk.send(received)
-        except StopIteration as end:
-            return cast("A", end.value)
+    def _patience(self, since: float | None = None) -> Patience:
+        return Patience(self.app.settings.enqueue_timeout, self.app.address, since)
 
 
 class _Given(NamedTuple):
@@ -237,32 +132,70 @@ class _Given(NamedTuple):
 
 
 class NotedQueues:
-    """When each queue was last put on the app's list, where workers that serve every queue find it. It is
-    said again now and then, lest a flush of Redis hides a queue for good."""
+    """When each queue was last put on the app's list, where workers that serve every queue find it. It is put there
+    again now and then, lest a flush of Redis hides a queue for good."""
 
     def __init__(self) -> None:
         self._noted: dict[str, float] = {}
 
     def is_due(self, queue: str) -> bool:
-        """Whether it is time to say it (again)."""
+        """Whether it is time to note it (again)."""
         return self._noted.get(queue, -_NOTED_FOR) + _NOTED_FOR <= clock.monotonic()
 
     def done(self, queue: str) -> None:
-        """It has been said."""
+        """It has been noted."""
         self._noted[queue] = clock.monotonic()
 
 
-def not_sent(job: AnyJob, error: Exception) -> FennelqError:
-    """The error of one job of a batch, so that the others keep their own answers."""
-    reason = (
-        f"Redis refused job {job.id}" if isinstance(error, ReplyError) else f"job {job.id} cannot be sent"
-    )
-    refused = FennelqError(f"{reason}: {error}")
-    refused.__cause__ = error
-    return refused
+# Sending, with an event loop or without
 
 
-def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
+def sent(app: App, jobs: Sequence[AnyJob]) -> Talk[list[Reply]]:
+    """Send jobs: the reply for each, or why it was not sent. Sending one twice is harmless: it is created once."""
+
+    def enqueue(queue: str, page: list[AnyJob]) -> Talk[Sequence[int | bytes]]:
+        if app.noted.is_due(queue):
+            yield from ask(verbs.queues.note_queues(app.namespace, [queue]))
+            app.noted.done(queue)
+        return (yield from ask(verbs.jobs.enqueue(queue_keys(app.namespace, queue), page)))
+
+    replies = yield from dispatch(jobs, _queue, enqueue, _size)
+    for place, reply in enumerate(replies):
+        if isinstance(reply, Exception):
+            replies[place] = _not_sent(jobs[place], reply)
+    return replies
+
+
+def handle_of(kind: Callable[..., H], app: App, job: Job[Any], reply: Reply | BaseException) -> H:
+    """The handle of a job, made by `kind`; raises the error when it was refused."""
+    if isinstance(reply, BaseException):
+        raise reply
+    if reply == -1:
+        raise DuplicateJob(job.id, job.task)
+    if isinstance(reply, bytes):
+        return kind(app, f"{job.queue}:{reply.decode()}", job.returns, deduplicated=True)
+    return kind(app, job.id, job.returns, deduplicated=reply == 2)
+
+
+def handles_of(
+    handle: Callable[[Job[R], Reply | BaseException], H],
+    jobs: Sequence[Job[R]],
+    replies: Sequence[Reply | BaseException],
+) -> list[H]:
+    """The handles of all jobs of one call; raises one error for it when some were refused."""
+    handles: list[H | None] = [None] * len(jobs)
+    failures: dict[int, Exception] = {}
+    for place, (job, reply) in enumerate(zip(jobs, replies, strict=True)):
+        try:
+            handles[place] = handle(job, reply)
+        except FennelqError as error:
+            failures[place] = error
+    if failures:
+        raise _joined(jobs, handles, failures)
+    return [handle for handle in handles if handle is not None]
+
+
+def _joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
     """One error for a bulk call: the only job's, a BrokerUnavailable with all unsent jobs, or an account."""
     if len(jobs) == 1:
         return failures[0]
@@ -270,3 +203,15 @@ def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, E
     if len(outages) == len(failures):
         return outages[0].concerning([jobs[i] for i in failures])
     return EnqueueFailed(failures, handles)
+
+
+def _not_sent(job: AnyJob, error: Exception) -> FennelqError:
+    """The error of one job of a batch, so that the others keep their own replies."""
+    if isinstance(error, BrokerUnavailable):
+        return error.concerning([job])
+    reason = (
+        f"Redis refused job {job.id}" if isinstance(error, ReplyError) else f"job {job.id} cannot be sent"
+    )
+    refused = FennelqError(f"{reason}: {error}")
+    refused.__cause__ = error
+    return refused

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.keys import QueueKeys
-from fennelq.broker.talk import Talk, ask
-from fennelq.broker.trouble import ReplyError
+from fennelq.broker.diagnosis import diagnose
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.talk import Talk, ask, ask_all, at_most
+from fennelq.broker.trouble import classify, lacks_permission
+from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
-from fennelq.model.job import JobInfo, Status
+from fennelq.model.job import JobInfo, Status, split_id
+
+if TYPE_CHECKING:
+    from fennelq.app import App
 
 _LATER = ("sched", "retry")
 SHORTEST, LONGEST = 0.05, 0.5
 """Seconds within which a reason must be found: a timeout is not to become much longer by it."""
+
+
+NOT_LOOKED_UP = (
+    "many results timed out at once, so the reason was not looked up; `info()` returns what it waits for"
+)
+
+
+def after_timeout(app: App, job_id: str, timeout: float) -> Talk[str | None]:
+    """Why a job has not ended although a caller waited for it this long; None when that cannot be found out at once.
+    Without Redis that is the reason."""
+    queue, key = split_id(job_id)
+    seconds = within(timeout)
+    try:
+        return (yield from at_most(seconds, of_timeout(queue_keys(app.namespace, queue), key)))
+    except TimeoutError:
+        return f"Redis at {app.address.shown} did not reply within {seconds:g} s"
+    except Exception as error:
+        if not classify(error).passes:
+            return None
+        return f"Redis at {app.address.shown} {diagnose(app.address, error).reason}"
 
 
 def within(timeout: float) -> float:
@@ -39,14 +65,15 @@ def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
 
 def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
     """Why a job has not ended although a caller waited for it, in at most two round trips."""
-    info, now, told = yield [
+    steps: list[Step[Any]] = [
         verbs.jobs.outline(keys, key),
         verbs.server.now(),
         verbs.executors.known_executors(keys.app),
     ]
+    info, now, facts = yield from ask_all(steps)
     if info is None or info.status.ended:
         return None
-    executors = Executors(told, now)
+    executors = Executors(facts, now)
     if info.status is Status.EXECUTING:
         return _running(info, executors, now)
     if info.place in _LATER:
@@ -55,19 +82,21 @@ def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
     if hindrance := _hindrance(info, executors, now):
         return hindrance
     lane = _lane(info)
-    length, reading = yield [verbs.queues.length(keys, lane), verbs.queues.reading(keys, lane)]
+    of_lane: list[Step[Any]] = [verbs.queues.length(keys, lane), verbs.queues.reading(keys, lane)]
+    length, reading = yield from ask_all(of_lane)
     return _queued(info, max(0, length - reading.pending - 1), len(executors.serving(info.queue, lane)))
 
 
 def executors_of(app: str) -> Talk[Executors | None]:
-    """What the executors of an app tell about themselves; None where the user of Redis may not ask."""
+    """What the executors of an app report about themselves; None where the user of Redis may not ask."""
+    steps: list[Step[Any]] = [verbs.server.now(), verbs.executors.known_executors(app)]
     try:
-        now, told = yield [verbs.server.now(), verbs.executors.known_executors(app)]
+        now, facts = yield from ask_all(steps)
     except BrokerUnavailable as error:
-        if isinstance(error.__cause__, ReplyError) and error.__cause__.word == "NOPERM":
+        if lacks_permission(error):
             return None
         raise
-    return Executors(told, now)
+    return Executors(facts, now)
 
 
 def _due_at(info: JobInfo, due: int | None) -> JobInfo:

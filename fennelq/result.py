@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
 import orjson
 
@@ -89,7 +89,7 @@ class AsyncResult(Generic[R_co]):
 
     async def status(self) -> Status:
         """Where the job is in its life."""
-        return await self._app.client.hold(status_of(self._app, self.id))
+        return await self._app.client.converse(status_of(self._app, self.id))
 
     async def info(self) -> JobInfo | None:
         """Everything known about the job, or None when there is no record of it."""
@@ -101,7 +101,7 @@ class AsyncResult(Generic[R_co]):
 
     async def cancel(self) -> bool:
         """True if the job will not run: it had not started, and now it never will."""
-        return await self._app.client.hold(cancel(self._app, self.id))
+        return await self._app.client.converse(cancel(self._app, self.id))
 
 
 # What one asks of a job, with an event loop or without
@@ -135,8 +135,8 @@ def history_of(app: App, job_id: str) -> Talk[list[Event]]:
 def cancel(app: App, job_id: str) -> Talk[bool]:
     """Cancel a job that has not started; returns whether that was possible."""
     keys, key = _place(app, job_id)
-    (answer,) = yield from ask(verbs.jobs.cancel(keys, [key], app.lifetimes))
-    return answer == 1
+    (reply,) = yield from ask(verbs.jobs.cancel(keys, [key], app.lifetimes))
+    return reply == 1
 
 
 def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:
@@ -154,14 +154,14 @@ def value_of(app: App, job_id: str, returns: ResultCodec[R] | None, ended: Ended
         return returns.decode(b"") if returns.is_none else returns.decode(b"null")
     if envelope.startswith(_OK):
         return returns.decode(envelope[len(_OK) : -1])
-    said: dict[str, Any] = orjson.loads(envelope)
-    if "ok" in said:
-        return returns.decode(orjson.dumps(said["ok"]))
-    if "cancelled" in said:
+    end: dict[str, Any] = orjson.loads(envelope)
+    if "ok" in end:
+        return returns.decode(orjson.dumps(end["ok"]))
+    if "cancelled" in end:
         raise (
-            JobExpired(job_id) if said["cancelled"] == "expired" else JobCancelled(job_id, said["cancelled"])
+            JobExpired(job_id) if end["cancelled"] == "expired" else JobCancelled(job_id, end["cancelled"])
         )
-    failure, tries = failure_from_wire(orjson.dumps(said.get("dead")))
+    failure, tries = failure_from_wire(orjson.dumps(end.get("dead")))
     raise TaskFailed(job_id, failure.error_type, failure.message, failure.traceback, tries)
 
 
@@ -300,19 +300,19 @@ async def gather(
     For type checkers two to six results are a tuple, so that each value keeps its own type:
     `name, total = await gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
     """
-    gathered(results)
+    gathered("gather", results)
     gets = (result.get(timeout) for result in results)
     return await asyncio.gather(*gets, return_exceptions=return_exceptions)
 
 
 async def wait(
     results: Iterable[AsyncResult[R]],
-    *,
+    *more: Never,
     timeout: float | None = None,
     return_when: Literal["first", "all"] = "all",
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
     """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
-    results = results_given("wait", results)
+    results = results_given("wait", results, more)
     if timeout is not None and is_over(timeout):
         return await _ended_by_now(results)
     tasks = {asyncio.ensure_future(result.get()): result for result in results}
@@ -329,10 +329,10 @@ async def wait(
 
 
 async def as_completed(
-    results: Iterable[AsyncResult[R]], *, timeout: float | None = None
+    results: Iterable[AsyncResult[R]], *more: Never, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
     """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
-    results = results_given("as_completed", results)
+    results = results_given("as_completed", results, more)
     if timeout is not None and is_over(timeout):
         there, going_on = await _ended_by_now(results)
         for result in there:

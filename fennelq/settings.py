@@ -8,7 +8,7 @@ the defaults and the limits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
@@ -216,10 +216,12 @@ class Settings(BaseSettings):
         refuse_unknown("App(…)", given, cls.model_fields)
         table = from_pyproject(root)
         refuse_unknown("[tool.fennelq] in pyproject.toml", table, cls.model_fields)
+        variables = EnvSettingsSource(cls)()
         try:
-            return cls(**{**table, **EnvSettingsSource(cls)(), **given})
-        except ValidationError as error:
-            raise ConfigurationError(_sentence(error)) from None
+            return cls(**{**table, **variables, **given})
+        except (ValidationError, ConfigurationError) as error:
+            sentence, name = _refusal(error)
+            raise ConfigurationError(sentence + _origin(name, given, variables, table)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises ValidationError; it quotes the value, without its password."""
@@ -289,9 +291,19 @@ def _down(seconds: float) -> str:
     return f"{math.floor(seconds * 1000) / 1000:g}"
 
 
-def _sentence(error: ValidationError) -> str:
+def _refusal(error: ValidationError | ConfigurationError) -> tuple[str, str]:
+    """Why a value was refused, and the name of its setting; no name when settings do not fit together."""
+    if isinstance(error, ConfigurationError):
+        return str(error), str(error).removeprefix("setting ").partition(" ")[0].rstrip(":")
     first = error.errors(include_url=False)[0]
     if not first["loc"]:
-        return first["msg"].removeprefix("Value error, ")
+        return first["msg"].removeprefix("Value error, "), ""
+    name = str(first["loc"][0])
     # Masked for every setting: a URL may have been given as the value of another one.
-    return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}")
+    return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"), name
+
+
+def _origin(name: str, *sources: Collection[str]) -> str:
+    """Where a refused setting comes from, unless it is a keyword of `App(…)`: the traceback shows that line."""
+    places = ("", f" (from {PREFIX}{name.upper()})", " (from [tool.fennelq] in pyproject.toml)")
+    return next((place for place, names in zip(places, sources, strict=True) if name in names), "")

@@ -169,7 +169,7 @@ class Task(Generic[P, R]):
     ) -> Schedule:
         """Declare that this task runs on a cron schedule, with these arguments."""
         job = self._call(args, kwargs)
-        return self.app.schedules.declare(job, name=name, cron=expression, every=None, when=when)
+        return self.app.declared.add(job, name=name, cron=expression, every=None, when=when)
 
     def every(
         self,
@@ -183,7 +183,7 @@ class Task(Generic[P, R]):
     ) -> Schedule:
         """Declare that this task runs at an interval, with these arguments."""
         job = self._call(args, kwargs)
-        return self.app.schedules.declare(job, name=name, cron=None, every=interval, when=when)
+        return self.app.declared.add(job, name=name, cron=None, every=interval, when=when)
 
     @property
     def sync(self) -> BlockingTask[P, R]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from difflib import get_close_matches
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import orjson
 
@@ -20,14 +21,23 @@ from fennelq.model.options import OptionArgs
 
 if TYPE_CHECKING:
     from fennelq.result import AsyncResult
+    from fennelq.sync import BlockingResult
+
+    AnyResult: TypeAlias = AsyncResult[Any] | BlockingResult[Any]
 
 R = TypeVar("R")
+AnyR = TypeVar("AnyR", bound="AnyResult")
+ResultKind = Literal["AsyncResult", "BlockingResult"]
 
 _LONGEST = 60
+_MOST_SHOWN = 3
 
 
-def jobs_given(where: str, jobs: Iterable[Job[R]]) -> list[Job[R]]:
-    """The jobs as a list; raises UsageError when something else was given."""
+def jobs_given(where: str, jobs: Iterable[Job[R]], more: tuple[object, ...] = ()) -> list[Job[R]]:
+    """The jobs as a list; raises UsageError when something else was given, or `more` of them beside the list."""
+    if more:
+        calls = ", ".join(map(call_for, [jobs, *more][:_MOST_SHOWN]))
+        raise _refusal(f"{where} takes one list of jobs: write {where}([{calls}])", [jobs, *more])
     # A job is a tuple: taken for a list of jobs, it would be a list of its fields.
     if not _is_list(jobs):
         but = "" if _is_job(jobs) else f", not {_what(jobs)}"
@@ -47,12 +57,18 @@ def job_given(where: str, job: Job[R], more: str = "") -> Job[R]:
     raise _refusal(f"{where} takes a job, not {_what(job)}: write {where}({call_for(job)}{more})", [job])
 
 
-def check_sent(task: object, options: OptionArgs) -> None:
-    """Raises UsageError for a task or a job instead of a task's name, ConfigurationError for an unknown option."""
+def check_sent(task: object, options: OptionArgs, known: Iterable[str] = ()) -> None:
+    """Raises UsageError for a task or a job instead of a task's name, ConfigurationError for a name that cannot be one,
+    and for an unknown option."""
     if _is_job(task) or _is_task(task):
         instead = "app.enqueue([job])" if _is_job(task) else f"{_name_in(task)}.delay(…)"
         raise UsageError(f"app.send takes the name of a task, not {_what(task)}: write await {instead}")
-    check_name(task)
+    try:
+        check_name(task)
+    except ConfigurationError as error:
+        if isinstance(task, str) and (near := _nearest(task, known)):
+            raise ConfigurationError(f"{error}; did you mean {near!r}?") from None
+        raise
     for name in options:
         if name not in OptionArgs.__annotations__:
             hint = suggestion(name, OptionArgs.__annotations__)
@@ -62,31 +78,42 @@ def check_sent(task: object, options: OptionArgs) -> None:
             )
 
 
-def gathered(results: Sequence[AsyncResult[Any]]) -> None:
+def _nearest(function: str, known: Iterable[str]) -> str | None:
+    """The task whose function has this name, or nearly this one."""
+    by_function = {_name(task): task for task in known}
+    near = get_close_matches(_name(function)[:200], by_function, n=1)
+    return by_function[near[0]] if near else None
+
+
+def gathered(where: str, results: Sequence[AnyResult], kind: ResultKind = "AsyncResult") -> None:
     """Raises UsageError when `gather` was given something other than results, one by one."""
     for result in results:
         if isinstance(result, list | tuple | set) and not isinstance(result, Job):
             inside: list[Any] = [*result]
             raise _refusal(
-                "gather takes results one by one, not a list of them: write gather(*results)", inside
+                f"{where} takes results one by one, not a list of them: write {where}(*results)", inside
             )
-        if not _is_result(result):
-            raise _refusal(f"gather takes results, not {_what(result)}: {_instead(result)}", results)
+        if not _is_result(result, kind):
+            raise _refusal(f"{where} takes results, not {_what(result)}: {_instead(result, kind)}", results)
 
 
-def results_given(where: str, results: Iterable[AsyncResult[R]]) -> list[AsyncResult[R]]:
-    """The results as a list; raises UsageError when something else was given."""
-    if _is_result(results):
+def results_given(
+    where: str, results: Iterable[AnyR], more: tuple[object, ...] = (), kind: ResultKind = "AsyncResult"
+) -> list[AnyR]:
+    """The results as a list; raises UsageError when something else was given, or `more` of them beside the list."""
+    if more:
+        raise _refusal(f"{where} takes one list of results: write {where}([first, second])", [results, *more])
+    if _is_result(results, kind):
         raise UsageError(f"{where} takes a list of results, not one: write {where}([result])")
     if not _is_list(results):
         raise _refusal(
-            f"{where} takes a list of results, not {_what(results)}: {_instead(results)}", [results]
+            f"{where} takes a list of results, not {_what(results)}: {_instead(results, kind)}", [results]
         )
     every = list(results)
     for place, result in enumerate(every):
-        if not _is_result(result):
+        if not _is_result(result, kind):
             what = f"element {place} is {_what(result)}"
-            raise _refusal(f"{where} takes a list of results, and {what}: {_instead(result)}", every)
+            raise _refusal(f"{where} takes a list of results, and {what}: {_instead(result, kind)}", every)
     return every
 
 
@@ -153,11 +180,16 @@ def _lengths(columns: Sequence[Iterable[Any]]) -> str:
     return f": these have {', '.join(map(str, sized))}" if len(sized) == len(columns) else ""
 
 
-def _instead(given: object) -> str:
-    """How to come by a result."""
-    if type(given).__name__ == "BlockingResult":
-        return "that one is for code without an event loop, and has a get() of its own"
-    return f"a result is what `await {_name_in(given)}.delay(…)` returns"
+def _instead(given: object, kind: ResultKind) -> str:
+    """How to come by a result of this kind."""
+    other = type(given).__name__
+    if kind == "AsyncResult":
+        if other == "BlockingResult":
+            return "that one is for code without an event loop, and has a get() of its own"
+        return f"a result is what `await {_name_in(given)}.delay(…)` returns"
+    if other == "AsyncResult":
+        return "that one is for code with an event loop; app.sync.result(result.id) is the same for code without one"
+    return f"a result is what `{_name_in(given)}.sync.delay(…)` returns"
 
 
 def _is_list(given: object) -> bool:
@@ -189,10 +221,9 @@ def _is_task(given: object) -> bool:
     return isinstance(given, Task)
 
 
-def _is_result(given: object) -> bool:
-    from fennelq.result import AsyncResult
-
-    return isinstance(given, AsyncResult)
+def _is_result(given: object, *kinds: ResultKind) -> bool:
+    # By name: to import the classes would import both ways to Redis for code that uses one.
+    return type(given).__name__ in (kinds or ("AsyncResult", "BlockingResult"))
 
 
 def _task_in(given: object) -> Any:

@@ -1,6 +1,6 @@
 """Waiting for the end of jobs: one subscription per event loop, whatever the number of waiters.
 
-A waiter first asks `watch`, which answers the end or registers this process's channel with the job, in one
+A waiter first asks `watch`, which replies with the end or registers this process's channel with the job, in one
 step. The script that settles the job then publishes the result on the channel. A message can be lost (a
 reconnect, a failover); asking again is harmless and makes up for it: after every reconnect, and every few
 seconds anyway. Where the server refuses the subscription, asking again often is all there is: polling.
@@ -19,14 +19,16 @@ from typing import Any, NamedTuple
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.batch import Batcher, pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.diagnosis import diagnose
+from fennelq.broker.dispatch import dispatch
+from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.inbox import REFUSED_FOR, process_name
-from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
+from fennelq.broker.keys import channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
-from fennelq.broker.trouble import ReplyError, Trouble, classify, refuses_to_publish
+from fennelq.broker.talk import Talk, ask
+from fennelq.broker.trouble import ReplyError, classify, refuses_to_publish
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
 
@@ -37,7 +39,7 @@ _CLOSED = "the app was closed"
 _reported: set[tuple[str, str]] = set()
 
 Look = tuple[str, str | None, bytes | None]
-"""What `watch` answers: end, wait or gone; the task; the envelope."""
+"""What `watch` replies: end, wait or gone; the task; the envelope."""
 
 
 class Ended(NamedTuple):
@@ -48,7 +50,7 @@ class Ended(NamedTuple):
 
 
 class Waiting:
-    """Everybody of this process and loop who waits for a job."""
+    """All waiters for jobs of this process and event loop."""
 
     def __init__(self, app: str, broker: Broker, *, patience: float) -> None:
         self._app, self._broker, self._patience = app, broker, patience
@@ -56,9 +58,9 @@ class Waiting:
         self._waiters: defaultdict[str, set[asyncio.Future[Ended]]] = defaultdict(set)
         self._tasks: dict[str, str | None] = {}
         self._overtaking: dict[str, bytes] = {}
-        """Ends that were published before the answer to `watch` came, which alone knows the task."""
-        self._watches: Batcher[str, Look] = Batcher(partial(self._watch, self._channel), 1000)
-        self._looks: Batcher[str, Look] = Batcher(partial(self._watch, ""), 1000)
+        """Ends that were published before the reply of `watch` came, which alone knows the task."""
+        self._watches: GroupCommit[str, Look] = GroupCommit(partial(self._watch, self._channel), 1000)
+        self._looks: GroupCommit[str, Look] = GroupCommit(partial(self._watch, ""), 1000)
         self._link: Link | None = None
         self._subscribing: asyncio.Task[None] | None = None
         self._rechecking: asyncio.Task[None] | None = None
@@ -75,7 +77,7 @@ class Waiting:
         self._waiters[job_id].add(waiter)
         self._poll = FIRST_POLL
         try:
-            self._answered(job_id, await self._ask(self._watches, job_id))
+            self._replied(job_id, await self._ask(self._watches, job_id))
             return await waiter
         finally:
             self._forget(job_id, waiter)
@@ -92,11 +94,11 @@ class Waiting:
             if task is not None:
                 task.cancel()
         for job_id in self._waiters:
-            self._tell(job_id, BrokerUnavailable(_CLOSED))
+            self._resolve(job_id, BrokerUnavailable(_CLOSED))
         if self._link is not None:
             self._link.close()
 
-    async def _ask(self, batcher: Batcher[str, Look], job_id: str) -> Look:
+    async def _ask(self, batcher: GroupCommit[str, Look], job_id: str) -> Look:
         """Look at the job, for as long as the broker's trouble may be a passing one."""
         patience = Patience(self._patience, self._broker.address)
         while not self._closed:
@@ -111,60 +113,34 @@ class Waiting:
             patience.left()
         raise BrokerUnavailable(_CLOSED)
 
-    async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | BaseException]:
-        """The answer for each, or its own error: an id that cannot be sent or read does not fail its neighbours."""
-        answers: list[Look | BaseException] = [("gone", None, None)] * len(ids)
-        by_queue: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-        for place, job_id in enumerate(ids):
-            try:
-                queue, key = split_id(job_id)
-            except ValueError as error:
-                answers[place] = error
-            else:
-                by_queue[queue].append((place, key))
-        for queue, places in by_queue.items():
-            keys = queue_keys(self._app, queue)
-            for page in pages(places, lambda _: 1, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_JOBS):
-                said = await self._watch_page(keys, channel, [key for _, key in page])
-                for (place, _), answer in zip(page, said, strict=True):
-                    answers[place] = answer
-        return answers
+    async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | Exception]:
+        return await self._broker.converse(watched(self._app, channel, ids))
 
-    async def _watch_page(
-        self, keys: QueueKeys, channel: str, page: list[str]
-    ) -> Sequence[Look | BaseException]:
-        try:
-            return await self._broker.run(verbs.jobs.watch(keys, channel, page))
-        except Exception as error:
-            if classify(error) is Trouble.BUG and len(page) > 1:
-                return [answer for key in page for answer in await self._watch_page(keys, channel, [key])]
-            return [error] * len(page)
-
-    def _answered(self, job_id: str, answer: Look) -> None:
-        task = answer[1]
+    def _replied(self, job_id: str, look: Look) -> None:
+        task = look[1]
         if (published := self._overtaking.pop(job_id, None)) is not None:
-            self._tell(job_id, Ended(task, published))
+            self._resolve(job_id, Ended(task, published))
             return
         try:
-            end = ended(job_id, answer)
+            end = ended(job_id, look)
         except ResultExpired as error:
-            self._tell(job_id, error)
+            self._resolve(job_id, error)
             return
         if end is not None:
-            self._tell(job_id, end)
+            self._resolve(job_id, end)
         elif job_id in self._waiters:
             self._tasks[job_id] = task
             if self._rechecking is None:
                 self._rechecking = asyncio.create_task(self._recheck())
 
-    def _tell(self, job_id: str, news: Ended | Exception) -> None:
+    def _resolve(self, job_id: str, end: Ended | Exception) -> None:
         for waiter in self._waiters.get(job_id, ()):
             if not waiter.done():
-                if isinstance(news, Exception):
-                    waiter.set_exception(news)
+                if isinstance(end, Exception):
+                    waiter.set_exception(end)
                     waiter.exception()  # counts as retrieved: `end_of` may raise what it met before it comes to wait
                 else:
-                    waiter.set_result(news)
+                    waiter.set_result(end)
 
     def _forget(self, job_id: str, waiter: asyncio.Future[Ended]) -> None:
         waiters = self._waiters[job_id]
@@ -194,10 +170,10 @@ class Waiting:
 
     async def _look_again_at(self, job_id: str) -> None:
         try:
-            self._answered(job_id, await self._watches.submit(job_id))
+            self._replied(job_id, await self._watches.submit(job_id))
         except Exception as error:
             if not classify(error).passes:
-                self._tell(job_id, diagnose(self._broker.address, error).error())
+                self._resolve(job_id, diagnose(self._broker.address, error).error())
 
     # The subscription
 
@@ -227,7 +203,7 @@ class Waiting:
     async def _try_to_subscribe(self) -> None:
         """Subscribe where that was refused before. A connection that was lost has a task of its own."""
         if self._polling:
-            with suppress(Exception):  # the look that follows tells what is wrong
+            with suppress(Exception):  # the look that follows finds out what is wrong
                 await self._subscribed()
 
     async def _subscribe(self) -> None:
@@ -285,14 +261,29 @@ class Waiting:
         job_id, _, envelope = text.partition(b"\n")
         name = job_id.decode("utf-8", "replace")
         if name in self._tasks:
-            self._tell(name, Ended(self._tasks[name], envelope))
+            self._resolve(name, Ended(self._tasks[name], envelope))
         elif name in self._waiters:
             self._overtaking[name] = envelope
 
 
-def ended(job_id: str, answer: Look) -> Ended | None:
-    """What an answer of `watch` means: None while the job goes on; raises ResultExpired when nothing is known of it."""
-    code, task, envelope = answer
+def watched(app: str, channel: str, ids: Sequence[str]) -> Talk[list[Look | Exception]]:
+    """What `watch` replies for each job, or its own error: an id that cannot be sent or read does not fail the others.
+    With an empty channel it only looks."""
+
+    def watch(queue: str, page: list[str]) -> Talk[list[Look]]:
+        keys = [job_id.partition(":")[2] for job_id in page]
+        return ask(verbs.jobs.watch(queue_keys(app, queue), channel, keys))
+
+    return dispatch(ids, _queue, watch)
+
+
+def _queue(job_id: str) -> str:
+    return split_id(job_id)[0]
+
+
+def ended(job_id: str, look: Look) -> Ended | None:
+    """What a reply of `watch` means: None while the job goes on; raises ResultExpired when nothing is known of it."""
+    code, task, envelope = look
     if code == "gone":
         raise ResultExpired(job_id)
     return Ended(task, envelope or b"") if code == "end" else None
@@ -313,7 +304,7 @@ def report_refusal(app: str, error: ReplyError) -> None:
 
 
 def _watched(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task whose failure is known even when everybody who waited for it has gone meanwhile."""
+    """A task whose failure is known even when all its waiters have gone meanwhile."""
     task = asyncio.create_task(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -22,10 +23,12 @@ import fennelq
 from fennelq import errors
 from fennelq.broker import verbs
 from fennelq.broker.keys import KEY_KINDS, STREAMS
+from fennelq.broker.lua_files import lua_file, with_includes
 from fennelq.broker.scripts import script
 from fennelq.model import outcome
 from fennelq.model.fields import MEANINGS
 from fennelq.model.job import Status
+from fennelq.worker.duties import DUTIES
 from tests.chaos.rows import ROWS
 
 # By name: to basedpyright `docs` is the folder beside this file.
@@ -35,7 +38,8 @@ HOUSE = Path(fennelq.__file__).parent
 LUA = HOUSE / "broker" / "lua"
 MODULES = sorted(HOUSE.rglob("*.py"))
 SCRIPTS = sorted(path.stem for path in LUA.glob("*.lua"))
-FRAGMENTS = sorted(path.stem for path in (LUA / "lib").glob("*.lua"))
+FRAGMENTS = sorted(str(path.relative_to(LUA).with_suffix("")) for path in LUA.glob("*/*.lua"))
+"""Files that scripts are put together from, with their folders."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -152,7 +156,7 @@ def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() 
         "multiprocessing",
     }
     unwanted |= {
-        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "dlq", "queues")
+        f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "manage")
     }
     assert unwanted & loaded == set()
 
@@ -204,6 +208,29 @@ def test_only_the_broker_speaks_redis() -> None:
     }
 
 
+def test_items_are_grouped_by_queue_and_cut_into_pages_in_one_place() -> None:
+    """Everything else asks `dispatch` for it."""
+    grouping = offenders(lambda path: "by_queue" in identifiers_of(path))
+    assert set(grouping) == {"broker/dispatch.py", "worker/running/consumer.py"} - {
+        "worker/running/consumer.py"
+    }
+    assert set(offenders(lambda path: "MOST_BYTES" in identifiers_of(path))) == {"broker/dispatch.py"}
+
+
+def identifiers_of(path: Path) -> set[str]:
+    return {node.id for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)}
+
+
+def test_a_conversation_has_one_runner_with_a_loop_and_one_without() -> None:
+    """They send rounds; everything else only says what to send."""
+    runners = offenders(
+        lambda path: [function.name for function in functions_of(path) if function.name == "converse"]
+    )
+    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync.py"}
+    sending = offenders(lambda path: re.findall(r"\btalk\.send\(", text_of(path)))
+    assert set(sending) == {"broker/broker.py", "broker/blocking.py", "broker/talk.py"}
+
+
 def test_nothing_executes_data() -> None:
     forbidden = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "code"}
     assert offenders(lambda path: packages_of(path) & forbidden) == {}
@@ -233,6 +260,113 @@ def test_the_guardian_of_the_embedded_server_needs_the_standard_library_only() -
 def test_the_model_asks_nobody() -> None:
     doors = {"asyncio", "socket", "structlog", "threading", "time", "subprocess", "redis"}
     assert offenders(lambda path: path.parent.name == "model" and packages_of(path) & doors) == {}
+
+
+# The parts of an executor
+
+WORKER = sorted((HOUSE / "worker").rglob("*.py"))
+CALLED_BACK = {
+    "Child": "the process of an executor opens the quarantine of its supervisor",
+    "Health": "a probe asks the supervisor at the moment it comes",
+    "Supervisor": "what it asks of Redis is done by threads that it may abandon",
+}
+"""Constructors that take a function: where a process or a thread meets the executor. At most five."""
+RECORDS = {
+    "Held": "a job in the hands of the workbench",
+    "Share": "a queue's part of the backlog",
+    "_Queue": "the outcomes of one queue",
+    "_Memory": "what is remembered of one kind of job",
+}
+"""Classes without behaviour of their own: the part that makes such an object writes to it, for every job."""
+WRITTEN_BY_OTHERS = {"service": "only discovery knows by which name an app was found"}
+
+
+def classes_of(path: Path) -> Iterator[ast.ClassDef]:
+    yield from (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+
+
+def constructors() -> Iterator[tuple[str, list[ast.arg]]]:
+    """The parameters of each class in worker/, without self."""
+    for kind in (kind for path in WORKER for kind in classes_of(path)):
+        for function in kind.body:
+            if isinstance(function, Function) and function.name == "__init__":
+                args = function.args
+                yield kind.name, [*args.posonlyargs, *args.args, *args.kwonlyargs][1:]
+
+
+def functions_by_name() -> set[str]:
+    """Names for types of functions, like `Note = Callable[…]`."""
+    assigned = (node for path in WORKER for node in tree_of(path).body if isinstance(node, ast.Assign))
+    return {
+        target.id
+        for node in assigned
+        if "Callable[" in ast.unparse(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def test_a_part_of_an_executor_is_not_handed_functions_but_the_state() -> None:
+    functions = re.compile(rf"\b({'|'.join(['Callable', 'Awaitable', *functions_by_name()])})\b")
+    taking = {
+        name
+        for name, parameters in constructors()
+        for parameter in parameters
+        if parameter.annotation is not None and functions.search(ast.unparse(parameter.annotation))
+    }
+    assert taking == set(CALLED_BACK)
+    assert len(taking) <= 5
+
+
+def test_a_constructor_has_at_most_seven_parameters() -> None:
+    assert {name: len(parameters) for name, parameters in constructors() if len(parameters) > 7} == {}
+
+
+def test_no_attribute_of_another_object_is_assigned_after_its_construction() -> None:
+    slots = {slot for path in WORKER for kind in classes_of(path) for slot in slots_of(kind)}
+    assert {
+        (path.name, ast.unparse(target))
+        for path in WORKER
+        for target in stored_attributes(path)
+        if target.attr not in slots | set(WRITTEN_BY_OTHERS)
+    } == set()
+
+
+def slots_of(kind: ast.ClassDef) -> list[str]:
+    """The slots of a record."""
+    for node in kind.body:
+        if (
+            kind.name in RECORDS
+            and isinstance(node, ast.Assign)
+            and ast.unparse(node).startswith("__slots__")
+        ):
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def stored_attributes(path: Path) -> Iterator[ast.Attribute]:
+    """Where an attribute of anything but `self` is assigned."""
+    attributes = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute))
+    for node in attributes:
+        if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self":
+            yield node
+
+
+def test_no_part_of_an_executor_asks_what_another_happens_to_have() -> None:
+    """`getattr` reads objects of other libraries: coroutines and modules."""
+    using = {path.name for path in WORKER if names_called(path) & {"getattr", "hasattr", "setattr"}}
+    assert using <= {"held.py", "reports.py", "reload.py", "discovery.py"}
+
+
+def test_every_duty_is_a_service_of_the_table_in_a_file_of_its_own() -> None:
+    made = {
+        (path.stem, kind.name)
+        for path in WORKER
+        for kind in classes_of(path)
+        if "Service" in map(ast.unparse, kind.bases)
+    }
+    assert made == {(duty.__module__.rpartition(".")[2], duty.__name__) for duty in DUTIES}
+    assert all(stem == name.lower() for stem, name in made)
 
 
 # Redis
@@ -281,25 +415,50 @@ def test_a_script_begins_with_what_it_is_for_and_what_it_answers(name: str) -> N
     assert header is not None
     assert re.match(rf"-- {name}: \w.*[.:,\w]$", header[0].splitlines()[0])
     assert "Answers" in header[0]
-    assert "--@keys" in header[0]
     assert "--@args" in header[0]
 
 
 @every_script
 def test_what_a_script_includes_is_there(name: str) -> None:
-    assert includes_of(name) <= set(FRAGMENTS)
+    assert files_of(name) - {name} <= set(FRAGMENTS)
     assert script(name).source.startswith("#!lua")
 
 
-def includes_of(name: str) -> set[str]:
-    lines = re.findall(r"^--@include +(.+)$", text_of(LUA / f"{name}.lua"), re.MULTILINE)
-    return {part.strip() for line in lines for part in line.split(",")}
+@cache
+def files_of(name: str) -> set[str]:
+    return {file.name for file in with_includes(lua_file(name))}
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_a_fragment_is_used_and_says_what_it_is_for(name: str) -> None:
-    assert any(name in includes_of(of) for of in SCRIPTS)
-    assert re.match(r"-- [A-Z]", text_of(LUA / "lib" / f"{name}.lua"))
+    assert any(name in files_of(script) for script in SCRIPTS)
+    folder, _, file = name.partition("/")
+    begins = rf"-- {file}: [a-z]" if folder in ("gates", "leaving") else r"-- [A-Z]"
+    assert re.match(begins, text_of(LUA / f"{name}.lua"))
+
+
+@every_script
+def test_a_script_includes_only_what_it_needs(name: str) -> None:
+    """Of each file, something is used by another one, or acts by itself."""
+    used = words_of("\n".join(lua_file(file).code + lua_file(file).check for file in files_of(name)))
+    for file in files_of(name) - {name}:
+        declared = re.findall(r"^(?:local function|local) (\w+)", lua_file(file).code, re.MULTILINE)
+        assert any(used[word] > 1 for word in declared) or file.startswith(("gates/", "leaving/", "outcome/"))
+
+
+def words_of(code: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", code))
+
+
+def test_the_gates_of_fetch_and_the_leavings_are_all_in_their_order() -> None:
+    assert sorted(lua_file("fetch").words("gates")) == sorted(path.stem for path in (LUA / "gates").iterdir())
+    leaving = sorted(path.stem for path in (LUA / "leaving").iterdir())
+    assert sorted(lua_file("lib/run_over").words("leavings")) == leaving
+
+
+def test_settling_and_fetch_stay_small() -> None:
+    assert len(text_of(LUA / "lib" / "settle.lua").splitlines()) <= 60
+    assert len(script("fetch").source.splitlines()) <= 250
 
 
 def test_scripts_ask_the_time_in_one_place() -> None:
@@ -325,12 +484,12 @@ def test_every_status_of_a_record_has_a_letter_that_the_scripts_write() -> None:
     assert sorted(described) == sorted(verbs.jobs._STATUS)
     written = "\n".join(text_of(path) for path in LUA.rglob("*.lua"))
     for letter in set(described) - {"S", "N"}:
-        assert f"'s', '{letter}'" in written
+        assert f"F.status, '{letter}'" in written
 
 
 def test_every_outcome_is_one_that_settling_knows() -> None:
     kinds = {value for name, value in vars(outcome).items() if name.isupper() and isinstance(value, str)}
-    settle = text_of(LUA / "lib" / "settle.lua")
+    settle = "\n".join(text_of(path) for path in (LUA / "outcome").iterdir())
     assert kinds == {*re.findall(r"settle\.([A-Z])\b", settle)}
 
 

@@ -1,18 +1,20 @@
-"""Says verbs to Redis without an event loop: for scripts, Django, threads, forked processes."""
+"""Runs verbs and conversations without an event loop: for scripts, Django, threads, forked processes."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from fennelq import crash
 from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.connection import Address
 from fennelq.broker.inbox import Inbox
+from fennelq.broker.talk import Pause, Replies, Talk, Within
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, Step, Verb
 
@@ -37,7 +39,7 @@ class BlockingBroker:
         """Every failure begins an era. The first success in it shows that new connections work again."""
 
     def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
-        """Say a verb and read its answer. A server that has forgotten the script is taught it."""
+        """Send a verb and read its reply. A server that has forgotten the script receives its source."""
         return self.run_all([verb], timeout)[0]
 
     def run_all(self, verbs: Sequence[Verb[A]], timeout: float = ANSWER_TIMEOUT) -> list[A]:
@@ -48,14 +50,14 @@ class BlockingBroker:
         """Send many verbs or commands in one round trip; raises the first error among the replies."""
         out: list[A] = []
         for reply in self.run_each(steps, timeout):
-            if isinstance(reply, ReplyError):
+            if isinstance(reply, Exception):
                 raise reply
             out.append(reply)
         return out
 
-    def run_each(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | ReplyError]:
-        """Send many verbs or commands in one round trip. Errors of the server are among the replies, but for those that
-        ask for another server."""
+    def run_each(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | Exception]:
+        """Send many verbs or commands in one round trip. One that fails has its error among the replies. Raises errors
+        of the connection, and those that ask for another server."""
         what = steps[0].name if steps else ""
         if crash.at is not None:
             crash.at(f"before:{what}")
@@ -71,13 +73,33 @@ class BlockingBroker:
                     raise reply
         if crash.at is not None:
             crash.at(f"answered:{what}")
-        return [
-            reply if isinstance(reply, ReplyError) else step.read(reply)
-            for step, reply in zip(steps, replies, strict=True)
-        ]
+        return [_read(step, reply) for step, reply in zip(steps, replies, strict=True)]
+
+    def converse(self, talk: Talk[A]) -> A:
+        """Run a conversation: send each of its rounds once, in one round trip, and return what it returns."""
+        replies: Replies | None = None
+        try:
+            while True:
+                asked = talk.send(replies)
+                if isinstance(asked, Pause):
+                    time.sleep(asked.seconds)
+                    replies = None
+                else:
+                    replies = self._replies(asked)
+        except StopIteration as end:
+            return cast("A", end.value)
+        finally:
+            talk.close()
+
+    def _replies(self, asked: Sequence[Step[Any]] | Within) -> Replies:
+        steps, within = asked if isinstance(asked, Within) else (asked, ANSWER_TIMEOUT)
+        try:
+            return self.run_each(steps, min(within, ANSWER_TIMEOUT))
+        except Exception as error:
+            return [error] * len(steps)
 
     def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:
-        """Say a plain command, which may block for less than `timeout`."""
+        """Send a plain command, which may block for less than `timeout`, and read its reply."""
         with self._link() as link:
             return command.read(link.call(command.words, timeout))
 
@@ -128,6 +150,15 @@ class BlockingBroker:
             idle, self._idle = self._idle, []
         for pooled in idle:
             pooled.link.close()
+
+
+def _read(step: Step[Any], reply: Any) -> Any:
+    if isinstance(reply, ReplyError):
+        return reply
+    try:
+        return step.read(reply)
+    except Exception as error:  # what one step cannot read does not concern the others
+        return error
 
 
 def _is_forgotten(reply: object) -> bool:

@@ -1,17 +1,18 @@
-"""Says verbs to Redis on an event loop."""
+"""Runs verbs and conversations on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from fennelq import crash
 from fennelq.broker.connection import Address
 from fennelq.broker.link import Link, OnMessage
+from fennelq.broker.talk import Pause, Replies, Talk, Within
 from fennelq.broker.trouble import ReplyError, Trouble, classify
-from fennelq.broker.verb import Command, Verb, Word
+from fennelq.broker.verb import Command, Step, Verb, Word
 
 A = TypeVar("A")
 
@@ -36,7 +37,7 @@ class Broker:
         """The last one that was to listen."""
 
     async def run(self, verb: Verb[A], within: float = ANSWER_TIMEOUT) -> A:
-        """Say a verb and read its answer. A server that has forgotten the script is taught it."""
+        """Send a verb and read its reply. A server that has forgotten the script receives its source."""
         within = min(within, self._timeout)
         if crash.at is not None:
             crash.at(f"before:{verb.script.name}")
@@ -51,20 +52,45 @@ class Broker:
         return verb.read(reply)
 
     async def ask(self, command: Command[A], within: float = ANSWER_TIMEOUT) -> A:
-        """Say a plain command and read its answer."""
+        """Send a plain command and read its reply."""
         return command.read(await self._link.call(command.words, min(within, self._timeout)))
 
-    async def ask_all(self, commands: Sequence[Command[A]]) -> list[A]:
-        """Say many commands in one round trip."""
-        return await asyncio.gather(*map(self.ask, commands))
-
     async def run_all(self, verbs: Sequence[Verb[A]]) -> list[A]:
-        """Say many verbs in one round trip."""
+        """Send many verbs in one round trip."""
         return await asyncio.gather(*map(self.run, verbs))
 
     async def run_each(self, verbs: Sequence[Verb[A]]) -> list[A | BaseException]:
         """Send many verbs in one round trip. One that fails has its error among the replies."""
         return await asyncio.gather(*map(self.run, verbs), return_exceptions=True)
+
+    async def converse(self, talk: Talk[A]) -> A:
+        """Run a conversation: send each of its rounds once, in one round trip, and return what it returns."""
+        replies: Replies | None = None
+        try:
+            while True:
+                asked = talk.send(replies)
+                if isinstance(asked, Pause):
+                    await asyncio.sleep(asked.seconds)
+                    replies = None
+                else:
+                    replies = await self._replies(asked)
+        except StopIteration as end:
+            return cast("A", end.value)
+        finally:
+            talk.close()
+
+    async def _replies(self, asked: Sequence[Step[Any]] | Within) -> Replies:
+        steps, within = asked if isinstance(asked, Within) else (asked, ANSWER_TIMEOUT)
+        if len(steps) != 1:
+            # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
+            return await asyncio.gather(*(self._send(step, within) for step in steps), return_exceptions=True)
+        try:
+            return [await self._send(steps[0], within)]
+        except Exception as error:
+            return [error]
+
+    def _send(self, step: Step[A], within: float) -> Coroutine[Any, Any, A]:
+        return self.run(step, within) if isinstance(step, Verb) else self.ask(step, within)
 
     def doorbell(self) -> Doorbell:
         """A connection of its own for reads that block."""

@@ -18,6 +18,30 @@ LANES: Final = {"high": "s:high", "normal": NORMAL, "low": "s:low"}
 QUARANTINE: Final = "iso"
 STREAMS: Final = (*LANES.values(), QUARANTINE)
 
+QUEUE_NAMES: Final = {
+    "counters": "stats",
+    "scheduled": "sched",
+    "retries": "retry",
+    "dead": "dlq",
+    "swept": "swept",
+    "cursors": "sweep",
+    "outbox": "out",
+}
+"""What scripts call the keys of a queue, `K.dead`, and what they are called in Redis: short, because every call of a
+script names them. `K[lane]` is the stream of a lane."""
+
+APP_NAMES: Final = {
+    "due": "cron:due",
+    "names": "cron:names",
+    "meta": "cron:meta",
+    "versions": "cron:versions",
+    "sources": "cron:sources",
+    "known": "cron:known",
+    "queued": "cron:queued",
+    "outbox": "out",
+}
+"""The same for the keys of an app."""
+
 
 class KeyKind(NamedTuple):
     """What a key is, for the reference page and for the test that no key outlives its reason."""
@@ -59,6 +83,7 @@ KEY_KINDS: Final = (
         False,
     ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
+    KeyKind("out", "hash", "jobs on their way to another slot", "any script", "empty when idle", True),
     KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
     KeyKind("{app} queues", "set", "queues ever used", "enqueue, beat", "never", True),
     KeyKind(
@@ -200,3 +225,9 @@ def channel_name(app: str, client: str) -> str:
 def wake_patterns(app: str) -> tuple[str, str]:
     """Channels that wake executors: of every queue, when something is due sooner; and of the app's schedules."""
     return f"fq:{{{app}/*}}:wake", f"fq:{{{app}}}:wake"
+
+
+def queue_of_channel(channel: str) -> str | None:
+    """The queue that a message on such a channel is about; None when it is about the app."""
+    _, slash, queue = channel[channel.index("{") + 1 : channel.rindex("}")].partition("/")
+    return queue if slash else None

@@ -1,25 +1,59 @@
-"""Loads the Lua files: one per arrow, fragments included by name, keys and arguments named.
+"""Loads the Lua files: one per arrow, with names for arguments, fields and keys.
 
 A file opens with comments, among them
 
-    --@keys stats, sched       the queue's keys it declares; each becomes a local of its name (lanes do not)
-    --@args prefix, limit      its leading arguments, each a local
+    --@args prefix, limit      its leading arguments; each becomes a local
     --@each lane, entry        what follows, repeated per job: `first` and `stride` tell where
-    --@include now, keys       fragments of lua/lib, pasted in this order
     --@flags allow-oom         it may run over maxmemory
+
+and with what it is put together from (`lua_files.py`).
+
+The loader replaces, in all files,
+
+    F.place                    the letter of a field of a record, quoted (`fennelq/model/fields.py`)
+    K.dead                     a key of the queue or of the app (`fennelq/broker/keys.py`)
+    K[lane]                    the stream of a lane
+    LANES, PRIORITIES          the lanes in the order they are read, with and without the quarantine
+    NORMAL, QUARANTINE, GROUP  the names of two lanes, and of the group that reads them all
+
+and declares the keys that are named, here or in what is included: on Redis Cluster a script may only touch keys of the
+slot that its call declares. A name that is not known is an error when the script is loaded, not when it runs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from fennelq.broker.keys import STREAMS, AppKeys, QueueKeys
+from fennelq.broker.keys import (
+    APP_NAMES,
+    GROUP,
+    LANES,
+    NORMAL,
+    QUARANTINE,
+    QUEUE_NAMES,
+    STREAMS,
+    AppKeys,
+    QueueKeys,
+)
+from fennelq.broker.lua_files import lua_file, with_includes
+from fennelq.model.fields import LETTERS
 
-_DIRECTIVE = re.compile(r"^--@(\w+) +(.+)$", re.MULTILINE)
+_FIELD: Final = re.compile(r"\bF\.(\w+)")
+_KEY: Final = re.compile(r"\bK\.(\w+)")
+_LANE: Final = re.compile(r"\bK\[(\w+)\]")
+_CONSTANTS: Final = {
+    "LANES": "{" + ", ".join(f"'{lane}'" for lane in STREAMS) + "}",
+    "PRIORITIES": "{" + ", ".join(f"'{lane}'" for lane in LANES.values()) + "}",
+    "NORMAL": f"'{NORMAL}'",
+    "QUARANTINE": f"'{QUARANTINE}'",
+    "GROUP": f"'{GROUP}'",
+}
+_CONSTANT: Final = re.compile(rf"(?<!['\w])({'|'.join(_CONSTANTS)})(?!['\w])")
 
 
 class Script(NamedTuple):
@@ -29,6 +63,7 @@ class Script(NamedTuple):
     source: str
     sha: str
     keys: tuple[str, ...]
+    """What they are called in Redis, without the prefix of the queue or the app."""
     args: tuple[str, ...]
     each: tuple[str, ...]
 
@@ -40,29 +75,60 @@ class Script(NamedTuple):
 @cache
 def script(name: str, variant: str = "") -> Script:
     """The script of an arrow. `variant` is text put before everything else, such as the test kit's clock."""
-    body = _read(f"{name}.lua")
-    directives: dict[str, tuple[str, ...]] = {
-        kind: tuple(word.strip() for word in words.split(",")) for kind, words in _DIRECTIVE.findall(body)
-    }
-    keys, args, each = (directives.get(kind, ()) for kind in ("keys", "args", "each"))
-    parts = [_shebang(directives.get("flags", ())), variant, _locals(keys, args, each)]
-    parts += [_read(f"lib/{fragment}.lua") for fragment in directives.get("include", ())]
-    source = "\n".join(part for part in [*parts, body] if part)
+    arrow = lua_file(name)
+    parts = with_includes(arrow)
+    code = "".join(part.code for part in parts)
+    # See `lua/lib/job_ended.lua`.
+    code = code.replace("ONLY_MARKED", "false" if any(part.words("every") for part in parts) else "true")
+    names = _names_of_keys(name, code)
+    keys = tuple(names.values()) + (STREAMS if _LANE.search(code) else ())
+    # A call is routed by its keys, even of a script that touches records alone.
+    keys = keys or (QUEUE_NAMES["counters"],)
+    args, each = arrow.words("args"), arrow.words("each")
+    lines = [_shebang(arrow.words("flags")), variant, *_locals(names, args, each), _replaced(name, code)]
+    source = "\n".join(line for line in lines if line)
     return Script(name, source, hashlib.sha1(source.encode()).hexdigest(), keys, args, each)
 
 
-def _read(path: str) -> str:
-    return (files("fennelq.broker") / "lua" / path).read_text(encoding="utf-8")
+def _names_of_keys(script: str, code: str) -> dict[str, str]:
+    """The keys that a script names, and what they are called in Redis. They are all of a queue or all of an app."""
+    named = set(_KEY.findall(code))
+    owner = QUEUE_NAMES if named <= QUEUE_NAMES.keys() or _LANE.search(code) else APP_NAMES
+    for name in named - owner.keys():
+        raise _unknown(script, "K", name, owner)
+    return {name: key for name, key in owner.items() if name in named}
+
+
+def _replaced(script: str, code: str) -> str:
+    """Letters for fields, locals for keys, and the constants."""
+
+    def letter(field: re.Match[str]) -> str:
+        if field[1] not in LETTERS:
+            raise _unknown(script, "F", field[1], LETTERS)
+        return f"'{LETTERS[field[1]]}'"
+
+    code = _FIELD.sub(letter, code)
+    code = _LANE.sub(r"(prefix .. \1)", _KEY.sub(r"K_\1", code))
+    return _CONSTANT.sub(lambda name: _CONSTANTS[name[1]], code)
+
+
+def _unknown(script: str, table: str, name: str, known: Mapping[str, str]) -> Exception:
+    nearest = get_close_matches(name, known, n=1)
+    hint = f", did you mean {table}.{nearest[0]}?" if nearest else f": known are {', '.join(known)}"
+    return LookupError(f"{script}.lua uses {table}.{name}, which is not declared{hint}")
 
 
 def _shebang(flags: tuple[str, ...]) -> str:
     return f"#!lua flags={','.join(flags)}" if flags else "#!lua"
 
 
-def _locals(keys: tuple[str, ...], args: tuple[str, ...], each: tuple[str, ...]) -> str:
-    named = ((place, key.replace(":", "_")) for place, key in enumerate(keys, 1) if key not in STREAMS)
-    lines = [f"local {key} = KEYS[{place}]" for place, key in named]
-    lines += [f"local {arg} = ARGV[{place}]" for place, arg in enumerate(args, 1)]
+def _locals(keys: Iterable[str], args: tuple[str, ...], each: tuple[str, ...]) -> Iterator[str]:
+    yield _assigned([f"K_{key}" for key in keys], "KEYS")
+    yield _assigned(args, "ARGV")
     if each:
-        lines.append(f"local first, stride = {len(args) + 1}, {len(each)}")
-    return "\n".join(lines)
+        yield f"local first, stride = {len(args) + 1}, {len(each)}"
+
+
+def _assigned(names: Sequence[str], table: str) -> str:
+    values = ", ".join(f"{table}[{place}]" for place in range(1, len(names) + 1))
+    return f"local {', '.join(names)} = {values}" if names else ""

@@ -1,17 +1,26 @@
 """A conversation is a value too: several steps with Redis, written once, run with an event loop or without one.
 
-It is a generator that yields rounds and receives their replies. `Client.hold` runs it on an event loop,
-`sync.hold` without one. Both retry a step while Redis cannot be reached, so every step must be safe to repeat.
+It is a generator that yields rounds and receives their replies. `Broker.converse` runs it on an event loop,
+`BlockingBroker.converse` without one. Both send each round once. `patient` is what repeats a round while Redis cannot
+be reached: then every step must be safe to repeat.
+
+An error is a reply like any other. So an error of one step reaches only the conversation that asked for this step, even
+when many conversations share a round trip.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from fennelq import clock
+from fennelq.broker.patience import Patience
+from fennelq.broker.trouble import classify
 from fennelq.broker.verb import Step
+from fennelq.errors import BrokerUnavailable
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -24,57 +33,154 @@ class Pause:
     seconds: float
 
 
+class Within(NamedTuple):
+    """Steps that share one round trip, which may take so many seconds."""
+
+    steps: Sequence[Step[Any]]
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Found(Generic[A_co]):
-    """Something that a conversation hands out on its way, before it ends."""
+    """A value that a conversation hands out on its way, before it ends."""
 
     value: A_co
 
 
-Round = Sequence[Step[Any]] | Pause
+Round = Sequence[Step[Any]] | Within | Pause
 """Steps that share one round trip, or a pause."""
+Replies = Sequence[Any]
+"""One for each step of a round, in order: what the step reads from the reply of the server, or an error."""
 Talk = Generator[Round, Any, A]
 """A conversation that returns an `A`."""
 Finding = Generator[Round | Found[A], Any, None]
 """A conversation that hands out any number of `A`; `Finds` reads it."""
 
 
+# Steps
+
+
 def ask(step: Step[A]) -> Talk[A]:
-    """One step; returns its reply."""
+    """One step: returns its reply or raises its error."""
     (reply,) = yield [step]
+    if isinstance(reply, BaseException):
+        raise reply
     return cast("A", reply)
 
 
 def ask_all(steps: Iterable[Step[A]]) -> Talk[list[A]]:
-    """Several steps in one round trip; returns their replies in order."""
+    """Several steps in one round trip: returns their replies in order, or raises the first error among them."""
     asked = list(steps)
-    return cast("list[A]", (yield asked)) if asked else []
-
-
-def together(talks: Iterable[Talk[A]]) -> Talk[list[A]]:
-    """Several conversations side by side; each round trip carries the next steps of all. None of them may pause."""
-    every = list(talks)
-    values: list[Any] = [None] * len(every)
-    replies: dict[int, list[Any] | None] = dict.fromkeys(range(len(every)))
-    while True:
-        steps: dict[int, Sequence[Step[Any]]] = {}
-        for place, reply in replies.items():
-            try:
-                said = every[place].send(reply)
-            except StopIteration as end:
-                values[place] = end.value
-            else:
-                assert not isinstance(said, Pause), "a conversation that shares its round trips may not pause"
-                steps[place] = said
-        if not steps:
-            return values
-        answers = iter(cast("list[Any]", (yield [step for some in steps.values() for step in some])))
-        replies = {place: list(islice(answers, len(some))) for place, some in steps.items()}
+    if not asked:
+        return []
+    replies: Replies = yield asked
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+    return cast("list[A]", replies)
 
 
 def pause(seconds: float) -> Talk[None]:
     """Wait so long before the next step."""
     yield Pause(seconds)
+
+
+# Conversations made of others
+
+
+def together(talks: Iterable[Talk[A]]) -> Talk[list[A]]:
+    """Several conversations side by side; each round trip carries the next steps of all. None of them may pause.
+
+    Each conversation receives the errors of its own steps only. One that raises ends all of them.
+    """
+    every = list(talks)
+    values: list[Any] = [None] * len(every)
+    replies: dict[int, Replies | None] = dict.fromkeys(range(len(every)))
+    try:
+        while True:
+            steps: dict[int, Sequence[Step[Any]]] = {}
+            for place, reply in replies.items():
+                try:
+                    asked = every[place].send(reply)
+                except StopIteration as end:
+                    values[place] = end.value
+                else:
+                    assert not isinstance(asked, Pause | Within), "what shares its round trips may not pause"
+                    steps[place] = asked
+            if not steps:
+                return values
+            received: Iterable[Any] = iter((yield [step for some in steps.values() for step in some]))
+            replies = {place: list(islice(received, len(some))) for place, some in steps.items()}
+    finally:
+        for talk in every:
+            talk.close()
+
+
+def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
+    """The same conversation, in which each round is repeated for as long as the trouble may be a passing one.
+
+    Every reply renews the patience, and its end makes a BrokerUnavailable the reply of what is still open.
+    """
+    replies: Replies | None = None
+    try:
+        while True:
+            asked = talk.send(replies)
+            if isinstance(asked, Pause | Within):
+                replies = yield asked
+                continue
+            try:
+                received: Replies = yield Within(asked, patience.left())
+            except BrokerUnavailable as error:
+                replies = [error] * len(asked)
+                continue
+            for reply in received:
+                if isinstance(reply, Exception):
+                    received = yield from _repeated(asked, list(received), patience)
+                    break
+            else:
+                patience.renew()
+            replies = received
+    except StopIteration as end:
+        return cast("A", end.value)
+    finally:
+        talk.close()
+
+
+def _repeated(steps: Sequence[Step[Any]], replies: list[Any], patience: Patience) -> Talk[Replies]:
+    """The replies, after those of the steps whose errors may pass were repeated until they have passed."""
+    while again := [place for place, reply in enumerate(replies) if _passes(reply)]:
+        yield Pause(patience.pause_after(replies[again[-1]]))
+        try:
+            received: Replies = yield Within([steps[place] for place in again], patience.left())
+        except BrokerUnavailable as error:
+            return [error if _passes(reply) else _final(reply, patience) for reply in replies]
+        for place, reply in zip(again, received, strict=True):
+            replies[place] = reply
+    patience.renew()
+    return [_final(reply, patience) for reply in replies]
+
+
+def _final(reply: Any, patience: Patience) -> Any:
+    return patience.verdict(reply) if isinstance(reply, Exception) else reply
+
+
+def _passes(reply: object) -> bool:
+    return isinstance(reply, Exception) and classify(reply).passes
+
+
+def at_most(seconds: float, talk: Talk[A]) -> Talk[A]:
+    """The same conversation, whose rounds may take so many seconds altogether: what is later has a TimeoutError as its
+    reply. Nothing is repeated."""
+    deadline = clock.monotonic() + seconds
+    replies: Replies | None = None
+    with closing(talk):
+        while True:
+            try:
+                asked = talk.send(replies)
+            except StopIteration as end:
+                return cast("A", end.value)
+            assert not isinstance(asked, Pause | Within), "what has a deadline may not pause"
+            replies = yield Within(asked, max(0.001, deadline - clock.monotonic()))
 
 
 class Finds(Generic[A]):
@@ -85,12 +191,12 @@ class Finds(Generic[A]):
 
     def next(self) -> Talk[A | None]:
         """The next one; None at the end."""
-        reply: Any = None
+        replies: Any = None
         while True:
             try:
-                said = self._finding.send(reply)
+                asked = self._finding.send(replies)
             except StopIteration:
                 return None
-            if isinstance(said, Found):
-                return said.value
-            reply = yield said
+            if isinstance(asked, Found):
+                return asked.value
+            replies = yield asked

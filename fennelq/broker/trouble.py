@@ -101,6 +101,12 @@ def refuses_to_publish(error: ReplyError) -> bool:
     return error.word == "NOPERM" or classify(error) in (Trouble.CAPACITY, Trouble.BUG)
 
 
+def lacks_permission(error: BaseException) -> bool:
+    """Whether the user of Redis may not do this: the error is the server's reply, or was caused by it."""
+    reply = error if isinstance(error, ReplyError) else error.__cause__
+    return isinstance(reply, ReplyError) and reply.word == "NOPERM"
+
+
 def refuses_connection(error: ReplyError) -> bool:
     """Whether the server closes the connection after this reply."""
     return error.word == "DENIED" or _NO_ROOM in str(error)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fennelq.broker.scripts import Script
 
 A = TypeVar("A")
 
 Word = str | bytes | int
+
+_OF_A_SERVER: Final = ("TIME", "INFO", "CLIENT", "CONFIG", "EVAL")
+"""Commands without a key. EVAL is here for what the preflight evaluates: scripts that touch keys are verbs."""
+_KEY_AFTER: Final = {"XINFO": 2}
+"""Where the key of a command stands, when it is not the second word."""
 
 
 class Verb(NamedTuple, Generic[A]):
@@ -24,6 +29,11 @@ class Verb(NamedTuple, Generic[A]):
     def name(self) -> str:
         """Of the script; crash points are named after it."""
         return self.script.name
+
+    @property
+    def key(self) -> str:
+        """The key that routes it: all keys of a call are in the slot of this one."""
+        return self.keys[0]
 
     def by_sha(self) -> list[Word]:
         """The words of the call, for a server that knows the script."""
@@ -44,6 +54,13 @@ class Command(NamedTuple, Generic[A]):
     def name(self) -> str:
         """Of its script: a plain command has none."""
         return ""
+
+    @property
+    def key(self) -> str | None:
+        """The key that routes it; None when it asks about a server and not about a key."""
+        if self.words[0] in _OF_A_SERVER:
+            return None
+        return str(self.words[_KEY_AFTER.get(str(self.words[0]), 1)])
 
     def by_sha(self) -> Sequence[Word]:
         """The words of the command."""

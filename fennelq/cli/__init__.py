@@ -10,9 +10,11 @@ from typing import Annotated, Final
 
 import typer
 
-from fennelq.cli import cron, dlq, enqueue, info, job, output, queue, worker
+from fennelq.cli import output
+from fennelq.cli.command import command
+from fennelq.cli.commands import cron, dlq, enqueue, info, job, queue, worker
 from fennelq.cli.exits import Commands, Exit
-from fennelq.cli.helps import WIDEST, Command
+from fennelq.cli.helps import WIDEST
 from fennelq.streams import open_missing
 
 __all__ = ["main", "program"]
@@ -28,17 +30,17 @@ program = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
 )
-program.command("worker", cls=Command)(worker.run)
+command(program, "worker")(worker.run)
 program.add_typer(dlq.commands, name="dlq")
 program.add_typer(queue.commands, name="queue")
 program.add_typer(job.commands, name="job")
 program.add_typer(cron.commands, name="cron")
-program.command("enqueue", cls=Command)(enqueue.send)
-program.command("info", cls=Command)(info.show)
+command(program, "enqueue")(enqueue.send)
+command(program, "info")(info.show)
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command that the command line names."""
     open_missing()
     try:
         try:
@@ -56,7 +58,7 @@ def main() -> None:
 
 def _complain_of_output(error: OSError) -> None:
     if error.errno != errno.EPIPE:  # a reader such as `head` has seen enough
-        output.say(f"fennelq: the output cannot be written: {error.strerror}")
+        output.note(f"fennelq: the output cannot be written: {error.strerror}")
     # What is still buffered would fail once more at the end of the interpreter, with an exit code of its own.
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 

@@ -46,7 +46,7 @@ def queues(ctx: typer.Context, incomplete: str) -> list[str]:
 def schedules(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes the name of a schedule that the app's code declares."""
     app = _app(ctx)
-    return [] if app is None else _beginning(app.schedules.declared, incomplete)
+    return [] if app is None else _beginning(app.declared.schedules, incomplete)
 
 
 def _beginning(choices: Iterable[str], incomplete: str) -> list[str]:
@@ -55,7 +55,7 @@ def _beginning(choices: Iterable[str], incomplete: str) -> list[str]:
 
 def _app(ctx: typer.Context) -> App | None:
     """The app that the command line so far names; None when there is none, because Tab is no place for errors."""
-    from fennelq.cli.session import found
+    from fennelq.worker.processes.discovery import find_app
 
     folder = ctx.params.get("app_dir")
     try:
@@ -64,6 +64,6 @@ def _app(ctx: typer.Context) -> App | None:
             redirect_stdout(null),
             redirect_stderr(null),
         ):
-            return found(ctx.params.get("app"), Path(folder) if folder else None).app
+            return find_app(ctx.params.get("app"), Path(folder) if folder else None).app
     except Exception:
         return None

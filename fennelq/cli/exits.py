@@ -26,7 +26,7 @@ from fennelq.streams import is_terminal
 
 
 class Exit(IntEnum):
-    """What the exit code says."""
+    """What an exit code means."""
 
     OK = 0
     FAILED = 1
@@ -72,10 +72,12 @@ class Problem(FennelqError):
 
 
 class Interrupted(Exception):
-    """A person pressed Ctrl-C; the text says how far the command got."""
+    """A person pressed Ctrl-C; the text reports how far the command got."""
 
-    at_line_start: bool = False
-    """False on a terminal that has just shown `^C`."""
+    def __init__(self, text: str, *, at_line_start: bool = False) -> None:
+        """`at_line_start` is False on a terminal that has just shown `^C`."""
+        super().__init__(text)
+        self.at_line_start = at_line_start
 
 
 class Commands(helps.Group):
@@ -91,7 +93,7 @@ class Commands(helps.Group):
                 print(f"{begin}{how_far}", file=sys.stderr, flush=True)
             raise typer.Exit(Exit.INTERRUPTED) from None
         except FennelqError as error:
-            output.say(f"fennelq: {error}")
+            output.note(f"fennelq: {error}")
             raise typer.Exit(code_of(error)) from None
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

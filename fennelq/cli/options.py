@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -11,8 +12,8 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from fennelq.cli import complete
-from fennelq.dlq import Filters, Moment
 from fennelq.errors import ConfigurationError, InvalidJobId
+from fennelq.manage.dead import Filters, Moment
 from fennelq.model.job import Priority, split_id
 from fennelq.model.options import valid_name
 
@@ -23,11 +24,11 @@ _LONGEST = 100 * 366 * 86400
 
 def duration(text: str) -> float:
     """Seconds: `60`, `90s`, `30m`, `1h30m`, `7d`."""
-    said = text.strip()
-    if re.fullmatch(r"\d+(?:\.\d+)?", said):
-        seconds = float(said)
-    elif said and not _PART.sub("", said):
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(said))
+    written = text.strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", written):
+        seconds = float(written)
+    elif written and not _PART.sub("", written):
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(written))
     else:
         raise typer.BadParameter(f"{text!r} is not a duration: write seconds, or 90s, 30m, 1h30m, 7d")
     if seconds > _LONGEST:
@@ -37,10 +38,10 @@ def duration(text: str) -> float:
 
 def size(text: str) -> int:
     """Bytes: `300M`, `1.5G`, `512K`, or a plain number."""
-    said = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
-    if said is None or float(said[1]) == 0:
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
+    if parts is None or float(parts[1]) == 0:
         raise typer.BadParameter(f"{text!r} is not a size: write 300M or 1G")
-    return round(float(said[1]) * 1024.0 ** " KMG".index(said[2].upper() or " "))
+    return round(float(parts[1]) * 1024.0 ** " KMG".index(parts[2].upper() or " "))
 
 
 def one_of(choices: Any) -> Callable[[str], str]:
@@ -58,8 +59,8 @@ def one_of(choices: Any) -> Callable[[str], str]:
 def moment(text: str) -> datetime:
     """A date or a time as ISO 8601 writes it; local when it names no zone."""
     try:
-        said = datetime.fromisoformat(text.strip())
-        return said if said.tzinfo else said.astimezone()
+        read = datetime.fromisoformat(text.strip())
+        return read if read.tzinfo else read.astimezone()
     except (ValueError, OverflowError, OSError):
         raise typer.BadParameter(
             f"{text!r} is not a point in time: write 2026-05-01 or 2026-05-01T14:30"
@@ -241,14 +242,19 @@ Until = Annotated[
 ]
 
 
-def filters(
-    ids: list[Any] | None,
-    queue: list[Any] | None,
-    task: str | None,
-    error: str | None,
-    since: Any,
-    until: Any,
-) -> Filters:
-    """The filters of the command line; empty when there are none."""
-    said = {"ids": ids, "queue": queue, "task": task, "error": error, "since": since, "until": until}
-    return cast("Filters", {name: value for name, value in said.items() if value is not None and value != []})
+@dataclass(frozen=True)
+class Which:
+    """Which dead jobs a command of the family `dlq` is about."""
+
+    queue: InQueue = None
+    task: OfTask = None
+    error: OfError = None
+    since: Since = None
+    until: Until = None
+
+    def filters(self, ids: list[Any] | None = None) -> Filters:
+        """What to ask for; empty when the command line names no filter."""
+        given = {"ids": ids, **vars(self)}
+        return cast(
+            "Filters", {name: value for name, value in given.items() if value is not None and value != []}
+        )

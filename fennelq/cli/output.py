@@ -10,23 +10,20 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 
 from fennelq.cli.table import EMPTY, GAP, Column, fit, padded, shortened, width
-from fennelq.dlq import DeadLetter
-from fennelq.model.job import Event, JobInfo
+from fennelq.manage.documents import plain
 from fennelq.streams import clean, colours, is_terminal
 
 _NO_NUMBER = (None, "", "?")
 
 
-def say(sentence: str) -> None:
-    """A sentence for people: on stderr, out of the way of what is piped. The exit code says the same to a program, so
-    a stderr that cannot be written to must not change it."""
+def note(sentence: str) -> None:
+    """Print a sentence for people on stderr, apart from what is piped. Programs read the exit code, so a stderr that
+    cannot be written to must not change it."""
     with suppress(OSError, ValueError):
         print(clean(sentence), file=sys.stderr, flush=True)
 
@@ -69,12 +66,12 @@ def answer(count: int, what: str, rest: str) -> None:
 
 def document(value: object) -> None:
     """A value as JSON, on several lines."""
-    print(orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
+    print(orjson.dumps(value, default=plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
 
 
 def record(value: object) -> str:
     """A value as JSON on one line."""
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+    return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def cell(value: object) -> str:
@@ -110,58 +107,6 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def of_job(job: JobInfo) -> dict[str, Any]:
-    """A job as JSON values."""
-    said = asdict(job)
-    said["error"] = job.error._asdict() if job.error else None
-    said["arguments"] = call_of(job.arguments)
-    return said
-
-
-def of_event(event: Event) -> dict[str, Any]:
-    """A line of a job's history as JSON values."""
-    return {name: None if value is None else _plain(value) for name, value in event._asdict().items()}
-
-
-def of_letter(letter: DeadLetter) -> dict[str, Any]:
-    """A dead job as JSON values, with all that is known of it."""
-    said: dict[str, Any] = {
-        name: getattr(letter, name)
-        for name in ("id", "queue", "task", "error_type", "message", "reason", "died_at")
-    }
-    if letter.info is None:
-        return said
-    info = of_job(letter.info)
-    more = ("enqueued_at", "started_at", "priority", "replays", "key", "headers", "arguments")
-    return {
-        **said,
-        "tries": letter.tries,
-        "traceback": letter.traceback,
-        **{name: info[name] for name in more},
-    }
-
-
-def call_of(arguments: bytes) -> object:
-    """The arguments of a call, `[[…],{…}]`; a text when they cannot be read, None when they are not kept."""
-    if not arguments:
-        return None
-    try:
-        return orjson.loads(arguments)
-    except ValueError:
-        return arguments.decode("utf-8", "backslashreplace")
-
-
-def text_of(arguments: bytes) -> str:
-    """The arguments of a call as they were written."""
-    return arguments.decode("utf-8", "backslashreplace")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return str(value)
-
-
 def _draw(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
     cells = [[cell(value) for value in row] for row in rows]
     columns = [_dispensable_if_empty(column, [row[i] for row in cells]) for i, column in enumerate(columns)]
@@ -183,7 +128,7 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
     for row in cells:
         print(drawn(row))
     if missing := fitted.left_out(columns):
-        say(f"Not shown in {room} columns: {', '.join(missing)}.")
+        note(f"Not shown in {room} columns: {', '.join(missing)}.")
 
 
 def _dispensable_if_empty(column: Column, cells: Sequence[str]) -> Column:

@@ -1,4 +1,4 @@
-"""Long work: a bar on a terminal, and Ctrl-C that says how far it got."""
+"""Long work: a bar on a terminal, and Ctrl-C, which ends it between two steps and reports how far it got."""
 
 from __future__ import annotations
 
@@ -25,24 +25,34 @@ _PATIENCE: Final = 1.0
 class Steps:
     """Counts what is done, and ends the work between two steps when a person presses Ctrl-C.
 
-    A step is one call to Redis for up to a hundred jobs. Cancelled in the middle of one, nobody would know whether
-    Redis has done it: so the work ends after the step, and only if that takes too long is it cancelled.
+    A step is one call to Redis for up to a hundred jobs. After a cancellation in the middle of one it
+    would not be known whether Redis has done it. So the work ends after the step, and is cancelled only if that takes
+    too long.
     """
 
-    def __init__(self, total: int, what: str = "job", advice: str = "run it again to go on") -> None:
-        self._total, self._what, self._advice = total, what, advice
+    def __init__(
+        self,
+        total: int,
+        what: str = "job",
+        advice: str = "run it again to go on",
+        show: Callable[[int], None] | None = None,
+    ) -> None:
+        """`show` is called with how many more are done."""
+        self._total, self._what, self._advice, self._show = total, what, advice, show
         self._done = 0
         self._interrupted = False
-        self.show: Callable[[int], None] | None = None
-        """Is called with how many more are done."""
 
     def __call__(self, done: int) -> None:
         """So many are done by now; raises Interrupted when that is enough."""
-        if self.show:
-            self.show(done - self._done)
+        if self._show:
+            self._show(done - self._done)
         self._done = done
         if self._interrupted and done < self._total:
             raise self._how_far()
+
+    def shown_by(self, show: Callable[[int], None]) -> Steps:
+        """The same work from its beginning, with something that shows how far it is."""
+        return Steps(self._total, self._what, self._advice, show)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What the work returns; raises Interrupted after Ctrl-C."""
@@ -73,12 +83,10 @@ def progress(title: str, steps: Steps, total: int, *, quiet: bool = False) -> Ge
         yield steps
         return
     with typer.progressbar(length=total, label=title, file=sys.stderr) as bar:
-        steps.show = bar.update
         try:
-            yield steps
+            yield steps.shown_by(bar.update)
         except Interrupted as how_far:
-            how_far.at_line_start = True  # the bar ends its line
-            raise
+            raise Interrupted(str(how_far), at_line_start=True) from None  # the bar ends its line
 
 
 @contextmanager

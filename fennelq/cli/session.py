@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.trouble import NoReply, ReplyError, Trouble, classify
+from fennelq.cli.options import AppDir, AppPath
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -20,16 +22,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def found(app: str | None, app_dir: Path | None) -> FoundApp:
-    """The app that is meant."""
-    from fennelq.worker.processes.discovery import find_app
+@dataclass(frozen=True)
+class Session:
+    """The app that a command is about, and the way to its Redis."""
 
-    return find_app(app, app_dir)
+    app: AppPath = None
+    app_dir: AppDir = None
 
+    @cached_property
+    def found(self) -> FoundApp:
+        """The app, and how it was found; raises ConfigurationError when there is none."""
+        from fennelq.worker.processes.discovery import find_app
 
-def with_app(app: App, work: Callable[[App], Awaitable[T]]) -> T:
-    """What `work` answers, connected to the app's Redis; raises BrokerUnavailable at once when there is none."""
-    return asyncio.run(_connected(app, work))
+        return find_app(self.app, self.app_dir)
+
+    def run(self, work: Callable[[App], Awaitable[T]]) -> T:
+        """What `work` returns, connected to the app's Redis; raises BrokerUnavailable at once when there is none."""
+        return asyncio.run(_connected(self.found.app, work))
 
 
 async def _connected(app: App, work: Callable[[App], Awaitable[T]]) -> T:

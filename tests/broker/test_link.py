@@ -23,6 +23,7 @@ from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.link import Link, LinkDown
+from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
 from tests.broker.desk import Desk, a_job, some_jobs
@@ -521,7 +522,7 @@ async def test_many_questions_take_one_round_trip(desk: Desk, proxy: Proxy) -> N
     await broker.ask(Command(["PING"], as_is))
     proxy.latency(30)
     began = time.monotonic()
-    assert await broker.ask_all([Command(echo(n), int) for n in range(50)]) == list(range(50))
+    assert await broker.converse(ask_all(Command(echo(n), int) for n in range(50))) == list(range(50))
     assert time.monotonic() - began < 0.5
     await broker.close()
 

@@ -46,10 +46,10 @@ def test_what_was_sent_before_is_delivered(bare: Desk) -> None:
 
 
 def test_a_lane_of_a_wrong_type_is_an_error(bare: Desk) -> None:
-    bare.redis.set(bare.keys["s:high"], "what?")
+    bare.redis.set(bare.keys["s"], "what?")
     with pytest.raises(ReplyError, match="WRONGTYPE"):
         bare.open()
-    bare.redis.delete(bare.keys["s:high"])
+    bare.redis.delete(bare.keys["s"])
     assert bare.open() == 3
 
 

@@ -7,14 +7,31 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
-from fennelq.broker.talk import Finding, Finds, Found, Pause, Round, Talk, ask, ask_all, pause, together
-from fennelq.broker.trouble import ReplyError
+from fennelq.broker.patience import Patience
+from fennelq.broker.talk import (
+    Finding,
+    Finds,
+    Found,
+    Pause,
+    Round,
+    Talk,
+    Within,
+    ask,
+    ask_all,
+    at_most,
+    patient,
+    pause,
+    together,
+)
+from fennelq.broker.trouble import LinkDown, ReplyError
 from fennelq.broker.verb import Command, Step, as_is
+from fennelq.errors import BrokerUnavailable
 
 A = TypeVar("A")
 
@@ -37,41 +54,182 @@ def nothing(number: int) -> Talk[int]:
     yield
 
 
-def held(talk: Generator[Any, Any, A]) -> tuple[A, list[list[int]]]:
+def conversed(talk: Generator[Any, Any, A]) -> tuple[A, list[list[int]]]:
     """What a conversation returns, and the numbers of each of its rounds: every step is replied to with its number."""
     rounds: list[list[int]] = []
     replies: list[int] | None = None
     while True:
         try:
-            said: Round = talk.send(replies)
+            asked: Round = talk.send(replies)
         except StopIteration as end:
             return cast("A", end.value), rounds
-        assert not isinstance(said, Pause)
-        replies = [cast("int", step.words[1]) for step in said if isinstance(step, Command)]
+        assert not isinstance(asked, Pause | Within)
+        replies = [cast("int", step.words[1]) for step in asked if isinstance(step, Command)]
         rounds.append(replies)
 
 
 def test_steps_follow_each_other_and_a_conversation_may_hold_another() -> None:
-    assert held(twice(3)) == (12, [[3], [6]])
+    assert conversed(twice(3)) == (12, [[3], [6]])
 
 
 def test_steps_that_are_asked_together_share_a_round() -> None:
-    assert held(ask_all(map(echo, [1, 2, 3]))) == ([1, 2, 3], [[1, 2, 3]])
+    assert conversed(ask_all(map(echo, [1, 2, 3]))) == ([1, 2, 3], [[1, 2, 3]])
 
 
 def test_asking_for_nothing_takes_no_round() -> None:
-    assert held(ask_all(list[Command[int]]())) == ([], [])
-    assert held(together(list[Talk[int]]())) == ([], [])
+    assert conversed(ask_all(list[Command[int]]())) == ([], [])
+    assert conversed(together(list[Talk[int]]())) == ([], [])
 
 
 def test_conversations_side_by_side_share_their_rounds_and_end_one_by_one() -> None:
     talks = [twice(1), nothing(7), double(3), ask_all(map(echo, [4, 5]))]
-    assert held(together(talks)) == ([4, 7, 6, [4, 5]], [[1, 3, 4, 5], [2]])
+    assert conversed(together(talks)) == ([4, 7, 6, [4, 5]], [[1, 3, 4, 5], [2]])
 
 
 def test_a_conversation_beside_others_may_not_pause() -> None:
     with pytest.raises(AssertionError, match="may not pause"):
-        held(together([pause(1.0)]))
+        conversed(together([pause(1.0)]))
+
+
+def failing(number: int, error: Exception) -> Talk[int]:
+    """It asks twice, and returns -1 when the second reply is this error."""
+    first = yield from ask(echo(number))
+    try:
+        return first + (yield from ask(Command(["NOSUCH"], int)))
+    except type(error):
+        return -1
+
+
+async def test_an_error_reaches_the_conversation_that_asked_and_no_other(redis_url: str) -> None:
+    talks = [twice(1), failing(2, ReplyError("")), double(3)]
+    expected = [4, -1, 6]
+    broker, blocking = Broker(address_of(redis_url)), BlockingBroker(address_of(redis_url))
+    assert await broker.converse(together(talks)) == expected
+    talks = [twice(1), failing(2, ReplyError("")), double(3)]
+    assert blocking.converse(together(talks)) == expected
+    await broker.close()
+    blocking.close()
+
+
+async def test_an_error_that_no_part_expects_ends_all_of_them(redis_url: str) -> None:
+    broker = Broker(address_of(redis_url))
+    other = twice(1)
+    with pytest.raises(ReplyError, match="unknown command"):
+        await broker.converse(together([other, failing(2, ValueError())]))
+    assert list(other) == []
+    await broker.close()
+
+
+async def test_of_several_steps_the_first_error_is_raised_and_all_are_sent(redis_url: str) -> None:
+    broker, blocking = Broker(address_of(redis_url)), BlockingBroker(address_of(redis_url))
+    nosuch: list[Command[int]] = [echo(1), Command(["NOSUCH"], int), echo(2)]
+    with pytest.raises(ReplyError, match="unknown command"):
+        await broker.converse(ask_all(nosuch))
+    with pytest.raises(ReplyError, match="unknown command"):
+        blocking.converse(ask_all(nosuch))
+    await broker.close()
+    blocking.close()
+
+
+async def test_a_reply_that_one_step_cannot_read_does_not_concern_the_others(redis_url: str) -> None:
+    def asked() -> Talk[list[object]]:
+        return list((yield [echo(1), Command(["ECHO", "text"], int), echo(2)]))
+
+    broker, blocking = Broker(address_of(redis_url)), BlockingBroker(address_of(redis_url))
+    for first, error, last in (await broker.converse(asked()), blocking.converse(asked())):
+        assert (first, last) == (1, 2)
+        assert isinstance(error, ValueError)
+    await broker.close()
+    blocking.close()
+
+
+# Patience
+
+
+def rounds_of(talk: Talk[A], *received: list[Any] | None) -> tuple[list[Round], A]:
+    """The rounds of a conversation that receives these replies, and what it returns."""
+    rounds = [next(talk)]
+    try:
+        for replies in received:
+            asked = talk.send(replies)
+            rounds = [*rounds, asked]
+    except StopIteration as end:
+        return rounds, cast("A", end.value)
+    raise AssertionError("the conversation goes on")
+
+
+DOWN = LinkDown("gone")
+ADDRESS = address_of("redis://127.0.0.1:1/0")
+
+
+def test_a_round_is_repeated_until_redis_replies_and_only_the_steps_without_a_reply() -> None:
+    steps = [echo(1), echo(2), echo(3)]
+    rounds, replies = rounds_of(
+        patient(ask_all(steps), Patience(30, ADDRESS)), [1, DOWN, DOWN], None, [DOWN, 3], None, [2]
+    )
+    assert replies == [1, 2, 3]
+    assert [list(r.steps) for r in rounds if isinstance(r, Within)] == [steps, steps[1:], steps[1:2]]
+    assert [type(r) for r in rounds] == [Within, Pause, Within, Pause, Within]
+    assert all(0 < r.seconds <= 30 for r in rounds if isinstance(r, Within))
+
+
+def test_an_error_that_waiting_does_not_help_is_a_reply_at_once() -> None:
+    def replies() -> Talk[list[object]]:
+        return list((yield [echo(1), echo(2), echo(3)]))
+
+    denied, wrong = ReplyError("NOPERM this key"), ReplyError("ERR wrong")
+    rounds, (first, unavailable, last) = rounds_of(
+        patient(replies(), Patience(30, ADDRESS)), [1, denied, wrong]
+    )
+    assert (len(rounds), first, last) == (1, 1, wrong)
+    assert isinstance(unavailable, BrokerUnavailable)
+    assert (unavailable.retriable, unavailable.__cause__) == (False, denied)
+
+
+def test_when_time_is_up_what_is_open_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+
+    def replies() -> Talk[list[object]]:
+        return list((yield [echo(1), echo(2)]))
+
+    talk = patient(replies(), Patience(5, ADDRESS))
+    assert isinstance(next(talk), Within)
+    assert isinstance(talk.send([1, DOWN]), Pause)
+    now = 106.0
+    with pytest.raises(StopIteration) as end:
+        talk.send(None)
+    first, unavailable = end.value.value
+    assert first == 1
+    assert isinstance(unavailable, BrokerUnavailable)
+    assert unavailable.__cause__ is DOWN
+
+
+@pytest.mark.parametrize(("renewable", "left"), [(True, 5.0), (False, 1.0)])
+def test_a_reply_renews_the_patience_unless_it_is_for_all_steps_together(
+    monkeypatch: pytest.MonkeyPatch, renewable: bool, left: float
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    talk = patient(twice(1), Patience(5, ADDRESS, renewable=renewable))
+    next(talk)
+    now = 104.0
+    second = talk.send([1])
+    assert isinstance(second, Within)
+    assert second.seconds == left
+
+
+def test_a_deadline_is_for_all_rounds_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    talk = at_most(0.5, twice(1))
+    first = next(talk)
+    now = 100.4
+    second = talk.send([1])
+    assert isinstance(first, Within)
+    assert isinstance(second, Within)
+    assert first.seconds == 0.5
+    assert second.seconds == pytest.approx(0.1)
 
 
 def test_what_is_found_on_the_way_is_read_as_part_of_another_conversation() -> None:
@@ -86,7 +244,7 @@ def test_what_is_found_on_the_way_is_read_as_part_of_another_conversation() -> N
         assert (yield from finds.next()) is None
         return found
 
-    assert held(all_of_it()) == ([2, 4], [[1], [2]])
+    assert conversed(all_of_it()) == ([2, 4], [[1], [2]])
 
 
 def test_without_a_loop_verbs_and_commands_share_a_round_trip_and_a_forgotten_script_is_taught(

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from fennelq import App
-from fennelq.queues import Queues
+from fennelq.manage.queues import Queues
 from tests.chaos import jobs
 from tests.chaos.load import call
 

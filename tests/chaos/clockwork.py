@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from fennelq import App
-from fennelq.broker.broker import Broker
-from fennelq.broker.keys import queue_keys
 from fennelq.worker.duties.promoter import Promoter
+from fennelq.worker.duties.service import tend
 from fennelq.worker.executor import Executor
-from fennelq.worker.service import tend
+from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.state import State
 from tests.chaos import jobs
 
 SCHEDULES: Final = "TEST_SCHEDULES"
@@ -43,7 +43,7 @@ def app_of(**settings: Any) -> App:
 async def executor() -> None:
     """Run jobs, like the process of a worker."""
     app = app_of()
-    worker = Executor(app, concurrency=8, grace=5)
+    worker = Executor(app, ExecutorConfig(concurrency=8, grace=5))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     print("at work", flush=True)
     async with app:
@@ -52,15 +52,13 @@ async def executor() -> None:
 
 async def promoter(queue: str) -> None:
     """Move due jobs until told to stop."""
-    app = app_of()
-    broker = Broker(app.address)
-    tending = asyncio.create_task(
-        tend(Promoter(broker, lambda: [queue_keys(jobs.NAME, queue)], lambda: 0.05))
-    )
+    state = State(app_of(schedule_interval=0.05), ExecutorConfig(queues=queue))
+    state.serve(state.wanted)
+    tending = asyncio.create_task(tend(Promoter(state)))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, tending.cancel)
     print("at work", flush=True)
     await asyncio.wait([tending])
-    await broker.close()
+    await state.broker.close()
 
 
 DOINGS: Final[Mapping[str, Callable[..., Coroutine[Any, Any, None]]]] = {

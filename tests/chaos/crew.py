@@ -11,8 +11,8 @@ from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, queue_keys
+from fennelq.manage.schedules import ScheduleInfo
 from fennelq.model.job import JobInfo
-from fennelq.schedules import ScheduleInfo
 from tests.chaos import clockwork, jobs
 from tests.kit.ledger import Ledger, Row
 from tests.kit.server import Server

@@ -12,7 +12,7 @@ import psutil
 import redis
 
 from fennelq.broker.keys import GROUP, QUARANTINE, STREAMS, queue_keys
-from fennelq.worker.processes.orders import Orders
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.chaos import jobs
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -27,13 +27,13 @@ _MODULE = "fennelq.worker.processes.process"
 class Executor:
     """One process that runs jobs, found below its supervisor."""
 
-    def __init__(self, process: psutil.Process, orders: Orders) -> None:
-        self.process, self.orders = process, orders
+    def __init__(self, process: psutil.Process, config: ExecutorConfig) -> None:
+        self.process, self.config = process, config
 
     @property
     def name(self) -> str:
         """The consumer it reads as."""
-        return self.orders.name
+        return self.config.name
 
     @property
     def pid(self) -> int:
@@ -41,7 +41,7 @@ class Executor:
 
     @property
     def in_quarantine(self) -> bool:
-        return self.orders.lanes == (QUARANTINE,)
+        return self.config.lanes == (QUARANTINE,)
 
     @property
     def running(self) -> bool:
@@ -91,7 +91,7 @@ class Worker:
             with suppress(psutil.NoSuchProcess, ValueError, TypeError):
                 words = child.cmdline()
                 if _MODULE in words:
-                    yield Executor(child, Orders.from_text(words[-1]))
+                    yield Executor(child, ExecutorConfig.from_text(words[-1]))
 
 
 class Fleet:

@@ -24,7 +24,7 @@ from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import AnyJob, Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import died
-from fennelq.worker.processes.orders import Orders
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.chaos import client, jobs, scale
 from tests.chaos.account import Sent, account, drained
 from tests.chaos.conftest import Figure
@@ -272,7 +272,7 @@ class Aftermath:
         return point, site, self._executor(point, site, armed)
 
     def _executor(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
-        orders = Orders(
+        config = ExecutorConfig(
             app=f"{jobs.__name__}:app",
             queues=site.queue,
             concurrency=point.concurrency,
@@ -280,7 +280,7 @@ class Aftermath:
         )
         fleet = Fleet(self._spawner, self.server, self.ledger)
         environment = {**fleet.environment, "FENNELQ_REDIS_URL": self.server.url, **armed}
-        return self._spawner("fennelq.worker.processes.process", orders.to_text(), environment=environment)
+        return self._spawner("fennelq.worker.processes.process", config.to_text(), environment=environment)
 
     def _client(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
         if point.doing == "send":

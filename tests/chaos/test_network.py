@@ -21,6 +21,7 @@ from fennelq.broker.keys import GROUP, queue_keys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Word, as_is
 from fennelq.worker.executor import Executor
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.chaos import client, jobs, scale
 from tests.chaos.account import account, drained, left
 from tests.chaos.conftest import Figure
@@ -215,7 +216,7 @@ async def test_reads_that_are_cancelled_lose_nothing_and_mix_nothing_up(
         with server.client() as looking:
             stranded = looking.xpending(KEYS["s"], GROUP)["pending"]
         began = time.monotonic()
-        executor = Executor(app, name="anna", concurrency=32)
+        executor = Executor(app, ExecutorConfig(name="anna", concurrency=32))
         with capture_logs():
             life = asyncio.create_task(executor.run())
             await aeventually(lambda: left(server) == 0, within=2 * LEASE + SLACK)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from fennelq import App
 from fennelq.cli import program
 from fennelq.worker.executor import Executor
+from fennelq.worker.processes.config import ExecutorConfig
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class Shop:
     def work(self) -> None:
         """Run every job that waits."""
         with capture_logs():
-            self.do(lambda app: Executor(app, burst=True, grace=5).run())
+            self.do(lambda app: Executor(app, ExecutorConfig(burst=True, grace=5)).run())
 
     def kill(self, number: int) -> list[str]:
         """The ids of so many dead jobs."""

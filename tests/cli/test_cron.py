@@ -14,7 +14,6 @@ from fennelq import App
 from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.verb import Command, Word, as_is
-from fennelq.cli.cron import in_words
 from fennelq.cli.exits import Exit
 from tests.cli.shop import TASKS, Answer, Shop
 
@@ -134,7 +133,7 @@ def test_what_a_terminal_would_obey_is_escaped(shop: Shop) -> None:
 def test_a_schedule_that_only_a_later_version_can_read_is_left_out_and_named(shop: Shop) -> None:
     async def put(app: App) -> None:
         strange = b'{"name":"strange","shards":4}'
-        await app.client.run(verbs.schedules.schedule(AppKeys("shop"), "put", "strange", strange, 1))
+        await app.client.ask(verbs.schedules.schedule(AppKeys("shop"), "put", "strange", strange, 1))
 
     add(shop)
     shop.do(put)
@@ -333,26 +332,3 @@ def test_next_refuses_what_cannot_be_read(shop: Shop, words: tuple[str, ...], re
     answer = shop.run("cron", "next", *words)
     assert (answer.code, answer.out) == (Exit.USAGE, "")
     assert answer.err.startswith(f"fennelq: {reason}")
-
-
-NOW = datetime(2026, 11, 18, 9, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("later", "words"),
-    [
-        ({"seconds": 0.4}, "now"),
-        ({"seconds": -0.4}, "now"),
-        ({"seconds": 5}, "in 5 s"),
-        ({"seconds": -59}, "59 s ago"),
-        ({"minutes": 4, "seconds": 30}, "in 4 min"),
-        ({"minutes": -1}, "1 min ago"),
-        ({"hours": 2}, "in 2 h"),
-        ({"hours": 2, "minutes": 5}, "in 2 h 5 min"),
-        ({"hours": -47, "minutes": -59}, "47 h 59 min ago"),
-        ({"days": 3, "hours": 5}, "in 3 days"),
-        ({"days": -400}, "400 days ago"),
-    ],
-)
-def test_moments_are_told_in_words(later: dict[str, float], words: str) -> None:
-    assert in_words(NOW + timedelta(**later), NOW) == words

@@ -37,8 +37,8 @@ def test_what_runs_is_not_counted_as_waiting(shop: Shop) -> None:
 async def take_two(app: App) -> None:
     """Be an executor that takes two jobs."""
     keys = app.client.keys("mail")
-    await app.client.run(verbs.queues.open_queue(keys))
-    await app.client.run(
+    await app.client.ask(verbs.queues.open_queue(keys))
+    await app.client.ask(
         verbs.runs.fetch(keys, consumer="me", free=2, lanes=tuple(LANES.values()), lifetimes=app.lifetimes)
     )
 
@@ -46,8 +46,8 @@ async def take_two(app: App) -> None:
 async def hand_back(app: App) -> None:
     """Be that executor as it stops."""
     keys = app.client.keys("mail")
-    pending = await app.client.run(verbs.executors.beat(keys, "me", 0, []))
-    await app.client.run(verbs.runs.release(keys, pending.stranded))
+    pending = await app.client.ask(verbs.executors.beat(keys, "me", 0, []))
+    await app.client.ask(verbs.runs.release(keys, pending.stranded))
 
 
 def test_peek_shows_what_comes_next(shop: Shop) -> None:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fennelq.worker.running import reports, strangers
+from fennelq.worker.running import reports, unrunnable
 from tests.docs.pages import DOCS, ROOT
 
 GUIDE = DOCS / "guides/logging.md"
@@ -18,8 +18,8 @@ Event = tuple[str, str]
 
 def events_of_the_code() -> set[Event]:
     found = {(event, level) for level, event in reports._WORDS.values()}
-    found |= {(event, "warning") for event in ("log_lines_lost", *strangers._EVENTS.values())}
-    found |= {("redis_trouble", "warning"), ("waiting_for_redis", "warning")}  # of `service.Outage`
+    found |= {(event, "warning") for event in ("log_lines_lost", *unrunnable._EVENTS.values())}
+    found |= {("redis_trouble", "warning"), ("waiting_for_redis", "warning")}  # of `outage.Outage`
     for path in (ROOT / "fennelq").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             found |= set(events_of(node))

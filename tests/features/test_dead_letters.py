@@ -10,10 +10,11 @@ from typing import cast
 
 import pytest
 
-from fennelq import App, AsyncResult, ConfigurationError, Status, TaskFailed, dlq
+from fennelq import App, AsyncResult, ConfigurationError, Status, TaskFailed
 from fennelq.broker import verbs
-from fennelq.dlq import DeadLetter, ReplayReport
-from fennelq.queues import Queues
+from fennelq.manage import dead as dead_letters
+from fennelq.manage.dead import DeadLetter, Filters, ReplayReport
+from fennelq.manage.queues import Queues
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
 from tests.kit.proxy import Proxy
@@ -76,8 +77,8 @@ def shop(app: App) -> Shop:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of 7 and scripts of 3 entries: what happens at the edges of pages happens often."""
-    monkeypatch.setattr(dlq, "_PAGE", 7)
-    monkeypatch.setattr(dlq, "MOST_JOBS", 3)
+    monkeypatch.setattr(dead_letters, "_PAGE", 7)
+    monkeypatch.setattr(dead_letters, "MOST_JOBS", 3)
 
 
 async def has_succeeded(handle: AsyncResult[int]) -> bool:
@@ -146,16 +147,16 @@ async def test_a_queue_that_only_another_process_knows_is_looked_at(shop: Shop, 
 async def test_filters_narrow_the_search_together(shop: Shop) -> None:
     charged, welcomed = await shop.kill(charges=1, welcomes=1)
     for found, filters in [
-        ([charged.id], dlq.Filters(task=shop.charge)),
-        ([charged.id], dlq.Filters(task=shop.charge.name)),
-        ([welcomed.id], dlq.Filters(error="ValueError")),
-        ([charged.id], dlq.Filters(error="CardRefused")),
-        ([], dlq.Filters(error="Refused")),
-        ([], dlq.Filters(task=shop.charge, error="ValueError")),
-        ([welcomed.id], dlq.Filters(ids=[welcomed.id])),
-        ([], dlq.Filters(ids=[welcomed.id], error="CardRefused")),
-        ([], dlq.Filters(ids=[welcomed.id], queue="default")),
-        ([], dlq.Filters(ids=[])),
+        ([charged.id], Filters(task=shop.charge)),
+        ([charged.id], Filters(task=shop.charge.name)),
+        ([welcomed.id], Filters(error="ValueError")),
+        ([charged.id], Filters(error="CardRefused")),
+        ([], Filters(error="Refused")),
+        ([], Filters(task=shop.charge, error="ValueError")),
+        ([welcomed.id], Filters(ids=[welcomed.id])),
+        ([], Filters(ids=[welcomed.id], error="CardRefused")),
+        ([], Filters(ids=[welcomed.id], queue="default")),
+        ([], Filters(ids=[])),
     ]:
         assert ids(await shop.app.dlq.list(**filters)) == found, filters
         assert await shop.app.dlq.count(**filters) == len(found), filters
@@ -316,7 +317,7 @@ async def test_a_lost_answer_makes_no_duplicates(shop: Shop, make_app: MakeApp, 
     await shop.kill(charges=5)
     far_away = make_app(redis_url=proxy.url)
     client = far_away.client
-    await client.run(
+    await client.ask(
         verbs.dead.replay(client.keys("default"), ["0-1"])
     )  # the server knows the script from now on
     proxy.drop_reply(command="EVALSHA", cut=True)

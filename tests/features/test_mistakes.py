@@ -326,6 +326,10 @@ CALLED: Mistakes = {
         UsageError,
         "app.enqueue takes a list of jobs: write app.enqueue([welcome.job(…)])",
     ),
+    "await app.enqueue(task.job(1), task.job(2))": (
+        UsageError,
+        "app.enqueue takes one list of jobs: write app.enqueue([welcome.job(1), welcome.job(2)])",
+    ),
     "await app.enqueue(task)": (
         UsageError,
         "app.enqueue takes a list of jobs, not a task: write app.enqueue([welcome.job(…)])",
@@ -367,7 +371,17 @@ CALLED: Mistakes = {
     ),
     "await app.send('welcome')": (
         ConfigurationError,
-        "task name 'welcome' is not valid: it reads module:function, at most 256 characters",
+        "task name 'welcome' is not valid: it reads module:function, at most 256 characters; "
+        f"did you mean '{HERE}:welcome'?",
+    ),
+    "await app.send('other.tasks.welcom')": (
+        ConfigurationError,
+        "task name 'other.tasks.welcom' is not valid: it reads module:function, at most 256 characters; "
+        f"did you mean '{HERE}:welcome'?",
+    ),
+    "await app.send('mail')": (
+        ConfigurationError,
+        "task name 'mail' is not valid: it reads module:function, at most 256 characters",
     ),
     "await app.send('shop:welcome', user_id=42)": (
         ConfigurationError,
@@ -410,6 +424,10 @@ WAITED_FOR: Mistakes = {
         UsageError,
         "wait takes a list of results, not one: write wait([result])",
     ),
+    "await fennelq.wait(result, result)": (
+        UsageError,
+        "wait takes one list of results: write wait([first, second])",
+    ),
     "await fennelq.wait(task.delay(1))": (
         UsageError,
         f"wait takes a list of results, not {DELAYED}: a result is what `await welcome.delay(…)` returns",
@@ -422,6 +440,10 @@ WAITED_FOR: Mistakes = {
     "[one async for one in fennelq.as_completed(result)]": (
         UsageError,
         "as_completed takes a list of results, not one: write as_completed([result])",
+    ),
+    "[one async for one in fennelq.as_completed(result, result)]": (
+        UsageError,
+        "as_completed takes one list of results: write as_completed([first, second])",
     ),
     "[one async for one in fennelq.as_completed([task.job(1)])]": (
         UsageError,

@@ -6,13 +6,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 from fennelq import App, ConfigurationError, Job, Status, Task
+from fennelq.manage import queues
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
 from tests.features.conftest import MakeApp
+from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 
@@ -198,3 +201,47 @@ async def test_many_workers_share_a_queue_without_running_anything_twice(app: Ap
 
 async def is_executing(app: App, job_id: str) -> bool:
     return await app.result(job_id).status() is Status.EXECUTING
+
+
+# Looking at queues
+
+
+@pytest.mark.parametrize("place", ["nope", "", None])
+async def test_peeking_at_a_place_that_does_not_exist_names_those_that_do(app: App, place: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is not one of waiting, scheduled, retry"):
+        await app.queues.peek("default", place=place)
+
+
+@pytest.mark.parametrize("order", ["nope", None])
+async def test_an_order_of_dead_jobs_that_does_not_exist_names_those_that_do(app: App, order: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is not one of newest, oldest"):
+        await app.dlq.list(order=order)
+
+
+def test_looking_at_many_queues_sends_no_more_at_once_than_looking_at_a_page_of_them(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server answers one client at a time: a round trip for thousands of queues would keep all others waiting."""
+    monkeypatch.setattr(queues, "_QUEUES_AT_ONCE", 2)
+    app = LocalApp("shop", redis_url=redis_url)
+
+    @app.task(name="shop:note")
+    def note(name: str) -> None: ...
+
+    sizes: list[int] = []
+    send_all = app.blocking.send_all
+
+    def counted(steps: Any, *args: Any) -> Any:
+        sizes.append(len(steps))
+        return send_all(steps, *args)
+
+    monkeypatch.setattr(app.blocking, "send_all", counted)
+    most: list[int] = []
+    with app.sync:
+        for number in (2, 9):
+            app.sync.enqueue([note.options(queue=f"q{i}").job("x") for i in range(number)])
+            sizes.clear()
+            infos = {info.name: info.waiting for info in app.sync.queues.list()}
+            assert infos.keys() == {"default", *(f"q{i}" for i in range(number))}
+            most.append(max(sizes))
+    assert most[0] == most[1]

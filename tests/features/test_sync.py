@@ -45,6 +45,7 @@ from fennelq import (
     Task,
     TaskFailed,
     UnknownSchedule,
+    UsageError,
     as_completed,
     gather,
     sync,
@@ -494,11 +495,48 @@ def test_every_asynchronous_method_has_a_synchronous_one_with_the_same_parameter
     awaited: type[object], blocking: type[object]
 ) -> None:
     methods = {
-        name: method for name, method in vars(awaited).items() if is_public_and_asynchronous(name, method)
+        name: method
+        for name, method in inspect.getmembers(awaited)
+        if is_public_and_asynchronous(name, method)
     }
     assert methods
     assert {name: parameters(method) for name, method in methods.items()} == {
         name: parameters(getattr(blocking, name, None)) for name in methods
+    }
+
+
+NOT_WITHOUT_A_LOOP: dict[str, str] = {
+    **dict.fromkeys(
+        ("App.task", "App.cron", "App.every", "App.describe", "Schedules.declare"),
+        "it sends nothing: the app's own method is for all code",
+    ),
+    **dict.fromkeys(
+        ("Task.job", "Task.jobs", "Task.described", "Task.cron", "Task.every"),
+        "it sends nothing: the task's own method is for all code",
+    ),
+}
+"""Public methods that exist for code with an event loop only, and why."""
+OF_THE_APP = ("gather", "wait", "as_completed")
+"""Functions for code with an event loop. Without one they are methods, because a thread has no app of its own."""
+
+
+@pytest.mark.parametrize(("awaited", "blocking"), TWINS, ids=lambda kind: kind.__name__)
+def test_every_public_method_is_there_with_a_loop_and_without_or_has_a_reason(
+    awaited: type[object], blocking: type[object]
+) -> None:
+    with_loop, without = public_methods(awaited), public_methods(blocking)
+    missing = {f"{awaited.__name__}.{name}" for name in with_loop.keys() - without.keys()}
+    assert missing == {name for name in NOT_WITHOUT_A_LOOP if name.startswith(f"{awaited.__name__}.")}
+    assert without.keys() - with_loop.keys() - {*OF_THE_APP} == set()
+    for name in with_loop.keys() & without.keys():
+        assert parameters(without[name]) == parameters(with_loop[name]), name
+
+
+def public_methods(kind: type[object]) -> dict[str, object]:
+    return {
+        name: method
+        for name, method in vars(kind).items()
+        if inspect.isfunction(method) and not name.startswith("_")
     }
 
 
@@ -534,6 +572,62 @@ def parameters(method: Any) -> list[tuple[str, object, object, str]]:
         )
         for value in every
     ]
+
+
+# Mistakes
+
+NOT_TAKEN: dict[str, tuple[Callable[[Shop], object], str]] = {
+    "many jobs": (
+        lambda shop: cast("Any", shop.app.sync).enqueue(shop.double.job(1), shop.double.job(2)),
+        "app.sync.enqueue takes one list of jobs: write app.sync.enqueue([double.job(1), double.job(2)])",
+    ),
+    "one job": (
+        lambda shop: shop.app.sync.enqueue(cast("Any", shop.double.job(1))),
+        "app.sync.enqueue takes a list of jobs: write app.sync.enqueue([double.job(1)])",
+    ),
+    "a call of a task": (
+        lambda shop: shop.app.sync.call(cast("Any", shop.double)),
+        "app.sync.call takes a job, not a task: write app.sync.call(double.job(…))",
+    ),
+    "many results to wait for": (
+        lambda shop: cast("Any", shop.app.sync).wait(one_of(shop), one_of(shop)),
+        "app.sync.wait takes one list of results: write app.sync.wait([first, second])",
+    ),
+    "one result to wait for": (
+        lambda shop: shop.app.sync.wait(cast("Any", one_of(shop))),
+        "app.sync.wait takes a list of results, not one: write app.sync.wait([result])",
+    ),
+    "a result to be awaited": (
+        lambda shop: shop.app.sync.as_completed([cast("Any", shop.app.result("mail:1"))]),
+        "app.sync.as_completed takes a list of results, and element 0 is the result of a job that was sent: that one "
+        "is for code with an event loop; app.sync.result(result.id) is the same for code without one",
+    ),
+    "jobs that were not sent": (
+        lambda shop: shop.app.sync.as_completed([cast("Any", shop.double.job(1))]),
+        "app.sync.as_completed takes a list of results, and element 0 is a job: a result is what "
+        "`double.sync.delay(…)` returns",
+    ),
+    "a list to gather": (
+        lambda shop: shop.app.sync.gather(cast("Any", [one_of(shop)])),
+        "app.sync.gather takes results one by one, not a list of them: write app.sync.gather(*results)",
+    ),
+    "options without names": (
+        lambda shop: cast("Any", shop.double.sync).options("mail"),
+        'double.options takes options by name, like double.options(queue="mail")',
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", NOT_TAKEN)
+def test_a_mistake_is_refused_with_what_to_write_instead(shop: Shop, mistake: str) -> None:
+    call, sentence = NOT_TAKEN[mistake]
+    with pytest.raises(UsageError) as refused:
+        call(shop)
+    assert str(refused.value) == sentence
+
+
+def one_of(shop: Shop) -> BlockingResult[Any]:
+    return shop.app.sync.result("mail:1")
 
 
 # How jobs end

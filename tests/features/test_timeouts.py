@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from fennelq import App, ConfigurationError, RetryPolicy, Status, TaskFailed, current_job
 from fennelq.worker.executor import Executor
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.features.conftest import MakeApp
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -220,7 +221,7 @@ async def test_an_executor_with_too_many_stuck_slots_makes_room_for_a_fresh_one(
         await slow_may_end.wait()
         return "finished"
 
-    executor = Executor(app, concurrency=4, grace=60)
+    executor = Executor(app, ExecutorConfig(concurrency=4, grace=60))
     life = asyncio.create_task(executor.run())
     healthy = await slow.delay()
     stuck = [await ignore.delay() for _ in range(2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable
 
 import pytest
@@ -236,12 +237,29 @@ async def test_looking_once_asks_for_no_reason(app: App) -> None:
     assert await reason(result, timeout=0) is None
 
 
-async def test_a_timeout_without_redis_has_no_reason(proxy: Proxy, make_app: MakeApp) -> None:
+async def test_without_redis_the_reason_of_a_timeout_is_the_outage(proxy: Proxy, make_app: MakeApp) -> None:
     app = make_app(redis_url=proxy.url)
     result = await app.task(name="shop:add")(add).delay(1)
+    blocking = app.sync.result(result.id)
     proxy.refuse()
-    assert await reason(result) is None
+    outage = f"Redis at {proxy.url} cannot be reached: connection refused"
+    assert await reason(result) == outage
+    with pytest.raises(ResultTimeout) as late:
+        await asyncio.to_thread(blocking.get, 0.05)
+    assert late.value.reason == outage
     proxy.up()
+
+
+async def test_of_very_many_timeouts_at_once_some_are_explained_and_the_others_name_where_to_look(
+    app: App,
+) -> None:
+    result = await app.task(name="shop:add")(add).delay(1)
+    gets = (app.result(result.id).get(timeout=0.05) for _ in range(200))
+    errors = await asyncio.gather(*gets, return_exceptions=True)
+    found = Counter(error.reason for error in errors if isinstance(error, ResultTimeout))
+    assert found.total() == 200
+    assert found.keys() == {NO_WORKER, reasons.NOT_LOOKED_UP}
+    assert found[NO_WORKER] >= 20
 
 
 async def test_a_name_that_is_not_registered_is_sent_with_a_warning_that_names_the_nearest(app: App) -> None:
@@ -276,5 +294,5 @@ async def _is_scheduled(result: AsyncResult[int]) -> bool:
 
 
 async def _known(app: App, name: str) -> bool:
-    executors = await app.client.hold(executors_of(app.namespace))
+    executors = await app.client.converse(executors_of(app.namespace))
     return executors is not None and name in executors.living

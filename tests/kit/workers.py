@@ -12,8 +12,8 @@ from anyio.from_thread import start_blocking_portal
 from fennelq import App
 from fennelq.broker.keys import LANES
 from fennelq.model.job import Priority
-from fennelq.model.routing import Routing
 from fennelq.worker.executor import Executor
+from fennelq.worker.processes.config import ExecutorConfig
 
 
 @asynccontextmanager
@@ -30,9 +30,9 @@ async def running(
     At the end it is stopped as a signal would stop it: what runs may finish. When the block fails, nothing is waited
     for. An executor that ends by an error raises it here.
     """
-    lanes = [LANES[priority] for priority in priorities]
-    routing = Routing.parse(queues)
-    executor = Executor(app, concurrency=concurrency, routing=routing, lanes=lanes, grace=grace)
+    lanes = tuple(LANES[priority] for priority in priorities)
+    config = ExecutorConfig(concurrency=concurrency, queues=queues, lanes=lanes, grace=grace)
+    executor = Executor(app, config)
     life = asyncio.create_task(executor.run(), name="executor")
     try:
         yield executor

@@ -165,6 +165,26 @@ def test_a_bad_value_is_refused_by_the_name_of_its_setting(name: str, value: Any
     assert repr(value) in text
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("redis_url", "localhost:6379", "redis_url 'localhost:6379' is not understood"),
+        ("namespace", "my shop", "setting namespace: name 'my shop' is not valid"),
+        ("lease", "soon", "setting lease: Input should be a valid number"),
+    ],
+)
+def test_a_value_that_is_refused_is_named_with_the_place_it_comes_from(
+    pyproject: Write, monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
+) -> None:
+    settings: dict[str, Any] = {name: value}
+    given = refusal(**settings)
+    assert given.startswith(sentence)
+    assert "(from" not in given
+    assert refusal(pyproject(f'{name} = "{value}"')) == f"{given} (from [tool.fennelq] in pyproject.toml)"
+    monkeypatch.setenv(f"FENNELQ_{name.upper()}", value)
+    assert refusal(pyproject(f'{name} = "{value}"')) == f"{given} (from FENNELQ_{name.upper()})"
+
+
 def test_a_bad_value_of_the_environment_or_the_project_is_refused_in_the_same_way(
     pyproject: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,22 +11,22 @@ Key = tuple[str, str, str]
 
 BY_REASON: Final[dict[str, list[Key]]] = {
     "only the order differs, and nothing is promised about it": [
-        ("worker/running/consumer.py", "Consumer._hand_back_stranded", "backwards: self.queues"),
+        ("worker/running/consumer.py", "Consumer._hand_back_stranded", "backwards: self._state.queues"),
         ("worker/running/consumer.py", "Consumer._woken", "backwards: entries"),
         ("worker/running/consumer.py", "_by_queue", "backwards: reply"),
-        ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: self._held()"),
+        ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: self._state.held.tokens()"),
         ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
         ("worker/running/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
         ("worker/running/settler.py", "Backlog._let_in", "backwards: blocked"),
         (
-            "worker/running/workbench.py",
-            "Workbench.tokens",
-            "swapped: [token for token, held in list(self._held.items()) if not…",
+            "worker/running/held.py",
+            "HeldJobs.tokens",
+            "swapped: [token for token, held in list(self.by_token.items()) if …",
         ),
         (
-            "worker/running/workbench.py",
-            "Workbench.job_of",
-            "backwards: (*list(self._held.values()), *list(self._stuck))",
+            "worker/running/held.py",
+            "HeldJobs.job_of",
+            "backwards: (*list(self.by_token.values()), *list(self.stuck))",
         ),
         ("worker/running/workbench.py", "Workbench.stop_all", "backwards: running"),
         (
@@ -34,22 +34,21 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Workbench.stop_all",
             "swapped: [held.task for held in running if held.task is not None]",
         ),
-        ("worker/running/workbench.py", "Workbench.settle_again", "backwards: list(self._held.values())"),
+        (
+            "worker/running/workbench.py",
+            "Workbench.settle_again",
+            "backwards: list(self._held.by_token.values())",
+        ),
         ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
         ("waiting.py", "Waiting.close", "backwards: self._waiters"),
-        ("waiting.py", "Waiting._watch", "backwards: enumerate(ids)"),
-        ("waiting.py", "Waiting._watch", "backwards: by_queue.items()"),
-        (
-            "waiting.py",
-            "Waiting._watch",
-            "backwards: pages(places, lambda _: 1, verbs.jobs.MOST_JOBS, verbs.jobs…",
-        ),
-        ("waiting.py", "Waiting._tell", "backwards: self._waiters.get(job_id, ())"),
+        ("broker/dispatch.py", "dispatch", "backwards: enumerate(items)"),
+        ("broker/dispatch.py", "dispatch", "backwards: by_queue.items()"),
+        ("waiting.py", "Waiting._resolve", "backwards: self._waiters.get(job_id, ())"),
     ],
     "for no queues, or no jobs, nothing is done": [
         ("worker/duties/recovery.py", "Recovery._sweep", "if not queues → false"),
         ("worker/duties/recovery.py", "Recovery._sweep", "removed: return (2)"),
-        ("worker/running/settler.py", "Settler._write_batch", "if (left := batch[written:]) → true"),
+        ("worker/running/settler.py", "Settler._write_batch", "if (left := batch[len(written):]) → true"),
         ("worker/running/settler.py", "Backlog.remove", "if self._waiting → true"),
         ("worker/running/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/running/consumer.py", "Consumer._turn", "if self._suspects → true"),
@@ -59,27 +58,15 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "of the first answer there is none before": [
         (
-            "worker/threads/heartbeat.py",
-            "Heartbeat._clock_jumped",
+            "worker/threads/lease.py",
+            "Lease._clock_jumped",
             "without 'self._latest is None' in: self._latest is None or self._before is None",
-        ),
-    ],
-    "one outcome, or one id, has one answer": [
-        (
-            "waiting.py",
-            "Waiting._watch_page",
-            "only the first of: await self._watch_page(keys, channel, [key])",
-        ),
-        (
-            "worker/running/settler.py",
-            "Settler._written",
-            "only the first of: await self._written(keys, share, [item])",
         ),
     ],
     "a job has its task from the moment it is held": [
         (
-            "worker/running/workbench.py",
-            "Workbench.tasks",
+            "worker/running/held.py",
+            "HeldJobs.tasks",
             "without 'held.task is not None' in: held.running and held.task is not None",
         ),
         ("worker/running/workbench.py", "Workbench.stop_all", "if held.task is not None → true"),
@@ -93,7 +80,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         (
             "worker/running/workbench.py",
             "Workbench._run",
-            "if not self._settler.offer(held.delivery, outcome, self._slots.give_back) → true",
+            "if not self._settler.offer(held.delivery, outcome, self._slo… → true",
         ),
     ],
     "the same is asked again a step later": [
@@ -102,7 +89,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Waiting._ask",
             "without 'not self._settled' in: batcher is self._watches and (not self._settled)",
         ),
-        ("worker/running/consumer.py", "Consumer.suspect", "if self._blocking → true"),
+        ("worker/running/consumer.py", "Consumer._ring", "if self._blocking → true"),
         (
             "worker/running/consumer.py",
             "Consumer._fetch_round",
@@ -114,7 +101,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/running/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
-        ("waiting.py", "Waiting._answered", "removed: return"),
+        ("waiting.py", "Waiting._replied", "removed: return"),
         (
             "waiting.py",
             "Waiting._lost",

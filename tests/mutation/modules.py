@@ -29,8 +29,12 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
     "settler": ["worker/test_settler.py", "worker/test_backlog.py"],
     "recovery": ["worker/test_recovery.py"],
     "heartbeat": ["worker/test_heartbeat.py"],
+    "lease": ["worker/test_heartbeat.py"],
     "workbench": ["worker/test_workbench.py", "features/test_timeouts.py"],
+    "held": ["worker/test_workbench.py", "features/test_timeouts.py"],
     "waiting": ["test_waiting.py"],
+    "talk": ["broker/test_talk.py"],
+    "dispatch": ["broker/test_dispatch.py"],
 }
 """Judge first: they are quick."""
 OTHERS: Final[Mapping[str, Sequence[str]]] = {
@@ -42,11 +46,14 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
         "worker/test_falling.py",
         "features/test_queues.py",
     ]
-    for name in ("consumer", "settler", "workbench")
+    for name in ("consumer", "settler", "workbench", "held")
 } | {
     "recovery": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "heartbeat": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
+    "lease": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "waiting": ["features/test_waiting.py"],
+    "talk": ["broker/test_diagnosis.py", "features/test_sending.py"],
+    "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}
 """Fixtures that start processes."""
@@ -109,7 +116,9 @@ class WithoutProcesses:
 
 
 def path_of(name: str) -> Path:
-    (path,) = [*(ROOT / "fennelq").glob(f"{name}.py"), *(ROOT / "fennelq" / "worker").rglob(f"{name}.py")]
+    house = ROOT / "fennelq"
+    rooms = (house.glob, (house / "broker").glob, (house / "worker").rglob)
+    (path,) = [path for find in rooms for path in find(f"{name}.py")]
     return path
 
 

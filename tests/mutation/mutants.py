@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -24,6 +25,9 @@ _CALL = re.compile(r"redis\.p?call\('(\w+)'")
 _CONDITION = re.compile(r"\b(if|elseif|while)\b(.+?)\b(then|do)\b")
 _UNTIL = re.compile(r"\b(until)\b(.+)$", re.MULTILINE)
 _VALUE = re.compile(r"(\breturn\b|(?<![=~<>])=(?!=))([^\n]*?\b(?:and|or)\b[^\n]*)")
+_FUNCTION = re.compile(
+    r"^(?:local )?function ([\w.]+)\((?:.*\bend$|.*\n(?:(?!end\b).*\n)*end\b)", re.MULTILINE
+)
 _BEGINNING = re.compile(r"(?:^|\bthen\b|\bdo\b|\belse\b)[ \t]*(?=[\w])", re.MULTILINE)
 _STATEMENT = re.compile(
     r"(?!(?:local|return|function|if|for|while|else|elseif|end|until|repeat|break)\b)[\w.]+(\[[^=\n]*\])?(\(| = )"
@@ -41,7 +45,7 @@ class Mutant(NamedTuple):
     """What was done to it, in words that stay true when lines move."""
     source: str
     function: str = ""
-    """Of Python: where the change is, by its qualified name."""
+    """Where the change is, by its qualified name."""
 
     @property
     def name(self) -> str:
@@ -57,16 +61,30 @@ class Change(NamedTuple):
 
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
-    """Every mutant of a script, in the order of its lines."""
+    """Every mutant of a script, in the order of its lines. Within a function no two have the same name."""
     code = without_comments(source)
     changes = {change[:3]: change for change in sorted(changes_of(code))}
-    return [mutant_of(file, source, change) for change in changes.values()]
+    seen = Counter[tuple[str, str]]()
+    mutants: list[Mutant] = []
+    for change in changes.values():
+        function = function_around(code, change.start)
+        seen[function, change.what] += 1
+        nth = seen[function, change.what]
+        what = change.what if nth == 1 else f"{change.what} ({nth})"
+        mutants.append(mutant_of(file, source, change._replace(what=what), function))
+    return mutants
 
 
-def mutant_of(file: str, source: str, change: Change) -> Mutant:
+def mutant_of(file: str, source: str, change: Change, function: str) -> Mutant:
     changed = source[: change.start] + change.text + source[change.end :]
     line = source.count("\n", 0, change.start) + 1
-    return Mutant(file, line, source.splitlines()[line - 1].strip(), change.what, changed)
+    return Mutant(file, line, source.splitlines()[line - 1].strip(), change.what, changed, function)
+
+
+def function_around(code: str, place: int) -> str:
+    """The function of the file that this place is in; empty outside of all."""
+    found = [match for match in _FUNCTION.finditer(code) if match.start() <= place < match.end()]
+    return found[-1][1] if found else ""
 
 
 def changes_of(code: str) -> Iterator[Change]:
@@ -110,15 +128,15 @@ def words_removed(code: str) -> Iterator[Change]:
             continue
         for place in range(first, len(words), step):
             start, end = words[place - 1][1], words[place + step - 1][1]
-            yield Change(start, end, "", f"{match[1]} without {code[start + 1 : end].strip()}")
+            yield Change(start, end, "", f"{match[1]} without {shortened(code[start + 1 : end])}")
 
 
 def conditions_decided(code: str) -> Iterator[Change]:
     for match in (*_CONDITION.finditer(code), *_UNTIL.finditer(code)):
-        start, end, told = match.start(2), match.end(2), match[2].strip()
+        start, end, condition = match.start(2), match.end(2), match[2].strip()
         choices = {"while": ("false",), "until": ("true",)}.get(match[1], ("true", "false"))
         for choice in choices:
-            yield Change(start, end, f" {choice} ", f"{match[1]} {told} → {choice}")
+            yield Change(start, end, f" {choice} ", f"{match[1]} {shortened(condition)} → {choice}")
 
 
 def operands_removed(code: str) -> Iterator[Change]:
@@ -137,7 +155,7 @@ def operands_removed_in(code: str, start: int, end: int) -> Iterator[Change]:
             for place, (first, last) in enumerate(parts):
                 gone = code[first:last].strip()
                 cut = (first, parts[1][0]) if place == 0 else (parts[place - 1][1], last)
-                yield Change(*cut, " ", f"without '{gone}' in: {shortened(code[start:end])}")
+                yield Change(*cut, " ", f"without {shortened(gone)}")
             for first, last in parts:
                 yield from operands_removed_in(code, first, last)
             return
@@ -232,6 +250,7 @@ def stands_alone(code: str, start: int) -> bool:
     )
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = 40) -> str:
+    """A name for a piece of code that is recognised, and does not quote it all."""
     words = " ".join(text.split())
-    return words if len(words) <= 90 else f"{words[:87]}…"
+    return words if len(words) <= most else f"{words[: most - 3]}…"

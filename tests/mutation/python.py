@@ -300,7 +300,7 @@ def returns_of(function: Function) -> Iterator[ast.Return]:
 
 def shown(node: ast.AST) -> str:
     text = ast.unparse(node)
-    return shortened(text) if len(text) <= 60 else f"{' '.join(text.split())[:57]}…"
+    return shortened(text, 60) if len(text) <= 60 else f"{' '.join(text.split())[:57]}…"
 
 
 def replaced(source: str, node: ast.expr | ast.stmt | ast.keyword, text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 import redis
 
-from fennelq.broker import scripts
+from fennelq.broker import lua_files, scripts
 from tests.kit.server import Server
 from tests.mutation.equivalent import EQUIVALENT
 from tests.mutation.mutants import Mutant, mutants_of
@@ -28,20 +28,19 @@ APART: Final = (
 )
 """Tests that have nothing to do with scripts."""
 
-_read = scripts._read
+_read = lua_files._read
 
 
 class Scripts:
-    """The arrows that have a test file, and every fragment that one of them includes."""
+    """The arrows that have a test file, and every file that one of them is put together from."""
 
     equivalent = EQUIVALENT
     patience = 120.0
 
     def names(self) -> list[str]:
         arrows = [arrow for arrow in all_arrows() if own_tests(arrow)]
-        fragments = {path.stem for path in (LUA / "lib").glob("*.lua")}
-        used = sorted(name for name in fragments if any(name in included(arrow) for arrow in arrows))
-        return [*arrows, *(f"lib/{name}" for name in used)]
+        fragments = sorted(str(path.relative_to(LUA).with_suffix("")) for path in LUA.glob("*/*.lua"))
+        return [*arrows, *(name for name in fragments if any(name in files_of(arrow) for arrow in arrows))]
 
     def mutants_in(self, name: str) -> Iterator[Mutant]:
         """The mutants of a script that Redis would accept at all."""
@@ -55,7 +54,7 @@ class Scripts:
         return [Mutant(f"{name}.lua", 1, "", "nothing", _read(f"{name}.lua")) for name in names[:1]]
 
     def key_of(self, mutant: Mutant) -> Key:
-        return mutant.file, mutant.before, mutant.change
+        return mutant.file, mutant.function, mutant.change
 
     def warm_up(self) -> None:
         for module in ("hypothesis.stateful", "tests.broker.desk"):
@@ -76,17 +75,15 @@ def own_tests(arrow: str) -> list[str]:
     return [str(path)] if path.exists() else []
 
 
-def included(arrow: str) -> list[str]:
-    found = scripts._DIRECTIVE.findall(_read(f"{arrow}.lua"))
-    return [word.strip() for kind, words in found if kind == "include" for word in words.split(",")]
+@cache
+def files_of(arrow: str) -> frozenset[str]:
+    return frozenset(file.name for file in lua_files.with_includes(lua_files.lua_file(arrow)))
 
 
 def compiles(mutant: Mutant) -> bool:
-    put_in_place(mutant)
     name = mutant.file.removesuffix(".lua")
-    users = (
-        [name] if "/" not in name else [a for a in all_arrows() if name.removeprefix("lib/") in included(a)]
-    )
+    users = [arrow for arrow in all_arrows() if name in files_of(arrow)]
+    put_in_place(mutant)
     try:
         for arrow in users:
             judge().script_load(scripts.script(arrow).source)
@@ -105,12 +102,14 @@ def put_in_place(mutant: Mutant) -> None:
     def read(path: str) -> str:
         return mutant.source if path == mutant.file else _read(path)
 
-    scripts._read = read
+    lua_files._read = read
+    lua_files.lua_file.cache_clear()
     scripts.script.cache_clear()
 
 
 def put_back() -> None:
-    scripts._read = _read
+    lua_files._read = _read
+    lua_files.lua_file.cache_clear()
     scripts.script.cache_clear()
 
 

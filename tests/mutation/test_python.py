@@ -254,10 +254,11 @@ kind = Modules()
 kind.put_in_place(mutant._replace(source=mutant.source + "\\nchanged = True"))
 
 import fennelq.worker.executor
-from fennelq.worker import recovery, settler
+from fennelq.worker.duties import DUTIES, recovery
+from fennelq.worker.running import settler
 
 assert recovery.changed and not hasattr(settler, "changed")
-assert fennelq.worker.executor.Recovery is recovery.Recovery
+assert recovery.Recovery in DUTIES
 """
 
 

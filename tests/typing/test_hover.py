@@ -61,7 +61,7 @@ class Editor:
             if message.get("id") == method:
                 return message["result"]
             if "id" in message:
-                items: list[object] = message.get("params", {}).get("items", [])
+                items: list[Any] = message["params"].get("items", []) if "params" in message else []
                 self._send({"id": message["id"], "result": [{} for _ in items] or None})
 
     def _send(self, message: dict[str, Any]) -> None:

@@ -187,7 +187,7 @@ async def test_an_executor_holds_few_large_results_although_writing_is_slower_th
     async with running(through, concurrency=slots) as executor:
         bench = executor.workbench
         while len(started) < jobs:
-            most_held = max(most_held, len(bench.tokens()))
+            most_held = max(most_held, len(executor.state.held.tokens()))
             most_jobs, most_bytes = max(most_jobs, bench.backlog.jobs), max(most_bytes, bench.backlog.bytes)
             await asyncio.sleep(0.002)
         values = [await result.get(timeout=60) for result in results[::10]]

@@ -9,6 +9,7 @@ import pytest
 
 from fennelq import App, RetryPolicy, Status
 from fennelq.worker.executor import Executor
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.kit.ledger import Ledger
 from tests.kit.waiting import aeventually
 from tests.worker import shop
@@ -18,7 +19,7 @@ from tests.worker.shop import task_of
 
 async def burst(app: App, *, concurrency: int = 4) -> None:
     async with asyncio.timeout(30):
-        await Executor(app, concurrency=concurrency, burst=True).run()
+        await Executor(app, ExecutorConfig(concurrency=concurrency, burst=True)).run()
 
 
 async def test_with_nothing_to_do_a_burst_ends(app: App) -> None:
@@ -78,9 +79,9 @@ async def test_a_burst_that_is_told_to_stop_ends_although_much_is_left(app: App)
         await asyncio.sleep(0.01)
 
     results = await app.enqueue([nap.job() for _ in range(500)])
-    executor = Executor(app, concurrency=1, burst=True)
+    executor = Executor(app, ExecutorConfig(concurrency=1, burst=True))
     life = asyncio.create_task(executor.run())
-    await aeventually(lambda: executor.workbench.done > 3)
+    await aeventually(lambda: executor.state.held.done > 3)
     executor.stop()
     async with asyncio.timeout(5):
         await life

@@ -21,6 +21,7 @@ from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.executor import Executor
+from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.consumer import Aside
 from fennelq.worker.running.held import Token
 from tests.broker.desk import Desk
@@ -72,7 +73,7 @@ class Reader:
     """
 
     def __init__(self, app: App, concurrency: int = 2, lanes: Sequence[str] = tuple(LANES.values())) -> None:
-        self.executor = Executor(app, concurrency=concurrency, lanes=lanes)
+        self.executor = Executor(app, ExecutorConfig(concurrency=concurrency, lanes=tuple(lanes)))
         self.consumer = self.executor.consumer
         self.consumer._block_ms = FOR_EVER_MS
         self.reading: asyncio.Task[None] | None = None
@@ -217,7 +218,7 @@ async def test_only_the_lanes_it_was_given_are_read(app: App, server: Server, jo
 
 async def test_its_queues_are_those_it_serves(reader: Reader) -> None:
     await reader.read()
-    assert [keys.queue for keys in reader.consumer.queues] == [MAIL, OTHER]
+    assert [keys.queue for keys in reader.executor.state.queues] == [MAIL, OTHER]
 
 
 # Nothing to take
@@ -243,7 +244,7 @@ async def test_what_a_block_brought_first_is_a_first_delivery(reader: Reader, jo
     await jobs.send("a", wait=True)
     await jobs.begin("a")
     (entry,) = desk.pending()
-    assert reader.executor.workbench.tokens() == [(MAIL, "s", entry)]
+    assert reader.executor.state.held.tokens() == [(MAIL, "s", entry)]
     assert desk.pending()[entry] == reader.executor.name
     jobs.may_end.set()
 
@@ -276,7 +277,7 @@ async def test_a_job_that_recovery_queues_again_while_it_is_blocked_runs(
     desk.redelivered(result.id.partition(":")[2], 2)
     await jobs.begin("a")
     (entry,) = desk.pending()
-    assert reader.executor.workbench.tokens() == [(MAIL, "s", entry)]
+    assert reader.executor.state.held.tokens() == [(MAIL, "s", entry)]
     assert troubles(logged) == []
     jobs.may_end.set()
 
@@ -510,7 +511,7 @@ async def test_what_is_in_hand_is_not_handed_back_with_what_was_stranded(
     await jobs.send("a", "b", wait=True)
     await reader.read()
     await jobs.begin("a", "b")
-    running = reader.executor.workbench.tokens()
+    running = reader.executor.state.held.tokens()
     await jobs.send("c")
     reader.consumer.suspect([*running, *stranded(desk, reader)])
     await aeventually(lambda: len(desk.pending()) == 2)
@@ -533,7 +534,7 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
     lost = stranded(desk, reader)
     await reader.read()
     await jobs.begin("b")
-    ((_, _, running),) = reader.executor.workbench.tokens()
+    ((_, _, running),) = reader.executor.state.held.tokens()
     assert lost == [(MAIL, "s", running)]
     reader.consumer.suspect(lost)
     await jobs.begin("a", "b")
@@ -722,12 +723,12 @@ async def test_a_queue_is_opened_once(reader: Reader, jobs: Jobs, monkeypatch: p
 async def test_trouble_ends_no_reading_and_is_logged_once(
     far: Reader, jobs: Jobs, proxy: Proxy, logged: list[EventDict]
 ) -> None:
-    assert not far.consumer.connected
+    assert not far.executor.state.connected
     await far.read()
     await far.idle()
-    assert far.consumer.connected
+    assert far.executor.state.connected
     proxy.refuse()
-    await aeventually(lambda: not far.consumer.connected)
+    await aeventually(lambda: not far.executor.state.connected)
     await aeventually(lambda: logged)
     assert [(line["event"], line["problem"]) for line in logged] == [
         (
@@ -739,7 +740,7 @@ async def test_trouble_ends_no_reading_and_is_logged_once(
     await jobs.send("a")
     proxy.up()
     await jobs.begin("a")
-    await aeventually(lambda: far.consumer.connected)
+    await aeventually(lambda: far.executor.state.connected)
     about_redis = [line["event"] for line in logged if line["event"].startswith("redis_")]
     assert about_redis == ["redis_trouble", "redis_is_back"]
 
@@ -814,7 +815,7 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
         await aeventually(partial(jobs.has_begun, name))
         await reader.idle()
     assert refusals.calls.count(("fetch", MAIL)) == 1
-    assert reader.consumer.connected
+    assert reader.executor.state.connected
     (line,) = (line for line in logged if line["event"] == "trouble")
     assert line.pop("damage") == ""
     assert line == {
@@ -855,12 +856,12 @@ async def test_trouble_with_redis_itself_is_not_taken_for_that_of_a_queue(
         await reader.idle()
         refusals.errors[call, MAIL] = TimeoutError("gone")
         reader.consumer.suspect(lost)
-    await aeventually(lambda: not reader.consumer.connected)
+    await aeventually(lambda: not reader.executor.state.connected)
     await aeventually(lambda: any(line["event"] == "redis_trouble" for line in logged))
     assert not reader.consumer._aside.has(MAIL)
     assert troubles(logged) == [], "it would name the queue"
     refusals.errors.clear()
-    await aeventually(lambda: reader.consumer.connected)
+    await aeventually(lambda: reader.executor.state.connected)
     reader.consumer.suspect((MAIL, "s", entry) for entry in desk.pending())  # as the next beat does
     await jobs.begin("a")
 
@@ -873,7 +874,7 @@ async def test_trouble_with_redis_itself_at_the_first_fetch_puts_no_queue_aside(
     await reader.read()
     await aeventually(lambda: refusals.calls.count(("fetch", MAIL)) >= 2)
     assert not reader.consumer._aside.has(MAIL)
-    assert not reader.consumer.connected
+    assert not reader.executor.state.connected
     refusals.errors.clear()
     await jobs.begin("a")
 
@@ -890,7 +891,7 @@ async def test_what_a_block_brought_of_a_queue_that_cannot_be_read_any_more_stop
     await jobs.send("b", queue=OTHER)
     await jobs.begin("b")
     assert of_queues(logged) == [MAIL]
-    assert reader.consumer.connected
+    assert reader.executor.state.connected
     refusals.errors.clear()
     reader.consumer._aside.forget(MAIL)
     reader.consumer.suspect((MAIL, "s", entry) for entry in desk.pending())  # as the next beat does

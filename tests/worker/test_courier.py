@@ -8,6 +8,7 @@ import orjson
 import pytest
 from structlog.typing import EventDict
 
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import LANES, AppKeys, QueueKeys, queue_keys
@@ -18,8 +19,10 @@ from fennelq.model.job import AnyJob, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import succeeded
 from fennelq.model.schedule import Schedule
+from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.courier import Courier
 from tests.kit.server import Server
+from tests.worker.states import state_of
 
 KEYS = AppKeys("shop")
 LONGEST = 60.0
@@ -56,7 +59,7 @@ def on_their_way(server: Server) -> int:
 
 @pytest.fixture
 def courier(broker: Broker) -> Courier:
-    return Courier("shop", broker)
+    return Courier(state_of(broker))
 
 
 async def test_with_nothing_to_be_handed_over_it_sleeps_until_it_is_woken(courier: Courier) -> None:
@@ -190,3 +193,95 @@ async def test_over_maxmemory_what_cannot_arrive_yet_stays_on_its_way(
         assert on_their_way(server) == 29
     await courier.tick()
     assert (await waiting(broker), on_their_way(server)) == (29, 0)
+
+
+# Outboxes of queues
+
+
+def in_outbox(server: Server, box: AppKeys | QueueKeys, **jobs: bytes) -> None:
+    with server.client() as client:
+        client.hset(box["out"], mapping=cast("Any", jobs))
+
+
+def a_hand_over(key: str, queue: str = "post") -> dict[str, bytes]:
+    """What a script writes to its outbox so that this job is made in another queue."""
+    said = {"queue": queue, "key": key, "task": "shop:report", "args": "[[],{}]"}
+    return {f"{queue}:{key}": orjson.dumps(said)}
+
+
+def left_in(server: Server, box: AppKeys | QueueKeys) -> set[str]:
+    with server.client() as client:
+        return {field.decode() for field in cast("list[bytes]", client.hkeys(box["out"]))}
+
+
+@pytest.fixture
+def carrier(broker: Broker, mail: QueueKeys) -> Courier:
+    """A courier of an executor that serves `mail` and `post`, which has looked into all outboxes."""
+    return Courier(state_of(broker, mail, queue_keys("shop", "post")))
+
+
+async def test_a_job_in_the_outbox_of_a_queue_arrives(
+    carrier: Courier, broker: Broker, mail: QueueKeys, server: Server
+) -> None:
+    in_outbox(server, mail, **a_hand_over("1"), **a_hand_over("2", "mail"))
+    assert await carrier.tick() == 0.0
+    assert await carrier.tick() == LONGEST
+    assert [await waiting(broker, queue) for queue in ("post", "mail")] == [1, 1]
+    assert left_in(server, mail) == set()
+
+
+async def test_an_outbox_is_read_again_when_it_is_announced_and_not_before(
+    carrier: Courier, broker: Broker, mail: QueueKeys, server: Server
+) -> None:
+    await carrier.tick()
+    in_outbox(server, mail, **a_hand_over("1"))
+    assert (await carrier.tick(), await waiting(broker, "post")) == (LONGEST, 0)
+    carrier._state.bus.publish(HandOverWaits("mail"))
+    assert carrier.woken.is_set()
+    assert (await carrier.tick(), await waiting(broker, "post")) == (0.0, 1)
+
+
+async def test_all_outboxes_are_read_once_a_minute_and_when_messages_arrive_again(
+    carrier: Courier, broker: Broker, mail: QueueKeys, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await carrier.tick()
+    in_outbox(server, mail, **a_hand_over("1"))
+    later = clock.monotonic() + LONGEST
+    monkeypatch.setattr(clock, "monotonic", lambda: later)
+    assert (await carrier.tick(), await waiting(broker, "post")) == (0.0, 1)
+    await carrier.tick()
+    in_outbox(server, mail, **a_hand_over("2"))
+    carrier._state.bus.publish(MessagesArrive())
+    assert (await carrier.tick(), await waiting(broker, "post")) == (0.0, 2)
+
+
+async def test_what_is_not_a_job_is_left_to_the_part_that_it_is_for(
+    carrier: Courier, broker: Broker, mail: QueueKeys, server: Server, logged: list[EventDict]
+) -> None:
+    in_outbox(server, mail, **{"post:1/2": b"an end"}, **a_hand_over("3"))
+    assert await carrier.tick() == 0.0
+    assert await carrier.tick() == LONGEST
+    assert left_in(server, mail) == {"post:1/2"}
+    assert [line for line in logged if line["event"] == "trouble"] == []
+
+
+async def test_an_outbox_that_cannot_be_read_holds_up_no_other(
+    carrier: Courier, broker: Broker, mail: QueueKeys, server: Server, logged: list[EventDict]
+) -> None:
+    with server.client() as client:
+        client.set(mail["out"], "what?")
+    in_outbox(server, queue_keys("shop", "post"), **a_hand_over("1"))
+    in_outbox(server, KEYS, **a_hand_over("2"))
+    assert await carrier.tick() == 0.0
+    assert await waiting(broker, "post") == 2
+    assert [line["queue"] for line in logged if line["event"] == "trouble"] == ["mail"]
+    with server.client() as client:
+        client.delete(mail["out"])
+
+
+async def test_an_outbox_of_a_queue_that_others_serve_is_left_to_them(
+    carrier: Courier, broker: Broker, server: Server
+) -> None:
+    in_outbox(server, queue_keys("shop", "other"), **a_hand_over("1"))
+    carrier._state.bus.publish(HandOverWaits("other"))
+    assert (await carrier.tick(), await waiting(broker, "post")) == (LONGEST, 0)

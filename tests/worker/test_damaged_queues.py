@@ -15,11 +15,10 @@ from fennelq import App, Status
 from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import GROUP, TYPES, QueueKeys, queue_keys
+from fennelq.manage.queues import Queues
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
 from fennelq.model.lifetimes import Lifetimes
-from fennelq.queues import Queues
-from fennelq.settings import Settings
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.duties.recovery import Recovery
@@ -27,6 +26,7 @@ from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.worker import shop
+from tests.worker.states import Beating, state_of
 
 pytestmark = pytest.mark.audit(skip="a key was spoiled on purpose")
 
@@ -193,7 +193,7 @@ async def two_queues(broker: Broker, **told: Any) -> None:
 async def test_due_jobs_of_other_queues_are_promoted(broker: Broker, redis_client: redis.Redis) -> None:
     await two_queues(broker, at_ms=1)
     spoil(redis_client, "sched")
-    await Promoter(broker, lambda: [BAD, GOOD], lambda: 5.0).tick()
+    await Promoter(state_of(broker, BAD, GOOD)).tick()
     assert await broker.ask(verbs.queues.length(GOOD, "s")) == 1
 
 
@@ -215,22 +215,16 @@ def make_silent(client: redis.Redis, consumer: str) -> None:
 
 
 def recovery(broker: Broker) -> Recovery:
-    return Recovery(
-        broker,
-        lambda: [BAD, GOOD],
-        settings=Settings.load(None, lease=2),
-        lifetimes=LIFETIMES,
-        steady=lambda: True,
-        beaten=lambda: (int(time.time() * 1000), 0),
-        deaths=dict,
-    )
+    state = state_of(broker, BAD, GOOD, lease=2)
+    state.lease = Beating(int(time.time() * 1000))
+    return Recovery(state)
 
 
 async def test_the_dead_of_other_queues_are_kept_in_bounds(broker: Broker, redis_client: redis.Redis) -> None:
     await two_queues(broker)
     redis_client.xadd(GOOD["dlq"], {"i": "7"})
     spoil(redis_client, "dlq")
-    await Janitor(broker, lambda: [BAD, GOOD], Settings.load(None, dlq_max_len=0)).tick()
+    await Janitor(state_of(broker, BAD, GOOD, dlq_max_len=0)).tick()
     assert await broker.ask(verbs.queues.length(GOOD, "dlq")) == 0
 
 
@@ -246,12 +240,12 @@ async def test_leases_of_other_queues_are_renewed(app: App, redis_client: redis.
     result = await hold.delay()
     async with running(app) as executor:
         await aeventually(lambda: executor.slots.taken == 1)
-        await aeventually(lambda: {"bad", "good"} <= {keys.queue for keys in executor.consumer.queues})
+        await aeventually(lambda: {"bad", "good"} <= {keys.queue for keys in executor.state.queues})
         spoil(redis_client, "iso")
         spoil(redis_client, "s")
         make_silent(redis_client, executor.name)
         await aeventually(lambda: idle_ms(redis_client) < 30_000)
-        assert executor.heartbeat.answered
+        assert executor.state.lease.answered
         may_end.set()
         assert await result.get(timeout=5) == "kept"
 
@@ -284,11 +278,11 @@ async def test_a_queue_that_the_user_may_not_touch_stops_nothing_of_the_others(
         await aeventually(lambda: idle_ms(redis_client) < 30_000)
         result = await hold.delay(2)
         await aeventually(lambda: executor.slots.taken == 2)
-        assert executor.heartbeat.answered
+        assert executor.state.lease.answered
         await aeventually(
             lambda: any(line.get("queue") == "bad" and "looks_again_in" in line for line in logged)
         )
-        assert executor.consumer.connected
+        assert executor.state.connected
         may_end.set()
         assert [await due.get(timeout=5), await result.get(timeout=5)] == [1, 2]
 

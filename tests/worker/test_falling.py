@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from fennelq import App, Status
-from fennelq.broker.batch import Batcher
+from fennelq.broker.group_commit import GroupCommit
 from fennelq.worker.executor import Executor
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.kit.proxy import Proxy
 from tests.kit.waiting import aeventually
 from tests.worker import shop
@@ -26,16 +27,16 @@ def cancel_everything(others: set[asyncio.Task[Any]]) -> None:
 async def test_an_executor_that_is_cancelled_while_it_stops_renews_no_lease_afterwards(
     app: App, gate: Gate
 ) -> None:
-    executor = Executor(app, concurrency=2, grace=60)
+    executor = Executor(app, ExecutorConfig(concurrency=2, grace=60))
     life = asyncio.create_task(executor.run())
     result = await task_of(app, shop.hold).delay(str(gate))
     await aeventually(lambda: executor.slots.taken == 1)
     executor.stop()
-    await aeventually(lambda: executor.heartbeat.answered)
+    await aeventually(lambda: executor.state.lease.answered)
     life.cancel()
     await asyncio.wait([life])
     assert life.cancelled()
-    assert executor.heartbeat._ended.is_set()
+    assert executor.state.lease.ended.is_set()
     assert executor.watchdog._ended.is_set()
     assert await result.status() is Status.EXECUTING
     gate.open()
@@ -57,7 +58,7 @@ async def test_outcomes_are_written_down_although_everything_is_cancelled_while_
 
     through = shop.app_of(redis_url=proxy.url)
     through._tasks.update(app._tasks)
-    executor = Executor(through, concurrency=8)
+    executor = Executor(through, ExecutorConfig(concurrency=8))
     life = asyncio.create_task(executor.run())
     results = await note.map(range(8))
     await aeventually(lambda: len(started) == 8)
@@ -82,7 +83,7 @@ async def test_a_batch_that_is_cancelled_leaves_no_item_behind_it_waiting_for_ev
             await asyncio.sleep(60)
         return items
 
-    batcher: Batcher[int, int] = Batcher(flush, 10)
+    batcher: GroupCommit[int, int] = GroupCommit(flush, 10)
     first = batcher.submit(1)
     await begun.wait()
     second = batcher.submit(2)

@@ -10,21 +10,26 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs.executors import Beat
-from fennelq.worker.running.held import Token
-from fennelq.worker.threads.heartbeat import Beaten, Findings, Heartbeat, answer_within
+from fennelq.model.routing import Routing
+from fennelq.worker.running.held import HeldJobs, Token
+from fennelq.worker.state import State
+from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
+from fennelq.worker.threads.lease import Beaten, Lease
 from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
+from tests.worker.states import state_of
 
 pytestmark = pytest.mark.audit(unfinished=True)
 
 LEASE = 60.0
 INTERVAL = 0.25
-NAME = "anna"
+NOTHING = BeatResult([], [], 0)
 
 
 class Patient(BlockingBroker):
@@ -54,37 +59,53 @@ class Patient(BlockingBroker):
         return reply._replace(now_ms=round(self._offset_ms + self._now() * 1000))
 
 
+class Noting(Heartbeat):
+    """Keeps what its rounds have found."""
+
+    def __init__(self, state: State, broker: BlockingBroker) -> None:
+        super().__init__(state, broker)
+        self.found: list[BeatResult] = []
+
+    def beat(self) -> BeatResult:
+        found = super().beat()
+        self.found.append(found._replace(beaten=None))
+        return found
+
+
+class HeldByHand(HeldJobs):
+    """What a test says is held, or an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: list[Token] = []
+        self.wrong: BaseException | None = None
+
+    def tokens(self) -> list[Token]:
+        if self.wrong is not None:
+            raise self.wrong
+        return self.now
+
+
 class Beating:
     """A heartbeat whose beats a test makes one by one, at moments of its own."""
 
     def __init__(self, url: str, *desks: Desk, lease: float = LEASE) -> None:
         self.now = 1000.0
-        self.desks = list(desks)
-        self.held: list[Token] = []
-        self.wrong: BaseException | None = None
+        self.held = HeldByHand()
         self.pauses: list[float | None] = []
-        self.found: list[Findings] = []
         self.broker = Patient(url, lambda: self.now)
-        self.heartbeat = Heartbeat(
-            broker=self.broker,
-            executor=NAME,
-            lease=lease,
-            interval=INTERVAL,
-            queues=lambda: [desk.keys for desk in self.desks],
-            held=self._held,
-            report=self.found.append,
+        self.state = state_of(
+            Broker(address_of(url)), *(desk.keys for desk in desks), lease=lease, heartbeat_interval=INTERVAL
         )
+        self.state.held, self.lease = self.held, self.state.lease
+        self.heartbeat = Noting(self.state, self.broker)
+        self.found = self.heartbeat.found
 
     def beats(self, *moments: float, wrong: BaseException | None = None) -> None:
         """The thread beats at these moments, and its clock stays at the last."""
-        self.wrong = wrong
-        setattr(self.heartbeat, "_ended", Schedule(self, moments))  # noqa: B010 - what it waits for
+        self.held.wrong = wrong
+        setattr(self.lease, "ended", Schedule(self, moments))  # noqa: B010 - what it waits for
         self.heartbeat._run()
-
-    def _held(self) -> list[Token]:
-        if self.wrong is not None:
-            raise self.wrong
-        return self.held
 
 
 class Schedule:
@@ -141,9 +162,10 @@ def test_a_beat_renews_what_is_held_in_every_queue_and_nothing_else(
     held = [*desk.executing(*some_jobs(3)), *other.executing(*some_jobs(3))]
     desk.silent(held[:3], 20_000)
     other.silent(held[3:], 20_000)
-    beating.held = [("mail", "s", one.entry) for one in held[:2]]
-    beating.held += [("other", "s", one.entry) for one in held[3:5]]
-    assert beating.heartbeat.beat() == Findings([], [], 0)
+    beating.held.now = [("mail", "s", one.entry) for one in held[:2]]
+    beating.held.now += [("other", "s", one.entry) for one in held[3:5]]
+    beating.heartbeat.beat()
+    assert beating.found == [NOTHING]
     for queue, ours in ((desk, held[:3]), (other, held[3:])):
         first, second, third = queue.idle(*ours)
         assert max(first, second) < 15_000
@@ -154,7 +176,7 @@ def test_what_was_taken_from_us_is_named_with_its_queue(beating: Beating, desk: 
     held = desk.executing(*some_jobs(3))
     (kept,) = other.executing(a_job())
     desk.release(held[:2])
-    beating.held = [("mail", "s", one.entry) for one in held] + [("other", "s", kept.entry)]
+    beating.held.now = [("mail", "s", one.entry) for one in held] + [("other", "s", kept.entry)]
     found = beating.heartbeat.beat()
     assert sorted(found.lost) == [("mail", "s", held[0].entry), ("mail", "s", held[1].entry)]
     assert found.stranded == []
@@ -182,7 +204,7 @@ def test_jobs_in_quarantine_are_counted_over_all_queues(beating: Beating, desk: 
 def test_a_beat_brings_the_servers_clock(beating: Beating, desk: Desk) -> None:
     before = desk.now()
     beating.beats(1000)
-    assert before <= beaten_ms(beating.heartbeat) <= desk.now()
+    assert before <= beaten_ms(beating.lease) <= desk.now()
 
 
 @pytest.mark.parametrize(("lease", "seconds"), [(60.0, 15.0), (8.0, 2.0)])
@@ -199,7 +221,7 @@ def test_a_reply_is_waited_for_no_longer_than_a_quarter_of_the_lease(
 def test_with_a_short_lease_a_reply_is_waited_for_up_to_a_second_or_a_third_of_the_lease(
     lease: float, seconds: float
 ) -> None:
-    assert answer_within(lease) == pytest.approx(seconds)
+    assert Lease(lease, INTERVAL).reply_timeout == pytest.approx(seconds)
 
 
 def test_an_executor_that_serves_no_queue_yet_is_steady_after_a_lease_all_the_same(
@@ -209,18 +231,18 @@ def test_an_executor_that_serves_no_queue_yet_is_steady_after_a_lease_all_the_sa
     beating = Beating(redis_url)
     monkeypatch.setattr("fennelq.clock.monotonic", lambda: beating.now)
     beating.beats(1000, 1020, 1040, 1060)
-    assert (beating.heartbeat.steady, beaten_ms(beating.heartbeat)) == (True, 0)
-    beating.desks.append(desk)
+    assert (beating.lease.steady, beaten_ms(beating.lease)) == (True, 0)
+    beating.state.serve(Routing({desk.keys.queue: 1}))
     beating.beats(1061)
-    assert beating.heartbeat.steady
-    assert beaten_ms(beating.heartbeat) > 0
-    assert beating.found == [Findings([], [], 0)] * 5
+    assert beating.lease.steady
+    assert beaten_ms(beating.lease) > 0
+    assert beating.found == [NOTHING] * 5
     assert logged == []
     beating.broker.close()
 
 
-def beaten_ms(heartbeat: Heartbeat) -> int:
-    return heartbeat.beaten()[0]
+def beaten_ms(lease: Lease) -> int:
+    return lease.beaten()[0]
 
 
 # The server's clock
@@ -229,7 +251,7 @@ def beaten_ms(heartbeat: Heartbeat) -> int:
 def test_how_long_ago_the_last_beat_was_answered_is_known_in_milliseconds(beating: Beating) -> None:
     beating.beats(1000)
     beating.now = 1003.25
-    assert beating.heartbeat.beaten()[1] == 3250
+    assert beating.lease.beaten()[1] == 3250
 
 
 @pytest.mark.parametrize(
@@ -248,12 +270,12 @@ def test_after_a_jump_of_the_servers_clock_an_executor_holds_off_for_a_lease(
 ) -> None:
     """Every executor looks silent until its next beat."""
     beating.beats(1000, 1020, 1040, 1060)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
     beating.broker.set_clock(seconds)
     beating.beats(1061, 1081, 1101, 1120)
-    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    assert (beating.lease.answered, beating.lease.steady) == (True, False)
     beating.beats(1121)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
     assert [(line["event"], line["seconds"], line["log_level"]) for line in logged] == [
         ("server_clock_jumped", seconds, "warning")
     ]
@@ -266,7 +288,7 @@ def test_a_jump_of_the_servers_clock_by_a_quarter_of_the_lease_is_harmless(
     beating.beats(1000, 1020, 1040, 1060)
     beating.broker.set_clock(seconds)
     beating.beats(1061)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
     assert logged == []
 
 
@@ -275,15 +297,15 @@ def test_a_jump_of_the_servers_clock_by_a_quarter_of_the_lease_is_harmless(
 
 def test_before_the_first_beat_an_executor_is_neither_answered_nor_steady(beating: Beating) -> None:
     beating.now = 0.0
-    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (False, False)
+    assert (beating.lease.answered, beating.lease.steady) == (False, False)
 
 
 def test_an_executor_is_steady_after_a_whole_lease_of_beats(beating: Beating) -> None:
     beating.beats(1000, 1020, 1040, 1059)
-    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    assert (beating.lease.answered, beating.lease.steady) == (True, False)
     beating.beats(1060)
-    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, True)
-    assert beating.found == [Findings([], [], 0)] * 5
+    assert (beating.lease.answered, beating.lease.steady) == (True, True)
+    assert beating.found == [NOTHING] * 5
 
 
 def test_an_executor_whose_process_has_just_started_is_steady_at_no_moment_of_its_clock(
@@ -291,40 +313,40 @@ def test_an_executor_whose_process_has_just_started_is_steady_at_no_moment_of_it
 ) -> None:
     """Clocks that only measure may begin at 0, at the start of the machine."""
     beating.beats(0)
-    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    assert (beating.lease.answered, beating.lease.steady) == (True, False)
     beating.beats(20, 40, 60)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
 
 
 def test_an_executor_is_steady_no_longer_than_half_a_lease_after_its_last_beat(beating: Beating) -> None:
     beating.beats(1000, 1020, 1040, 1060)
     beating.now = 1060 + LEASE / 2 - 1
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
     beating.now = 1060 + LEASE / 2
-    assert not beating.heartbeat.steady
+    assert not beating.lease.steady
 
 
 def test_an_executor_is_answered_an_interval_longer(beating: Beating) -> None:
     beating.beats(1000)
     beating.now = 1000 + LEASE / 2 + INTERVAL / 2
-    assert beating.heartbeat.answered
+    assert beating.lease.answered
     beating.now = 1000 + LEASE / 2 + INTERVAL
-    assert not beating.heartbeat.answered
+    assert not beating.lease.answered
 
 
 def test_after_a_pause_of_its_own_an_executor_holds_off_for_two_leases(beating: Beating) -> None:
     beating.beats(1000, 1020, 1040, 1060)
     beating.beats(1091, *range(1111, 1091 + 120, 20))
-    assert not beating.heartbeat.steady
+    assert not beating.lease.steady
     beating.beats(1091 + 119)
-    assert not beating.heartbeat.steady
+    assert not beating.lease.steady
     beating.beats(1091 + 120)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
 
 
 def test_beats_half_a_lease_apart_are_no_pause(beating: Beating) -> None:
     beating.beats(1000, 1030, 1060)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
 
 
 def test_a_beat_without_an_answer_costs_an_executor_its_steadiness_for_a_lease(
@@ -332,20 +354,22 @@ def test_a_beat_without_an_answer_costs_an_executor_its_steadiness_for_a_lease(
 ) -> None:
     beating.beats(1000, 1020, 1040, 1060)
     beating.beats(1061, wrong=OSError("no answer"))
-    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (False, False)
-    assert [(line["event"], line["error"]) for line in logged] == [("trouble", "OSError: no answer")]
+    assert (beating.lease.answered, beating.lease.steady) == (False, False)
+    (line,) = logged
+    assert line["event"] == "redis_trouble"
+    assert "cannot be reached: no answer" in line["problem"]
     assert len(beating.found) == 4
     beating.beats(1062, 1082, 1102, 1121)
-    assert (beating.heartbeat.answered, beating.heartbeat.steady) == (True, False)
+    assert (beating.lease.answered, beating.lease.steady) == (True, False)
     beating.beats(1122)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
 
 
 def test_after_a_pause_and_trouble_one_lease_is_enough(beating: Beating) -> None:
     beating.beats(1000, 1020, 1091)
     beating.beats(1092, wrong=OSError("no answer"))
     beating.beats(1093, 1113, 1133, 1153)
-    assert beating.heartbeat.steady
+    assert beating.lease.steady
 
 
 def test_the_first_beat_is_made_at_once_and_the_others_in_their_interval(beating: Beating) -> None:
@@ -375,10 +399,10 @@ def test_the_thread_beats_until_it_is_ended_and_keeps_no_process_alive(redis_url
 
 def test_a_thread_that_ends_unasked_counts_as_dead(beating: Beating) -> None:
     beating.beats(1000)
-    assert not beating.heartbeat.dead
+    assert not beating.lease.dead
     with pytest.raises(SystemExit):
         beating.beats(1001, 1002, wrong=SystemExit())
-    assert beating.heartbeat.dead
+    assert beating.lease.dead
 
 
 def beating_threads() -> list[threading.Thread]:

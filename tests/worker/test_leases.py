@@ -14,15 +14,18 @@ from structlog.typing import EventDict
 from fennelq import App
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.worker.executor import Executor
-from fennelq.worker.threads.heartbeat import Beaten, Findings, Heartbeat, answer_within
+from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
+from fennelq.worker.threads.lease import Beaten, Lease
 from tests.kit.apps import LocalApp
 from tests.kit.clock import ServerClock
 from tests.kit.waiting import aeventually, eventually
 from tests.kit.workers import running
+from tests.worker.states import state_of
 
 LEASE = 1.0
 JOBS_LEASE = 2.0
@@ -32,28 +35,29 @@ JOBS_LEASE = 2.0
 # The clock of the server
 
 
+class Counting(Heartbeat):
+    """Counts its rounds."""
+
+    number = 0
+
+    def beat(self) -> BeatResult:
+        found = super().beat()
+        self.number += 1
+        return found
+
+
 class Beats:
     """A heartbeat that holds nothing, and how many beats there were."""
 
     def __init__(self, url: str, keys: QueueKeys) -> None:
-        self.number = 0
-        self.heart = Heartbeat(
-            broker=BlockingBroker(address_of(url)),
-            executor="anna",
-            lease=LEASE,
-            interval=0.02,
-            queues=lambda: [keys],
-            held=lambda: (),
-            report=self._count,
-        )
-
-    def _count(self, _: Findings) -> None:
-        self.number += 1
+        state = state_of(Broker(address_of(url)), keys, lease=LEASE, heartbeat_interval=0.02)
+        self.lease = state.lease
+        self.heart = Counting(state, BlockingBroker(address_of(url)))
 
     def some_more(self, number: int = 3) -> None:
         """Returns when there were so many more."""
-        enough = self.number + number
-        eventually(lambda: self.number >= enough)
+        enough = self.heart.number + number
+        eventually(lambda: self.heart.number >= enough)
 
 
 @contextmanager
@@ -70,7 +74,7 @@ def beating(url: str, keys: QueueKeys) -> Generator[Beats]:
 def beats(redis_url: str, mail: QueueKeys) -> Iterator[Beats]:
     """A heartbeat that has become steady."""
     with beating(redis_url, mail) as beats:
-        eventually(lambda: beats.heart.steady, within=20)
+        eventually(lambda: beats.lease.steady, within=20)
         yield beats
 
 
@@ -79,8 +83,8 @@ def test_an_executor_that_sees_the_servers_clock_jump_is_not_steady_for_a_lease(
     beats: Beats, server_clock: ServerClock, ms: int, logged: list[EventDict]
 ) -> None:
     server_clock.jump(ms)
-    eventually(lambda: not beats.heart.steady, every=0.005)
-    eventually(lambda: beats.heart.steady, within=20)
+    eventually(lambda: not beats.lease.steady, every=0.005)
+    eventually(lambda: beats.lease.steady, within=20)
     (line,) = [line for line in logged if line["event"] == "server_clock_jumped"]
     assert abs(line["seconds"] - ms / 1000) < LEASE / 2
 
@@ -106,7 +110,7 @@ def test_what_a_slow_round_trip_explains_is_no_jump() -> None:
 def test_one_lost_reply_to_a_heartbeat_costs_no_lease(lease: float) -> None:
     """The interval, the time to give up the reply, the pause after trouble: then the next attempt is on its way."""
     beat = lease / 4
-    assert beat + answer_within(lease) + min(0.5, beat) < 0.9 * lease
+    assert beat + Lease(lease, beat).reply_timeout + min(0.5, beat) < 0.9 * lease
 
 
 # Jobs
@@ -146,7 +150,7 @@ async def two_executors(shop: Shop, url: str) -> AsyncGenerator[tuple[App, list[
 
 
 def all_steady(executors: list[Executor]) -> bool:
-    return all(executor.heartbeat.steady for executor in executors)
+    return all(executor.state.lease.steady for executor in executors)
 
 
 def taken_and_forgotten(url: str, keys: QueueKeys, number: int) -> list[str]:
@@ -177,7 +181,9 @@ async def test_when_the_servers_clock_is_set_only_the_jobs_of_the_dead_are_taken
         for _ in range(3):
             await aeventually(lambda: all_steady(executors), within=20)
             server_clock.jump(ms)
-            await aeventually(lambda: not any(executor.heartbeat.steady for executor in executors), within=20)
+            await aeventually(
+                lambda: not any(executor.state.lease.steady for executor in executors), within=20
+            )
         await aeventually(lambda: all_steady(executors), within=20)
         assert shop.starts == dict.fromkeys(range(16), 1)
         assert await asyncio.to_thread(stats) == {}

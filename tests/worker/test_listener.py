@@ -13,41 +13,42 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
+from fennelq.worker.bus import HandOverWaits, JobDue, SchedulesChanged
 from fennelq.worker.duties.listener import Listener
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
+from tests.worker.states import published, state_of
 
 KEYS = AppKeys("shop")
 
 
-class Heard:
-    """What an executor was told."""
+class Listening:
+    """A listener, and what it publishes."""
 
-    def __init__(self) -> None:
+    def __init__(self, broker: Broker) -> None:
+        self.state = state_of(broker)
+        self.listener = Listener(self.state)
         self.due: list[float] = []
         self.changes = 0
-
-    def changed(self) -> None:
-        self.changes += 1
+        self.state.bus.subscribe(JobDue, lambda job: self.due.append(job.seconds))
+        self.state.bus.subscribe(SchedulesChanged, self._changed)
 
     def forget(self) -> None:
         self.due.clear()
         self.changes = 0
 
-
-@pytest.fixture
-def heard() -> Heard:
-    return Heard()
+    def _changed(self, _: SchedulesChanged) -> None:
+        self.changes += 1
 
 
 @pytest.fixture
-async def listener(broker: Broker, heard: Heard) -> Listener:
-    """A listener that listens, and has said already that everything has to be looked up."""
-    listener = Listener("shop", broker, due=heard.due.append, schedules_changed=heard.changed)
-    await listener.tick()
-    await aeventually(lambda: listener.listening and heard.changes == 2)
+async def heard(broker: Broker) -> Listening:
+    """A listener that listens, and has published already that everything has to be looked up."""
+    heard = Listening(broker)
+    await heard.listener.tick()
+    await aeventually(lambda: heard.state.listening and heard.changes == 2)
     heard.forget()
-    return listener
+    return heard
 
 
 def say(server: Server, channel: str, text: str) -> None:
@@ -55,17 +56,17 @@ def say(server: Server, channel: str, text: str) -> None:
         assert client.publish(channel, text) == 1
 
 
-async def test_whoever_begins_to_listen_looks_everything_up(broker: Broker, heard: Heard) -> None:
-    listener = Listener("shop", broker, due=heard.due.append, schedules_changed=heard.changed)
-    assert not listener.listening
-    await listener.tick()
-    await aeventually(lambda: listener.listening)
+async def test_an_executor_that_begins_to_listen_looks_everything_up(broker: Broker) -> None:
+    heard = Listening(broker)
+    assert not heard.state.listening
+    await heard.listener.tick()
+    await aeventually(lambda: heard.state.listening)
     assert heard.due[0] == 0.0
     assert heard.changes >= 1
 
 
 async def test_it_hears_that_something_is_due_sooner(
-    listener: Listener, heard: Heard, broker: Broker, mail: QueueKeys
+    heard: Listening, broker: Broker, mail: QueueKeys
 ) -> None:
     await broker.run(
         verbs.jobs.enqueue(mail, [Job("mail", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=2500)])
@@ -81,62 +82,67 @@ async def test_it_hears_that_something_is_due_sooner(
     await aeventually(lambda: heard.due == [2.5, 1.0])
 
 
-async def test_it_hears_that_a_schedule_has_changed(listener: Listener, heard: Heard, broker: Broker) -> None:
+async def test_it_hears_that_a_schedule_has_changed(heard: Listening, broker: Broker) -> None:
     await broker.run(verbs.schedules.schedule(KEYS, "put", "report", b"{}", 1))
     await aeventually(lambda: heard.changes == 1)
     assert heard.due == []
 
 
+async def test_it_hears_whose_outbox_has_something_in_it(heard: Listening, server: Server) -> None:
+    facts = published(heard.state, HandOverWaits)
+    say(server, f"{queue_keys('shop', 'mail').prefix}wake", "out")
+    say(server, KEYS["wake"], "out")
+    await aeventually(lambda: facts == [HandOverWaits("mail"), HandOverWaits(None)])
+
+
 @pytest.mark.parametrize("text", ["", "soon", "nan", "cron2"])
-async def test_what_it_does_not_understand_it_ignores(
-    listener: Listener, heard: Heard, server: Server, text: str
-) -> None:
+async def test_what_it_does_not_understand_it_ignores(heard: Listening, server: Server, text: str) -> None:
     say(server, KEYS["wake"], text)
     say(server, KEYS["wake"], "cron")
     await aeventually(lambda: heard.changes == 1)
     assert [due for due in heard.due if due == due] == []
-    assert listener.listening
+    assert heard.state.listening
 
 
-async def test_other_apps_are_not_heard(listener: Listener, heard: Heard, server: Server) -> None:
+async def test_other_apps_are_not_heard(heard: Listening, server: Server) -> None:
     with server.client() as client:
         for other in ("fq:{shop2}:wake", "fq:{ashop/mail}:wake", "fq:{shop}:wake2"):
             assert client.publish(other, "0") == 0
 
 
 async def test_a_connection_that_was_lost_is_made_again_and_everything_looked_up(
-    listener: Listener, heard: Heard, server: Server
+    heard: Listening, server: Server
 ) -> None:
     with server.client() as client:
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-    await aeventually(lambda: listener.woken.is_set())
-    assert not listener.listening
-    await listener.tick()
-    await aeventually(lambda: listener.listening and heard.changes == 2)
+    await aeventually(lambda: heard.listener.woken.is_set())
+    assert not heard.state.listening
+    await heard.listener.tick()
+    await aeventually(lambda: heard.state.listening and heard.changes == 2)
     assert heard.due == [0.0, 0.0]
     say(server, KEYS["wake"], "1500")
     await aeventually(lambda: heard.due[-1] == 1.5)
 
 
-async def test_while_it_listens_a_tick_does_nothing(listener: Listener, heard: Heard, server: Server) -> None:
+async def test_while_it_listens_a_tick_does_nothing(heard: Listening, server: Server) -> None:
     for _ in range(3):
-        await listener.tick()
+        await heard.listener.tick()
     with server.client() as client:
         assert cast("Any", client.pubsub_numpat()) == 2
     assert heard.changes == 0
 
 
 async def test_a_user_who_may_not_subscribe_is_told_so_once_and_does_without(
-    server: Server, heard: Heard, logged: list[EventDict]
+    server: Server, logged: list[EventDict]
 ) -> None:
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "+@all", "resetchannels")
     broker = Broker(address_of(server.url.replace("redis://", "redis://deaf:pw@")))
-    listener = Listener("shop", broker, due=heard.due.append, schedules_changed=heard.changed)
-    await listener.tick()
+    heard = Listening(broker)
+    await heard.listener.tick()
     await aeventually(lambda: any("NOPERM" in str(line.get("error")) for line in logged))
-    await listener.tick()
-    assert not listener.listening
+    await heard.listener.tick()
+    assert not heard.state.listening
     assert [line["what"] for line in logged if line["event"] == "trouble"] == ["listening"]
     await broker.close()
     with server.client() as client:

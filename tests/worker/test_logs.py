@@ -116,6 +116,23 @@ async def test_the_first_line_says_which_app_redis_queues_and_how_many(
     assert first["processes"] == "2 x 5"
 
 
+async def test_a_queue_that_nothing_knows_is_named_in_a_warning_with_those_that_are_known(
+    workers: Workers,
+) -> None:
+    worker = workers("-q", "default,nosuch")
+    line = json.loads(worker.wait_for("queues_unknown"))
+    assert (line["level"], line["unknown"]) == ("warning", "nosuch")
+    assert "default" in line["known"].split(", ")
+    assert worker.text.count("queues_unknown") == 1
+
+
+async def test_no_warning_names_a_queue_to_which_jobs_were_sent(workers: Workers, app: App) -> None:
+    result = await task_of(app, shop.double).options(queue="later").delay(4)
+    worker = workers("-q", "later")
+    assert await result.get(timeout=15) == 8
+    assert "queues_unknown" not in worker.text
+
+
 async def test_a_password_is_never_shown(workers: Workers, spawn: Spawner) -> None:
     password = "open sesame: tonight?"
     with Server(password=password) as guarded:

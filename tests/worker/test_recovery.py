@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from structlog.typing import EventDict
 
 from fennelq.broker.broker import Broker
-from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.settings import Settings
+from fennelq.broker.keys import queue_keys
 from fennelq.worker.duties.recovery import Recovery
-from tests.broker.desk import LEASE_MS, LIFETIMES, Desk, a_job, about
+from tests.broker.desk import LEASE_MS, Desk, a_job, about
 from tests.kit.server import Server
+from tests.worker.states import Beating, state_of
 
 INTERVAL = 50.0
 
@@ -21,27 +21,19 @@ INTERVAL = 50.0
 class Sweeper:
     """A recovery whose surroundings a test decides."""
 
-    def __init__(self, broker: Broker, *desks: Desk) -> None:
-        self.steady = True
-        self.beaten_ms = desks[0].now()
-        self.ago_ms = 0
-        self.deaths = dict[str, str]()
-        self._queues: Sequence[QueueKeys] = [desk.keys for desk in desks]
-        self._recovery = Recovery(
+    def __init__(self, broker: Broker, *desks: Desk, interval: float = INTERVAL) -> None:
+        self.lease = Beating(desks[0].now())
+        self.state = state_of(
             broker,
-            lambda: self._queues,
-            settings=Settings.load(None, lease=LEASE_MS / 1000, maintenance_interval=INTERVAL),
-            lifetimes=LIFETIMES,
-            steady=lambda: self.is_steady(),
-            beaten=lambda: (self.beaten_ms, self.ago_ms),
-            deaths=lambda: self.deaths,
+            *(desk.keys for desk in desks),
+            lease=LEASE_MS / 1000,
+            maintenance_interval=interval,
         )
+        self.state.lease = self.lease
+        self._recovery = Recovery(self.state)
 
     async def tick(self) -> float:
         return await self._recovery.tick()
-
-    def is_steady(self) -> bool:
-        return self.steady
 
 
 @pytest.fixture
@@ -113,13 +105,13 @@ async def test_a_job_whose_lease_was_renewed_within_a_lease_is_left_alone(
 async def test_an_executor_that_is_not_steady_takes_no_jobs_from_others(
     sweeper: Sweeper, desk: Desk, other: Desk
 ) -> None:
-    sweeper.steady = False
+    sweeper.lease.is_steady = False
     silent_jobs(desk, 1)
     silent_jobs(other, 1)
     before = desk.pending(), other.pending()
     assert await sweeper.tick() == INTERVAL
     assert (desk.pending(), other.pending()) == before
-    sweeper.steady = True
+    sweeper.lease.is_steady = True
     await sweeper.tick()
     assert (desk.pending(), other.pending()) == ({}, {})
 
@@ -130,7 +122,7 @@ async def test_an_executor_whose_own_beat_was_answered_too_long_ago_takes_no_job
 ) -> None:
     silent_jobs(desk, 1)
     before = desk.pending()
-    sweeper.beaten_ms -= LEASE_MS
+    sweeper.lease.server_ms -= LEASE_MS
     await sweeper.tick()
     assert desk.pending() == before
 
@@ -142,10 +134,10 @@ async def test_an_executor_takes_no_jobs_after_the_clock_of_redis_was_set_back(
     """Less time has passed since the last beat by the clock of Redis than by its own."""
     silent_jobs(desk, 1)
     before = desk.pending()
-    sweeper.ago_ms = LEASE_MS
+    sweeper.lease.ago_ms = LEASE_MS
     await sweeper.tick()
     assert desk.pending() == before
-    sweeper.ago_ms = 0
+    sweeper.lease.ago_ms = 0
     await sweeper.tick()
     assert desk.pending() == {}
 
@@ -157,10 +149,10 @@ async def test_an_executor_that_ceases_to_be_steady_between_two_pages_takes_no_m
     silent_jobs(other, 250)
     answers = iter([True, False])
 
-    def is_steady(_: Sweeper) -> bool:
+    def steady(_: Beating) -> bool:
         return next(answers)
 
-    monkeypatch.setattr(Sweeper, "is_steady", is_steady)
+    monkeypatch.setattr(Beating, "steady", property(steady))
     await sweeper.tick()
     assert len(other.pending()) == 150
 
@@ -175,17 +167,9 @@ async def test_there_is_one_sweep_per_interval(sweeper: Sweeper, desk: Desk) -> 
 
 
 async def test_the_shortest_interval_is_a_millisecond(broker: Broker, desk: Desk) -> None:
-    recovery = Recovery(
-        broker,
-        lambda: [desk.keys],
-        settings=Settings.load(None, lease=LEASE_MS / 1000, maintenance_interval=0.0005),
-        lifetimes=LIFETIMES,
-        steady=lambda: True,
-        beaten=lambda: (desk.now(), 0),
-        deaths=dict[str, str],
-    )
+    sweeper = Sweeper(broker, desk, interval=0.0005)
     silent_jobs(desk, 1)
-    await recovery.tick()
+    await sweeper.tick()
     assert desk.pending() == {}
 
 
@@ -225,7 +209,7 @@ async def test_a_job_that_has_been_delivered_too_often_is_dead_with_what_is_know
     desk.redelivered("1", 4)
     desk.take("anna")
     desk.silence()
-    sweeper.deaths = {"anna": "killed by signal 9"}
+    sweeper.state.note_deaths({"anna": "killed by signal 9"})
     await sweeper.tick()
     failure = desk.record()["x"]
     assert desk.record()["s"] == "D"

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from fennelq import App, Status
+from fennelq.broker.broker import Broker
+from fennelq.worker.bus import StopAsked
 from fennelq.worker.duties.recycler import Recycler
 from fennelq.worker.executor import Executor
-from fennelq.worker.running.slots import Slots
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.kit.ledger import Ledger
 from tests.kit.waiting import aeventually
 from tests.worker import shop
 from tests.worker.conftest import Workers
 from tests.worker.shop import task_of
+from tests.worker.states import published, state_of
 
 
 @pytest.mark.parametrize("concurrency", [1, 4, 32])
@@ -29,7 +32,7 @@ async def test_an_executor_starts_exactly_as_many_jobs_as_it_may(app: App, concu
         return n
 
     results = await note.map(range(200))
-    executor = Executor(app, concurrency=concurrency, max_jobs=50)
+    executor = Executor(app, ExecutorConfig(concurrency=concurrency, max_jobs=50))
     async with asyncio.timeout(20):
         await executor.run()
     assert executor.recycled
@@ -45,7 +48,7 @@ async def test_an_executor_that_waits_when_its_last_job_comes_starts_no_other(ap
     async def note(n: int) -> int:
         return n
 
-    executor = Executor(app, concurrency=4, max_jobs=3)
+    executor = Executor(app, ExecutorConfig(concurrency=4, max_jobs=3))
     life = asyncio.create_task(executor.run())
     for n in range(3):
         assert await app.call(note.job(n), timeout=5) == n
@@ -57,38 +60,31 @@ async def test_an_executor_that_waits_when_its_last_job_comes_starts_no_other(ap
 
 
 async def test_an_executor_that_is_told_to_stop_is_not_recycled(app: App) -> None:
-    executor = Executor(app, concurrency=4, max_jobs=100)
+    executor = Executor(app, ExecutorConfig(concurrency=4, max_jobs=100))
     life = asyncio.create_task(executor.run())
-    await aeventually(lambda: executor.consumer.connected)
+    await aeventually(lambda: executor.state.connected)
     executor.stop()
     async with asyncio.timeout(10):
         await life
     assert not executor.recycled
 
 
-class Recycled:
-    """Counts how often it was asked for."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def __call__(self) -> None:
-        self.times += 1
-
-
-async def test_an_executor_above_its_size_is_recycled_once() -> None:
-    asked, size, slots = Recycled(), [201], Slots(4)
-    recycler = Recycler(slots, max_stuck=None, max_rss=200, recycle=asked, rss=lambda: size[0])
+async def test_an_executor_above_its_size_is_recycled_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, size = state_of(broker, config=ExecutorConfig(concurrency=4, max_rss=200)), [201]
+    monkeypatch.setattr("fennelq.worker.duties.recycler.resident_bytes", lambda: size[0])
+    asked, recycler = published(state, StopAsked), Recycler(state)
     await recycler.tick()
-    assert asked.times == 0, "it has done nothing yet"
-    slots.take()
+    assert asked == [], "it has done nothing yet"
+    state.slots.take()
     size[0] = 200
     await recycler.tick()
-    assert asked.times == 0
+    assert asked == []
     size[0] = 201
     await recycler.tick()
     await recycler.tick()
-    assert asked.times == 1
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -96,16 +92,16 @@ async def test_an_executor_above_its_size_is_recycled_once() -> None:
     [(8, None, 4, 5), (1, None, 0, 1), (2, None, 1, 2), (8, 0, 0, 1), (2, 7, 1, 2)],
 )
 async def test_an_executor_with_more_stuck_slots_than_it_may_have_is_recycled(
-    slots: int, max_stuck: int | None, few: int, many: int
+    broker: Broker, slots: int, max_stuck: int | None, few: int, many: int
 ) -> None:
-    asked, places = Recycled(), Slots(slots)
-    recycler = Recycler(places, max_stuck=max_stuck, max_rss=None, recycle=asked)
-    places.stuck = few
+    state = state_of(broker, config=ExecutorConfig(concurrency=slots), max_stuck=max_stuck)
+    asked, recycler = published(state, StopAsked), Recycler(state)
+    state.slots.stuck = few
     await recycler.tick()
-    assert asked.times == 0
-    places.stuck = many
+    assert asked == []
+    state.slots.stuck = many
     await recycler.tick()
-    assert asked.times == 1
+    assert len(asked) == 1
 
 
 # Processes

@@ -17,7 +17,6 @@ from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.running.held import Held
-from fennelq.worker.running.invoke import Invoker
 from fennelq.worker.running.runner import Runner
 from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
@@ -26,14 +25,19 @@ FAILURE_MS, RESULT_MS = 86_400_000, 3_600_000
 Function = Callable[..., Any]
 
 
-def app_with(function: Function, **options: Any) -> App:
-    app = LocalApp("shop", redis_url="redis://127.0.0.1:1/0")
+def app_with(function: Function, *, most_bytes: int = 1 << 20, **options: Any) -> App:
+    app = LocalApp(
+        "shop",
+        redis_url="redis://127.0.0.1:1/0",
+        failure_ttl=FAILURE_MS / 1000,
+        max_payload_bytes=most_bytes,
+    )
     app.task(name="shop:task", **options)(function)
     return app
 
 
-def runner_of(app: App, *, most_bytes: int = 1 << 20) -> Runner:
-    return Runner(app.tasks, Invoker(4, stop_grace=5), failure_ttl_ms=FAILURE_MS, most_bytes=most_bytes)
+def runner_of(app: App) -> Runner:
+    return Runner(app, 4)
 
 
 def never(_: Held, outcome: Outcome) -> None:
@@ -250,7 +254,7 @@ async def test_a_result_over_the_limit_is_the_jobs_death() -> None:
     async def repeat(n: int) -> str:
         return "x" * n
 
-    runner = runner_of(app_with(repeat), most_bytes=100)
+    runner = runner_of(app_with(repeat, most_bytes=100))
     assert (await runner.run(Held(delivery(b"[[98],{}]")), never)).kind == outcome.SUCCESS
     assert (await runner.run(Held(delivery(b"[[99],{}]")), never)).reason == "bad_result"
 

@@ -25,13 +25,15 @@ from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import AnyJob, Job, JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import died, succeeded
-from fennelq.settings import Settings
+from fennelq.model.routing import Routing
+from fennelq.worker.bus import QueuesDiscovered
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.presence import Presence
 from fennelq.worker.duties.promoter import Promoter
-from fennelq.worker.executor import executor_name
-from fennelq.worker.service import tend
+from fennelq.worker.duties.service import Service, tend
+from fennelq.worker.state import State, executor_name
 from tests.kit.waiting import aeventually
+from tests.worker.states import published, state_of
 
 LONGEST = 5.0
 
@@ -55,7 +57,7 @@ async def waiting(broker: Broker, keys: QueueKeys) -> int:
 
 @pytest.fixture
 def promoter(broker: Broker, mail: QueueKeys) -> Promoter:
-    return Promoter(broker, lambda: [mail], lambda: LONGEST)
+    return Promoter(state_of(broker, mail, schedule_interval=LONGEST))
 
 
 async def test_with_nothing_scheduled_the_promoter_sleeps_as_long_as_it_may(promoter: Promoter) -> None:
@@ -93,7 +95,7 @@ async def test_the_promoter_looks_after_all_queues_at_once(broker: Broker, mail:
     other = queue_keys("shop", "other")
     await enqueue(broker, mail, a_job("1", at_ms=1))
     await enqueue(broker, other, a_job("2", at_ms=1))
-    await Promoter(broker, lambda: [mail, other], lambda: LONGEST).tick()
+    await Promoter(state_of(broker, mail, other)).tick()
     assert [await waiting(broker, keys) for keys in (mail, other)] == [1, 1]
 
 
@@ -136,7 +138,7 @@ async def dead(broker: Broker, keys: QueueKeys) -> int:
 
 
 def janitor(broker: Broker, keys: Sequence[QueueKeys], **settings: Any) -> Janitor:
-    return Janitor(broker, lambda: keys, Settings.load(None, **settings))
+    return Janitor(state_of(broker, *keys, **settings))
 
 
 async def test_the_janitor_keeps_the_newest_of_too_many_dead(broker: Broker, mail: QueueKeys) -> None:
@@ -171,40 +173,34 @@ async def test_the_janitor_comes_again_at_once_while_there_is_more(broker: Broke
 # Presence
 
 
-def presence_of(broker: Broker, discovered: list[set[str]], queues: Sequence[str] = ("mail",)) -> Presence:
-    async def heard(known: set[str]) -> None:
-        discovered.append(known)
-
-    return Presence(
-        app="shop",
-        executor="anna",
-        broker=broker,
-        interval=2.5,
-        facts=lambda: {"pid": 7, "running": 3},
-        queues=lambda: set(queues),
-        discovered=heard,
-    )
+def executor_of(broker: Broker) -> State:
+    """One that serves `mail`, its default queue."""
+    return state_of(broker, queue_keys("shop", "mail"), default_queue="mail", heartbeat_interval=2.5)
 
 
 async def test_an_executor_tells_people_about_itself(broker: Broker) -> None:
-    assert await presence_of(broker, []).tick() == 2.5
+    state = executor_of(broker)
+    for _ in range(3):
+        state.slots.take()
+    assert await Presence(state).tick() == 2.5
     facts = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
-    assert (facts["pid"], facts["running"], facts["interval"]) == (7, 3, 2.5)
+    assert (facts["pid"], facts["running"], facts["interval"]) == (os.getpid(), 3, 2.5)
     assert abs(facts["beat_ms"] / 1000 - time.time()) < 60
 
 
 async def test_an_executor_notes_its_queues_and_learns_of_others(broker: Broker) -> None:
-    discovered: list[set[str]] = []
-    duty = presence_of(broker, discovered, ["mail", "default"])
+    state = executor_of(broker)
+    state.serve(Routing({"mail": 1, "default": 1}))
+    discovered, duty = published(state, QueuesDiscovered), Presence(state)
     await duty.tick()
     assert await broker.ask(verbs.queues.known_queues("shop")) == {"mail", "default"}
     await broker.ask(verbs.queues.note_queues("shop", ["brand.new"]))
     await duty.tick()
-    assert discovered[-1] == {"mail", "default", "brand.new"}
+    assert discovered[-1].names == {"mail", "default", "brand.new"}
 
 
 async def test_after_a_flush_an_executor_notes_its_queues_again(broker: Broker) -> None:
-    duty = presence_of(broker, [])
+    duty = Presence(executor_of(broker))
     await duty.tick()
     await broker.ask(Command(["FLUSHALL"], bytes))
     await duty.tick()
@@ -216,7 +212,7 @@ async def test_executors_that_have_been_silent_for_hours_are_forgotten(broker: B
         facts = orjson.dumps({"beat_ms": int(time.time() * 1000) - age})
         await broker.ask(verbs.executors.note_executor("shop", name, facts))
     await broker.ask(verbs.executors.note_executor("shop", "dora", b"rubbish"))
-    await presence_of(broker, []).tick()
+    await Presence(executor_of(broker)).tick()
     known = await broker.ask(verbs.executors.known_executors("shop"))
     assert known.keys() == {"anna", "clara"}
 
@@ -264,7 +260,7 @@ async def said_by(app: App, executor: str) -> dict[str, Any] | None:
 # Any duty
 
 
-class Duty:
+class Duty(Service):
     """Ticks as it is told to, and counts."""
 
     name = "duty"

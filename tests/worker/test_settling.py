@@ -18,23 +18,27 @@ from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Delivery, Job
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import succeeded
-from fennelq.worker.running.settler import Answer, Settler
+from fennelq.worker.running.held import Answer
+from fennelq.worker.running.settler import Settler
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.worker import shop
+from tests.worker.states import Answered, state_of
 
 LIFETIMES = Lifetimes(record_ms=60_000, failure_ms=60_000)
 DONE = succeeded(b"42", 60_000)
 
 
 class Answers:
-    """What a settler was told."""
+    """A settler, and its answers."""
 
-    def __init__(self, settler: Settler) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.by_key: dict[str, Answer] = {}
-        settler.tell = self._hear
+        state = state_of(broker)
+        state.held = Answered(self._hear)
+        self.settler = Settler(state, 1000)
 
     def _hear(self, settled: Settled, answer: Answer) -> None:
         self.by_key[settled.delivery.key] = answer
@@ -56,8 +60,8 @@ async def test_what_finishes_together_is_one_script_call(
     held = await deliveries(broker, mail, 250)
     # A server that does not know the script yet is asked twice for the first page, whichever test runs first.
     await broker.run(verbs.runs.finish(mail, [], LIFETIMES))
-    settler = Settler("shop", broker, LIFETIMES)
-    answers = Answers(settler)
+    answers = Answers(broker)
+    settler = answers.settler
     before = scripts(server)
     for delivery in held:
         settler.settle_now(delivery, DONE)
@@ -71,8 +75,8 @@ async def test_a_reply_that_was_lost_makes_no_outcome_count_twice(
 ) -> None:
     held = await deliveries(broker, mail, 200)
     through = Broker(address_of(proxy.url))
-    settler = Settler("shop", through, LIFETIMES)
-    answers = Answers(settler)
+    answers = Answers(through)
+    settler = answers.settler
     fate = random.Random(7)
     proxy.drop_replies(lambda _: fate.random() < 0.5, command="EVALSHA", cut=True)
     for start in range(0, 200, 20):
@@ -89,8 +93,8 @@ async def test_a_reply_that_was_lost_makes_no_outcome_count_twice(
 async def test_an_outcome_of_a_job_that_is_no_longer_ours_is_refused(broker: Broker, mail: QueueKeys) -> None:
     held = await deliveries(broker, mail, 2)
     await broker.run(verbs.runs.release(mail, [(held[0].lane, held[0].entry)]))
-    settler = Settler("shop", broker, LIFETIMES)
-    answers = Answers(settler)
+    answers = Answers(broker)
+    settler = answers.settler
     for delivery in held:
         settler.settle_now(delivery, DONE)
     await settler.drain()

@@ -13,7 +13,7 @@ import pytest
 from fennelq import App, AsyncResult, Status
 from fennelq.broker.keys import GROUP
 from fennelq.broker.verb import Command
-from fennelq.worker.processes.orders import Orders
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
@@ -217,8 +217,8 @@ async def test_an_executor_ends_in_time_although_redis_is_gone_and_a_thread_is_s
 ) -> None:
     """Nothing can be handed back then: the leases bring the jobs back."""
     environment = {"FENNELQ_REDIS_URL": server.url, **ledger.environment}
-    orders = Orders(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
-    executor = spawn("fennelq.worker.processes.process", orders.to_text(), environment=environment)
+    config = ExecutorConfig(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
+    executor = spawn("fennelq.worker.processes.process", config.to_text(), environment=environment)
     await hold_all(app, gate, 1, function)
     await aeventually(lambda: len(ledger.starts()) == 1, within=15)
     server.kill()
@@ -230,8 +230,8 @@ async def test_an_executor_ends_in_time_although_an_outcome_cannot_be_written_do
     spawn: Spawner, server: Server, app: App, gate: Gate, ledger: Ledger
 ) -> None:
     environment = {"FENNELQ_REDIS_URL": server.url, **ledger.environment}
-    orders = Orders(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
-    executor = spawn("fennelq.worker.processes.process", orders.to_text(), environment=environment)
+    config = ExecutorConfig(app=f"{shop.__name__}:app", concurrency=2, grace=0.1)
+    executor = spawn("fennelq.worker.processes.process", config.to_text(), environment=environment)
     await hold_all(app, gate, 1)
     await aeventually(lambda: len(ledger.starts()) == 1, within=15)
     server.kill()

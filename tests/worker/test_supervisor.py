@@ -16,10 +16,11 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App, Status
-from fennelq.worker.processes import child, pid_one, signs
+from fennelq.worker.processes import child, pid_one
 from fennelq.worker.processes.child import Child
-from fennelq.worker.processes.orders import CANNOT_RUN, Orders
+from fennelq.worker.processes.config import CANNOT_RUN, ExecutorConfig
 from fennelq.worker.processes.reload import SourceWatch
+from fennelq.worker.processes.signals import Signal
 from fennelq.worker.processes.supervisor import Supervisor
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -85,17 +86,19 @@ async def test_executors_do_not_outlive_a_supervisor_that_is_killed_and_hand_the
 
 
 async def test_an_executor_that_cannot_run_ends_at_once_and_says_why(spawn: Spawner, redis_url: str) -> None:
-    orders = Orders(app="tests.worker.no_such_shop:app")
+    config = ExecutorConfig(app="tests.worker.no_such_shop:app")
     executor = spawn(
-        "fennelq.worker.processes.process", orders.to_text(), environment={"FENNELQ_REDIS_URL": redis_url}
+        "fennelq.worker.processes.process", config.to_text(), environment={"FENNELQ_REDIS_URL": redis_url}
     )
     assert executor.returncode() == CANNOT_RUN
     assert "no_such_shop" in executor.text
 
 
-def test_orders_arrive_as_they_were_given() -> None:
-    orders = Orders(app="shop:app", concurrency=7, queues="mail:3,default:1", lanes=("s:high",), grace=1.5)
-    assert Orders.from_text(orders.to_text()) == orders
+def test_config_arrive_as_they_were_given() -> None:
+    config = ExecutorConfig(
+        app="shop:app", concurrency=7, queues="mail:3,default:1", lanes=("s:high",), grace=1.5
+    )
+    assert ExecutorConfig.from_text(config.to_text()) == config
 
 
 # Modules that make trouble when they are imported
@@ -135,7 +138,9 @@ def folder(tmp_path: Path) -> Path:
 def holding(folder: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """The supervisor, on this loop, of an executor that imports `held:app`."""
     monkeypatch.setenv("FENNELQ_REDIS_URL", redis_url)
-    return Supervisor(Orders(app="held:app", folder=str(folder)), 1, silence=60.0, note=lambda _, __: None)
+    return Supervisor(
+        ExecutorConfig(app="held:app", folder=str(folder)), 1, silence=60.0, note=lambda _, __: None
+    )
 
 
 class Later:
@@ -183,17 +188,18 @@ async def test_an_import_may_take_any_time_and_the_log_says_so_every_minute(
 
 
 @pytest.mark.parametrize(
-    ("received", "alive_for"), [(signs.IMPORTED, 35), (signs.IMPORTED + signs.ALIVE, 5), (signs.NOT_READY, 5)]
+    ("received", "alive_for"),
+    [(Signal.IMPORTED, 35), (Signal.IMPORTED + Signal.ALIVE, 5), (Signal.NOT_READY, 5)],
 )
 def test_after_its_import_an_executor_is_given_time_to_connect(
     holding: Supervisor, monkeypatch: pytest.MonkeyPatch, received: bytes, alive_for: float
 ) -> None:
     clock = Frozen()
     monkeypatch.setattr(child, "clock", clock)
-    executor = Child(holding._orders, silence=60.0, quarantine=lambda: None)
+    executor = Child(holding._config, silence=60.0, quarantine=lambda: None)
     reading, writing = os.pipe()
     os.write(writing, received)
-    executor._hear(reading)
+    executor._receive(reading)
     os.close(reading)
     os.close(writing)
     clock.by = alive_for - 1
@@ -209,7 +215,7 @@ async def test_an_executor_that_is_silent_after_its_import_is_killed(
     monkeypatch.setattr(child, "clock", clock)
     monkeypatch.setattr(child, "_LOOK_EVERY", 0.01)
     (folder / "gate").touch()
-    running = asyncio.create_task(holding._run(holding._orders))
+    running = asyncio.create_task(holding._run(holding._config))
     await aeventually(lambda: any(child.worked for child in holding._children), within=15)
     (only,) = holding._children
     assert only.pid is not None
@@ -318,7 +324,7 @@ async def test_a_failed_start_leaves_no_file_descriptor_open(
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     before = psutil.Process().num_fds()
     for _ in range(3):
-        code, worked = await holding._run(holding._orders)
+        code, worked = await holding._run(holding._config)
         assert code != 0
         assert not worked
     assert psutil.Process().num_fds() == before
@@ -334,8 +340,8 @@ async def test_a_death_that_cannot_be_noted_disturbs_nobody(
 
     monkeypatch.setattr(asyncio, "to_thread", no_thread)
     (folder / "held.py").write_text("import os; os._exit(3)", "utf-8")
-    assert await holding._run(holding._orders) == (3, False)
-    await aeventually(lambda: not holding._telling)
+    assert await holding._run(holding._config) == (3, False)
+    await aeventually(lambda: not holding._noting)
     assert events(logged) == ["executor_crashed", "death_not_noted"]
 
 
@@ -385,13 +391,15 @@ class Rehearsal(Supervisor):
     """Executors that were at work or not, and end so."""
 
     def __init__(self, *ends: tuple[bool, int], burst: bool = False) -> None:
-        super().__init__(Orders(app="shop:app", burst=burst), 1, silence=60.0, note=lambda _, __: None)
+        super().__init__(
+            ExecutorConfig(app="shop:app", burst=burst), 1, silence=60.0, note=lambda _, __: None
+        )
         self._ends = list(ends)
         self.pauses: list[float] = []
 
-    async def _run(self, orders: Orders) -> tuple[int, bool]:
+    async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
         if not self._ends:
-            self._told.set()
+            self._stop.set()
             return 0, True
         worked, code = self._ends.pop(0)
         return code, worked
@@ -422,11 +430,13 @@ class Waiting(Supervisor):
     """Executors that end so at once; what is waited for between them is real."""
 
     def __init__(self, code: int, sources: SourceWatch | None = None) -> None:
-        super().__init__(Orders(app="shop:app"), 1, silence=60.0, note=lambda _, __: None, sources=sources)
+        super().__init__(
+            ExecutorConfig(app="shop:app"), 1, silence=60.0, note=lambda _, __: None, sources=sources
+        )
         self._code = code
         self.started = 0
 
-    async def _run(self, orders: Orders) -> tuple[int, bool]:
+    async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
         self.started += 1
         return self._code, True
 
@@ -488,11 +498,11 @@ async def test_in_a_burst_an_executor_that_is_done_is_not_replaced_and_one_that_
 
 async def test_in_a_burst_an_executor_that_was_stopped_for_a_change_of_the_code_is_replaced() -> None:
     class Changed(Rehearsal):
-        async def _run(self, orders: Orders) -> tuple[int, bool]:
+        async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
             if len(self._ends) == 3:
                 change, self._change = self._change, asyncio.Event()
                 change.set()
-            return await super()._run(orders)
+            return await super()._run(config)
 
     rehearsal = Changed((True, 0), (True, 0), (True, 0), burst=True)
     assert await rehearsal._keep_alive() == 0

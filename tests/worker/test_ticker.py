@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -20,9 +20,12 @@ from fennelq.model.job import AnyJob, JobFailure, JobInfo, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, retried, succeeded
 from fennelq.model.schedule import Schedule
+from fennelq.worker.bus import HandOverWaits
 from fennelq.worker.duties.ticker import Ticker, decide
+from tests.kit.apps import LocalApp
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
+from tests.worker.states import NOWHERE, state_of
 
 NOW = 1_795_000_020_000
 """A whole minute."""
@@ -40,6 +43,15 @@ def a_schedule(name: str = "report", **told: Any) -> Schedule:
     return Schedule(name=name, **fields | told)
 
 
+class Declaring(LocalApp):
+    """An app of this service, whose code declares these schedules."""
+
+    def __init__(self, service: str, schedules: Sequence[Schedule], **settings: Any) -> None:
+        super().__init__("shop", **settings)
+        self.service = service
+        self.declared._schedules.update({schedule.name: schedule for schedule in schedules})
+
+
 class Fleet:
     """Executors, as far as they tick."""
 
@@ -48,15 +60,16 @@ class Fleet:
         self.redis = server.client()
         self.woken = 0
 
-    def joins(self, *schedules: Schedule, service: str = SERVICE) -> Ticker:
+    def joins(self, *schedules: Schedule, service: str = SERVICE, lease: float = 16) -> Ticker:
         """A new executor, whose code declares these."""
+        app = Declaring(service, schedules, redis_url=NOWHERE, lease=lease, schedule_interval=LONGEST)
+        state = state_of(self.broker, app=app)
+        state.note_listening(True)
+        state.bus.subscribe(HandOverWaits, self._wake)
+        return Ticker(state)
 
-        def hand() -> None:
-            self.woken += 1
-
-        return Ticker(
-            "shop", service, self.broker, lambda: {s.name: s for s in schedules}, hand, lambda: LONGEST
-        )
+    def _wake(self, _: HandOverWaits) -> None:
+        self.woken += 1
 
     async def started(self, *schedules: Schedule, service: str = SERVICE) -> Ticker:
         """One that has declared its schedules and looked."""
@@ -145,7 +158,7 @@ async def test_with_nothing_scheduled_it_sleeps_as_long_as_it_may(fleet: Fleet) 
 
 
 async def test_it_looks_every_five_seconds_however_long_the_lease(fleet: Fleet) -> None:
-    ticker = Ticker("shop", SERVICE, fleet.broker, dict, lambda: None, lambda: 60.0)
+    ticker = fleet.joins(lease=600)
     assert await fleet.settled(ticker) == [5.0]
 
 

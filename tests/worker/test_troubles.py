@@ -12,7 +12,7 @@ import pytest
 
 from fennelq import App
 from fennelq.broker.connection import masked
-from fennelq.worker.processes.orders import CANNOT_RUN
+from fennelq.worker.processes.config import CANNOT_RUN
 from fennelq.worker.processes.supervisor import Names
 from tests.kit.ports import HOST, Port
 from tests.kit.server import Server

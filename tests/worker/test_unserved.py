@@ -12,6 +12,7 @@ from fennelq import App, clock
 from fennelq.broker.broker import Broker
 from fennelq.executors import Executors
 from fennelq.worker.duties.unserved import UnservedQueues
+from tests.worker.states import state_of
 
 NOW = 2_000_000_000_000
 
@@ -27,7 +28,7 @@ class Watch:
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr(clock, "monotonic", lambda: self.now)
-        self._unserved = UnservedQueues("shop", "anna", broker)
+        self._unserved = UnservedQueues(state_of(broker))
 
     async def after(self, seconds: float, known: set[str], **others: dict[str, Any]) -> None:
         self.now += seconds

@@ -6,58 +6,69 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.typing import EventDict
 
 from fennelq import App
 from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
+from fennelq.worker.bus import ExecutorGivenUp
 from fennelq.worker.executor import Executor, GivenUp
-from fennelq.worker.processes import signs
-from fennelq.worker.threads.heartbeat import Findings, Heartbeat
+from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.processes.signals import Signal, SignalPipe
+from fennelq.worker.state import State
+from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
 from fennelq.worker.threads.watchdog import Watchdog
+from tests.kit.apps import LocalApp
 from tests.kit.ledger import Ledger
 from tests.kit.waiting import aeventually, eventually
 from tests.worker import frail, shop
 from tests.worker.conftest import Workers, executors
 from tests.worker.shop import Gate, task_of
+from tests.worker.states import published, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-def deadly(_: object) -> None:
+def deadly() -> BeatResult:
     raise SystemExit
 
 
-def heartbeat_on(redis_url: str, report: Callable[[Findings], None]) -> Heartbeat:
-    return Heartbeat(
-        broker=BlockingBroker(address_of(redis_url)),
-        executor="me",
-        lease=15.0,
-        interval=0.01,
-        queues=list,
-        held=list,
-        report=report,
-    )
+class Doing(Heartbeat):
+    """Does what a test wants instead of beating."""
+
+    def __init__(self, redis_url: str, beat: Callable[[], BeatResult]) -> None:
+        address = address_of(redis_url)
+        state = state_of(Broker(address), heartbeat_interval=0.01)
+        super().__init__(state, BlockingBroker(address))
+        self.lease, self._do = state.lease, beat
+
+    def beat(self) -> BeatResult:
+        return self._do()
 
 
 def test_a_heartbeat_whose_thread_ends_by_itself_is_dead(redis_url: str) -> None:
-    heartbeat = heartbeat_on(redis_url, deadly)
-    assert not heartbeat.dead
+    heartbeat = Doing(redis_url, deadly)
+    assert not heartbeat.lease.dead
     heartbeat.start()
-    eventually(lambda: heartbeat.dead)
+    eventually(lambda: heartbeat.lease.dead)
 
 
 def test_a_heartbeat_that_is_ended_is_not_dead(redis_url: str) -> None:
     beaten = threading.Event()
-    heartbeat = heartbeat_on(redis_url, lambda _: beaten.set())
+
+    def beat() -> BeatResult:
+        beaten.set()
+        return BeatResult([], [], 0)
+
+    heartbeat = Doing(redis_url, beat)
     heartbeat.start()
     beaten.wait()
     heartbeat.end()
     heartbeat._thread.join()
-    assert not heartbeat.dead
+    assert not heartbeat.lease.dead
 
 
 def test_a_heartbeat_counts_as_dead_while_its_last_words_are_held_up(
@@ -69,82 +80,94 @@ def test_a_heartbeat_counts_as_dead_while_its_last_words_are_held_up(
         shown.set()
         release.wait()
 
-    def fail(_: object) -> None:
+    def fail() -> BeatResult:
         raise GeneratorExit
 
     monkeypatch.setattr(threading, "excepthook", hold_up)
-    heartbeat = heartbeat_on(redis_url, fail)
+    heartbeat = Doing(redis_url, fail)
     heartbeat.start()
     shown.wait()
     assert heartbeat._thread.is_alive()
-    assert heartbeat.dead
+    assert heartbeat.lease.dead
     release.set()
     heartbeat._thread.join()
 
 
+class Received(SignalPipe):
+    """Keeps what is sent; fails to send some of it."""
+
+    def __init__(self, *refused: Signal) -> None:
+        super().__init__()
+        self.signals: list[Signal] = []
+        self._refused = refused
+
+    def send(self, *signals: Signal) -> None:
+        if set(signals) & set(self._refused):
+            raise SystemExit
+        self.signals += signals
+
+
 class Watched:
-    """A watchdog on the running loop, and what it reports."""
+    """A watchdog on the running loop, and what it sends."""
 
-    def __init__(self, **how: Any) -> None:
-        self.stalled = 0
-        self.alive = 0
-        how.setdefault("alive", self._alive)
-        self.dog = Watchdog(stall_timeout=60.0, running=lambda _: None, stalled=self._stalled, **how)
-
-    def _alive(self) -> None:
-        self.alive += 1
-
-    def _stalled(self, sign: bytes) -> None:
-        assert sign == signs.HEARTLESS
-        self.stalled += 1
+    def __init__(self, redis_url: str, *refused: Signal) -> None:
+        self.pipe = Received(*refused)
+        app = LocalApp("shop", redis_url=redis_url, stall_timeout=60.0)
+        self.state = State(app, ExecutorConfig(), self.pipe)
+        self.given_up = published(self.state, ExecutorGivenUp)
+        self.state.bus.attach(asyncio.get_running_loop())
+        self.dog = Watchdog(self.state)
 
 
-async def test_an_executor_without_heartbeat_is_given_up(logged: list[EventDict]) -> None:
-    watched = Watched(heartless=lambda: True)
+async def test_an_executor_without_heartbeat_is_given_up(redis_url: str, logged: list[EventDict]) -> None:
+    watched = Watched(redis_url)
+    watched.state.lease.thread_ended()
     watched.dog.start()
-    await aeventually(lambda: watched.stalled)
+    await aeventually(lambda: watched.given_up)
     watched.dog._thread.join()
-    assert (watched.stalled, watched.alive) == (1, 0)
+    assert watched.pipe.signals == [Signal.HEARTLESS]
+    assert watched.state.lease.ended.is_set()
     died, stacks = logged
     assert (died["event"], stacks["event"]) == ("heartbeat_died", "stacks")
     assert "most recent call first" in stacks["stack"]
 
 
-async def test_a_watchdog_that_dies_gives_up_its_executor() -> None:
-    def die() -> None:
-        raise SystemExit
-
-    watched = Watched(alive=die)
+async def test_a_watchdog_that_dies_gives_up_its_executor(redis_url: str) -> None:
+    watched = Watched(redis_url, Signal.ALIVE)
     watched.dog.start()
-    await aeventually(lambda: watched.stalled)
+    await aeventually(lambda: watched.given_up)
     watched.dog._thread.join()
-    assert watched.stalled == 1
+    assert watched.pipe.signals == [Signal.HEARTLESS]
 
 
-async def test_an_executor_is_given_up_even_if_that_cannot_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(heartless=lambda: True)
+async def test_an_executor_is_given_up_even_if_that_cannot_be_logged(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(redis_url)
     watched.dog.start()
     watched.dog.end()
     watched.dog._thread.join()
+    watched.pipe.signals.clear()
+    watched.state.lease.thread_ended()
     monkeypatch.setattr(watched.dog, "_where", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         watched.dog.look()
-    assert watched.stalled == 1
+    assert watched.pipe.signals == [Signal.HEARTLESS]
 
 
 @pytest.mark.audit(unfinished=True)
 async def test_an_executor_whose_heartbeat_died_asks_for_a_successor_and_falls_over_by_itself(
-    app: App, gate: Gate
+    app: App, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Handed back in order, a job that stalls its executor each time would start again for ever."""
-    told: list[bytes] = []
-    executor = Executor(app, concurrency=1, tell=told.append)
-    executor.heartbeat._report = deadly
+    pipe = Received()
+    executor = Executor(app, ExecutorConfig(concurrency=1), pipe)
+    monkeypatch.setattr(executor.heartbeat, "beat", deadly)
     result = await task_of(app, shop.hold).delay(str(gate))
     # Nothing tells it to stop.
     with pytest.raises(GivenUp):
         await asyncio.wait_for(executor.run(), 15)
-    assert signs.HEARTLESS in told
+    assert Signal.HEARTLESS in pipe.signals
     info = await result.info()
     assert info is not None
     assert (info.status.name, info.owner) == ("EXECUTING", executor.name)

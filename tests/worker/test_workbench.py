@@ -14,7 +14,8 @@ from fennelq.broker.keys import queue_keys
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, died
 from fennelq.worker.executor import Executor
-from fennelq.worker.running.held import Held
+from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.running.held import Held, HeldJobs
 from fennelq.worker.running.settler import Share
 from fennelq.worker.running.workbench import Workbench
 from tests.broker.desk import Desk
@@ -31,12 +32,16 @@ class Bench:
     """The workbench of an executor that reads nothing: jobs are put on it by hand."""
 
     def __init__(self, app: App, desk: Desk) -> None:
-        self.executor = Executor(app, concurrency=4)
+        self.executor = Executor(app, ExecutorConfig(concurrency=4))
         self._desk = desk
 
     @property
     def workbench(self) -> Workbench:
         return self.executor.workbench
+
+    @property
+    def held(self) -> HeldJobs:
+        return self.executor.state.held
 
     def start_all(self) -> list[Delivery]:
         """Everything that waits in the queue `default`."""
@@ -46,7 +51,7 @@ class Bench:
         return deliveries
 
     async def all_done(self) -> None:
-        await aeventually(lambda: not self.workbench.tasks())
+        await aeventually(lambda: not self.held.tasks())
         await self.workbench.settled()
 
 
@@ -101,15 +106,15 @@ async def test_a_job_is_held_while_it_runs_and_until_its_outcome_is_written(
 ) -> None:
     (job,) = await held(app, gate)
     (delivery,) = bench.start_all()
-    assert bench.workbench.tokens() == [delivery.token]
+    assert bench.held.tokens() == [delivery.token]
     assert bench.workbench.holds(delivery.token)
     assert not bench.workbench.holds(("default", "s", "0-1"))
     assert bench.executor.slots.taken == 1
     gate.open()
     await bench.all_done()
-    assert bench.workbench.tokens() == []
+    assert bench.held.tokens() == []
     assert not bench.workbench.holds(delivery.token)
-    assert (bench.executor.slots.taken, bench.workbench.done) == (0, 1)
+    assert (bench.executor.slots.taken, bench.held.done) == (0, 1)
     assert await app.result(job).get(timeout=5) == 1
 
 
@@ -121,23 +126,23 @@ async def test_a_job_is_held_without_a_slot_while_the_answer_to_its_outcome_is_a
     proxy.blackhole()
     gate.open()
     await aeventually(lambda: cut_off.executor.slots.taken == 0)
-    assert cut_off.workbench.tasks() == []
-    assert cut_off.workbench.tokens() == [delivery.token]
+    assert cut_off.held.tasks() == []
+    assert cut_off.held.tokens() == [delivery.token]
     writing = asyncio.create_task(cut_off.workbench.settled())
     await asyncio.sleep(0)
-    assert (writing.done(), cut_off.workbench.done) == (False, 0)
+    assert (writing.done(), cut_off.held.done) == (False, 0)
     proxy.up()
     await writing
-    assert (cut_off.workbench.tokens(), cut_off.workbench.done) == ([], 1)
+    assert (cut_off.held.tokens(), cut_off.held.done) == ([], 1)
     assert await app.result(job).status() is Status.SUCCESS
 
 
 async def test_which_job_a_task_runs_can_be_asked(app: App, bench: Bench, gate: Gate) -> None:
     jobs = await held(app, gate, 3)
     bench.start_all()
-    tasks = bench.workbench.tasks()
-    assert [bench.workbench.job_of(task) for task in tasks] == [f"{HOLD} ({job})" for job in jobs]
-    assert bench.workbench.job_of(asyncio.current_task()) is None
+    tasks = bench.held.tasks()
+    assert [bench.held.job_of(task) for task in tasks] == [f"{HOLD} ({job})" for job in jobs]
+    assert bench.held.job_of(asyncio.current_task()) is None
     gate.open()
     await bench.all_done()
 
@@ -150,8 +155,8 @@ async def test_jobs_that_have_ended_are_not_among_the_tasks(
     cut_off.start_all()
     proxy.blackhole()
     await aeventually(lambda: cut_off.executor.slots.taken == 2)
-    assert len(cut_off.workbench.tokens()) == 3
-    assert len(cut_off.workbench.tasks()) == 2
+    assert len(cut_off.held.tokens()) == 3
+    assert len(cut_off.held.tasks()) == 2
     proxy.up()
     gate.open()
     await cut_off.all_done()
@@ -162,10 +167,10 @@ async def test_a_handler_is_entered_with_the_first_step_of_its_run(
 ) -> None:
     await held(app, gate)
     (delivery,) = bench.start_all()
-    assert not bench.workbench.entered(delivery.token)
+    assert not bench.held.entered(delivery.token)
     await asyncio.sleep(0)
-    assert bench.workbench.entered(delivery.token)
-    assert not bench.workbench.entered(("default", "s", "0-1"))
+    assert bench.held.entered(delivery.token)
+    assert not bench.held.entered(("default", "s", "0-1"))
     gate.open()
     await bench.all_done()
 
@@ -176,13 +181,13 @@ async def test_a_job_keeps_its_slot_until_there_is_room_for_its_outcome(app: App
     job = (await task_of(app, shop.double).delay(21)).id
     bench.start_all()
     await aeventually(lambda: backlog._waiting)
-    assert (bench.executor.slots.taken, bench.workbench.tasks()) == (1, [])
+    assert (bench.executor.slots.taken, bench.held.tasks()) == (1, [])
     assert await app.result(job).status() is Status.EXECUTING
     backlog.remove(others, 1_000_000, 0)
     await aeventually(lambda: bench.executor.slots.taken == 0)
     await bench.workbench.settled()
     assert await app.result(job).get(timeout=5) == 42
-    assert bench.workbench.done == 1
+    assert bench.held.done == 1
 
 
 async def test_outcomes_that_a_cancellation_of_everything_has_dropped_are_written_when_handed_over_again(
@@ -202,7 +207,7 @@ async def test_outcomes_that_a_cancellation_of_everything_has_dropped_are_writte
     proxy.up()
     cut_off.workbench.settle_again()
     await cut_off.workbench.settled()
-    assert cut_off.workbench.done == 2
+    assert cut_off.held.done == 2
     assert [await result.get(timeout=5) for result in results] == [2, 4]
     assert await app.result(running).status() is Status.EXECUTING
     gate.open()
@@ -221,11 +226,11 @@ async def test_a_job_that_was_taken_from_us_is_cancelled_and_not_settled(
     await asyncio.sleep(0)  # their handlers have begun
     unknown = ("default", "s", "0-1")
     bench.workbench.lose([unknown, deliveries[0].token, deliveries[1].token])
-    assert bench.workbench.tokens() == [deliveries[2].token]
+    assert bench.held.tokens() == [deliveries[2].token]
     await aeventually(lambda: bench.executor.slots.taken == 1)
     gate.open()
     await bench.all_done()
-    assert bench.workbench.done == 1
+    assert bench.held.done == 1
     statuses = [await app.result(job).status() for job in jobs]
     assert statuses == [Status.EXECUTING, Status.EXECUTING, Status.SUCCESS]
     lost = lines(logged, "lease_lost")
@@ -248,7 +253,7 @@ async def test_what_a_handler_returns_after_its_job_was_taken_from_us_is_dropped
     await bench.all_done()
     await aeventually(lambda: bench.executor.slots.taken == 0)
     await bench.workbench.settled()
-    assert bench.workbench.done == 0
+    assert bench.held.done == 0
     assert await app.result(job).status() is Status.EXECUTING
     assert len(lines(logged, "lease_lost")) == 1
     assert lines(logged, "job_succeeded") == []
@@ -265,7 +270,7 @@ async def test_a_job_whose_outcome_is_on_its_way_is_not_taken_for_lost(
     assert cut_off.workbench.holds(delivery.token)
     proxy.up()
     await cut_off.workbench.settled()
-    assert cut_off.workbench.done == 1
+    assert cut_off.held.done == 1
     assert await app.result(job).get(timeout=5) == 42
     assert lines(logged, "lease_lost") == []
 
@@ -278,7 +283,7 @@ async def test_an_outcome_that_is_refused_because_the_job_is_no_longer_ours_is_l
     desk.release(deliveries[:1])
     gate.open()
     await bench.all_done()
-    assert bench.workbench.tokens() == []
+    assert bench.held.tokens() == []
     assert [line["job_id"] for line in lines(logged, "lease_lost")] == jobs[:1]
     assert await app.result(jobs[0]).status() is Status.SENT
     assert await app.result(jobs[1]).get(timeout=5) == 1
@@ -294,9 +299,9 @@ async def test_a_job_that_is_stopped_gives_its_slot_back_and_stays_in_hand(
     (task,) = bench.workbench.stop_all()
     await asyncio.wait([task])
     assert (bench.executor.slots.taken, bench.executor.slots.stuck) == (0, 0)
-    assert bench.workbench.tokens() == [delivery.token]
+    assert bench.held.tokens() == [delivery.token]
     await bench.workbench.settled()
-    assert bench.workbench.done == 0
+    assert bench.held.done == 0
     assert await app.result(job).status() is Status.EXECUTING
     assert task.cancelled() or task.exception() is None
 
@@ -308,10 +313,10 @@ async def test_a_run_that_other_code_cancels_before_its_first_step_is_not_held_f
     """The heartbeat finds its entry stranded, and the reader asks whether it is held: then its slot is free again."""
     await held(app, gate)
     (delivery,) = bench.start_all()
-    (task,) = bench.workbench.tasks()
+    (task,) = bench.held.tasks()
     task.cancel()
     await asyncio.wait([task])
-    assert bench.workbench.tokens() == []
+    assert bench.held.tokens() == []
     assert bench.executor.slots.taken == 1
     assert not bench.workbench.holds(delivery.token)
     assert not bench.workbench.holds(delivery.token)
@@ -324,10 +329,10 @@ async def test_a_run_that_is_stopped_before_its_first_step_never_enters_its_hand
 ) -> None:
     await held(app, gate)
     (delivery,) = bench.start_all()
-    assert not bench.workbench.entered(delivery.token)
+    assert not bench.held.entered(delivery.token)
     await asyncio.wait(bench.workbench.stop_all())
-    assert bench.workbench.tokens() == [delivery.token]
-    assert not bench.workbench.entered(delivery.token)
+    assert bench.held.tokens() == [delivery.token]
+    assert not bench.held.entered(delivery.token)
     assert bench.executor.slots.taken == 0
 
 
@@ -340,7 +345,7 @@ async def test_a_stop_asks_every_run_without_an_outcome_and_no_other(
     cut_off.start_all()
     proxy.blackhole()
     await aeventually(lambda: cut_off.executor.slots.taken == 2)
-    running = cut_off.workbench.tasks()
+    running = cut_off.held.tasks()
     asked = cut_off.workbench.stop_all()
     assert (len(asked), set(asked)) == (2, set(running))
     await asyncio.wait(running)
@@ -348,7 +353,7 @@ async def test_a_stop_asks_every_run_without_an_outcome_and_no_other(
     proxy.up()
     await cut_off.workbench.settled()
     assert await result.get(timeout=5) == 42
-    assert cut_off.workbench.done == 1
+    assert cut_off.held.done == 1
 
 
 @pytest.mark.audit(unfinished=True)
@@ -360,7 +365,7 @@ async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it
     goes_on = function is shop.refuse_to_stop
     job = (await task_of(app, function).delay(str(gate))).id
     (delivery,) = bench.start_all()
-    (task,) = bench.workbench.tasks()
+    (task,) = bench.held.tasks()
     await asyncio.sleep(0)  # its handler has begun
     bench.workbench.lose([delivery.token])
     for _ in range(5):
@@ -372,7 +377,7 @@ async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it
     gate.open()
     await asyncio.wait([task])
     assert (slots.taken, slots.stuck) == (0, 0)
-    assert bench.workbench.job_of(task) is None
+    assert bench.held.job_of(task) is None
 
 
 # Runs that ignore their timeout
@@ -382,7 +387,7 @@ LATE = died(JobFailure("TaskTimeout", "too late"), 1, 60_000)
 
 
 def overdue(bench: Bench, delivery: Delivery) -> tuple[Held, Outcome]:
-    return bench.workbench._held[delivery.token], LATE
+    return bench.held.by_token[delivery.token], LATE
 
 
 async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
@@ -392,20 +397,20 @@ async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
     workbench, slots = cut_off.workbench, cut_off.executor.slots
     (job,) = await held(app, gate)
     (delivery,) = cut_off.start_all()
-    (task,) = workbench.tasks()
+    (task,) = cut_off.held.tasks()
     await asyncio.sleep(0)  # its handler has begun
     proxy.blackhole()
     late = overdue(cut_off, delivery)
     workbench._overdue(*late)
     workbench._overdue(*late)
     assert (slots.taken, slots.stuck, workbench.backlog.jobs) == (1, 1, 1)
-    assert workbench.job_of(task) == f"{HOLD} ({job})"
+    assert cut_off.held.job_of(task) == f"{HOLD} ({job})"
     gate.open()
     await asyncio.wait([task])
     assert (slots.taken, slots.stuck, workbench.backlog.jobs) == (0, 0, 1)
     proxy.up()
     await workbench.settled()
-    assert workbench.done == 1
+    assert cut_off.held.done == 1
     assert await app.result(job).status() is Status.DEAD
     assert [line["event"] for line in logged] == ["job_died", "slot_stuck"]
 
@@ -440,11 +445,11 @@ async def test_a_job_that_is_cancelled_together_with_the_executor_is_innocent(
     (job,) = await held(app, gate)
     (delivery,) = bench.start_all()
     await asyncio.sleep(0)  # its handler has begun
-    (task,) = bench.workbench.tasks()
+    (task,) = bench.held.tasks()
     task.cancel()
     life.cancel()
     await asyncio.wait([task, life])
-    assert (bench.workbench.tokens(), bench.executor.slots.taken) == ([delivery.token], 0)
+    assert (bench.held.tokens(), bench.executor.slots.taken) == ([delivery.token], 0)
     assert not bench.workbench.backlog.busy
     assert await app.result(job).status() is Status.EXECUTING
     assert lines(logged, "job_died") == []
@@ -463,7 +468,7 @@ async def test_a_job_that_is_cancelled_while_its_executor_lives_on_has_failed(
     (job,) = await held(app, gate)
     bench.start_all()
     await asyncio.sleep(0)  # its handler has begun
-    (task,) = bench.workbench.tasks()
+    (task,) = bench.held.tasks()
     task.cancel()
     await bench.all_done()
     life.cancel()

@@ -8,14 +8,12 @@
 -- Answers {lost: lane, entry, …}, {stranded: lane, entry, …}, jobs in quarantine that nobody has taken, the server's
 -- time in ms.
 --
---@keys stats, s, s:high, s:low, iso
 --@args prefix, consumer, grace
 --@each lane, entry
---@include now, keys
+--@include now
 --@flags allow-oom
 
 local PAGE = 1000
-local LANES = {'s:high', 's', 's:low', 'iso'}
 
 local held = {}
 for _, lane in ipairs(LANES) do held[lane] = {} end
@@ -41,7 +39,7 @@ end
 
 -- One lane: what is pending here is either held, and renewed, or stranded once it is old enough.
 local function look(lane)
-  local stream, mine, kept, from = prefix .. lane, held[lane], {}, '-'
+  local stream, mine, kept, from = K[lane], held[lane], {}, '-'
   while true do
     local page = redis.pcall('XPENDING', stream, GROUP, from, '+', PAGE, consumer)
     if page.err then break end
@@ -67,5 +65,5 @@ local function not_taken(stream)
 end
 
 for _, lane in ipairs(LANES) do look(lane) end
-if vanished > 0 then redis.pcall('HINCRBY', stats, 'vanished', vanished) end
-return {lost, stranded, not_taken(prefix .. 'iso'), now}
+if vanished > 0 then redis.pcall('HINCRBY', K.counters, 'vanished', vanished) end
+return {lost, stranded, not_taken(K[QUARANTINE]), now}

@@ -5,30 +5,29 @@
 --
 -- Answers, per job: 1 cancelled · 0 too late: it runs or has ended · -1 unknown.
 --
---@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience, why
 --@each job
---@include now, keys, fields, place, run, history, later, settle
+--@include now, keys, fields, outcome/cancelled
 --@flags allow-oom
 
 local envelope = cjson.encode({cancelled = why})
 
 -- Takes a job out of the place where it waits; false when it does not wait.
 local function take_out(job, f)
-  if f.s == 'L' then return redis.call('ZREM', sched, job) == 1 end
-  if f.s == 'R' then return redis.call('ZREM', retry, job) == 1 end
-  if f.s and f.s ~= 'Q' then return false end
-  local lane, entry = split(f.p)
+  if f[F.status] == 'L' then return redis.call('ZREM', K.scheduled, job) == 1 end
+  if f[F.status] == 'R' then return redis.call('ZREM', K.retries, job) == 1 end
+  if f[F.status] and f[F.status] ~= 'Q' then return false end
+  local lane, entry = split(f[F.place])
   if not lane then return false end
-  redis.call('XACK', prefix .. lane, GROUP, entry)
-  return redis.call('XDEL', prefix .. lane, entry) == 1
+  redis.call('XACK', K[lane], GROUP, entry)
+  return redis.call('XDEL', K[lane], entry) == 1
 end
 
 local function cancel(job)
   local f = load(record_of(job))
   if not f then return -1 end
   if not take_out(job, f) then return 0 end
-  settle_job(job, f.p, 'K', failure_ttl, envelope)
+  settle_job(job, f[F.place], 'K', failure_ttl, envelope)
   return 1
 end
 

@@ -21,10 +21,9 @@
 -- Answers {'held', 0, {}} when a later version holds · {'open', where the next page begins, names of the removed} ·
 -- {'done', total, names of the removed}.
 --
---@keys cron:due, cron:meta, cron:versions, cron:names, cron:queued, cron:sources, cron:known
 --@args prefix, service, digest, patience, total, at
 --@each name, definition, next_due
---@include now, cron, services
+--@include now, schedules
 --@flags allow-oom
 
 local VERSIONS, PAGE = 50, 100
@@ -32,25 +31,25 @@ local KNOWN = 1000
 
 local mine = CODE .. service
 local function of(what) return what .. ':' .. service end
-local function set(what, value) redis.call('HSET', cron_sources, of(what), value) end
+local function set(what, value) redis.call('HSET', K.sources, of(what), value) end
 
-local known = redis.call('HMGET', cron_sources, of('digest'), of('heard'), of('legacy'), of('at'), of('round'))
+local known = redis.call('HMGET', K.sources, of('digest'), of('heard'), of('legacy'), of('at'), of('round'))
 local holder, legacy, reached, round = known[1], known[3], known[4], known[5]
-local current = redis.call('HGET', cron_meta, 'digest') or ''
+local current = redis.call('HGET', K.meta, 'digest') or ''
 
 -- Towards workers with a fennelq from before there were services.
 local function hold_legacy()
-  redis.call('HSET', cron_meta, 'digest', digest, 'heard', stamp)
-  redis.call('ZADD', cron_versions, 'NX', stamp, digest)
-  redis.call('ZREMRANGEBYRANK', cron_versions, 0, -VERSIONS - 1)
+  redis.call('HSET', K.meta, 'digest', digest, 'heard', stamp)
+  redis.call('ZADD', K.versions, 'NX', stamp, digest)
+  redis.call('ZREMRANGEBYRANK', K.versions, 0, -VERSIONS - 1)
   current = digest
 end
 
 local function open()
-  redis.call('ZADD', cron_known, 'NX', stamp, digest .. ' ' .. service)
-  redis.call('ZREMRANGEBYRANK', cron_known, 0, -KNOWN - 1)
+  redis.call('ZADD', K.known, 'NX', stamp, digest .. ' ' .. service)
+  redis.call('ZREMRANGEBYRANK', K.known, 0, -KNOWN - 1)
   if holder and holder == current then hold_legacy() end
-  round, reached = redis.call('HINCRBY', cron_sources, of('round'), 1), '0'
+  round, reached = redis.call('HINCRBY', K.sources, of('round'), 1), '0'
   set('digest', digest)
   set('at', reached)
   set('legacy', current)
@@ -61,7 +60,7 @@ end
 local function adopts(definition, other)
   if decoded(definition).task ~= decoded(other).task then return current == digest end
   if current ~= digest then
-    if redis.call('ZSCORE', cron_versions, digest) and is_there(LEGACY) then return false end
+    if redis.call('ZSCORE', K.versions, digest) and is_there(LEGACY) then return false end
     hold_legacy()
     set('legacy', current)
   end
@@ -114,19 +113,19 @@ end
 
 -- What has vanished from the set that was taken over; true when all names have been gone through.
 local function sweep_legacy()
-  local cursor = redis.call('HGET', cron_sources, of('sweep'))
+  local cursor = redis.call('HGET', K.sources, of('sweep'))
   if not cursor then return true end
-  local page = redis.call('SSCAN', cron_names, cursor, 'COUNT', PAGE)
+  local page = redis.call('SSCAN', K.names, cursor, 'COUNT', PAGE)
   for _, name in ipairs(page[2]) do
     local vanished = redis.call('HGET', state_of(name), 'source') == LEGACY
     if vanished and redis.call('HEXISTS', denied_to(service), name) == 0 then forget(name) end
   end
   set('sweep', page[1])
-  if page[1] == '0' then redis.call('HDEL', cron_sources, of('sweep')) end
+  if page[1] == '0' then redis.call('HDEL', K.sources, of('sweep')) end
   return page[1] == '0'
 end
 
-if holder and holder ~= digest and redis.call('ZSCORE', cron_known, digest .. ' ' .. service) and recent(known[2]) then
+if holder and holder ~= digest and redis.call('ZSCORE', K.known, digest .. ' ' .. service) and recent(known[2]) then
   return {'held', 0, removed}
 end
 if holder ~= digest or legacy ~= current then open() end
@@ -142,7 +141,7 @@ if at == reached then
 end
 if reached == 'done' then
   if changed then tell() end
-  if not redis.call('HGET', cron_sources, of('sweep')) then return {'done', tonumber(total), removed} end
+  if not redis.call('HGET', K.sources, of('sweep')) then return {'done', tonumber(total), removed} end
   -- What was declared again has brought a set from before there were services along.
   reached = total
   set('at', reached)

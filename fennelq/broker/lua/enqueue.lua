@@ -6,15 +6,14 @@
 -- Answers, per job: 1 created · 0 the caller's own repeat · 2 another caller's call of the same id ·
 -- -1 the id belongs to a different call · a job key: the holder of the idempotency key.
 --
---@keys sched, s, s:high, s:low
 --@args prefix
 --@each job, lane, due, task, args, extra
---@include now, keys, place, later
+--@include now, keys, entries, lane, due, later, idempotency
 
 -- The same explicit id again: the same call is answered with the job, another call is refused.
 local function meet(record, task, args, more)
   if not more or not more.u then return 0 end
-  local known = redis.pcall('HMGET', record, 't', 'h', 'u')
+  local known = redis.pcall('HMGET', record, F.task, F.digest, F.nonce)
   if known.err or known[1] ~= task or known[2] ~= redis.sha1hex(args) then return -1 end
   return known[3] == more.u and 0 or 2
 end
@@ -42,14 +41,14 @@ local function with_extras(fields, args, more)
       fields[#fields + 1] = value
     end
   end
-  add('o', more.o)
-  add('E', more.x and now + more.x)
-  add('k', more.k and ((more.w > 0 and '~' or '=') .. more.k))
-  add('M', more.d)
-  add('L', more.l)
-  add(MARK, (more.k or more.l) and '')
-  add('u', more.u)
-  add('h', more.u and redis.sha1hex(args))
+  add(F.options, more.o)
+  add(F.expires, more.x and now + more.x)
+  add(F.idempotency, more.k and ((more.w > 0 and '~' or '=') .. more.k))
+  add(F.max_deliveries, more.d)
+  add(F.kept_at_least, more.l)
+  add(F.ended, (more.k or more.l) and '')
+  add(F.nonce, more.u)
+  add(F.digest, more.u and redis.sha1hex(args))
   return fields
 end
 
@@ -63,15 +62,15 @@ local function create(job, lane, due, task, args, extra)
     take_key(more.k, job, more.w)
   end
   if due ~= '' then
-    later(sched, job, due_at(due))
-    redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, args, more)))
+    later(K.scheduled, job, due_at(due))
+    redis.call('HSET', record, unpack(with_extras({F.task, task, F.arguments, args, F.status, 'L', F.place, 'sched', F.created, stamp}, args, more)))
     keep_lane(record, lane)
   else
     local place = lane .. '/' .. add_entry(lane, job, 1)
     if more then
-      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'Q', 'p', place, 'c', stamp}, args, more)))
+      redis.call('HSET', record, unpack(with_extras({F.task, task, F.arguments, args, F.status, 'Q', F.place, place, F.created, stamp}, args, more)))
     else
-      redis.call('HSET', record, 't', task, 'a', args, 'p', place, 'c', stamp)
+      redis.call('HSET', record, F.task, task, F.arguments, args, F.place, place, F.created, stamp)
     end
   end
   return 1

@@ -1,92 +1,49 @@
 -- fetch: the only way to take jobs.
 --
--- First what a blocking read woke up with: the entry id never changes its owner, so an XCLAIM to oneself that answers
--- nothing means that somebody cancelled or recovered it meanwhile. Then the lanes, high to low, until the free slots or
--- the bytes are full, or ENTRIES were met: a backlog of expired jobs must not hold the server. Nothing may raise after the first XREADGROUP, or what was read is stranded in this consumer: every
--- read and every load is a pcall, and NOGROUP is an answer.
+-- First what a blocking read woke up with: the entry id never changes its owner, so an XCLAIM to oneself that returns
+-- nothing means that the job was cancelled or recovered meanwhile. Then the lanes, high to low, until the free slots or
+-- the bytes are full, or ENTRIES were met: a backlog of expired jobs must not hold the server. Nothing may raise after the
+-- first XREADGROUP, or what was read is stranded in this consumer: every read and every load is a pcall, and NOGROUP is an
+-- answer.
 --
--- What may not run is settled here. An entry whose record is gone, of a wrong type, or says it is elsewhere is dropped
--- and counted: a job is where its record says it is.
+-- Whether a job may start is decided by the gates, one file each in `lua/gates`, in the order below. A gate's code is
+-- pasted into `admit` rather than called, because a call per gate and job would be a measurable part of a fetch. It knows
+-- `lane`, `entry`, `job`, `deliveries`, `record` and its fields `f`; it refuses by settling or dropping the job and
+-- returning. A gate that takes something (a slot of a limit) must be the last one, so that no later gate refuses.
 --
 -- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later wire
 -- version (job, task and problem of each, at most TOO_NEW)}
 --
---@keys stats, sched, retry, dlq, s, s:high, s:low, iso
+--@gates place, broken, version, expired
 --@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
 --@each lane, entry, job, deliveries
---@include now, keys, fields, place, run, history, later, settle
+--@include now, keys, fields, deliveries, run
 --@flags allow-oom
 
-local BYTES = 1048576
-local ENTRIES = 1000
-local VERSION = 1
-local TOO_NEW = 8
+local BYTES, ENTRIES = 1048576, 1000
 
 local run_so_far = consumer .. ' ' .. stamp .. ' '
-local jobs, taken, bytes, met, too_new = {}, 0, 0, 0, {}
+local jobs, missing, taken, bytes, met = {}, {}, 0, 0, 0
 
-local function drop(lane, entry)
-  redis.call('XACK', prefix .. lane, GROUP, entry)
-  redis.call('XDEL', prefix .. lane, entry)
-end
-
-local function close(lane, entry, job, kind, value)
-  drop(lane, entry)
-  settle_job(job, lane .. '/' .. entry, kind, failure_ttl, value)
-end
-
-local function close_failed(lane, entry, job, kind, type, problem, why)
-  local failure = cjson.encode({type = type, message = problem, traceback = '', reason = why, tries = 0})
-  close(lane, entry, job, kind, failure)
-end
-
--- The worker is told of it as well, because no run will tell it.
-local function close_too_new(lane, entry, job, f)
-  local problem = 'the record has wire version ' .. f.v .. ' and this worker reads ' .. VERSION .. ': upgrade fennelq where the worker runs'
-  close_failed(lane, entry, job, 'U', 'UnknownVersion', problem, 'unknown_version')
-  if #too_new < 3 * TOO_NEW then
-    local n = #too_new
-    too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f.t, problem
-  end
-end
-
--- What a first run of a plain call would only repeat is left out of the answer, because every word of it costs.
+-- What a first run of a plain call would only repeat is left out of the reply, because every word of it costs.
 local function start(job, deliveries, record, f)
-  local starts = 1
-  if f.w then starts = select(3, run_of(f.w)) + 1 end
-  redis.call('HSET', record, 's', 'X', 'w', run_so_far .. starts)
+  local starts = f[F.run] and select(3, run_of(f[F.run])) + 1 or 1
+  redis.call('HSET', record, F.status, 'X', F.run, run_so_far .. starts)
   local rest = ''
-  if f.w or f.o or deliveries > 1 then
-    rest = string.format('%d %d %d ', deliveries, starts, tonumber(f.n) or 0) .. (f.o or '')
+  if f[F.run] or f[F.options] or deliveries > 1 then
+    rest = string.format('%d %d %d ', deliveries, starts, tonumber(f[F.tries]) or 0) .. (f[F.options] or '')
   end
   local n = #jobs
-  jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = f.p, job, f.t, f.a, tonumber(f.c) or 0, rest
-  taken = taken + 1
-  bytes = bytes + #f.a + 200
+  jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = f[F.place], job, f[F.task], f[F.arguments], tonumber(f[F.created]) or 0, rest
+  taken, bytes = taken + 1, bytes + #f[F.arguments] + 200
 end
 
--- Whether an executor that knows its task has taken the job before: then it has begun, and does not expire any more.
-local function begun(f) return select(3, run_of(f.w)) > (tonumber(f.b) or 0) end
-
--- X at this very place means that a reply was lost, or the group was made anew under the job: it starts again. Whoever
--- has it already holds the same token, so it still ends once.
 local function admit(lane, entry, job, deliveries)
   local record = record_of(job)
   local f = load(record)
-  local expires = f and tonumber(f.E)
   met = met + 1
-  if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
-    drop(lane, entry)
-    count('dropped')
-  elseif not f.t or not f.a then
-    close_failed(lane, entry, job, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
-  elseif f.v and tonumber(f.v) ~= VERSION then
-    close_too_new(lane, entry, job, f)
-  elseif expires and expires <= now and not begun(f) then
-    close(lane, entry, job, 'K', '{"cancelled":"expired"}')
-  else
-    start(job, deliveries, record, f)
-  end
+  --@pass gates
+  start(job, deliveries, record, f)
 end
 
 -- How many to read at once: a few to learn how large they are, then as many as fit.
@@ -95,18 +52,13 @@ local function page(room)
   return math.min(room, math.max(1, math.floor((BYTES - bytes) / (bytes / taken))))
 end
 
-local missing = {}
-
 -- Reads one lane until it is empty or something is full; true when it is empty.
 local function read(lane)
   while taken < tonumber(free) and bytes < BYTES and met < ENTRIES do
     local asked = page(free - taken)
-    local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', prefix .. lane, '>')
-    if not reply then return true end
-    if reply.err then
-      missing[#missing + 1] = lane
-      return true
-    end
+    local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
+    if reply and reply.err then missing[#missing + 1] = lane end
+    if not reply or reply.err then return true end
     local entries = reply[1][2]
     for i = 1, #entries do admit(lane, entries[i][1], entries[i][2][2], deliveries_in(entries[i][2])) end
     if #entries < asked then return true end
@@ -116,7 +68,7 @@ end
 
 local function next_due()
   local wait = -1
-  for _, set in ipairs({sched, retry}) do
+  for _, set in ipairs({K.scheduled, K.retries}) do
     local head = redis.pcall('ZRANGE', set, 0, 0, 'WITHSCORES')
     local due = not head.err and head[2] and math.max(0, head[2] - now)
     if due and (wait < 0 or due < wait) then wait = due end
@@ -126,7 +78,7 @@ end
 
 for i = first, #ARGV, stride do
   local lane, entry = ARGV[i], ARGV[i + 1]
-  local mine = redis.pcall('XCLAIM', prefix .. lane, GROUP, consumer, 0, entry, 'JUSTID')
+  local mine = redis.pcall('XCLAIM', K[lane], GROUP, consumer, 0, entry, 'JUSTID')
   if not mine.err and #mine == 1 then admit(lane, entry, ARGV[i + 2], tonumber(ARGV[i + 3]) or 1) end
 end
 local drained = 1

@@ -9,10 +9,9 @@
 --
 -- Answers, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
 --
---@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience
 --@each place, job, ending, value
---@include now, keys, place, run, history, later, settle
+--@include now, keys, run, outcome/success, outcome/cancelled, outcome/dead, outcome/retry, outcome/snooze, outcome/too_old
 --@flags allow-oom
 
 local entries, lane_of, entry_of = {}, {}, {}
@@ -27,12 +26,12 @@ end
 
 local all_ours = {}
 for lane, ids in pairs(entries) do
-  all_ours[lane] = redis.pcall('XACK', prefix .. lane, GROUP, unpack(ids)) == #ids
+  all_ours[lane] = redis.pcall('XACK', K[lane], GROUP, unpack(ids)) == #ids
 end
 
 local function remove(lane, entry)
-  redis.pcall('XACK', prefix .. lane, GROUP, entry)
-  return redis.pcall('XDEL', prefix .. lane, entry) == 1
+  redis.pcall('XACK', K[lane], GROUP, entry)
+  return redis.pcall('XDEL', K[lane], entry) == 1
 end
 
 -- `ending` is the kind and its number in one word, because every word of a call costs: S3600000, R1500, Z+60000.
@@ -44,7 +43,7 @@ end
 -- One of a batch that were not all ours. An entry that was, of a job that is elsewhere, is dropped.
 local function settle_by_record(i)
   local place, lane = ARGV[i], lane_of[i]
-  local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), 's', 'p', 'T')
+  local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), F.status, F.place, F.settled_by)
   local status, at, settled = known[1], known[2], known[3]
   local ended = status and not string.find('QX', status, 1, true)
   local removed = lane and remove(lane, entry_of[i])
@@ -58,7 +57,7 @@ for i = first, #ARGV, stride do
   answers[#answers + 1] = (all_ours[lane_of[i]] and settle_run or settle_by_record)(i)
 end
 for lane, ids in pairs(entries) do
-  if all_ours[lane] then redis.call('XDEL', prefix .. lane, unpack(ids)) end
+  if all_ours[lane] then redis.call('XDEL', K[lane], unpack(ids)) end
 end
 write_counts()
 return answers

@@ -2,13 +2,12 @@
 --
 -- Answers how many were removed.
 --
---@keys stats, dlq
 --@args prefix
 --@each entry
---@include keys, forget
+--@include forget
 --@flags allow-oom
 
 local removed = 0
 for i = first, #ARGV do removed = removed + forget(ARGV[i]) end
-if removed > 0 then redis.pcall('HINCRBY', stats, 'purged', removed) end
+if removed > 0 then redis.pcall('HINCRBY', K.counters, 'purged', removed) end
 return removed

@@ -5,15 +5,14 @@
 --
 -- Answers {dead jobs removed, consumers removed}.
 --
---@keys stats, dlq, s, s:high, s:low, iso
 --@args prefix, max_age, max_len, idle, limit
---@include now, keys, forget
+--@include now, forget
 --@flags allow-oom
 
 local function trim_dlq()
-  local surplus = math.max(0, redis.call('XLEN', dlq) - max_len)
+  local surplus = math.max(0, redis.call('XLEN', K.dead) - max_len)
   local removed = 0
-  for place, entry in ipairs(redis.call('XRANGE', dlq, '-', '+', 'COUNT', limit)) do
+  for place, entry in ipairs(redis.call('XRANGE', K.dead, '-', '+', 'COUNT', limit)) do
     local died = tonumber(string.match(entry[1], '^%d+'))
     if place > surplus and died > now - max_age then break end
     removed = removed + forget(entry[1])
@@ -40,7 +39,7 @@ local function drop_consumers(stream, room)
 end
 
 local removed = trim_dlq()
-if removed > 0 then redis.pcall('HINCRBY', stats, 'purged', removed) end
+if removed > 0 then redis.pcall('HINCRBY', K.counters, 'purged', removed) end
 local dropped = 0
-for i = 3, #KEYS do dropped = dropped + drop_consumers(KEYS[i], limit - dropped) end
+for _, lane in ipairs(LANES) do dropped = dropped + drop_consumers(K[lane], limit - dropped) end
 return {removed, dropped}

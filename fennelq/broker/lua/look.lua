@@ -17,9 +17,8 @@
 -- next, last job, whether that is still on its way, the runs that queue. The version is '' while this one has something
 -- to declare: it has not declared all, or a fennelq from before there were services has declared since.
 --
---@keys cron:due, cron:meta, cron:queued, cron:sources, out
 --@args prefix, service, version, again, longest, limit, after, after_name
---@include now, cron
+--@include now, cron, service_keys
 --@flags allow-oom
 
 local LATE, GONE = 1000, 60000
@@ -29,18 +28,18 @@ local BYTES = 1048576
 local function about(name)
   local f = redis.call('HMGET', state_of(name), 'definition', 'next', 'last_job', 'paused')
   local job = f[3] or ''
-  return f, {name, f[1], f[2], job, redis.call('HEXISTS', out, job), redis.call('HGET', cron_queued, name) or ''}
+  return f, {name, f[1], f[2], job, redis.call('HEXISTS', K.outbox, job), redis.call('HGET', K.queued, name) or ''}
 end
 
 -- How many of the due ones come before this page.
 local function passed_over()
   if after == '' then return 0 end
-  if redis.call('ZSCORE', cron_due, after_name) == after then return redis.call('ZRANK', cron_due, after_name) + 1 end
-  return redis.call('ZCOUNT', cron_due, '-inf', '(' .. after)
+  if redis.call('ZSCORE', K.due, after_name) == after then return redis.call('ZRANK', K.due, after_name) + 1 end
+  return redis.call('ZCOUNT', K.due, '-inf', '(' .. after)
 end
 
 local place = passed_over()
-local page = redis.call('ZRANGE', cron_due, place, place + limit, 'WITHSCORES')
+local page = redis.call('ZRANGE', K.due, place, place + limit, 'WITHSCORES')
 local due, bytes, more, last, last_name = {}, 0, 0, '', ''
 for i = 1, #page, 2 do
   local name = page[i]
@@ -54,15 +53,15 @@ for i = 1, #page, 2 do
     due[#due + 1] = said
     bytes = bytes + #f[1] + #said[6]
   else
-    redis.call('ZREM', cron_due, name)
+    redis.call('ZREM', K.due, name)
   end
   last, last_name = page[i + 1], name
 end
 
-local head, wait = redis.call('ZRANGEBYSCORE', cron_due, '(' .. stamp, '+inf', 'WITHSCORES', 'LIMIT', 0, 1), -1
+local head, wait = redis.call('ZRANGEBYSCORE', K.due, '(' .. stamp, '+inf', 'WITHSCORES', 'LIMIT', 0, 1), -1
 if head[2] then wait = head[2] - now end
 
-local known = redis.call('HMGET', cron_meta, 'digest', 'seen', 'back', 'awake', 'turn')
+local known = redis.call('HMGET', K.meta, 'digest', 'seen', 'back', 'awake', 'turn')
 local seen, back, awake = tonumber(known[2]), tonumber(known[3]), tonumber(known[4])
 local broken = not awake or now - seen > GONE or (again == '0' and now > back + LATE)
 if broken then awake = now end
@@ -70,26 +69,26 @@ if broken then awake = now end
 -- Due ones are looked after first.
 local pause = #due > 0 and LATE or math.min(tonumber(longest), wait >= 0 and wait or tonumber(longest))
 back = math.min(math.max(broken and 0 or back, now + pause), now + GONE)
-redis.call('HSET', cron_meta, 'seen', stamp, 'back', string.format('%.0f', back), 'awake', string.format('%.0f', awake))
-if known[1] == version then redis.call('HSET', cron_meta, 'heard', stamp) end
+redis.call('HSET', K.meta, 'seen', stamp, 'back', string.format('%.0f', back), 'awake', string.format('%.0f', awake))
+if known[1] == version then redis.call('HSET', K.meta, 'heard', stamp) end
 
-local mine = redis.call('HMGET', cron_sources, 'digest:' .. service, 'at:' .. service, 'legacy:' .. service)
+local mine = redis.call('HMGET', K.sources, 'digest:' .. service, 'at:' .. service, 'legacy:' .. service)
 local holder = mine[1] or ''
-if mine[1] then redis.call('HSET', cron_sources, 'seen:' .. service, stamp) end
+if mine[1] then redis.call('HSET', K.sources, 'seen:' .. service, stamp) end
 if holder == version then
-  redis.call('HSET', cron_sources, 'heard:' .. service, stamp)
+  redis.call('HSET', K.sources, 'heard:' .. service, stamp)
   if mine[2] ~= 'done' or mine[3] ~= (known[1] or '') then holder = '' end
 end
 
-local handing, queued, turn, waiting = redis.call('HLEN', out), redis.call('HLEN', cron_queued), 0, {}
+local handing, queued, turn, waiting = redis.call('HLEN', K.outbox), redis.call('HLEN', K.queued), 0, {}
 if handing + queued > 0 and math.abs(now - (tonumber(known[5]) or 0)) >= TURN then
   turn = 1
-  redis.call('HSET', cron_meta, 'turn', stamp)
+  redis.call('HSET', K.meta, 'turn', stamp)
   bytes = 0
-  for _, name in ipairs(redis.call('HRANDFIELD', cron_queued, limit)) do
+  for _, name in ipairs(redis.call('HRANDFIELD', K.queued, limit)) do
     local f, said = about(name)
     if not f[1] then
-      redis.call('HDEL', cron_queued, name)
+      redis.call('HDEL', K.queued, name)
     elseif f[4] ~= '1' then
       waiting[#waiting + 1] = said
       bytes = bytes + #f[1] + #said[6]

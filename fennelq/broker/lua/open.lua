@@ -4,14 +4,12 @@
 --
 -- Answers how many groups were new.
 --
---@keys s, s:high, s:low, iso
 --@args prefix
---@include keys
 --@flags allow-oom
 
 local made = 0
-for i = 1, #KEYS do
-  local reply = redis.pcall('XGROUP', 'CREATE', KEYS[i], GROUP, '0', 'MKSTREAM')
+for _, lane in ipairs(LANES) do
+  local reply = redis.pcall('XGROUP', 'CREATE', K[lane], GROUP, '0', 'MKSTREAM')
   if reply.err == nil then made = made + 1 end
   if reply.err and string.sub(reply.err, 1, 9) ~= 'BUSYGROUP' then return reply end
 end

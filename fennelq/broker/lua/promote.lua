@@ -6,9 +6,8 @@
 --
 -- Answers {promoted, ms to the next due time or -1}.
 --
---@keys stats, sched, retry, s, s:high, s:low
 --@args prefix, limit
---@include now, keys, fields, place
+--@include now, keys, fields, ready
 --@flags allow-oom
 
 local promoted, dropped, wait = 0, 0, -1
@@ -17,8 +16,8 @@ local function move(set, name)
   for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now, 'LIMIT', 0, limit)) do
     local record = record_of(job)
     local f = load(record)
-    if f and f.p == name then
-      ready(record, job, f.m or 's', 1)
+    if f and f[F.place] == name then
+      ready(record, job, f[F.lane] or NORMAL, 1)
       promoted = promoted + 1
     else
       dropped = dropped + 1
@@ -32,7 +31,7 @@ local function move(set, name)
   end
 end
 
-move(sched, 'sched')
-move(retry, 'retry')
-if dropped > 0 then redis.pcall('HINCRBY', stats, 'dropped', dropped) end
+move(K.scheduled, 'sched')
+move(K.retries, 'retry')
+if dropped > 0 then redis.pcall('HINCRBY', K.counters, 'dropped', dropped) end
 return {promoted, wait}

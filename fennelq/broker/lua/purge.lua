@@ -2,9 +2,8 @@
 --
 -- Answers how many were cancelled; 0 when nothing waits any more.
 --
---@keys stats, sched, retry, dlq, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience, limit
---@include now, keys, fields, place, run, history, later, settle
+--@include now, keys, fields, outcome/cancelled
 --@flags allow-oom
 
 local purged, met = 0, 0
@@ -24,13 +23,13 @@ local function last_delivered(stream)
 end
 
 local function purge_lane(lane)
-  local stream = prefix .. lane
+  local stream = K[lane]
   for _, entry in ipairs(redis.call('XRANGE', stream, last_delivered(stream), '+', 'COUNT', limit)) do
     local job = entry[2][2]
     local f = job and load(record_of(job))
     met = met + 1
     redis.call('XDEL', stream, entry[1])
-    if f and f.p == lane .. '/' .. entry[1] then close(job, f.p) end
+    if f and f[F.place] == lane .. '/' .. entry[1] then close(job, f[F.place]) end
   end
 end
 
@@ -39,16 +38,16 @@ local function purge_set(set, name)
     local f = load(record_of(job))
     met = met + 1
     redis.call('ZREM', set, job)
-    if f and f.p == name then close(job, name) end
+    if f and f[F.place] == name then close(job, name) end
   end
 end
 
 -- A page of entries that belong to no job is not the end.
 repeat
   met = 0
-  for _, lane in ipairs({'s:high', 's', 's:low'}) do purge_lane(lane) end
-  purge_set(sched, 'sched')
-  purge_set(retry, 'retry')
+  for _, lane in ipairs(PRIORITIES) do purge_lane(lane) end
+  purge_set(K.scheduled, 'sched')
+  purge_set(K.retries, 'retry')
 until purged > 0 or met == 0
 write_counts()
 return purged

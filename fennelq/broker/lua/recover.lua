@@ -18,33 +18,32 @@
 --
 -- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
 --
---@keys stats, sched, retry, dlq, swept, sweep, s, s:high, s:low, iso
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
---@include now, keys, fields, place, run, history, later, settle
+--@include now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3
-local LANES = {'s:high', 's', 's:low', 'iso'}
 
 if now - beaten > lease / 2 or now - beaten < ago - lease / 2 then return {0, 0, 0, 0, 0} end
-if more == '0' and not redis.call('SET', swept, '1', 'NX', 'PX', interval) then
-  if redis.call('PTTL', swept) <= math.max(lease, interval) then return {0, 0, 0, 0, 0} end
-  redis.call('SET', swept, '1', 'PX', interval)
+if more == '0' and not redis.call('SET', K.swept, '1', 'NX', 'PX', interval) then
+  if redis.call('PTTL', K.swept) <= math.max(lease, interval) then return {0, 0, 0, 0, 0} end
+  redis.call('SET', K.swept, '1', 'PX', interval)
 end
 
 local death_of = cjson.decode(deaths)
 local requeued, dead, vanished, unfinished = 0, 0, 0, 0
 
 local function remove(lane, entry)
-  redis.call('XACK', prefix .. lane, GROUP, entry)
-  redis.call('XDEL', prefix .. lane, entry)
+  redis.call('XACK', K[lane], GROUP, entry)
+  redis.call('XDEL', K[lane], entry)
 end
 
 -- The job has killed, or lost, its executor too often.
-local function give_up(lane, entry, job, f, deliveries)
-  local death = death_of[run_of(f.w) or ''] or 'nothing is known of the last death'
+local function give_up(lane, entry, job, f, deliveries, death)
+  remember(record_of(job), job, 'recovered', death)
+  death = death or 'nothing is known of the last death'
   local failure = cjson.encode({
-    type = 'CrashLoop', traceback = '', reason = 'crash_loop', tries = tonumber(f.n) or 0,
+    type = 'CrashLoop', traceback = '', reason = 'crash_loop', tries = tonumber(f[F.tries]) or 0,
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
   })
   settle_job(job, lane .. '/' .. entry, 'D', failure_ttl, failure)
@@ -53,11 +52,12 @@ local function give_up(lane, entry, job, f, deliveries)
   dead = dead + 1
 end
 
-local function requeue(lane, job, f, deliveries)
-  local home = f.m or lane
-  local to = deliveries + 1 >= QUARANTINE_FROM and 'iso' or home
-  if to == 'iso' then keep_lane(record_of(job), home) end
+local function requeue(lane, job, f, deliveries, death)
+  local home = f[F.lane] or lane
+  local to = deliveries + 1 >= QUARANTINE_FROM and QUARANTINE or home
+  if to == QUARANTINE then keep_lane(record_of(job), home) end
   ready(record_of(job), job, to, deliveries + 1)
+  run_over('again', record_of(job), job, 'recovered', death)
   requeued = requeued + 1
 end
 
@@ -65,28 +65,28 @@ local function recover(lane, entry, fields)
   local job, deliveries = fields[2], deliveries_in(fields)
   local record = job and record_of(job)
   local f = record and load(record)
-  if not f or f.p ~= lane .. '/' .. entry or (f.s and f.s ~= 'Q' and f.s ~= 'X') then
+  if not f or f[F.place] ~= lane .. '/' .. entry or (f[F.status] and f[F.status] ~= 'Q' and f[F.status] ~= 'X') then
     vanished = vanished + 1
   else
-    remember(record, job, 'recovered', death_of[run_of(f.w) or ''])
-    if deliveries >= (tonumber(f.M) or tonumber(max_deliveries)) then
-      give_up(lane, entry, job, f, deliveries)
+    local death = death_of[run_of(f[F.run]) or '']
+    if deliveries >= (tonumber(f[F.max_deliveries]) or tonumber(max_deliveries)) then
+      give_up(lane, entry, job, f, deliveries, death)
     else
-      requeue(lane, job, f, deliveries)
+      requeue(lane, job, f, deliveries, death)
     end
   end
   remove(lane, entry)
 end
 
 local function walk(lane)
-  local cursor = redis.call('HGET', sweep, lane) or '0-0'
-  local page = redis.pcall('XAUTOCLAIM', prefix .. lane, GROUP, 'recovery', lease, cursor, 'COUNT', limit)
+  local cursor = redis.call('HGET', K.cursors, lane) or '0-0'
+  local page = redis.pcall('XAUTOCLAIM', K[lane], GROUP, 'recovery', lease, cursor, 'COUNT', limit)
   if page.err then return end
   vanished = vanished + #(page[3] or {})
   for _, entry in ipairs(page[2]) do
     if entry[2] then recover(lane, entry[1], entry[2]) end
   end
-  redis.call('HSET', sweep, lane, page[1])
+  redis.call('HSET', K.cursors, lane, page[1])
   if page[1] ~= '0-0' then unfinished = 1 end
 end
 

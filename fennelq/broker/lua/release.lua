@@ -8,40 +8,40 @@
 --
 -- Answers how many were handed back.
 --
---@keys stats, s, s:high, s:low, iso
 --@args prefix, why
 --@each lane, entry
---@include now, keys, fields, place, run, history
+--@include now, keys, fields, deliveries, ready, run_over
 --@flags allow-oom
 
 local STRANDINGS = 10
 
 local function deliveries_after(record, f, deliveries)
   if why ~= 'stranded' then return deliveries end
-  local times = (tonumber(f.l) or 0) + 1
-  redis.call('HSET', record, 'l', times)
+  local times = (tonumber(f[F.strandings]) or 0) + 1
+  redis.call('HSET', record, F.strandings, times)
   return times < STRANDINGS and deliveries or deliveries + 1
 end
 
 local function put_back(lane, entry, fields)
   local job, record = fields[2], fields[2] and record_of(fields[2])
   local f = record and load(record)
-  if not f or f.p ~= lane .. '/' .. entry then return 0 end
-  if why ~= 'stopped' and f.s == 'X' then redis.call('HINCRBY', record, 'b', 1) end
-  remember(record, job, why == 'unstarted' and 'stopped' or why)
+  if not f or f[F.place] ~= lane .. '/' .. entry then return 0 end
+  if why ~= 'stopped' and f[F.status] == 'X' then redis.call('HINCRBY', record, F.blank_starts, 1) end
   ready(record, job, lane, deliveries_after(record, f, deliveries_in(fields)))
+  run_over('again', record, job, why == 'unstarted' and 'stopped' or why)
   return 1
 end
 
 local released = 0
 for i = first, #ARGV, stride do
   local lane, entry = ARGV[i], ARGV[i + 1]
-  local stream = prefix .. lane
+  local stream = K[lane]
   local found = redis.call('XRANGE', stream, entry, entry)[1]
   if redis.call('XACK', stream, GROUP, entry) == 1 then
     redis.call('XDEL', stream, entry)
     if found then released = released + put_back(lane, entry, found[2]) end
   end
 end
-if released > 0 then redis.pcall('HINCRBY', stats, 'released', released) end
+if released > 0 then count('released', released) end
+write_counts()
 return released

@@ -4,10 +4,9 @@
 --
 -- Answers, per entry: 1 replayed · 0 no longer there · -1 its idempotency key is taken by another job.
 --
---@keys stats, dlq, s, s:high, s:low
 --@args prefix
 --@each entry
---@include now, keys, fields, place, run, history
+--@include now, keys, fields, idempotency, ready, run_over
 
 -- Takes the job's key again; false when another job holds it.
 local function take_key_again(job, idem)
@@ -20,21 +19,21 @@ local function take_key_again(job, idem)
 end
 
 local function replay(entry)
-  local found = redis.call('XRANGE', dlq, entry, entry)[1]
+  local found = redis.call('XRANGE', K.dead, entry, entry)[1]
   local job = found and found[2][2]
   if not job then return 0 end
   local record = record_of(job)
   local f = load(record)
-  if not f or f.p ~= 'dlq/' .. entry or not f.t or not f.a then return 0 end
-  if not take_key_again(job, f.k) then return -1 end
-  if redis.call('XDEL', dlq, entry) ~= 1 then return 0 end
+  if not f or f[F.place] ~= 'dlq/' .. entry or not f[F.task] or not f[F.arguments] then return 0 end
+  if not take_key_again(job, f[F.idempotency]) then return -1 end
+  if redis.call('XDEL', K.dead, entry) ~= 1 then return 0 end
   redis.call('PERSIST', record)
   redis.call('DEL', result_of(job))
-  redis.call('HDEL', record, 'y', 'T', 'E', 'U', 'Y', 'l')
-  redis.call('HSET', record, 'n', 0)
-  redis.call('HINCRBY', record, 'R', 1)
-  remember(record, job, 'replayed')
-  ready(record, job, f.m or 's', 1)
+  redis.call('HDEL', record, F.reason, F.settled_by, F.expires, F.too_old_since, F.too_old_because, F.strandings)
+  redis.call('HSET', record, F.tries, 0)
+  redis.call('HINCRBY', record, F.replays, 1)
+  ready(record, job, f[F.lane] or NORMAL, 1)
+  run_over('again', record, job, 'replayed')
   return 1
 end
 
@@ -44,5 +43,6 @@ for i = first, #ARGV do
   if answer == 1 then replayed = replayed + 1 end
   answers[#answers + 1] = answer
 end
-if replayed > 0 then redis.pcall('HINCRBY', stats, 'replayed', replayed) end
+if replayed > 0 then count('replayed', replayed) end
+write_counts()
 return answers

@@ -7,9 +7,8 @@
 --
 -- Answers 1 done · 0 no such schedule · -1 it is the code's.
 --
---@keys cron:due, cron:meta, cron:names, cron:queued, cron:sources
 --@args prefix, verb, name, value, next_due, patience
---@include now, cron, services
+--@include now, schedules
 --@flags allow-oom
 
 local state = state_of(name)
@@ -23,7 +22,7 @@ local function change()
     return 0
   elseif verb == 'pause' then
     redis.call('HSET', state, 'paused', '1')
-    redis.call('ZREM', cron_due, name)
+    redis.call('ZREM', K.due, name)
   elseif verb == 'resume' then
     if redis.call('HDEL', state, 'paused') == 1 then set_next(name, next_due) end
   elseif verb == 'remove' then

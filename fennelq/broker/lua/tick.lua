@@ -6,25 +6,24 @@
 --
 -- Answers 1 claimed · 0 somebody else was first, or the schedule has changed.
 --
---@keys cron:due, cron:queued, out
 --@args prefix, name, definition, seen_next, seen_job, seen_queued, next_due, last_run, skipped, queued, last_error, last_error_at
 --@each id, job
---@include now, cron
+--@include now, cron, outbox
 --@flags allow-oom
 
 local state = state_of(name)
 local known = redis.call('HMGET', state, 'definition', 'next', 'last_job', 'paused')
 if known[1] ~= definition or known[2] ~= seen_next or (known[3] or '') ~= seen_job or known[4] == '1' then return 0 end
-if (redis.call('HGET', cron_queued, name) or '') ~= seen_queued then return 0 end
+if (redis.call('HGET', K.queued, name) or '') ~= seen_queued then return 0 end
 
 set_next(name, next_due)
 for i = first, #ARGV, stride do
-  redis.call('HSET', out, ARGV[i], ARGV[i + 1])
+  hand_over(ARGV[i], ARGV[i + 1])
   redis.call('HSET', state, 'last_job', ARGV[i])
   redis.call('HINCRBY', state, 'runs', 1)
 end
 if last_run ~= '' then redis.call('HSET', state, 'last_run', last_run) end
 if skipped ~= '0' then redis.call('HINCRBY', state, 'skipped', skipped) end
 if last_error ~= '' then redis.call('HSET', state, 'last_error', last_error, 'last_error_at', last_error_at) end
-if queued ~= '' then redis.call('HSET', cron_queued, name, queued) end
+if queued ~= '' then redis.call('HSET', K.queued, name, queued) end
 return 1

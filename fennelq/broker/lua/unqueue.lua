@@ -4,22 +4,21 @@
 --
 -- Answers 1 claimed · 0 somebody else was first, or the schedule has changed.
 --
---@keys cron:queued, out
 --@args prefix, name, definition, seen_job, seen_queued, rest, last_run, id, job
---@include now, cron
+--@include now, cron, outbox
 --@flags allow-oom
 
 local state = state_of(name)
 local known = redis.call('HMGET', state, 'definition', 'last_job', 'paused')
 if known[1] ~= definition or (known[2] or '') ~= seen_job or known[3] == '1' then return 0 end
-if redis.call('HGET', cron_queued, name) ~= seen_queued then return 0 end
+if redis.call('HGET', K.queued, name) ~= seen_queued then return 0 end
 
 if rest == '' then
-  redis.call('HDEL', cron_queued, name)
+  redis.call('HDEL', K.queued, name)
 else
-  redis.call('HSET', cron_queued, name, rest)
+  redis.call('HSET', K.queued, name, rest)
 end
-redis.call('HSET', out, id, job)
+hand_over(id, job)
 redis.call('HSET', state, 'last_job', id, 'last_run', last_run)
 redis.call('HINCRBY', state, 'runs', 1)
 return 1

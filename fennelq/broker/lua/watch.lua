@@ -9,7 +9,6 @@
 -- Answers, per job: {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' no result is kept any more
 -- (or there never was such a job: then without a task).
 --
---@keys stats
 --@args prefix, channel
 --@each job
 --@include keys
@@ -27,15 +26,15 @@ end
 local function register(record, status, watchers)
   if channel == '' then return end
   if not watchers then
-    redis.call('HSET', record, 'W', channel, MARK, '', 's', status or 'Q')
+    redis.call('HSET', record, F.watchers, channel, F.ended, '', F.status, status or 'Q')
   elseif not string.find(' ' .. watchers .. ' ', ' ' .. channel .. ' ', 1, true) then
-    redis.call('HSET', record, 'W', with_channel(watchers))
+    redis.call('HSET', record, F.watchers, with_channel(watchers))
   end
 end
 
 local function watch(job)
   local record = record_of(job)
-  local known = redis.pcall('HMGET', record, 't', 's', 'W', 'x', 'y')
+  local known = redis.pcall('HMGET', record, F.task, F.status, F.watchers, F.failure, F.reason)
   local task, status = known[1], known[2]
   local envelope = redis.pcall('LINDEX', result_of(job), 0)
   if type(envelope) == 'string' then return {'end', task or false, envelope} end

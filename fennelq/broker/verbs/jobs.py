@@ -16,11 +16,6 @@ from fennelq.model.job import AnyJob, Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import failure_from_wire
 
-MOST_JOBS = 100
-"""Jobs per script call: more gains nothing and holds the server longer."""
-
-MOST_BYTES = 1 << 20
-
 
 def enqueue(keys: QueueKeys, jobs: Sequence[AnyJob]) -> Verb[list[Any]]:
     """Create these jobs, each once. Answers per job; see the script."""

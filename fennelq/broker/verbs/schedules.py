@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import orjson
 
-from fennelq.broker.keys import AppKeys
+from fennelq.broker.keys import AppKeys, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
 from fennelq.model.codec import ANY_RESULT
@@ -271,13 +271,13 @@ def runs_of(raw: bytes) -> list[int]:
     return [int(due) for due in cast("list[int]", orjson.loads(raw))] if raw else []
 
 
-def handing(keys: AppKeys, cursor: str) -> Command[Handing]:
-    """A page of the jobs that are on their way to their queues. Few at a time: they may be large."""
+def handing(keys: AppKeys | QueueKeys, cursor: str) -> Command[Handing]:
+    """A page of the jobs in the outbox of the app or of a queue. Few at a time: they may be large."""
     return Command(["HSCAN", keys["out"], cursor, "COUNT", _PAGE], _handing)
 
 
-def handed(keys: AppKeys, ids: Sequence[str]) -> Command[int]:
-    """These jobs have arrived."""
+def handed(keys: AppKeys | QueueKeys, ids: Sequence[str]) -> Command[int]:
+    """These jobs have arrived: remove them from this outbox."""
     return Command(["HDEL", keys["out"], *ids], int)
 
 
@@ -314,6 +314,9 @@ def _handing(reply: Any) -> Handing:
     jobs: list[AnyJob] = []
     unreadable: list[str] = []
     for i in range(0, len(flat), 2):
+        if b"/" in flat[i]:
+            # Not a job: something else in the outbox, which another part carries.
+            continue
         try:
             jobs.append(_job_from_wire(flat[i + 1]))
         except (ValueError, TypeError, KeyError, AttributeError):

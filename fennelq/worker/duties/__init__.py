@@ -1,1 +1,26 @@
-"""Background duties of an executor: each is a service with a tick()."""
+"""Background duties of an executor: each is a service with a tick(), in a file of its own and a line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fennelq.worker.duties.courier import Courier
+from fennelq.worker.duties.janitor import Janitor
+from fennelq.worker.duties.listener import Listener
+from fennelq.worker.duties.presence import Presence
+from fennelq.worker.duties.promoter import Promoter
+from fennelq.worker.duties.recovery import Recovery
+from fennelq.worker.duties.recycler import Recycler
+from fennelq.worker.duties.service import Service
+from fennelq.worker.duties.ticker import Ticker
+
+DUTIES: Final[tuple[type[Service], ...]] = (
+    Presence,
+    Listener,
+    Promoter,
+    Ticker,
+    Courier,
+    Recovery,
+    Recycler,
+    Janitor,
+)

@@ -7,74 +7,115 @@ only then is it taken from the list: a courier that dies on the way is replaced 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
+from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.batch import pages
-from fennelq.broker.broker import Broker
-from fennelq.broker.keys import AppKeys, queue_keys
-from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.dispatch import concerns_the_call, dispatch
+from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
+from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
 from fennelq.model.job import AnyJob
-from fennelq.worker.service import Complaints
+from fennelq.worker.bus import HandOverWaits, MessagesArrive
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.state import State
 
+_AT_ONCE = 100
 _LONGEST = 60.0
-"""Who has something to be handed over wakes a courier, and every ticker looks whether something was left behind."""
+"""A part that has something to hand over wakes the courier, and every ticker looks whether something is left."""
 
 
-class Courier:
+class Courier(Service):
     """Hands jobs over."""
 
     name = "courier"
 
-    def __init__(self, app: str, broker: Broker) -> None:
-        self._keys, self._broker = AppKeys(app), broker
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._noted = NotedQueues()
-        self._complaints = Complaints("hand-over")
-        self.woken = asyncio.Event()
+        self._log = LogThrottle("hand-over")
+        self._filled: set[str] = set()
+        """Queues whose outboxes may have something in them."""
+        self._look_at_all = 0.0
+        """When to look into the outboxes of all queues."""
+        state.bus.subscribe(HandOverWaits, self._announced)
+        state.bus.subscribe(MessagesArrive, self._missed)
+
+    def _announced(self, fact: HandOverWaits) -> None:
+        if fact.queue is not None:
+            self._filled.add(fact.queue)
+        self.woken.set()
+
+    def _missed(self, _: MessagesArrive) -> None:
+        self._look_at_all = 0.0
+        self.woken.set()
 
     async def tick(self) -> float:
-        """Hand over everything there is; comes again at once if there was anything."""
-        handed, cursor = 0, ""
-        while cursor != "0":
-            page = await self._broker.ask(verbs.schedules.handing(self._keys, cursor or "0"))
-            if page.unreadable:
-                strange = ValueError("a hand-over that only a later version can read")
-                self._complaints.about(strange, job_id=page.unreadable[0])
-            handed += await self._hand_over(page.jobs)
-            cursor = page.cursor
+        """Hand over what is in the outbox of the app and in those of queues; comes again at once if there was anything.
+
+        The outbox of a queue is read when a message announces something in it, and all of them once a minute, because
+        messages get lost: with a thousand queues, to read each of them every second would cost more than running jobs.
+        """
+        handed, queues = 0, self._queues_to_look_at()
+        for some in [queues[at : at + _AT_ONCE] for at in range(0, len(queues), _AT_ONCE)]:
+            handed += sum(await asyncio.gather(*map(self._empty_queue, some)))
+        # Last, because its errors end the tick.
+        handed += await self._empty(self._keys)
         return 0.0 if handed else _LONGEST
 
-    async def _hand_over(self, jobs: Sequence[AnyJob]) -> int:
-        """Trouble with one queue, which may be on another server, holds up no other."""
-        by_queue: defaultdict[str, list[AnyJob]] = defaultdict(list)
-        for job in jobs:
-            by_queue[job.queue].append(job)
-        going = (self._to(queue, batch) for queue, batch in by_queue.items())
-        tried = await asyncio.gather(*going, return_exceptions=True)
-        for error in tried:
-            if isinstance(error, BaseException):
-                raise error
-        return sum(handed for handed in tried if isinstance(handed, int))
+    def _queues_to_look_at(self) -> list[str]:
+        served = [keys.queue for keys in self._state.queues]
+        now = clock.monotonic()
+        if now >= self._look_at_all:
+            self._look_at_all, self._filled = now + _LONGEST, set(served)
+        # Other queues have executors of their own, which are announced the same.
+        queues, self._filled = self._filled & set(served), set()
+        return sorted(queues)
 
-    async def _to(self, queue: str, jobs: list[AnyJob]) -> int:
-        # First: a job in a queue that nobody knows of is not lost, but nobody comes for it.
-        if self._noted.is_due(queue):
-            await self._broker.ask(verbs.queues.note_queues(self._keys.app, [queue]))
-            self._noted.done(queue)
-        of_one_call = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
-        return sum([await self._enqueue(queue, batch) for batch in of_one_call])
-
-    async def _enqueue(self, queue: str, jobs: list[AnyJob]) -> int:
+    async def _empty_queue(self, queue: str) -> int:
+        """Trouble with the server of one queue holds up no other; its outbox is looked at again."""
         try:
-            await self._broker.run(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
+            handed = await self._empty(queue_keys(self._state.namespace, queue))
         except Exception as error:
-            if classify(error) is not Trouble.BUG:
-                raise
-            if len(jobs) > 1:
-                return sum([await self._enqueue(queue, [job]) for job in jobs])
-            self._complaints.about(error, job_id=jobs[0].id)
+            self._log.warn(error, queue=queue)
+            self._filled.add(queue)
             return 0
-        await self._broker.ask(verbs.schedules.handed(self._keys, [job.id for job in jobs]))
-        return len(jobs)
+        if handed:
+            self._filled.add(queue)
+        return handed
+
+    async def _empty(self, box: AppKeys | QueueKeys) -> int:
+        handed, cursor = 0, ""
+        while cursor != "0":
+            page = await self._broker.ask(verbs.schedules.handing(box, cursor or "0"))
+            if page.unreadable:
+                strange = ValueError("a hand-over that only a later version can read")
+                self._log.warn(strange, job_id=page.unreadable[0])
+            handed += await self._hand_over(box, page.jobs)
+            cursor = page.cursor
+        return handed
+
+    async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyJob]) -> int:
+        """Trouble with one queue, which may be on another server, holds up no other."""
+        call = partial(self._to, box)
+        replies = await self._broker.converse(dispatch(jobs, attrgetter("queue"), call, attrgetter("size")))
+        for job, reply in zip(jobs, replies, strict=True):
+            if isinstance(reply, Exception):
+                if not concerns_the_call(reply):
+                    raise reply
+                self._log.warn(reply, job_id=job.id)
+        return sum(not isinstance(reply, Exception) for reply in replies)
+
+    def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyJob]) -> Talk[Sequence[Any]]:
+        # First: a job in a queue that is not on the list is not lost, but no worker that serves every queue finds it.
+        if self._noted.is_due(queue):
+            yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
+            self._noted.done(queue)
+        replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
+        yield from ask(verbs.schedules.handed(box, [job.id for job in jobs]))
+        return replies

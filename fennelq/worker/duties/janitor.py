@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
-from fennelq.settings import Settings
-from fennelq.worker.duties.per_queue import run_per_queue
-from fennelq.worker.service import Complaints
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.state import State
 
 _PAGE = 100
 _ROUNDS = 8
@@ -18,18 +16,19 @@ _ROUNDS = 8
 _CONSUMER_IDLE_MS = 3_600_000
 
 
-class Janitor:
-    """Housekeeping for all queues of an executor. Each one does it, a page at a time: nobody notices."""
+class Janitor(Service):
+    """Housekeeping for all queues of an executor. Every executor does a page at a time, to keep the load low."""
 
     name = "janitor"
 
-    def __init__(self, broker: Broker, queues: Callable[[], Sequence[QueueKeys]], settings: Settings) -> None:
-        self._broker, self._queues, self._settings = broker, queues, settings
-        self._complaints = Complaints("housekeeping")
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._settings = state.settings
+        self._log = LogThrottle("housekeeping")
 
     async def tick(self) -> float:
         """One page of each queue; comes again at once while pages are full."""
-        swept = await run_per_queue(self._broker, self._queues(), self._gc, self._complaints)
+        swept = await run_per_queue(self._state.broker, self._state.queues, self._gc, self._log)
         full = any(removed >= _PAGE for _, (removed, _) in swept)
         return 0.05 if full else max(self._settings.maintenance * _ROUNDS, 1.0)
 

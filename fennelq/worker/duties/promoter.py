@@ -4,49 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
-from fennelq.worker.duties.per_queue import run_per_queue
-from fennelq.worker.service import Complaints
+from fennelq.worker.bus import JobDue
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.state import State
 
 _SLICE = 100
 
 
-class Promoter:
+class Promoter(Service):
     """Promotes for all queues of an executor, in one round trip."""
 
     name = "promoter"
     punctual = True
 
-    def __init__(
-        self, broker: Broker, queues: Callable[[], Sequence[QueueKeys]], longest: Callable[[], float]
-    ) -> None:
-        """`longest` says how long it may sleep: it is woken when something becomes due sooner, if messages arrive."""
-        self._broker, self._queues, self._longest = broker, queues, longest
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
         self._next = 0.0
-        self._complaints = Complaints("promoting")
-        self.woken = asyncio.Event()
-        """Set when something is due before the next tick."""
+        self._log = LogThrottle("promoting")
+        state.bus.subscribe(JobDue, lambda job: self.expect(job.seconds))
 
     def expect(self, seconds: float) -> None:
-        """Something is due in so many seconds: be there."""
+        """Tick in so many seconds, if that is sooner than the next tick."""
         due = clock.monotonic() + seconds
         if due < self._next:
             self._next = due
             asyncio.get_running_loop().call_later(seconds, self.woken.set)
 
     async def tick(self) -> float:
-        """Promote one slice of each queue; answers when to come again."""
+        """Promote one slice of each queue; returns when to come again."""
         # What becomes due while this is under way may be missing in the answers.
         self._next = math.inf
-        promoted = await run_per_queue(self._broker, self._queues(), _promote, self._complaints)
+        promoted = await run_per_queue(self._state.broker, self._state.queues, _promote, self._log)
         waits = [due / 1000 for _, (_, due) in promoted if due >= 0]
-        pause = min([self._longest(), *waits])
+        pause = min([self._state.longest_sleep, *waits])
         self._next = min(self._next, clock.monotonic() + pause)
         return pause
 

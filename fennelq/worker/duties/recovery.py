@@ -2,58 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from fennelq import log
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs.runs import Sweep
-from fennelq.model.lifetimes import Lifetimes
-from fennelq.settings import Settings
-from fennelq.worker.duties.per_queue import run_per_queue
-from fennelq.worker.service import Complaints
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.recovery")
 _PAGES = 20
 
 
-class Recovery:
-    """Sweeps the queues of an executor, unless a colleague has done so within this interval."""
+class Recovery(Service):
+    """Sweeps the queues of an executor, unless another executor has done so within this interval."""
 
     name = "recovery"
 
-    def __init__(
-        self,
-        broker: Broker,
-        queues: Callable[[], Sequence[QueueKeys]],
-        *,
-        settings: Settings,
-        lifetimes: Lifetimes,
-        steady: Callable[[], bool],
-        beaten: Callable[[], tuple[int, int]],
-        deaths: Callable[[], Mapping[str, str]],
-    ) -> None:
-        self._broker, self._queues, self._settings, self._lifetimes = broker, queues, settings, lifetimes
-        self._steady, self._beaten, self._deaths = steady, beaten, deaths
-        self._complaints = Complaints("recovery")
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._settings, self._lifetimes = state.settings, state.lifetimes
+        self._log = LogThrottle("recovery")
 
     async def tick(self) -> float:
         """Sweep every queue once, while this executor may judge others."""
-        await self._sweep(self._queues())
+        await self._sweep(self._state.queues)
         return self._settings.maintenance
 
     async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
         """A page of each, in one round trip, and further pages of those that have more."""
         for number in range(_PAGES):
             # Asked before each page, because a beat in between may have found that the server's clock was set.
-            beaten = self._beaten()
-            if not self._steady():
+            beaten = self._state.lease.beaten()
+            if not self._state.lease.steady:
                 return
             page_of = partial(self._page, beaten=beaten, more=number > 0)
-            pages = await run_per_queue(self._broker, queues, page_of, self._complaints)
+            pages = await run_per_queue(self._state.broker, queues, page_of, self._log)
             for keys, page in pages:
                 if page.requeued or page.dead:
                     _logger.warning(
@@ -73,5 +62,5 @@ class Recovery:
             beaten_ms=beaten[0],
             ago_ms=beaten[1],
             more=more,
-            deaths=self._deaths(),
+            deaths=self._state.deaths,
         )

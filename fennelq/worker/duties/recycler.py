@@ -1,42 +1,35 @@
 """Ends an executor that has started enough jobs, has too many stuck slots, or grown too large.
 
-It drains first; a fresh one takes its place.
+It finishes what runs first; a fresh one takes its place.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from fennelq import log
-from fennelq.worker.running.slots import Slots
+from fennelq.worker.bus import StopAsked
+from fennelq.worker.duties.service import Service
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.worker")
 _LOOK_EVERY = 1.0
 
 
-class Recycler:
+class Recycler(Service):
     """Looks at the work, the stuck slots and the size of its own process."""
 
     name = "recycler"
 
-    def __init__(
-        self,
-        slots: Slots,
-        *,
-        max_stuck: int | None,
-        max_rss: int | None,
-        recycle: Callable[[], None],
-        rss: Callable[[], int] | None = None,
-    ) -> None:
-        """`max_stuck` None is half of the slots."""
-        self._slots, self._max_rss, self._recycle = slots, max_rss, recycle
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._slots, self._max_rss = state.slots, state.config.max_rss
+        most, slots = state.settings.max_stuck, state.slots.count
         # `-c` may be lower than the setting that max_stuck was checked against.
-        self._max_stuck = slots.count // 2 if max_stuck is None else min(max_stuck, slots.count - 1)
-        self._rss = rss or resident_bytes
+        self._max_stuck = slots // 2 if most is None else min(most, slots - 1)
         self._recycled = False
-        self.woken = slots.spent
+        self.woken = state.slots.spent
 
     async def tick(self) -> float:
         """Stop the executor when it is time."""
@@ -44,7 +37,7 @@ class Recycler:
         if reason:
             self._recycled = True
             _logger.warning("executor_recycled", **reason)
-            self._recycle()
+            self._state.bus.publish(StopAsked())
         return _LOOK_EVERY
 
     def _reason(self) -> dict[str, int]:
@@ -53,7 +46,7 @@ class Recycler:
         if self._slots.stuck > self._max_stuck:
             return {"stuck": self._slots.stuck, "of": self._slots.count}
         # One that is too large from the beginning does something all the same, or nothing would ever be done.
-        if self._max_rss is not None and self._slots.started and (rss := self._rss()) > self._max_rss:
+        if self._max_rss is not None and self._slots.started and (rss := resident_bytes()) > self._max_rss:
             return {"rss": rss}
         return {}
 

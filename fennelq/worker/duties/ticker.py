@@ -1,4 +1,4 @@
-"""Makes recurring jobs: claims each tick once, whoever else tries.
+"""Makes recurring jobs: claims each tick once, however many executors try.
 
 Every executor has a ticker and none leads: a tick is claimed by a script, on the server's clock.
 """
@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Literal
 
 from fennelq import clock, log
 from fennelq.broker import verbs
-from fennelq.broker.batch import pages
-from fennelq.broker.broker import Broker
+from fennelq.broker.dispatch import Limits, first_page, in_pages, raise_first
 from fennelq.broker.keys import AppKeys, queue_keys
+from fennelq.broker.talk import Talk, ask
 from fennelq.broker.verbs.schedules import Claim, Declared, Look, Position, Seen
+from fennelq.model.failure import last_failure
 from fennelq.model.job import AnyJob, JobInfo, split_id
 from fennelq.model.schedule import Schedule
-from fennelq.schedules import failure_told
-from fennelq.worker.service import Complaints, Outage
+from fennelq.worker.bus import HandOverWaits, SchedulesChanged
+from fennelq.worker.duties.service import Service
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.ticker")
 
@@ -32,9 +35,10 @@ _MOST_NAMED = 20
 _UNFINISHED_FOR = 0.25
 _DECLARE_AGAIN = 10.0
 _MOST_QUEUED = 1000
+_DECLARED = Limits(verbs.schedules.MOST_DECLARED, verbs.schedules.MOST_DECLARED_BYTES)
 
 
-class Ticker:
+class Ticker(Service):
     """Looks for due schedules, and declares those of the code.
 
     A tick() looks at one page of due schedules and declares one page, so that neither keeps the other waiting.
@@ -43,38 +47,28 @@ class Ticker:
     name = "ticker"
     punctual = True
 
-    def __init__(
-        self,
-        app: str,
-        service: str,
-        broker: Broker,
-        declared: Callable[[], Mapping[str, Schedule]],
-        hand: Callable[[], None],
-        longest: Callable[[], float],
-        outage: Outage | None = None,
-    ) -> None:
-        """`service` owns what is `declared`. `hand` is called when there is something to be handed over. `longest` says
-        how long it may sleep: it is woken when a schedule changes, if messages arrive."""
-        self._keys, self._broker, self._hand, self._longest = AppKeys(app), broker, hand, longest
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._again = False
         self.read: Callable[[bytes], Schedule] = lru_cache(maxsize=256)(Schedule.from_wire)
         """Reads a definition; raises ValueError when only a later version can."""
-        self._declaration = Declaration(self._keys, service, broker, declared)
+        self._declaration = Declaration(state)
         self._stuck = Stuck()
-        self._complaints = Complaints("declaring schedules", outage)
+        self._log = LogThrottle("declaring schedules", state.outage)
         self._lost: frozenset[Seen] = frozenset()
-        self.woken = asyncio.Event()
+        state.bus.subscribe(SchedulesChanged, lambda _: self.woken.set())
 
     async def tick(self) -> float:
-        """Claim what is due; answers when to look again."""
-        longest = min(self._longest(), _LONGEST)
+        """Claim what is due; returns when to look again."""
+        longest = min(self._state.longest_sleep, _LONGEST)
         look = await self._look(longest)
         self._lost &= frozenset(look.due)
         declared = await self._declare(look)
         claims = [self._unless_stuck(seen, self._claim(seen, look)) for seen in look.due]
         starts = [self._unless_stuck(seen, self._start_queued(seen)) for seen in look.waiting]
         if look.turn and look.handing:
-            self._hand()
+            self._state.bus.publish(HandOverWaits())
         claimed, started = await asyncio.gather(asyncio.gather(*claims), asyncio.gather(*starts))
         goes_on = self._stuck.pass_over(look, moved=any(claimed))
         if declared or goes_on or any(claimed) or any(started):
@@ -100,9 +94,9 @@ class Ticker:
         try:
             goes_on = await self._declaration.go_on(look)
         except Exception as error:
-            self._complaints.about(error)
+            self._log.warn(error)
             return False
-        self._complaints.over()
+        self._log.over()
         return goes_on
 
     # Claiming
@@ -116,7 +110,7 @@ class Ticker:
             return False
 
     async def _claim(self, seen: Seen, look: Look) -> bool:
-        """Claim the due ticks of a schedule; True, as nothing of it is due any more, whoever was first."""
+        """Claim the due ticks of a schedule, unless another executor was first. True: nothing of it is due any more."""
         schedule = self.read(seen.definition)
         before = await self._job(seen.last_job)
         claim = decide(schedule, seen, look, busy=_goes_on(seen, before), before=before)
@@ -142,7 +136,7 @@ class Ticker:
 
     def _made(self, seen: Seen, jobs: Sequence[AnyJob]) -> None:
         if jobs:
-            self._hand()
+            self._state.bus.publish(HandOverWaits())
         for job in jobs:
             _logger.info("tick", schedule=seen.name, job_id=job.id, task=job.task)
 
@@ -165,7 +159,7 @@ def decide(schedule: Schedule, seen: Seen, look: Look, *, busy: bool, before: Jo
         # The rest stays due, and is claimed next.
         following = start[len(jobs)]
         ticks = [tick for tick in ticks if tick < following]
-    error, error_ms = failure_told(before)
+    error, error_ms = last_failure(before)
     return Claim(
         seen=seen,
         next_ms=following,
@@ -192,8 +186,7 @@ def _overlapping(
 
 def _that_fit(jobs: list[AnyJob]) -> list[AnyJob]:
     """As many of the jobs as one script may write."""
-    fit = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
-    return fit[0] if fit else []
+    return first_page(jobs, lambda job: job.size)
 
 
 def _goes_on(seen: Seen, before: JobInfo | None) -> bool:
@@ -273,11 +266,10 @@ class Stuck:
 class Declaration:
     """Makes the schedules of the code those of its service in Redis, a page at a time."""
 
-    def __init__(
-        self, keys: AppKeys, service: str, broker: Broker, declared: Callable[[], Mapping[str, Schedule]]
-    ) -> None:
-        self.service = service
-        self._keys, self._broker, self._code = keys, broker, declared
+    def __init__(self, state: State) -> None:
+        self.service = state.app.service
+        """Owns what it declares."""
+        self._keys, self._broker, self._app = AppKeys(state.namespace), state.broker, state.app
         self._at, self._not_before, self._refused = 0, 0.0, False
         self._denied: dict[str, str] = {}
 
@@ -302,14 +294,13 @@ class Declaration:
     @cached_property
     def _all(self) -> list[Schedule]:
         """In the same order in every executor: where one has stopped, another goes on."""
-        return sorted(self._code().values(), key=lambda schedule: schedule.name)
+        return sorted(self._app.declared.schedules.values(), key=lambda schedule: schedule.name)
 
     async def _declare_page(self, now_ms: int) -> bool:
-        done = await self._declare(
-            _page(self._all[self._at : self._at + verbs.schedules.MOST_DECLARED]), self._at, now_ms
-        )
+        page = first_page(self._all[self._at : self._at + _DECLARED.items], _size, _DECLARED)
+        done = await self._broker.converse(self._declare(page, self._at, now_ms))
         if done.state == "held":
-            self._say_refused()
+            self._log_refused()
         if done.state != "open":
             self._not_before = 0.0 if done.state == "done" else clock.monotonic() + _DECLARE_AGAIN
         self._at = done.at if done.state == "open" else 0
@@ -319,35 +310,38 @@ class Declaration:
         """Declare what another service has kept from this one: it may have gone, or declare it no more."""
         denied = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         mine = [schedule for schedule in self._all if schedule.name in denied]
-        for page in _pages(mine):
-            await self._declare(page, "again", now_ms)
-        left = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
-        self._say_denied({name: owner for name, owner in left.items() if owner})
 
-    async def _declare(self, page: list[Schedule], at: int | Literal["again"], now_ms: int) -> Declared:
-        told = [(schedule.name, schedule.to_wire(), schedule.next_after(now_ms)) for schedule in page]
+        def again(page: list[Schedule]) -> Talk[list[Declared]]:
+            return [(yield from self._declare(page, "again", now_ms))] * len(page)
+
+        raise_first(await self._broker.converse(in_pages(mine, again, _size, limits=_DECLARED)))
+        left = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
+        self._log_denied({name: owner for name, owner in left.items() if owner})
+
+    def _declare(self, page: list[Schedule], at: int | Literal["again"], now_ms: int) -> Talk[Declared]:
+        declared = [(schedule.name, schedule.to_wire(), schedule.next_after(now_ms)) for schedule in page]
         verb = verbs.schedules.declare(
             self._keys,
             self.service,
             self.version,
             verbs.schedules.PATIENCE_MS,
-            told,
+            declared,
             at=at,
             total=len(self._all),
         )
-        done = await self._broker.run(verb)
+        done = yield from ask(verb)
         if done.removed:
             _logger.warning("schedules_removed", service=self.service, schedules=done.removed)
         return done
 
-    def _say_refused(self) -> None:
+    def _log_refused(self) -> None:
         if not self._refused:
             _logger.info(
                 "schedules_of_a_later_version_hold", service=self.service, declared_here=len(self._all)
             )
         self._refused = True
 
-    def _say_denied(self, denied: dict[str, str]) -> None:
+    def _log_denied(self, denied: dict[str, str]) -> None:
         if denied != self._denied:
             self._denied = denied
             if denied:
@@ -361,13 +355,5 @@ class Declaration:
                 )
 
 
-def _page(schedules: list[Schedule]) -> list[Schedule]:
-    found = _pages(schedules)
-    return found[0] if found else []
-
-
-def _pages(schedules: list[Schedule]) -> list[list[Schedule]]:
-    def size(schedule: Schedule) -> int:
-        return len(schedule.args) + len(schedule.options) + 500
-
-    return pages(schedules, size, verbs.schedules.MOST_DECLARED, verbs.schedules.MOST_DECLARED_BYTES)
+def _size(schedule: Schedule) -> int:
+    return len(schedule.args) + len(schedule.options) + 500

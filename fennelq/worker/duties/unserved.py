@@ -6,10 +6,10 @@ import asyncio
 
 from fennelq import clock, log
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import STREAMS, queue_keys
 from fennelq.broker.verb import Command
 from fennelq.executors import Executors
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.worker")
 
@@ -22,8 +22,8 @@ _MOST_QUEUES = 10
 class UnservedQueues:
     """Warns of them. Of the executors of a machine, one does."""
 
-    def __init__(self, app: str, executor: str, broker: Broker) -> None:
-        self._app, self._executor, self._broker = app, executor, broker
+    def __init__(self, state: State) -> None:
+        self._app, self._executor, self._broker = state.namespace, state.name, state.broker
         self._since: dict[str, float] = {}
         self._quiet_until = 0.0
 

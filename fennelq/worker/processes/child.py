@@ -12,9 +12,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from fennelq import clock, log
-from fennelq.worker.executor import executor_name
-from fennelq.worker.processes import signs
-from fennelq.worker.processes.orders import Orders
+from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.processes.signals import Signal
+from fennelq.worker.state import executor_name
 
 _logger = log.get("fennelq.supervisor")
 _CONNECTING = 30.0
@@ -30,26 +30,26 @@ class NotStarted(Exception):
 
 
 class Child:
-    """Starts a process, reads its signs, waits for its end; kills it when it has been silent for too long.
+    """Starts a process, reads its signals, waits for its end; kills it when it has been silent for too long.
 
-    The process is started without an `await`, so a signal finds it either not started or able to be told. asyncio's
+    The process is started without an `await`, so a signal finds it either not started or able to receive it. asyncio's
     subprocesses are not used for that reason, and because they need a descriptor or a thread per child: if one is
     missing after the fork, the process runs without an owner.
     """
 
-    def __init__(self, orders: Orders, *, silence: float, quarantine: Callable[[], None]) -> None:
+    def __init__(self, config: ExecutorConfig, *, silence: float, quarantine: Callable[[], None]) -> None:
         self.name = executor_name()
-        self._orders, self._silence, self._quarantine = orders, silence, quarantine
+        self._config, self._silence, self._quarantine = config, silence, quarantine
         self._process: subprocess.Popen[bytes] | None = None
         self._signalled = 0
         self._began = clock.monotonic()
-        self._heard: float | None = None
+        self._received: float | None = None
         self._reminders = 0
         self._stirred = asyncio.Event()
         self.ready = False
-        """Whether its last sign was that Redis answers and jobs are read."""
+        """Whether its last signal was that Redis answers and jobs are read."""
         self.worked = False
-        """Whether there has been such a sign."""
+        """Whether there has been such a signal."""
         self.fate = ""
         """How it ended, in words; empty while it lives."""
 
@@ -72,7 +72,7 @@ class Child:
     @property
     def alive(self) -> bool:
         """Whether its loop has moved lately. It has none while it imports the app, which may take any time."""
-        return self._heard is None or clock.monotonic() - self._heard < _LIVELY
+        return self._received is None or clock.monotonic() - self._received < _LIVELY
 
     def stop(self, *, now: bool = False) -> None:
         """Ask it to finish what it runs and end, or `now`, to hand it back and end. Asking again changes nothing."""
@@ -112,18 +112,18 @@ class Child:
         with ExitStack() as until_started:
             until_started.callback(os.close, writing)
             loop = asyncio.get_running_loop()
-            loop.add_reader(reading, self._hear, reading)
+            loop.add_reader(reading, self._receive, reading)
             pipes.callback(loop.remove_reader, reading)
             return subprocess.Popen(
                 self._command(writing),
-                pass_fds=[pipe for pipe in (self._orders.lifeline, writing) if pipe >= 0],
-                # A Ctrl-C in the terminal reaches the whole group; only the supervisor tells executors, once.
+                pass_fds=[pipe for pipe in (self._config.lifeline, writing) if pipe >= 0],
+                # A Ctrl-C in the terminal reaches the whole group; only the supervisor signals executors, once.
                 start_new_session=True,
             )
 
     def _command(self, writing: int) -> list[str]:
-        orders = replace(self._orders, name=self.name, signs=writing)
-        return [sys.executable, "-m", "fennelq.worker.processes.process", orders.to_text()]
+        config = replace(self._config, name=self.name, signals=writing)
+        return [sys.executable, "-m", "fennelq.worker.processes.process", config.to_text()]
 
     async def _end(self, process: subprocess.Popen[bytes]) -> int:
         while (code := process.poll()) is None:
@@ -134,9 +134,9 @@ class Child:
         return code
 
     def _look(self) -> None:
-        if self._heard is None:
+        if self._received is None:
             self._remind()
-        elif clock.monotonic() - self._heard > self._silence:
+        elif clock.monotonic() - self._received > self._silence:
             self.kill(f"no sign of life for {self._silence:g} s")
 
     def _remind(self) -> None:
@@ -148,25 +148,25 @@ class Child:
                 "still_importing",
                 executor=self.name,
                 pid=self.pid,
-                app=self._orders.app,
+                app=self._config.app,
                 seconds=round(seconds),
             )
 
-    def _hear(self, pipe: int) -> None:
+    def _receive(self, pipe: int) -> None:
         received = os.read(pipe, 4096)
         if not received:
             asyncio.get_running_loop().remove_reader(pipe)
             return
-        # Between the import and the first sign of the loop it connects, and may start an embedded server.
-        self._heard = clock.monotonic() + (_CONNECTING if received == signs.IMPORTED else 0.0)
-        if signs.READY in received or signs.NOT_READY in received:
-            self.ready = received.rfind(signs.READY) > received.rfind(signs.NOT_READY)
-            self.worked = self.worked or signs.READY in received
-        if signs.STALLED in received:
+        # Between the import and the first signal of the loop it connects, and may start an embedded server.
+        self._received = clock.monotonic() + (_CONNECTING if received == Signal.IMPORTED else 0.0)
+        if Signal.READY.value in received or Signal.NOT_READY.value in received:
+            self.ready = received.rfind(Signal.READY.value) > received.rfind(Signal.NOT_READY.value)
+            self.worked = self.worked or Signal.READY.value in received
+        if Signal.STALLED.value in received:
             self.kill("its loop is stalled")
-        if signs.HEARTLESS in received:
+        if Signal.HEARTLESS.value in received:
             self.kill("the thread that renews its leases, or the one that watches it, has died")
-        if signs.QUARANTINE in received:
+        if Signal.QUARANTINE.value in received:
             self._quarantine()
 
 

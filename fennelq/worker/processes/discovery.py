@@ -18,13 +18,14 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+import fennelq
 from fennelq.app import App
 from fennelq.errors import ConfigurationError, a_kind_of, suggestion
 
 VARIABLE: Final = "FENNELQ_APP"
 USUAL_FILES: Final = ("app.py", "tasks.py", "main.py")
 
-_FENNELQ = str(Path(__file__).parents[1])
+_FENNELQ = str(Path(fennelq.__file__).parent)
 _PATH = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?")
 _WAYS = f'say which one with -A module:attribute, {VARIABLE}, or app = "module:attribute" in [tool.fennelq]'
 
@@ -55,11 +56,11 @@ def find_app(explicit: str | None = None, folder: Path | None = None) -> FoundAp
     here = (folder or Path.cwd()).resolve()
     if not here.is_dir():
         raise ConfigurationError(f"{here} is not a folder: --app-dir names the one your modules are in")
-    said = _said(explicit, here)
-    if said is None:
+    named = _named(explicit, here)
+    if named is None:
         return _only_app_in(here)
-    app, path = _load(said.path, said.folder, said.how)
-    return FoundApp(app, path, said.how, said.folder)
+    app, path = _load(named.path, named.folder, named.how)
+    return FoundApp(app, path, named.how, named.folder)
 
 
 def load_app(path: str, folder: Path | None = None) -> App:
@@ -67,10 +68,10 @@ def load_app(path: str, folder: Path | None = None) -> App:
     return _load(path, folder or Path.cwd(), "asked for")[0]
 
 
-# What was said
+# An app that is named
 
 
-def _said(explicit: str | None, here: Path) -> _Named | None:
+def _named(explicit: str | None, here: Path) -> _Named | None:
     if explicit is not None:
         return _Named(explicit, "-A", here)
     if variable := os.environ.get(VARIABLE):
@@ -87,8 +88,8 @@ def _nearest_pyproject(here: Path) -> Path | None:
 
 def _app_of(pyproject: Path) -> str | None:
     try:
-        said: Any = tomllib.loads(pyproject.read_text(encoding="utf-8"))
-        path: object = said.get("tool", {}).get("fennelq", {}).get("app")
+        content: Any = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+        path: object = content.get("tool", {}).get("fennelq", {}).get("app")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, AttributeError) as error:
         raise ConfigurationError(f"{pyproject} cannot be read: {error}") from None
     if path is not None and not isinstance(path, str):
@@ -217,7 +218,7 @@ def _way_there(error: BaseException) -> str:
 
 
 def _line_at_fault(error: BaseException) -> str:
-    """The innermost line of the user's own code, or of anybody's if none is."""
+    """The innermost line of the user's own code, or of any code if there is none."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
     own = [frame for frame in frames if not _is_library(frame.filename)]
     chosen = (own or frames)[-1:]
@@ -236,11 +237,11 @@ def _is_plumbing(file: str) -> bool:
     return file in (__file__, importlib.__file__) or file.startswith("<frozen ")
 
 
-# Nothing was said: the usual files
+# No app is named: the usual files
 
 
 def _only_app_in(here: Path) -> FoundApp:
-    looked: list[str] = [*_not_said(here)]
+    looked: list[str] = [*_where_none_is_named(here)]
     found: dict[str, App] = {}
     for file in map(here.joinpath, USUAL_FILES):
         if problem := _why_not_import(file, found):
@@ -265,7 +266,7 @@ def _single(found: dict[str, App], looked: list[str], here: Path) -> FoundApp:
     return FoundApp(found[path], path, f"{path.partition(':')[0]}.py in {here}", here)
 
 
-def _not_said(here: Path) -> Iterator[str]:
+def _where_none_is_named(here: Path) -> Iterator[str]:
     yield "-A (not given)"
     yield f"{VARIABLE} (not set)"
     pyproject = _nearest_pyproject(here)
@@ -273,7 +274,7 @@ def _not_said(here: Path) -> Iterator[str]:
 
 
 def _why_not_import(file: Path, found: dict[str, App]) -> str:
-    """Why a file is left alone: somebody's app.py or main.py is not run just because it lies here."""
+    """Why a file is not imported: an app.py or main.py without fennelq is not run just because it lies here."""
     if not file.is_file():
         return "not there" if file.parent.is_dir() else "no such folder"
     imports = _imports(file)

@@ -19,7 +19,8 @@ from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is, text
 from fennelq.errors import ConfigurationError
-from fennelq.worker.service import Outage
+from fennelq.model.routing import Routing
+from fennelq.worker.outage import Outage
 
 _logger = log.get("fennelq.worker")
 _TRY_AGAIN = 0.5
@@ -27,22 +28,22 @@ _TRY_AGAIN = 0.5
 T = TypeVar("T")
 
 
-async def redis_replies(app: App, told: asyncio.Event, *, force: bool = False) -> str | None:
-    """Wait until Redis replies, and check it; returns which server it is, or None when `told` to stop before.
+async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -> str | None:
+    """Wait until Redis replies, and check it; returns which server it is, or None when `stop` is set before.
 
     Raises ConfigurationError when this Redis cannot be worked with, or would lose jobs; `force` turns the latter into
     a warning.
     """
     outage = Outage(app.address, "waiting_for_redis")
-    while not told.is_set():
+    while not stop.is_set():
         try:
-            server = await _unless(told, lambda: check(app, force=force))
+            server = await _unless(stop, lambda: check(app, force=force))
         except Exception as error:
             if not classify(error).passes:
                 raise
-            outage.about("preflight", error)
+            outage.warn("preflight", error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), _TRY_AGAIN)
+                await asyncio.wait_for(stop.wait(), _TRY_AGAIN)
         else:
             if server is not None:
                 outage.over("preflight")
@@ -50,14 +51,14 @@ async def redis_replies(app: App, told: asyncio.Event, *, force: bool = False) -
     return None
 
 
-async def _unless(told: asyncio.Event, work: Callable[[], T]) -> T | None:
-    """What `work` returns in a thread of its own, or None when `told` is set before.
+async def _unless(stop: asyncio.Event, work: Callable[[], T]) -> T | None:
+    """What `work` returns in a thread of its own, or None when `stop` is set before.
 
     The thread is not waited for then, nor at the exit of the process: a host name may take minutes to resolve.
     """
     result: Future[T] = Future()
     threading.Thread(target=_fill, args=(result, work), name="fennelq-preflight", daemon=True).start()
-    done, waiting = asyncio.wrap_future(result), asyncio.create_task(told.wait())
+    done, waiting = asyncio.wrap_future(result), asyncio.create_task(stop.wait())
     try:
         both: list[asyncio.Future[Any]] = [done, waiting]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -91,6 +92,20 @@ def check(app: App, *, force: bool = False) -> str:
     if problem is not None:
         _logger.warning("forced", problem=problem)
     return verbs.server.named(server) or "unknown"
+
+
+def warn_of_unknown_queues(app: App, queues: str | None) -> None:
+    """Warn when `-q` names queues that neither a task nor Redis knows: most often the name is misspelt."""
+    with suppress(Exception):  # the executors report an outage; the worker starts all the same
+        known = app.blocking.ask(verbs.queues.known_queues(app.namespace))
+        known |= {app.settings.default_queue, *(task.queue for task in app.tasks.values())}
+        if unknown := Routing.parse(queues).weights.keys() - known:
+            _logger.warning(
+                "queues_unknown",
+                unknown=", ".join(sorted(unknown)),
+                known=", ".join(sorted(known)),
+                why="no task of the app names these queues, and no job was ever sent to them",
+            )
 
 
 def _server(app: App) -> dict[str, str]:

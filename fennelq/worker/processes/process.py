@@ -1,4 +1,4 @@
-"""An executor process, from its first line to its last: `python -m fennelq.worker.processes.process ORDERS`."""
+"""An executor process, from its first line to its last: `python -m fennelq.worker.processes.process CONFIG`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from fennelq import log, streams
 from fennelq.app import App
 from fennelq.context import job_facts
 from fennelq.errors import ConfigurationError
-from fennelq.model.routing import Routing
 from fennelq.worker.executor import Executor
-from fennelq.worker.processes import signs
+from fennelq.worker.processes.config import CANNOT_RUN, RECYCLED, ExecutorConfig
 from fennelq.worker.processes.discovery import load_app
-from fennelq.worker.processes.orders import CANNOT_RUN, RECYCLED, Orders
+from fennelq.worker.processes.signals import Signal, SignalPipe
 
 _logger = log.get("fennelq.worker")
 _LAST_WORDS = 2.0
@@ -34,77 +33,61 @@ T = TypeVar("T")
 
 
 def main(text: str) -> int:
-    """Run one executor by these orders; answers the exit code."""
-    orders = Orders.from_text(text)
+    """Run one executor, configured by this text; returns the exit code."""
+    config = ExecutorConfig.from_text(text)
     log.setup(
-        orders.log_format,
-        orders.log_level,
-        config=orders.log_config,
-        errors=orders.log_errors,
+        config.log_format,
+        config.log_level,
+        config=config.log_config,
+        errors=config.log_errors,
         about=job_facts,
     )
-    tell, hand_back = _teller(orders.signs), HandBack()
-    if orders.lifeline >= 0:
+    signals, hand_back = SignalPipe(config.signals), HandBack()
+    if config.lifeline >= 0:
         # Before the import, which may hang for ever.
-        threading.Thread(target=_hold_on, args=(orders.lifeline, hand_back), daemon=True).start()
+        threading.Thread(target=_hold_on, args=(config.lifeline, hand_back), daemon=True).start()
     try:
-        app = load_app(orders.app, Path(orders.folder))
-        tell(signs.IMPORTED)
-        return run_to_its_end(_run(app, orders, tell, hand_back))
+        app = load_app(config.app, Path(config.folder))
+        signals.send(Signal.IMPORTED)
+        return run_to_its_end(_run(app, config, signals, hand_back))
     except ConfigurationError as error:
         _logger.critical("cannot_run", why=str(error))
         return CANNOT_RUN
 
 
 class HandBack:
-    """What hands back this process's jobs; None until it can have any."""
+    """Hands back this process's jobs, when called from any thread; it has none until it has an executor."""
 
-    now: Callable[[], object] | None = None
+    _stop: Callable[[], object] | None = None
+
+    def of(self, executor: Executor, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on these are the jobs of this executor."""
+        self._stop = lambda: loop.call_soon_threadsafe(lambda: executor.stop(now=True))
+
+    def now(self) -> bool:
+        """Begin to hand them back; whether there is an executor that does."""
+        if self._stop is not None:
+            with suppress(RuntimeError):
+                self._stop()
+        return self._stop is not None
 
 
-async def _run(app: App, orders: Orders, tell: Callable[[bytes], None], hand_back: HandBack) -> int:
-    executor = Executor(
-        app,
-        name=orders.name or None,
-        concurrency=orders.concurrency,
-        routing=Routing.parse(orders.queues),
-        lanes=orders.lanes,
-        burst=orders.burst,
-        grace=orders.grace,
-        max_jobs=orders.max_jobs,
-        max_rss=orders.max_rss,
-        tell=tell,
-    )
+async def _run(app: App, config: ExecutorConfig, signals: SignalPipe, hand_back: HandBack) -> int:
+    executor = Executor(app, config, signals)
     loop = asyncio.get_running_loop()
-    told = 0
+    received = 0
 
     def on_signal() -> None:
-        nonlocal told
-        told += 1
-        executor.stop(now=told > 1)
+        nonlocal received
+        received += 1
+        executor.stop(now=received > 1)
 
     loop.add_signal_handler(signal.SIGTERM, on_signal)
     loop.add_signal_handler(signal.SIGINT, on_signal)
-    hand_back.now = lambda: loop.call_soon_threadsafe(lambda: executor.stop(now=True))
+    hand_back.of(executor, loop)
     async with app:
         await executor.run()
     return RECYCLED if executor.recycled else 0
-
-
-def _teller(pipe: int) -> Callable[[bytes], None]:
-    if pipe >= 0:
-        # A supervisor that stands still must not make those who tell it something stand still too.
-        os.set_blocking(pipe, False)
-
-    def tell(sign: bytes) -> None:
-        # A supervisor that is gone hears nothing; the lifeline says so.
-        with suppress(OSError):
-            os.write(pipe, sign)
-
-    def tell_nobody(_: bytes) -> None:
-        return
-
-    return tell if pipe >= 0 else tell_nobody
 
 
 def _hold_on(lifeline: int, hand_back: HandBack) -> None:
@@ -113,11 +96,9 @@ def _hold_on(lifeline: int, hand_back: HandBack) -> None:
     try:
         with suppress(OSError):
             os.read(lifeline, 1)
-        if hand_back.now is not None:
-            with suppress(RuntimeError):
-                hand_back.now()
+        has_executor = hand_back.now()
         _logger.error("supervisor_gone")
-        if hand_back.now is not None:
+        if has_executor:
             threading.Event().wait(_LAST_WORDS)
     finally:
         os._exit(1)

@@ -17,8 +17,8 @@ from fennelq.broker.diagnosis import diagnose
 from fennelq.model.routing import Routing
 from fennelq.worker.processes import pid_one, preflight
 from fennelq.worker.processes.child import Child, NotStarted
+from fennelq.worker.processes.config import CANNOT_RUN, RECYCLED, ExecutorConfig
 from fennelq.worker.processes.health import Health
-from fennelq.worker.processes.orders import CANNOT_RUN, RECYCLED, Orders
 from fennelq.worker.processes.reload import SourceWatch
 
 if TYPE_CHECKING:
@@ -34,32 +34,33 @@ _SHOWN = 10
 Note = Callable[[str, str], None]
 """Records in Redis how an executor ended; may raise."""
 Begin = Callable[[asyncio.Event], Awaitable[bool]]
-"""Waits until executors can be started; False when told to stop before."""
+"""Waits until executors can be started; False when it is stopped before."""
 
 
 def serve(
     app: App,
-    orders: Orders,
+    config: ExecutorConfig,
     *,
     processes: int | None = None,
     health: str | None = None,
     reload: bool = False,
     force: bool = False,
 ) -> int:
-    """Run a worker until it is told to stop; answers the exit code."""
-    Routing.parse(orders.queues)
+    """Run a worker until it is stopped; returns the exit code."""
+    Routing.parse(config.queues)
     count = processes or app.settings.processes or os.cpu_count() or 1
     # Starting the embedded server, or finding that Redis cannot be worked with, happens here: once, before any child.
     _ = app.address
 
-    async def begin(told: asyncio.Event) -> bool:
-        server = await preflight.redis_replies(app, told, force=force)
+    async def begin(stop: asyncio.Event) -> bool:
+        server = await preflight.redis_replies(app, stop, force=force)
         if server is not None:
-            _say_hello(app, orders, count, server)
+            _log_start(app, config, count, server)
+            await asyncio.to_thread(preflight.warn_of_unknown_queues, app, config.queues)
         return server is not None
 
     supervisor = Supervisor(
-        orders,
+        config,
         count,
         silence=app.settings.stall_timeout,
         note=_note_of(app),
@@ -75,7 +76,7 @@ class Supervisor:
 
     def __init__(
         self,
-        orders: Orders,
+        config: ExecutorConfig,
         count: int,
         *,
         silence: float,
@@ -84,34 +85,34 @@ class Supervisor:
         health: str | None = None,
         sources: SourceWatch | None = None,
     ) -> None:
-        self._orders, self._count, self._silence, self._note = orders, count, silence, note
+        self._config, self._count, self._silence, self._note = config, count, silence, note
         self._begin = begin
         self._health = Health(health, live=self._live, ready=self._ready) if health else None
         self._sources = sources
         self._children: set[Child] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._noting: set[asyncio.Task[None]] = set()
         self._signals = 0
-        self._told = asyncio.Event()
+        self._stop = asyncio.Event()
         self._change = asyncio.Event()
         """Set, and replaced by another, when source files change."""
         self._adopts = pid_one.adopts_orphans()
         self._quarantine: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Until a signal, or in a burst until every executor is done; answers the exit code."""
+        """Until a signal, or in a burst until every executor is done; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGCHLD, self._on_child_ended)
         self._on_child_ended()  # orphans may have ended before
         reading, writing = os.pipe()
-        self._orders = replace(self._orders, lifeline=reading)
+        self._config = replace(self._config, lifeline=reading)
         reloading = asyncio.create_task(self._reload())
         try:
             if self._health is not None:
                 await self._health.start()
             codes: list[int] = []
-            if self._begin is None or await self._begin(self._told):
+            if self._begin is None or await self._begin(self._stop):
                 codes = await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))
             if self._quarantine is not None:
                 await self._quarantine
@@ -131,7 +132,7 @@ class Supervisor:
 
     def _ready(self) -> bool:
         return (
-            bool(self._children) and not self._told.is_set() and all(child.ready for child in self._children)
+            bool(self._children) and not self._stop.is_set() and all(child.ready for child in self._children)
         )
 
     # Signals and changes
@@ -140,11 +141,11 @@ class Supervisor:
         """The first asks the executors to finish what they run, the second to hand it back now. From the first on, no
         executor is started."""
         self._signals += 1
-        self._told.set()
+        self._stop.set()
         for child in self._children:
             child.stop(now=self._signals > 1)
         if self._signals == 1:
-            asyncio.get_running_loop().call_later(self._orders.grace + _EXIT_MARGIN, self._kill_the_rest)
+            asyncio.get_running_loop().call_later(self._config.grace + _EXIT_MARGIN, self._kill_the_rest)
         _logger.info("stopping" if self._signals == 1 else "stopping_now", executors=len(self._children))
 
     def _kill_the_rest(self) -> None:
@@ -171,18 +172,18 @@ class Supervisor:
     # Executors
 
     async def _keep_alive(self) -> int:
-        """One executor after another until told to stop. One that was at work is replaced at once, because jobs wait;
+        """One executor after another until stopped. One that was at work is replaced at once, because jobs wait;
         one that does not get that far is started less and less often."""
         pause = 0.0
-        while not self._told.is_set():
+        while not self._stop.is_set():
             change = self._change
-            code, worked = await self._run(self._orders)
-            if self._told.is_set():
+            code, worked = await self._run(self._config)
+            if self._stop.is_set():
                 break
-            if code == RECYCLED or (code == 0 and (not self._orders.burst or change.is_set())):
+            if code == RECYCLED or (code == 0 and (not self._config.burst or change.is_set())):
                 continue
             if code == CANNOT_RUN and self._sources is not None:
-                await self._told_or(change)
+                await self._stopped_or(change)
                 continue
             if code in (0, CANNOT_RUN):
                 return code
@@ -190,9 +191,9 @@ class Supervisor:
             await self._pause(pause)
         return 0
 
-    async def _run(self, orders: Orders) -> tuple[int, bool]:
+    async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
         """From the start of an executor to its end: its exit code, and whether it was at work."""
-        child = Child(orders, silence=self._silence, quarantine=self._open_quarantine)
+        child = Child(config, silence=self._silence, quarantine=self._open_quarantine)
         self._children.add(child)
         try:
             code = await child.run()
@@ -206,9 +207,9 @@ class Supervisor:
             return 0, False
         if code not in (0, CANNOT_RUN, RECYCLED):
             _logger.error("executor_crashed", executor=child.name, fate=child.fate)
-            telling = asyncio.create_task(self._note_death(child))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            noting = asyncio.create_task(self._note_death(child))
+            self._noting.add(noting)
+            noting.add_done_callback(self._noting.discard)
         return code, child.worked
 
     async def _note_death(self, child: Child) -> None:
@@ -218,11 +219,11 @@ class Supervisor:
             _logger.warning("death_not_noted", executor=child.name, error=str(error))
 
     async def _pause(self, seconds: float) -> None:
-        """Waits, but not any longer once told to stop, or when a change may have removed the cause of a crash."""
-        await self._told_or(self._change, seconds)
+        """Waits, but not any longer once stopped, or when a change may have removed the cause of a crash."""
+        await self._stopped_or(self._change, seconds)
 
-    async def _told_or(self, change: asyncio.Event, timeout: float | None = None) -> None:
-        waits = [asyncio.create_task(event.wait()) for event in (self._told, change)]
+    async def _stopped_or(self, change: asyncio.Event, timeout: float | None = None) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (self._stop, change)]
         try:
             await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -231,13 +232,13 @@ class Supervisor:
 
     def _open_quarantine(self) -> None:
         """Jobs wait that may have killed their executors: run them where they can only kill themselves. A death
-        there is expected: it delays nothing and is not held against anybody."""
-        if (self._quarantine is None or self._quarantine.done()) and not self._told.is_set():
+        there is expected: it delays no other executor."""
+        if (self._quarantine is None or self._quarantine.done()) and not self._stop.is_set():
             self._quarantine = asyncio.create_task(self._run_quarantine())
 
     async def _run_quarantine(self) -> None:
-        if not self._told.is_set():  # a signal may have come before this task began
-            await self._run(self._orders.for_quarantine())
+        if not self._stop.is_set():  # a signal may have come before this task began
+            await self._run(self._config.for_quarantine())
 
 
 def _note_of(app: App) -> Note:
@@ -262,18 +263,18 @@ class Names(list[str]):
         return f"{', '.join(self[:_SHOWN])}{more}"
 
 
-def _say_hello(app: App, orders: Orders, count: int, server: str) -> None:
+def _log_start(app: App, config: ExecutorConfig, count: int, server: str) -> None:
     from fennelq import __version__
 
-    routing = Routing.parse(orders.queues)
-    queues = orders.queues or ", ".join(sorted({task.queue for task in app.tasks.values()}))
+    routing = Routing.parse(config.queues)
+    queues = config.queues or ", ".join(sorted({task.queue for task in app.tasks.values()}))
     _logger.info(
         "worker_started",
         version=__version__,
-        app=f"{app.name} ({orders.app})",
+        app=f"{app.name} ({config.app})",
         redis=f"embedded, {app.address.shown}" if app.settings.embedded else app.address.shown,
         server=server,
         queues=f"{queues} and every other in Redis" if routing.every else queues,
         tasks=Names(app.tasks),
-        processes=f"{count} x {orders.concurrency}",
+        processes=f"{count} x {config.concurrency}",
     )

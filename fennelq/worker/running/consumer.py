@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fennelq import clock, crash, log
 from fennelq.broker import verbs
-from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
+from fennelq.broker.broker import ANSWER_TIMEOUT
+from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
+from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Word, text
-from fennelq.broker.verbs.runs import Catch, TooNew, Woken
+from fennelq.broker.verbs.runs import Catch, Woken
 from fennelq.model.job import Delivery
-from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.routing import Routing
-from fennelq.worker.duties.per_queue import concerns_one_queue
+from fennelq.worker.bus import EntriesStranded, JobDue, QueuesDiscovered
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.running.held import Token
-from fennelq.worker.running.slots import Slots
-from fennelq.worker.service import Complaints, Outage
+from fennelq.worker.running.workbench import Workbench
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.consumer")
 
@@ -36,32 +39,15 @@ _NOTHING_TO_READ = 0.25
 class Consumer:
     """Reads for one executor."""
 
-    def __init__(
-        self,
-        *,
-        app: str,
-        name: str,
-        broker: Broker,
-        lanes: Sequence[str],
-        lifetimes: Lifetimes,
-        slots: Slots,
-        start: Callable[[Delivery], None],
-        holds: Callable[[Token], bool],
-        due: Callable[[float], None],
-        too_new: Callable[[str, list[TooNew]], None],
-        block_ms: int,
-        patience: float = ANSWER_TIMEOUT,
-        outage: Outage | None = None,
-    ) -> None:
-        """`block_ms` and `patience` together are the longest that a lost reply can hold up a read: what it stranded is
-        to be handed back, at no cost, before others find that its lease ran out."""
-        self._app, self._name, self._broker = app, name, broker
-        self._lanes, self._lifetimes = lanes, lifetimes
-        self._block_ms, self._patience = block_ms, patience
-        self._slots, self._start, self._holds, self._due = slots, start, holds, due
-        self._too_new = too_new
-        self._doorbell = broker.doorbell()
-        self._routing = Routing({})
+    def __init__(self, state: State, workbench: Workbench) -> None:
+        self._state, self._workbench, self._slots = state, workbench, state.slots
+        self._app, self._name, self._broker = state.namespace, state.name, state.broker
+        self._lanes, self._lifetimes = state.lanes, state.lifetimes
+        # Together they are the longest that a lost reply can hold up a read: what it stranded is to be handed back, at
+        # no cost, before others find that its lease ran out.
+        self._block_ms = max(100, min(5000, round(state.lease.length * 250)))
+        self._patience = min(ANSWER_TIMEOUT, state.lease.reply_timeout)
+        self._doorbell = state.broker.doorbell()
         self._opened: set[str] = set()
         self._known: set[str] = set()
         self._suspects: set[Token] = set()
@@ -70,40 +56,34 @@ class Consumer:
         self._blocking = False
         self._aside = Aside()
         self._pause = _FIRST_PAUSE
-        self._complaints = Complaints("reading", outage)
+        self._log = LogThrottle("reading", state.outage)
         self._round = self._drained_in = 0
         self.drained = asyncio.Event()
         """Set while everything that was ready has been taken."""
-        self.connected = False
-
-    @property
-    def queues(self) -> list[QueueKeys]:
-        """The queues it serves."""
-        return [queue_keys(self._app, queue) for queue in self._routing.weights]
+        state.bus.subscribe(QueuesDiscovered, self._serve_discovered)
+        state.bus.subscribe(EntriesStranded, lambda found: self.suspect(found.tokens))
 
     async def serve(self, routing: Routing) -> None:
         """Serve these queues from now on."""
-        if routing != self._routing:
-            self._routing = routing
+        if self._state.serve(routing):
             await self._doorbell_rings()
 
     async def run(self) -> None:
-        """Read until `stop`. Trouble with Redis is waited out: jobs run on, reading resumes by itself."""
+        """Read until `stop`. Without Redis, jobs run on, and it retries until Redis is reachable again."""
         while not self._stopping:
             try:
                 await self._turn()
             except Exception as error:
-                self.connected = False
+                self._state.note_connected(False)
                 await self._trouble(error)
 
     def suspect(self, stranded: Iterable[Token]) -> None:
-        """These entries are ours in Redis, but nobody here knows them. They are handed back between two reads, when no
-        reply can bring them any more; doing it at once would take jobs from a reply that is under way, for ever."""
+        """Hand these entries back between two reads, when no reply can bring them any more; doing it at once would take
+        jobs from a reply that is under way, for ever."""
         self._suspects.update(stranded)
         if self._suspects:
             self._slots.notify()
-            if self._blocking:
-                self._ringing = asyncio.create_task(self._doorbell_rings())
+            self._ring()
 
     async def look_again(self) -> None:
         """Returns when everything that was ready at the time of this call has been taken."""
@@ -134,9 +114,9 @@ class Consumer:
         self._round += 1
         drained = await self._fetch_round()
         self._pause = _FIRST_PAUSE
-        if not self.connected:
-            self.connected = True
-            self._complaints.over()
+        if not self._state.connected:
+            self._state.note_connected(True)
+            self._log.over()
         if drained:
             self._drained_in = self._round
             self.drained.set()
@@ -145,7 +125,7 @@ class Consumer:
     async def _fetch_round(self) -> bool:
         """Fill the free slots from the queues in order; True when all of them were found empty."""
         drained = True
-        for queue in self._routing.order():
+        for queue in self._state.routing.order():
             if self._slots.free <= 0:
                 return False
             if not self._aside.has(queue):
@@ -169,14 +149,13 @@ class Consumer:
         self._opened.discard(keys.queue)
         seconds = self._aside.put(keys.queue)
         damage = await self._damage(keys)
-        self._complaints.about(error, queue=keys.queue, damage=damage, looks_again_in=round(seconds, 1))
+        self._log.warn(error, queue=keys.queue, damage=damage, looks_again_in=round(seconds, 1))
 
     async def _damage(self, keys: QueueKeys) -> str:
         """Which keys of the queue are damaged; empty also when that cannot be looked up."""
         try:
-            return "; ".join(
-                found for found in await self._broker.ask_all(verbs.queues.damage(keys)) if found
-            )
+            looks = ask_all(verbs.queues.damage(keys))
+            return "; ".join(found for found in await self._broker.converse(looks) if found)
         except Exception:  # a user who may not touch the queue may not ask for types either
             return ""
 
@@ -186,7 +165,7 @@ class Consumer:
         verb = verbs.runs.fetch(
             keys,
             consumer=self._name,
-            free=min(self._slots.free, verbs.jobs.MOST_JOBS),
+            free=min(self._slots.free, MOST_JOBS),
             lanes=self._lanes,
             lifetimes=self._lifetimes,
             woken=woken,
@@ -196,9 +175,9 @@ class Consumer:
             self.drained.clear()
             await self._take(keys, catch.deliveries)
         if catch.due_ms >= 0:
-            self._due(catch.due_ms / 1000)
+            self._state.bus.publish(JobDue(catch.due_ms / 1000))
         if catch.too_new:
-            self._too_new(keys.queue, catch.too_new)
+            self._state.unrunnable.too_new(keys.queue, catch.too_new)
         if catch.groups_missing:
             self._opened.discard(keys.queue)
         return catch
@@ -210,12 +189,12 @@ class Consumer:
             )
             return
         for delivery in deliveries:
-            self._start(delivery)
+            self._workbench.start(delivery)
 
     async def _hand_back_stranded(self) -> None:
         suspects, self._suspects = self._suspects, set()
-        for keys in self.queues:
-            entries = [t[1:] for t in suspects if t[0] == keys.queue and not self._holds(t)]
+        for keys in self._state.queues:
+            entries = [t[1:] for t in suspects if t[0] == keys.queue and not self._workbench.holds(t)]
             if entries and not self._aside.has(keys.queue):
                 await self._release_stranded(keys, entries)
 
@@ -231,7 +210,7 @@ class Consumer:
     async def _open(self, keys: QueueKeys) -> None:
         made = await self._broker.run(verbs.queues.open_queue(keys))
         if made and keys.queue in self._known:
-            # Somebody has deleted the lanes, or Redis came back without its data: whatever was in them is gone.
+            # A person has deleted the lanes, or Redis came back without its data: the jobs in them are gone.
             _logger.warning("groups_made_anew", queue=keys.queue, lanes=made)
         self._known.add(keys.queue)
         self._opened.add(keys.queue)
@@ -240,7 +219,7 @@ class Consumer:
 
     async def _block(self) -> None:
         """Wait until something arrives in any lane. One entry is enough: the next fetch takes the rest."""
-        queues = [keys for keys in self.queues if not self._aside.has(keys.queue)]
+        queues = [keys for keys in self._state.queues if not self._aside.has(keys.queue)]
         streams = [keys[lane] for keys in queues for lane in self._lanes]
         words: list[Word] = ["XREADGROUP", "GROUP", GROUP, self._name, "COUNT", 1, "BLOCK", self._block_ms]
         if self._stopping:
@@ -259,10 +238,10 @@ class Consumer:
             await self._woken(reply)
 
     async def _woken(self, reply: Any) -> None:
-        """What the block came back with is ours already: claim it, hand back what there is no slot for."""
+        """The entries that a block returns are ours already: claim them, hand back those without a free slot."""
         if crash.at is not None:
             crash.at("woken")
-        entries = _by_queue(reply, self.queues)
+        entries = _by_queue(reply, self._state.queues)
         for keys, found in entries:
             room = 0 if self._stopping else self._slots.free
             try:
@@ -278,12 +257,20 @@ class Consumer:
                     raise
                 await self._put_aside(keys, error)
 
+    def _serve_discovered(self, known: QueuesDiscovered) -> None:
+        if self._state.serve(self._state.routing_among(known.names)):
+            self._ring()
+
+    def _ring(self) -> None:
+        if self._blocking:
+            self._ringing = asyncio.create_task(self._doorbell_rings())
+
     async def _doorbell_rings(self) -> None:
         if self._blocking:
             try:
                 await self._doorbell.wake()
             except Exception as error:
-                self._complaints.about(error)
+                self._log.warn(error)
 
     async def _trouble(self, error: Exception) -> None:
         if classify(error) is Trouble.GROUP or concerns_one_queue(error):
@@ -292,7 +279,7 @@ class Consumer:
             self._opened.clear()
             if classify(error) is Trouble.GROUP:
                 return
-        self._complaints.about(error, running=self._slots.taken)
+        self._log.warn(error, running=self._slots.taken)
         # A connection that was cut once is made again almost at once; a server that stays away is asked less and less.
         await asyncio.sleep(random.uniform(self._pause / 2, self._pause))
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
@@ -332,7 +319,7 @@ def _by_queue(reply: Any, queues: Sequence[QueueKeys]) -> list[tuple[QueueKeys, 
 
 
 def _job_of(fields: Any) -> tuple[str, str]:
-    """Job and delivery number of an entry; what no arrow has written is no job, and the fetch drops it."""
+    """Job and delivery number of an entry; empty when no script of ours has written it: then the fetch drops it."""
     match fields:
         case [b"i", job]:
             return text(job), "1"

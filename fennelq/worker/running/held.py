@@ -1,18 +1,31 @@
-"""A job in the hands of an executor, from its delivery until the reply to its settling."""
+"""The jobs that an executor holds, each from its delivery until the reply to its settling."""
 
 from __future__ import annotations
 
 import asyncio
+from enum import IntEnum
 from types import FrameType
 from typing import Any
 
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.worker.running.reports import report_lost
 
 _MOST_CALLS = 10
 
 Token = tuple[str, str, str]
 """Queue, lane and entry: what only the current owner of a job has."""
+
+
+class Answer(IntEnum):
+    """What became of an outcome."""
+
+    LOST = 0
+    """The job is no longer ours: nothing was written."""
+    SETTLED = 1
+    SETTLED_BEFORE = 2
+    """It was ours, and a reply was lost on the way."""
 
 
 class Held:
@@ -61,6 +74,45 @@ class Held:
                 calls.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
             waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
         return " > ".join(calls[-_MOST_CALLS:])
+
+
+class HeldJobs:
+    """All of them. The workbench adds to them, the settler takes what is settled away."""
+
+    def __init__(self) -> None:
+        self.by_token: dict[Token, Held] = {}
+        self.stuck: set[Held] = set()
+        """Runs that went on after they were asked to stop: each takes its slot until it really ends."""
+        self.done = 0
+        """Jobs whose outcome has been written down."""
+
+    def tokens(self) -> list[Token]:
+        """The tokens of everything held. May be called from another thread. A run that never began is left out: the
+        heartbeat then finds its entry stranded, and it is handed back."""
+        return [token for token, held in list(self.by_token.items()) if not held.never_began]
+
+    def entered(self, token: Token) -> bool:
+        """Whether the handler of a job that is held may have begun."""
+        held = self.by_token.get(token)
+        return held is not None and held.entered
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks of the jobs that have no outcome yet."""
+        return [held.task for held in self.by_token.values() if held.running and held.task is not None]
+
+    def job_of(self, task: asyncio.Task[Any] | None) -> str | None:
+        """Which job a task of the loop runs, for people. May be called from another thread."""
+        for held in (*list(self.by_token.values()), *list(self.stuck)):
+            if held.task is task:
+                return f"{held.delivery.task} ({held.delivery.id})"
+        return None
+
+    def settled(self, settled: Settled, answer: Answer) -> None:
+        """An outcome has been written down, or refused because the job is no longer ours."""
+        self.by_token.pop(settled.delivery.token, None)
+        self.done += 1
+        if answer is Answer.LOST:
+            report_lost(settled.delivery)
 
 
 def _is_ours(frame: FrameType) -> bool:

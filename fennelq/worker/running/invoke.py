@@ -45,7 +45,8 @@ class Invoker:
         task = asyncio.current_task()
         assert task is not None
         where: TracebackType | None = None
-        expired = _Expiry(task, timeout, self._stop_grace, give_up)
+        expired = _Expiry(task, self._stop_grace)
+        expired.start(timeout, give_up)
         try:
             value = await function(*args, **kwargs)
         except asyncio.CancelledError as cancelled:
@@ -108,16 +109,19 @@ def _called(
 class _Expiry:
     """Cancels a task when its time is over, and gives it up when it goes on all the same."""
 
-    __slots__ = ("_give_up", "_grace", "happened", "task", "timer")
+    __slots__ = ("_grace", "happened", "task", "timer")
 
-    def __init__(
-        self, task: asyncio.Task[Any], timeout: float, grace: float, give_up: Callable[[], None]
-    ) -> None:
+    timer: asyncio.TimerHandle
+
+    def __init__(self, task: asyncio.Task[Any], grace: float) -> None:
         self.task, self.happened = task, False
-        self._grace, self._give_up = grace, give_up
-        self.timer = task.get_loop().call_later(timeout, self)
+        self._grace = grace
 
-    def __call__(self) -> None:
+    def start(self, timeout: float, give_up: Callable[[], None]) -> None:
+        """Count from now."""
+        self.timer = self.task.get_loop().call_later(timeout, self._expire, give_up)
+
+    def _expire(self, give_up: Callable[[], None]) -> None:
         self.happened = True
-        self.timer = self.task.get_loop().call_later(self._grace, self._give_up)
+        self.timer = self.task.get_loop().call_later(self._grace, give_up)
         self.task.cancel()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from fennelq.app import App
 from fennelq.context import JobContext, current
 from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
 from fennelq.model import outcome
@@ -37,11 +38,9 @@ Overdue = Callable[[Held, Outcome], None]
 class Runner:
     """Runs deliveries of one app."""
 
-    def __init__(
-        self, tasks: Mapping[str, AnyTask], invoker: Invoker, *, failure_ttl_ms: int, most_bytes: int
-    ) -> None:
-        self._tasks, self._invoker = tasks, invoker
-        self._failure_ttl_ms, self._most_bytes = failure_ttl_ms, most_bytes
+    def __init__(self, app: App, threads: int) -> None:
+        self._tasks, self._invoker = app.tasks, Invoker(threads, app.settings.stop_grace)
+        self._failure_ttl_ms, self._most_bytes = app.lifetimes.failure_ms, app.settings.max_payload_bytes
 
     async def run(self, held: Held, overdue: Overdue) -> Outcome:
         """Runs the job. Raises CancelledError when the executor stopped it; everything else is an outcome, also a
@@ -61,7 +60,7 @@ class Runner:
             if isinstance(error, GeneratorExit) and _loop_is_gone():
                 raise
             if held.stopped and not isinstance(error, (Retry, Snooze, Reject)):
-                # Whatever a handler makes of its cancellation is no failure: a deploy costs no try.
+                # What a handler raises when it is cancelled does not count as a failure: a deploy costs no try.
                 raise asyncio.CancelledError from error
             held.disturbed = _is_cancelled(error)
             return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)

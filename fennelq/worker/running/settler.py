@@ -10,34 +10,27 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from functools import partial
 
 from fennelq import log
 from fennelq.broker import verbs
-from fennelq.broker.batch import pages
-from fennelq.broker.broker import Broker
+from fennelq.broker.dispatch import in_pages, raise_first
 from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.talk import Pause, Talk, ask
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
-from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome
-from fennelq.worker.duties.per_queue import concerns_one_queue
-from fennelq.worker.service import Complaints, Outage
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import concerns_one_queue
+from fennelq.worker.running.held import Answer
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.settler")
 
 MOST_UNSETTLED_BYTES = 16 << 20
+_UNSETTLED_PER_SLOT = 2
+"""Enough to run jobs while a batch of outcomes is on its way."""
 _FIRST_PAUSE, _SHORT_PAUSE, _LONG_PAUSE = 0.05, 0.5, 5.0
-
-
-class Answer(IntEnum):
-    """What became of an outcome."""
-
-    LOST = 0
-    """The job is no longer ours: nothing was written."""
-    SETTLED = 1
-    SETTLED_BEFORE = 2
-    """It was ours, and a reply was lost on the way."""
 
 
 _ANSWERS = tuple(Answer)
@@ -45,18 +38,16 @@ _ANSWERS = tuple(Answer)
 
 
 class Settler:
-    """Settles the jobs of one executor. It retries through every trouble: an outcome is worth keeping."""
+    """Settles the jobs of one executor. It retries after every error, because an outcome cannot be produced again."""
 
-    def __init__(
-        self, app: str, broker: Broker, lifetimes: Lifetimes, most: int = 1000, outage: Outage | None = None
-    ) -> None:
-        """`most` outcomes may wait to be written at a time, and 16 MiB of them (or a single larger one)."""
-        self._app, self._broker, self._lifetimes = app, broker, lifetimes
-        self.tell: Callable[[Settled, Answer], None] = lambda _, __: None
-        """Called with the answer to each outcome."""
-        self.backlog = Backlog(most, MOST_UNSETTLED_BYTES)
+    def __init__(self, state: State, most: int | None = None) -> None:
+        """`most` outcomes may wait to be written at a time (None is two per slot), and 16 MiB of them, or a single
+        larger one."""
+        self._app, self._broker, self._lifetimes = state.namespace, state.broker, state.lifetimes
+        self._held = state.held
+        self.backlog = Backlog(most or _UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
-        self._complaints = Complaints("settling", outage)
+        self._log = LogThrottle("settling", state.outage)
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
         """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn. `before` is
@@ -122,43 +113,52 @@ class Settler:
             queue.writing = successor
 
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
-        written = 0
+        written: list[Settled] = []
         try:
-            for page in pages(batch, _size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES):
-                answers = await self._written(queue.keys, queue.share, page)
-                written += len(page)
-                self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
-                for item, answer in zip(page, answers, strict=True):
-                    self.tell(item, answer)
+            write = partial(self._finish, queue, written)
+            raise_first(await self._broker.converse(in_pages(batch, write, _size, splits=_is_refused)))
         finally:
             # Only an executor that falls over leaves some: they must not hold up its end.
-            if left := batch[written:]:
+            if left := batch[len(written) :]:
                 self.backlog.remove(queue.share, len(left), sum(map(_size, left)))
 
-    async def _written(self, keys: QueueKeys, share: Share, items: Sequence[Settled]) -> list[Answer]:
-        """Ask until there is a reply; a settle that is sent twice counts once."""
+    def _finish(
+        self, queue: _Queue, written: list[Settled], page: Sequence[Settled]
+    ) -> Talk[Sequence[Answer]]:
+        """Write a page. It tries until there is a reply; a settle that is sent twice counts once."""
         longest = _FIRST_PAUSE
         while True:
             try:
-                replies = await self._broker.run(verbs.runs.finish(keys, items, self._lifetimes))
+                replies = yield from ask(verbs.runs.finish(queue.keys, page, self._lifetimes))
                 answers = [_ANSWERS[reply] for reply in replies]
             except Exception as error:
-                self._complaints.about(error, queue=keys.queue, outcomes=len(items))
+                self._log.warn(error, queue=queue.keys.queue, outcomes=len(page))
                 if concerns_one_queue(error):
-                    if len(items) > 1:
-                        return [
-                            answer for item in items for answer in await self._written(keys, share, [item])
-                        ]
-                    # Only a person can mend the keys of this queue: there is no hurry, and others need the room.
-                    self.backlog.block(share)
+                    if len(page) > 1:
+                        raise _Refused from error
+                    # Only a person can repair the keys of this queue: retry slowly, and give its room to other queues.
+                    self.backlog.block(queue.share)
                     longest = min(max(longest, _SHORT_PAUSE) * 2, _LONG_PAUSE)
                 # A lost reply is asked for again almost at once: outcomes that wait keep slots from being filled.
-                await asyncio.sleep(random.uniform(longest / 10, longest))
+                yield Pause(random.uniform(longest / 10, longest))
                 longest = max(longest, min(longest * 2, _SHORT_PAUSE))
             else:
-                self.backlog.unblock(share)
-                self._complaints.over()
-                return answers
+                break
+        self.backlog.unblock(queue.share)
+        self._log.over()
+        written += page
+        self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
+        for item, answer in zip(page, answers, strict=True):
+            self._held.settled(item, answer)
+        return answers
+
+
+class _Refused(Exception):
+    """The server refuses a page of outcomes: one of them may be the reason, so they are sent one by one."""
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error, _Refused)
 
 
 class Share:

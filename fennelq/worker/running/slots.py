@@ -46,6 +46,14 @@ class Slots:
         self.taken -= 1
         self.notify()
 
+    def note_stuck(self) -> None:
+        """A job that was asked to stop goes on."""
+        self.stuck += 1
+
+    def end_stuck(self) -> None:
+        """A stuck job has ended after all."""
+        self.stuck -= 1
+
     def notify(self) -> None:
         """Wake the reader if it waits for a slot, so that it looks again."""
         if self._waiter is not None and not self._waiter.done():

@@ -1,4 +1,4 @@
-"""The jobs in the hands of an executor, each from its delivery until the reply to its settling."""
+"""Runs the jobs that an executor holds, and has their outcomes written."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from fennelq import clock, crash, log
-from fennelq.broker.verbs.runs import Settled
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.worker.bus import JobEnded, JobStarted, LeasesLost
 from fennelq.worker.running.held import Held, Token
 from fennelq.worker.running.reports import report_end, report_lost
 from fennelq.worker.running.runner import Runner
-from fennelq.worker.running.settler import Answer, Backlog, Settler
-from fennelq.worker.running.slots import Slots
-from fennelq.worker.running.strangers import Strangers
+from fennelq.worker.running.settler import Backlog, Settler
+from fennelq.worker.state import State
 
 _logger = log.get("fennelq.worker")
 _SUCCESSES = (outcomes.SUCCESS, outcomes.SUCCESS_WITHOUT_VALUE)
@@ -29,19 +28,16 @@ class Workbench:
     other way round, a run that ignores a request to stop may be settled or lost and still take its slot.
     """
 
-    def __init__(
-        self, slots: Slots, runner: Runner, settler: Settler, strangers: Strangers, *, stop_grace: float
-    ) -> None:
-        self._slots, self._runner, self._settler, self._stop_grace = slots, runner, settler, stop_grace
-        self._strangers = strangers
-        self._held: dict[Token, Held] = {}
-        self._stuck: set[Held] = set()
-        """Runs that went on after they were asked to stop: each takes its slot until it really ends."""
+    def __init__(self, state: State, runner: Runner, settler: Settler) -> None:
+        self._slots, self._runner, self._settler = state.slots, runner, settler
+        self._held, self._unrunnable = state.held, state.unrunnable
+        self._stop_grace = state.settings.stop_grace
         self._overdue = self._settle_without_its_task
         self._executor: asyncio.Task[Any] | None = None
         self._log_ends = log.wanted("info")
-        self.done = 0
-        """Jobs whose outcome has been written down."""
+        self._bus = state.bus
+        self._at_starts, self._at_ends = state.bus.subscribers(JobStarted), state.bus.subscribers(JobEnded)
+        state.bus.subscribe(LeasesLost, lambda leases: self.lose(leases.tokens))
 
     @property
     def backlog(self) -> Backlog:
@@ -55,73 +51,47 @@ class Workbench:
     def start(self, delivery: Delivery) -> None:
         """Run a delivery."""
         self._slots.take()
-        held = self._held[delivery.token] = Held(delivery)
+        held = self._held.by_token[delivery.token] = Held(delivery)
         held.task = asyncio.create_task(self._run(held))
+        if self._at_starts:
+            self._bus.publish(JobStarted(delivery))
 
     def holds(self, token: Token) -> bool:
         """Whether this job is in hand."""
-        held = self._held.get(token)
+        held = self._held.by_token.get(token)
         if held is not None and held.never_began:
-            del self._held[token]
+            del self._held.by_token[token]
             self._slots.give_back()
             return False
         return held is not None
-
-    def tokens(self) -> list[Token]:
-        """The tokens of everything in hand. May be called from another thread. A run that never began is left out:
-        the heartbeat then finds its entry stranded, and it is handed back."""
-        return [token for token, held in list(self._held.items()) if not held.never_began]
-
-    def entered(self, token: Token) -> bool:
-        """Whether the handler of a job in hand may have begun."""
-        held = self._held.get(token)
-        return held is not None and held.entered
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of the jobs that have no outcome yet."""
-        return [held.task for held in self._held.values() if held.running and held.task is not None]
-
-    def job_of(self, task: asyncio.Task[Any] | None) -> str | None:
-        """Which job a task of the loop runs, for people. May be called from another thread."""
-        for held in (*list(self._held.values()), *list(self._stuck)):
-            if held.task is task:
-                return f"{held.delivery.task} ({held.delivery.id})"
-        return None
 
     def lose(self, tokens: Iterable[Token]) -> None:
         """These jobs have been taken from us: stop their handlers. A job whose outcome is on its way is left alone:
         its settling may have taken it from us, and will be answered."""
         for token in tokens:
-            held = self._held.get(token)
+            held = self._held.by_token.get(token)
             if held is not None and held.outcome is None:
-                del self._held[token]
+                del self._held.by_token[token]
                 report_lost(held.delivery)
                 held.stop()
                 asyncio.get_running_loop().call_later(self._stop_grace, self._look_whether_stuck, held)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
         """Ask every run without an outcome to stop; the tasks of those asked."""
-        running = [held for held in self._held.values() if held.running]
+        running = [held for held in self._held.by_token.values() if held.running]
         for held in running:
             held.stop()
         return [held.task for held in running if held.task is not None]
 
     def settle_again(self) -> None:
         """Hand over every outcome that is not written yet, once more: a cancellation of everything has dropped them."""
-        for held in list(self._held.values()):
+        for held in list(self._held.by_token.values()):
             if held.outcome is not None:
                 self._settler.settle_now(held.delivery, held.outcome)
 
     async def settled(self) -> None:
         """Returns when every outcome so far has been written down."""
         await self._settler.drain()
-
-    def settle_answered(self, settled: Settled, answer: Answer) -> None:
-        """An outcome has been written down, or refused because the job is no longer ours."""
-        self._held.pop(settled.delivery.token, None)
-        self.done += 1
-        if answer is Answer.LOST:
-            report_lost(settled.delivery)
 
     async def _run(self, held: Held) -> None:
         began = clock.monotonic()
@@ -139,7 +109,11 @@ class Workbench:
             return
         if crash.at is not None:
             crash.at("after_handler")
-        if held.outcome is not None or held.delivery.token not in self._held or self._falls_with(held):
+        if (
+            held.outcome is not None
+            or held.delivery.token not in self._held.by_token
+            or self._falls_with(held)
+        ):
             self._end(held)
             return
         held.outcome = outcome
@@ -157,16 +131,16 @@ class Workbench:
 
     def _end(self, held: Held) -> None:
         """A run ends whose outcome no longer matters."""
-        if held in self._stuck:
-            self._stuck.discard(held)
-            self._slots.stuck -= 1
+        if held in self._held.stuck:
+            self._held.stuck.discard(held)
+            self._slots.end_stuck()
         self._slots.give_back()
 
     # Runs that do not stop
 
     def _settle_without_its_task(self, held: Held, outcome: Outcome) -> None:
         """A run ignores its timeout: its outcome is written down all the same."""
-        if held.running and held.delivery.token in self._held:
+        if held.running and held.delivery.token in self._held.by_token:
             held.outcome = outcome
             self._settler.settle_now(held.delivery, outcome)
             self._report(held.delivery, outcome, None)
@@ -178,8 +152,8 @@ class Workbench:
 
     def _note_stuck(self, held: Held) -> None:
         """Count it, and show where it hangs. Called once per run: a job is lost or settled as overdue, never both."""
-        self._stuck.add(held)
-        self._slots.stuck += 1
+        self._held.stuck.add(held)
+        self._slots.note_stuck()
         _logger.error(
             "slot_stuck",
             job_id=held.delivery.id,
@@ -191,7 +165,9 @@ class Workbench:
 
     def _report(self, delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
         """One line about the end of a run. A worker that does not log successes pays one comparison for them."""
+        if self._at_ends:
+            self._bus.publish(JobEnded(delivery, outcome, seconds))
         if outcome.kind == outcomes.UNKNOWN_TASK:
-            self._strangers.met(delivery, outcome)
+            self._unrunnable.met(delivery, outcome)
         elif self._log_ends or outcome.kind not in _SUCCESSES:
             report_end(delivery, outcome, seconds)

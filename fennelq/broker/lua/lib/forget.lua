@@ -1,10 +1,11 @@
 -- Ends a dead job: 1 when the entry was there. The record goes only while it still says that it is this entry's.
+--@include keys, idempotency
 local function forget(entry)
-  local found = redis.call('XRANGE', dlq, entry, entry)[1]
-  if not found or redis.call('XDEL', dlq, entry) ~= 1 then return 0 end
+  local found = redis.call('XRANGE', K.dead, entry, entry)[1]
+  if not found or redis.call('XDEL', K.dead, entry) ~= 1 then return 0 end
   local job = found[2][2]
   if not job then return 1 end
-  local known = redis.pcall('HMGET', record_of(job), 'p', 'k')
+  local known = redis.pcall('HMGET', record_of(job), F.place, F.idempotency)
   if known.err or known[1] ~= 'dlq/' .. entry then return 1 end
   local kind, name = string.match(known[2] or '', '^([=~])(.+)$')
   if kind and named_by(name) == job then redis.call('DEL', idem_of(name)) end

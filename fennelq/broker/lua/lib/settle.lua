@@ -1,141 +1,35 @@
--- Writes down how a job ended or goes on. The caller has taken the job out of its place, or won the XACK that lets it.
--- One fragment serves finish, fetch (expired), cancel, purge and recover, so an outcome looks the same whoever wrote it.
+-- Settles jobs. The caller has taken the job out of its place, or won the XACK that lets it. How each outcome is written is
+-- in `lua/outcome`, one file each: every script that ends jobs uses the same files, so an outcome looks the same whichever
+-- script wrote it.
 --
--- Nothing may fail once a job has left its place, so the key that any end may need is looked at before.
-local kind = redis.call('TYPE', dlq).ok
+-- There is no rollback, and a job that has left its place must not get lost. So the one key that any end may need is
+-- checked before anything is written.
+--@include keys, counts, lane, dead
+local kind = redis.call('TYPE', K.dead).ok
 if kind ~= 'stream' and kind ~= 'none' then
-  return redis.error_reply('WRONGTYPE ' .. dlq .. ' is a ' .. kind .. ' and should be a stream: rename or delete it')
-end
-
-local counts = {}
-
-local function count(what, n) counts[what] = (counts[what] or 0) + (n or 1) end
-
--- A counter is not worth failing for, here as in every script.
-local function write_counts()
-  for what, n in pairs(counts) do redis.pcall('HINCRBY', stats, what, n) end
-end
-
--- The record stays at least as long as its result, long enough for a late retry of delay() to find it, and, when it was
--- handed over from another slot, long enough for a hand-over that is repeated.
-local record_ms = tonumber(record_ttl)
-local function keep_for(ttl, least)
-  local keep = tonumber(ttl) > record_ms and ttl or record_ttl
-  return least and tonumber(least) > tonumber(keep) and least or keep
-end
-
--- Not to be told costs a waiter a few seconds, so nothing that goes wrong here may fail the settling.
-local function wake(record, job, watchers, envelope)
-  for channel in string.gmatch(watchers, '%S+') do redis.pcall('PUBLISH', channel, queue .. ':' .. job .. '\n' .. envelope) end
-  redis.call('HDEL', record, 'W')
-end
-
-local function publish_result(record, job, envelope, ttl, watchers)
-  if ttl ~= '0' and envelope ~= '' then
-    local result = result_of(job)
-    redis.call('RPUSH', result, envelope)
-    redis.call('PEXPIRE', result, ttl)
-  end
-  if watchers then wake(record, job, watchers, envelope) end
-end
-
--- An idempotency key without a window of its own is held exactly as long as the record lives.
-local function end_of_record(record, job, idem, history, ttl)
-  redis.call('PEXPIRE', record, ttl)
-  if history then redis.call('PEXPIRE', history_of(job), ttl) end
-  if idem and string.sub(idem, 1, 1) == '=' then
-    local name = string.sub(idem, 2)
-    if named_by(name) == job then redis.call('PEXPIRE', idem_of(name), ttl) end
-  end
+  return redis.error_reply('WRONGTYPE ' .. K.dead .. ' is a ' .. kind .. ' and should be a stream: rename or delete it')
 end
 
 local settle = {}
 
--- Success: the result, and how long it is kept. The arguments have served; `p` goes on naming the token that settled.
-function settle.S(record, job, _, kind, ttl, envelope)
-  -- `z` is new unless the record was `marked`: most jobs have nobody waiting, no key, no history.
-  local plain = redis.call('HSET', record, 's', kind, 'z', stamp, 'a', '') == 1
-  local known = plain and {} or redis.call('HMGET', record, 'W', 'k', 'H', 'L')
-  publish_result(record, job, envelope, ttl, known[1])
-  end_of_record(record, job, known[2], known[3], keep_for(ttl, known[4]))
-end
-settle.N = settle.S
-
--- Cancelled: {"cancelled": why}, and how long that is kept.
-function settle.K(record, job, place, _, ttl, envelope)
-  local known = redis.call('HMGET', record, 'W', 'k', 'H', 'L')
-  redis.call('HSET', record, 's', 'K', 'z', stamp, 'y', cjson.decode(envelope).cancelled, 'p', place)
-  publish_result(record, job, envelope, ttl, known[1])
-  end_of_record(record, job, known[2], known[3], keep_for(ttl, known[4]))
-end
-
--- Dead: the failure, and how long the result that tells of it is kept. The record lives exactly as long as its DLQ
--- entry: no TTL here, `gc` and `purge` end both together.
-function settle.D(record, job, place, _, ttl, failure)
-  keep_lane(record, (split(place)))
-  local known = redis.call('HMGET', record, 'W', 't')
-  local told = cjson.decode(failure)
-  local why = told.reason or 'failed'
-  local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', told.type, 'm', string.sub(told.message, 1, 200), 'y', why)
-  redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', why, 'n', tonumber(told.tries) or 0, 'p', 'dlq/' .. entry, 'T', place)
-  publish_result(record, job, '{"dead":' .. failure .. '}', ttl, known[1])
-  return 'D'
-end
-
--- Retry: the failure, and how long to wait.
-function settle.R(record, job, place, _, wait, failure)
-  keep_lane(record, (split(place)))
-  remember(record, job, 'failed', cjson.decode(failure).type)
-  later(retry, job, now + wait)
-  redis.call('HINCRBY', record, 'n', 1)
-  redis.call('HSET', record, 's', 'R', 'x', failure, 'p', 'retry', 'T', place)
-end
-
--- Snoozed: until when.
-function settle.Z(record, job, place, _, due)
-  keep_lane(record, (split(place)))
-  later(sched, job, due_at(due))
-  redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place)
-end
-
--- The worker's code is too old for the job: it has no such task, or no such parameter, or cannot read the record. During a
--- deploy another worker can run it, so the job comes back a little later, and is dead when no worker could run it for
--- `patience`. It spends neither a try nor a delivery. `Y` says why, and after how many starts: one start more, and it is
--- out of date.
-function settle.U(record, job, place, _, ttl, failure)
-  local told = cjson.decode(failure)
-  if redis.call('HSETNX', record, 'U', stamp) == 1 then remember(record, job, told.reason, told.message) end
-  local known = redis.call('HMGET', record, 's', 'w', 'U')
-  -- This start began nothing, so `expires` still counts. Without a start (an unknown wire version) the status is not X.
-  if known[1] == 'X' then redis.call('HINCRBY', record, 'b', 1) end
-  local since = now - known[3]
-  if since >= tonumber(patience) then return settle.D(record, job, place, 'D', ttl, failure) end
-  keep_lane(record, (split(place)))
-  later(sched, job, now + math.min(30000, math.max(500, since)))
-  local why = select(3, run_of(known[2])) .. ' ' .. told.message
-  redis.call('HSET', record, 's', 'L', 'p', 'sched', 'T', place, 'Y', why)
-end
-
--- What cannot be settled as asked (a record of a wrong type, an outcome that cannot be read) is dead as `broken`:
--- its entry is already acknowledged, so an error here would lose it. Whatever the failed settling had written is undone.
+-- What cannot be settled as asked (a record of a wrong type, an outcome that cannot be read) is dead as `broken`: its
+-- entry is already acknowledged, so an error here would lose it. What the failed settling had written is undone first.
 local function bury(record, job, place, problem)
   local text = type(problem) == 'table' and problem.err or tostring(problem)
   local failure = cjson.encode({type = 'Broken', message = string.sub(text, 1, 500), traceback = '', reason = 'broken', tries = 0})
   if redis.call('TYPE', record).ok ~= 'hash' then redis.call('DEL', record, result_of(job)) end
-  local known = redis.call('HMGET', record, 'W', 't', 'p')
-  local home, half = split(known[3])
-  if home == 'dlq' then redis.call('XDEL', dlq, half) end
-  redis.pcall('ZREM', retry, job)
-  redis.pcall('ZREM', sched, job)
-  local entry = redis.call('XADD', dlq, '*', 'i', job, 't', known[2] or '', 'e', 'Broken', 'm', string.sub(text, 1, 200), 'y', 'broken')
-  redis.call('HSET', record, 's', 'D', 'z', stamp, 'x', failure, 'y', 'broken', 'p', 'dlq/' .. entry, 'T', place)
+  local home, half = split(redis.call('HGET', record, F.place))
+  if home == 'dlq' then redis.call('XDEL', K.dead, half) end
+  redis.pcall('ZREM', K.retries, job)
+  redis.pcall('ZREM', K.scheduled, job)
   keep_lane(record, (split(place)))
   redis.call('PERSIST', record)
   redis.call('DEL', result_of(job))
-  publish_result(record, job, '{"dead":' .. failure .. '}', failure_ttl, known[1])
+  write_dead(record, job, place, failure, 'Broken', text, 'broken', failure_ttl)
 end
 
--- Settles one job in its own pcall, so that one that fails takes no other with it. What it came to may be another kind.
+-- Settles one job in a pcall of its own, so that a job that fails takes no other with it. The outcome that was written may
+-- differ from the one that was asked for: too old for too long is dead.
 local function settle_job(job, place, kind, number, value)
   local record = record_of(job)
   local done, came_to = pcall(settle[kind], record, job, place, kind, number, value)

@@ -1,0 +1,139 @@
+"""Sends many items: groups them by queue, cuts each group into pages, and gives every item its own reply.
+
+A script takes items of one queue, and only so many of them. When a call fails because of what it carries, its items are
+sent one by one, so that a bad one does not fail its neighbours. A queue that fails does not stop the other queues.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from fennelq.broker.talk import Talk
+from fennelq.broker.trouble import Trouble, classify
+from fennelq.errors import BrokerUnavailable
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+MOST_JOBS = 100
+"""Jobs per script call: more gains nothing and holds the server longer."""
+
+MOST_BYTES = 1 << 20
+
+
+class Limits(NamedTuple):
+    """What one call takes: so many items and so many bytes. A single larger item goes alone."""
+
+    items: int = MOST_JOBS
+    bytes: int = MOST_BYTES
+
+
+ONE_CALL = Limits()
+
+
+def dispatch(
+    items: Sequence[T],
+    queue_of: Callable[[T], str],
+    call: Callable[[str, list[T]], Talk[Sequence[A]]],
+    size: Callable[[T], int] | None = None,
+) -> Talk[list[A | Exception]]:
+    """The reply for each item, in order, or its error. `call` sends a page of items to one queue."""
+    if len(items) == 1:
+        return (yield from _alone(items[0], queue_of, call))
+    replies: list[Any] = [None] * len(items)
+    by_queue: defaultdict[str, list[int]] = defaultdict(list)
+    for place, item in enumerate(items):
+        try:
+            by_queue[queue_of(item)].append(place)
+        except Exception as error:
+            # The item names no queue. It is not sent, the others are.
+            replies[place] = error
+    # One queue after the other: a round trip carries 1 MiB at most, whatever the number of queues.
+    for queue, places in by_queue.items():
+        if len(places) == len(items):
+            return (yield from in_pages(items, partial(call, queue), size))
+        received = yield from in_pages([items[place] for place in places], partial(call, queue), size)
+        for place, reply in zip(places, received, strict=True):
+            replies[place] = reply
+    return replies
+
+
+def _alone(
+    item: T, queue_of: Callable[[T], str], call: Callable[[str, list[T]], Talk[Sequence[A]]]
+) -> Talk[list[A | Exception]]:
+    """The same for one item, as most calls are: without grouping and paging they cost a microsecond less."""
+    try:
+        return [*(yield from call(queue_of(item), [item]))]
+    except Exception as error:
+        return [error]
+
+
+def concerns_the_call(error: Exception) -> bool:
+    """Whether the call itself is wrong: without the item that is the reason, it may succeed."""
+    return classify(error) is Trouble.BUG and not isinstance(error, BrokerUnavailable)
+
+
+def in_pages(
+    items: Sequence[T],
+    call: Callable[[list[T]], Talk[Sequence[A]]],
+    size: Callable[[T], int] | None = None,
+    *,
+    limits: Limits = ONE_CALL,
+    splits: Callable[[Exception], bool] = concerns_the_call,
+) -> Talk[list[A | Exception]]:
+    """The same for the items of one queue. After an error that `splits`, the items of a page are sent one by one."""
+    if not items:
+        return []
+    replies: list[A | Exception] = []
+    for page in _pages(items, size, limits) if len(items) > 1 else [list(items)]:
+        replies += yield from _replies(page, call, splits)
+    return replies
+
+
+def raise_first(replies: Iterable[object]) -> None:
+    """Raises the first error among the replies: for a caller that has nothing to do with each."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+
+
+def first_page(
+    items: Sequence[T], size: Callable[[T], int] | None = None, limits: Limits = ONE_CALL
+) -> list[T]:
+    """As many of the items as one call takes."""
+    return next(_pages(items, size, limits), list[T]())
+
+
+def _replies(
+    page: list[T], call: Callable[[list[T]], Talk[Sequence[A]]], splits: Callable[[Exception], bool]
+) -> Talk[Sequence[A | Exception]]:
+    try:
+        return (yield from call(page))
+    except Exception as error:
+        if len(page) == 1 or not splits(error):
+            return [error] * len(page)
+    one_by_one: list[A | Exception] = []
+    for item in page:
+        one_by_one += yield from _replies([item], call, splits)
+    return one_by_one
+
+
+def _pages(items: Sequence[T], size: Callable[[T], int] | None, limits: Limits) -> Iterator[list[T]]:
+    page: list[T] = []
+    room = limits.bytes
+    for item in items:
+        try:
+            cost = 0 if size is None else size(item)
+        except Exception:
+            # It cannot be sent either: then the page fails, and its items are sent one by one.
+            cost = 0
+        if page and (len(page) >= limits.items or cost > room):
+            yield page
+            page, room = [], limits.bytes
+        page.append(item)
+        room -= cost
+    if page:
+        yield page

@@ -1,0 +1,15 @@
+-- version: a record that a later fennelq has written is left to workers that can read it. No run reports this to the
+-- worker, so the reply of fetch names some of these jobs and the worker logs them.
+--@include refuse, outcome/too_old
+local VERSION, TOO_NEW, too_new = 1, 8, {}
+
+local function refuse_too_new(lane, entry, job, f)
+  local problem = 'the record has wire version ' .. f[F.version] .. ' and this worker reads ' .. VERSION .. ': upgrade fennelq where the worker runs'
+  refuse_failed(lane, entry, job, 'U', 'UnknownVersion', problem, 'unknown_version')
+  local n = #too_new
+  if n < 3 * TOO_NEW then too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f[F.task], problem end
+end
+--@check
+if f[F.version] and tonumber(f[F.version]) ~= VERSION then
+  return refuse_too_new(lane, entry, job, f)
+end

@@ -1,0 +1,11 @@
+-- Writes a dead job: its DLQ entry, its record, its result. The entry shows the beginning of a message, the record has all
+-- of it.
+--@include keys, job_ended
+local function write_dead(record, job, place, failure, type, message, why, ttl)
+  local task = redis.call('HGET', record, F.task) or ''
+  local entry = redis.call('XADD', K.dead, '*', 'i', job, 't', task, 'e', type, 'm', string.sub(message, 1, 200), 'y', why)
+  redis.call('HSET', record, F.status, 'D', F.ended, stamp, F.failure, failure, F.reason, why, F.place, 'dlq/' .. entry, F.settled_by, place)
+  local envelope = '{"dead":' .. failure .. '}'
+  write_result(job, envelope, ttl)
+  job_ended(record, job, 'D', envelope)
+end

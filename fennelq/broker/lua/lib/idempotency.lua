@@ -1,0 +1,8 @@
+-- Idempotency keys: a string that names the job which holds the key.
+local function idem_of(name) return prefix .. 'idem:' .. name end
+
+-- The job that holds the key; false when none does.
+local function named_by(name)
+  local job = redis.pcall('GET', idem_of(name))
+  return type(job) == 'string' and job
+end

@@ -1,0 +1,9 @@
+-- The source of a schedule: 'runtime', or 'code:' and the service that declares it. A fennelq from before there were
+-- services wrote 'code' alone, and one that still runs removes only the schedules with exactly this source.
+local LEGACY, CODE = 'code', 'code:'
+
+local function service_of(source)
+  return source and string.sub(source, 1, #CODE) == CODE and string.sub(source, #CODE + 1) or nil
+end
+
+local function is_of_code(source) return source == LEGACY or service_of(source) ~= nil end

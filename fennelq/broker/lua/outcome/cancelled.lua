@@ -1,0 +1,7 @@
+-- Cancelled: {"cancelled": why}, and how long that is kept.
+--@include settle
+function settle.K(record, job, place, _, ttl, envelope)
+  redis.call('HSET', record, F.status, 'K', F.ended, stamp, F.reason, cjson.decode(envelope).cancelled, F.place, place)
+  write_result(job, envelope, ttl)
+  job_ended(record, job, 'K', envelope, ttl)
+end

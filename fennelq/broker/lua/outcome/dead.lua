@@ -1,0 +1,10 @@
+-- Dead: the failure, and how long the result with the failure is kept. The record lives exactly as long as its DLQ entry:
+-- no TTL here, `gc` and `purge` end both together.
+--@include settle
+function settle.D(record, job, place, _, ttl, failure)
+  keep_lane(record, (split(place)))
+  local parsed = cjson.decode(failure)
+  redis.call('HSET', record, F.tries, tonumber(parsed.tries) or 0)
+  write_dead(record, job, place, failure, parsed.type, parsed.message, parsed.reason or 'failed', ttl)
+  return 'D'
+end

@@ -1,0 +1,8 @@
+-- Snoozed: until when. No try is counted, and the history has no line of it.
+--@include due, later, settle
+function settle.Z(record, job, place, _, due)
+  keep_lane(record, (split(place)))
+  later(K.scheduled, job, due_at(due))
+  redis.call('HSET', record, F.status, 'L', F.place, 'sched', F.settled_by, place)
+  run_over('later', record, job)
+end

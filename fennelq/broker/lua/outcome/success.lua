@@ -1,0 +1,14 @@
+-- Success: the result, and how long it is kept. N is success without a result. The arguments have served and are emptied;
+-- `place` goes on naming the token that settled, for a finish that is repeated.
+--@include settle
+function settle.S(record, job, _, kind, ttl, envelope)
+  -- Only a record that is not marked gains a field: see `job_ended`.
+  local plain = redis.call('HSET', record, F.status, kind, F.ended, stamp, F.arguments, '') == 1
+  write_result(job, envelope, ttl)
+  if plain and ONLY_MARKED then
+    redis.call('PEXPIRE', record, keep_for(ttl))
+  else
+    job_ended(record, job, kind, envelope, ttl)
+  end
+end
+settle.N = settle.S

@@ -1,0 +1,173 @@
+"""Puts a script together from Lua files. All of it is text, pasted when the script is loaded: in Lua, a call of a
+function costs each job, and a file that is not needed costs the server memory.
+
+    --@include now, outcome/dead    files that it needs, of `lua/lib` where no folder is named; each is pasted once
+
+A script that runs gates lists them in its header, and pastes their checks into a function:
+
+    --@gates place, expired         files of `lua/gates`, in the order in which they decide
+      --@pass gates                 here each gate's check is pasted, which is what follows `--@check` in its file
+
+What acts when a run is over is listed in the header of the file that calls it (`lua/lib/run_over.lua`):
+
+    --@leavings waiters, history    files of `lua/leaving`, in the order in which they act
+    --@reads kept_at_least          fields of the record that this file needs besides those that the leavings name
+      --@read ended                 here they are read, in one HMGET, and become locals
+      --@leave ended                here those leavings are called that have a part `--@when ended`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+_DIRECTIVE: Final = re.compile(r"^--@(\w+) +(.+)$", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^\s*(--.*)?\n", re.MULTILINE)
+_PART: Final = re.compile(r"^--@(check|when [^\n]*)\n", re.MULTILINE)
+_MARKER: Final = re.compile(r"^( +)--@(pass|read|leave) +(.+)\n", re.MULTILINE)
+_CASES: Final = ("ended", "later", "again")
+_KNOWN: Final = "how, record, job, what, more, keep"
+"""What every part of a leaving is passed."""
+
+
+class Leaving(NamedTuple):
+    """What a leaving does in some cases."""
+
+    name: str
+    cases: tuple[str, ...]
+    fields: tuple[str, ...]
+    """Of the record. Without the first of them it does nothing."""
+    code: str
+
+    @property
+    def function(self) -> str:
+        """As which it is pasted."""
+        return f"{self.name}_{self.cases[0]}"
+
+    def declared(self) -> str:
+        """Its function."""
+        return f"local function {self.function}({', '.join([_KNOWN, *self.fields])})\n{self.code}end\n"
+
+    def called(self, cases: Sequence[str]) -> str:
+        """A call where `how` is one of these cases. Errors are counted."""
+        conditions = list(self.fields[:1])
+        if not set(cases) <= set(self.cases):
+            conditions.append(" or ".join(f"how == '{case}'" for case in self.cases if case in cases))
+        call = f"not pcall({', '.join([self.function, _KNOWN, *self.fields])})"
+        return f"if {' and '.join([*conditions, call])} then count('leaving_failed') end\n"
+
+
+class LuaFile:
+    """A Lua file and what its comments ask for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._text, *parts = _PART.split(_read(f"{name}.lua"))
+        self._parts = list(zip(parts[::2], map(_without_comments, parts[1::2]), strict=True))
+        self._directives = {kind: _words(words) for kind, words in _DIRECTIVE.findall(self._text)}
+
+    def words(self, kind: str) -> tuple[str, ...]:
+        """What a directive lists."""
+        return self._directives.get(kind, ())
+
+    def needed(self) -> Iterator[LuaFile]:
+        """The files that have to come before it."""
+        for name in self.words("include"):
+            yield lua_file(name if "/" in name else f"lib/{name}")
+        for gate in self.words("gates"):
+            yield lua_file(f"gates/{gate}")
+        for leaving in self._called:
+            yield lua_file(f"leaving/{leaving.name}")
+
+    @property
+    def code(self) -> str:
+        """Its code, with gates and leavings in their places and without comments, which the server would keep."""
+        declared = "".join(leaving.declared() for leaving in self._called)
+        return declared + _without_comments(_MARKER.sub(self._pasted, self._text))
+
+    @property
+    def check(self) -> str:
+        """How a gate decides."""
+        code = "".join(code for kind, code in self._parts if kind == "check")
+        # A block of its own where it has locals: a function may have 200 of them, and names must not meet.
+        return f"do\n{code}end\n" if code.startswith("local ") else code
+
+    @cached_property
+    def leavings(self) -> list[Leaving]:
+        """What a leaving does, case by case."""
+        return [_leaving(self.name, kind, code) for kind, code in self._parts if kind != "check"]
+
+    def _pasted(self, marker: re.Match[str]) -> str:
+        indent, kind, words = marker.groups()
+        if kind == "pass":
+            return "".join(lua_file(f"gates/{gate}").check for gate in self.words(words))
+        cases = _words(words)
+        if kind == "read":
+            return self._reading(cases)
+        return "".join(indent + leaving.called(cases) for leaving in self._acting(cases))
+
+    def _reading(self, cases: Sequence[str]) -> str:
+        met = [field for leaving in self._acting(cases) for field in leaving.fields]
+        fields = list(dict.fromkeys([*self.words("reads"), *met]))
+        if not fields:
+            return ""
+        letters = ", ".join(f"F.{field}" for field in fields)
+        return f"  local {', '.join(fields)} = unpack(redis.call('HMGET', record, {letters}))\n"
+
+    def _acting(self, cases: Sequence[str]) -> list[Leaving]:
+        found = [leaving for name in self._order for leaving in lua_file(f"leaving/{name}").leavings]
+        return [leaving for leaving in found if set(leaving.cases) & set(cases)]
+
+    @cached_property
+    def _called(self) -> list[Leaving]:
+        cases = [_words(words) for _, kind, words in _MARKER.findall(self._text) if kind == "leave"]
+        return [leaving for some in cases for leaving in self._acting(some)]
+
+    @property
+    def _order(self) -> tuple[str, ...]:
+        """The leavings, as listed here or in a file that this one includes."""
+        listed = [self, *(lua_file(f"lib/{name}") for name in self.words("include") if "/" not in name)]
+        return next((file.words("leavings") for file in listed if file.words("leavings")), ())
+
+
+@cache
+def lua_file(name: str) -> LuaFile:
+    """The file of this name, with its folder and without `.lua`."""
+    return LuaFile(name)
+
+
+def with_includes(file: LuaFile) -> list[LuaFile]:
+    """This file after all that it needs, each once."""
+    found: dict[str, LuaFile] = {}
+    _add(file, found)
+    return list(found.values())
+
+
+def _add(file: LuaFile, found: dict[str, LuaFile]) -> None:
+    for needed in file.needed():
+        if needed.name not in found:
+            _add(needed, found)
+    found[file.name] = file
+
+
+def _leaving(name: str, kind: str, code: str) -> Leaving:
+    cases, _, fields = kind.removeprefix("when ").partition(":")
+    for case in _words(cases):
+        if case not in _CASES:
+            raise LookupError(f"{name}.lua acts when a run is over {case!r}: known are {', '.join(_CASES)}")
+    return Leaving(name.rpartition("/")[2], _words(cases), _words(fields), code)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _without_comments(text: str) -> str:
+    return _COMMENT.sub("", text)
+
+
+def _read(path: str) -> str:
+    return (files("fennelq.broker") / "lua" / path).read_text(encoding="utf-8")

@@ -1,0 +1,404 @@
+"""`fennelq cron`: recurring jobs, those of the code and those made at run time."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from zoneinfo import ZoneInfo
+
+import typer
+
+from fennelq import clock
+from fennelq.cli import complete, output
+from fennelq.cli.calls import array_of, described, only_given
+from fennelq.cli.command import command, family
+from fennelq.cli.consent import agree
+from fennelq.cli.ending import ended, print_end
+from fennelq.cli.exits import Exit, Problem
+from fennelq.cli.options import (
+    CallArguments,
+    CallKeywords,
+    Expires,
+    Json,
+    TaskName,
+    Timeout,
+    ToLane,
+    ToQueue,
+    Yes,
+    duration,
+    moment,
+)
+from fennelq.cli.session import Session
+from fennelq.cli.table import Column
+from fennelq.errors import ConfigurationError, UnreadableSchedule
+from fennelq.manage import server
+from fennelq.manage.documents import in_words, in_zone, of_schedule, of_tick, state_of
+from fennelq.manage.schedules import ScheduleInfo, has_workers
+from fennelq.model.schedule import Schedule, When, preview
+from fennelq.streams import is_terminal
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.model.job import AnyJob
+    from fennelq.model.options import OptionArgs
+
+commands = family("Recurring jobs: see, add, pause, run, remove them.")
+
+_COLUMNS = (
+    Column("name"),
+    Column("when", least=12, leave=2),
+    Column("next", leave=3),
+    Column("in", leave=1),
+    Column("last", leave=6),
+    Column("ago", leave=5),
+    Column("runs"),
+    Column("state"),
+    Column("task", least=12, end=True, leave=4),
+)
+_NEXT_COLUMNS = (Column("next"), Column("in", leave=1))
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the schedule.", autocompletion=complete.schedules),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME…", help="Names of schedules.", autocompletion=complete.schedules),
+]
+Zone = Annotated[
+    str, typer.Option("--tz", metavar="ZONE", help="Time zone of the expression: Europe/Paris. Default: UTC.")
+]
+
+
+@command(commands, "list")
+def list_schedules(session: Session, as_json: Json = False) -> None:
+    """Every schedule, with its next and its last run."""
+    infos, now = session.run(_every)
+    tasks = session.found.app.tasks
+    if as_json:
+        output.document([of_schedule(info, now) for info in infos])
+        return
+    output.table(
+        _COLUMNS,
+        [
+            (
+                info.name,
+                _when(info.schedule),
+                *_shown(info.next_run, info.schedule.tz, now),
+                *_shown(info.last_run, info.schedule.tz, now),
+                info.run_count,
+                state_of(info),
+                info.schedule.task + ("" if info.schedule.task in tasks else " (not of this app)"),
+            )
+            for info in infos
+        ],
+        empty="No schedules: declare one with @app.cron, or run `fennelq cron add`.",
+    )
+
+
+@command(commands, "show")
+def show(session: Session, name: Name, as_json: Json = False) -> None:
+    """Everything about one schedule: what it runs and when, its last job, what went wrong."""
+    info, now = session.run(lambda app: _one(app, name))
+    document = of_schedule(info, now)
+    if as_json:
+        output.document(document)
+        return
+    zone = info.schedule.tz
+    times = {"next_run": info.next_run, "last_run": info.last_run, "last_error_at": info.last_error_at}
+    shown = {name: " · ".join(filter(None, _shown(value, zone, now))) for name, value in times.items()}
+    output.facts(
+        {
+            **document,
+            "arguments": output.record(document["arguments"]),
+            **shown,
+            "next_in": None,
+            "last_ago": None,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When a schedule is due, and what happens when two runs meet."""
+
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            "--cron",
+            metavar="EXPR",
+            help="minute hour day month weekday, or six fields with the seconds last, or @daily. "
+            "Default: --every is used.",
+        ),
+    ] = None
+    every: Annotated[
+        Any,
+        typer.Option(
+            "--every",
+            parser=duration,
+            metavar="DURATION",
+            help="An interval: 30s, 5m, 1h. Default: --cron is used.",
+        ),
+    ] = None
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Its name. Default: the task's.")
+    ] = None
+    tz: Zone = "UTC"
+    overlap: Annotated[
+        str,
+        typer.Option(
+            "--overlap",
+            metavar="HOW",
+            help="While the previous run goes on: allow, skip or queue.",
+            autocompletion=complete.words("allow", "skip", "queue"),
+        ),
+    ] = "allow"
+    catchup: Annotated[
+        str,
+        typer.Option(
+            "--catchup",
+            metavar="HOW",
+            help="Which runs to repeat that were missed without a worker: none, last, all:N.",
+            autocompletion=complete.words("none", "last", "all:"),
+        ),
+    ] = "none"
+    jitter: Annotated[
+        Any,
+        typer.Option(
+            "--jitter",
+            parser=duration,
+            metavar="DURATION",
+            help="Delay each run by a random time up to this. Default: no delay.",
+        ),
+    ] = None
+    start: Annotated[
+        Any,
+        typer.Option(
+            "--start", parser=moment, metavar="MOMENT", help="No run before: 2026-05-01. Default: now."
+        ),
+    ] = None
+    end: Annotated[
+        Any,
+        typer.Option(
+            "--end", parser=moment, metavar="MOMENT", help="No run after: 2026-05-01. Default: it has no end."
+        ),
+    ] = None
+
+    def when(self) -> When:
+        """All but the times themselves."""
+        when = {"tz": self.tz, "overlap": self.overlap, "catchup": self.catchup}
+        return cast("When", only_given({**when, "jitter": self.jitter, "start": self.start, "end": self.end}))
+
+
+@command(commands, "add")
+def add(
+    session: Session,
+    timing: Timing,
+    task: TaskName,
+    arguments: CallArguments = None,
+    args: Annotated[
+        str | None,
+        typer.Option(
+            "--args", metavar="JSON", help="All arguments at once: '[7, \"daily\"]'. Default: none."
+        ),
+    ] = None,
+    kwargs: CallKeywords = None,
+    queue: ToQueue = None,
+    priority: ToLane = None,
+    expires: Expires = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Add it even if the app has no such task.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Add a schedule, or change the one of this name.
+
+    It is in effect within a second, and stays until it is removed.
+
+    Example: fennelq cron add shop.tasks:report --cron "0 9 * * 1-5"
+    """
+    options = only_given({"queue": queue, "priority": priority, "expires": expires})
+    texts = [*(arguments or []), *array_of(args)]
+    job = described(session.found.app, task, texts, kwargs or [], cast("OptionArgs", options), anyway=anyway)
+    info, now = session.run(lambda app: _add(app, job, timing))
+    if as_json:
+        output.document(of_schedule(info, now))
+        return
+    output.line(info.name)
+    output.note(f"next run: {' · '.join(filter(None, _shown(info.next_run, timing.tz, now))) or 'none'}")
+
+
+@command(commands, "pause")
+def pause(session: Session, names: Names, as_json: Json = False) -> None:
+    """Stop its runs until it is resumed. Works for schedules that the code declares, too."""
+
+    async def work(app: App) -> None:
+        await _known(app, names)
+        for name in names:
+            await app.schedules.pause(name)
+
+    session.run(work)
+    _print_done(names, "paused", as_json=as_json)
+
+
+@command(commands, "resume")
+def resume(session: Session, names: Names, as_json: Json = False) -> None:
+    """Run it again, from its next time on."""
+
+    async def work(app: App) -> None:
+        await _known(app, names)
+        for name in names:
+            await app.schedules.resume(name)
+
+    session.run(work)
+    _print_done(names, "resumed", as_json=as_json)
+
+
+@command(commands, "run")
+def run(
+    session: Session,
+    name: Name,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Run it once, now, and print the job's id. Its next run stays as planned."""
+
+    async def work(app: App) -> tuple[str, dict[str, Any]]:
+        job = (await app.schedules.run(name)).id
+        return job, await ended(app, job, timeout) if wait else {}
+
+    job, end = session.run(work)
+    if wait:
+        output.note(f"sent {job}")
+        print_end(end, as_json=as_json)
+    elif as_json:
+        output.document({"id": job})
+    else:
+        output.line(job)
+
+
+@command(commands, "remove")
+def remove(session: Session, names: Names, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove schedules that were added at run time, or belong to a service without workers.
+
+    Asks on a terminal, needs --yes in a pipe.
+    """
+    session.run(lambda app: _removable(app, names))
+    agree(f"Remove {output.counted(len(names), 'schedule')} ({', '.join(names)}) for good?", yes=yes)
+
+    async def work(app: App) -> None:
+        for name in names:
+            await app.schedules.remove(name)
+
+    session.run(work)
+    _print_done(names, "removed", as_json=as_json)
+
+
+@command(commands, "next")
+def upcoming(
+    expression: Annotated[
+        str, typer.Argument(metavar="EXPR", help='A cron expression, in quotes: "0 9 * * 1-5".')
+    ],
+    tz: Zone = "UTC",
+    number: Annotated[
+        int, typer.Option("-n", "--number", min=1, max=1000, metavar="N", help="How many runs to print.")
+    ] = 10,
+    after: Annotated[
+        Any,
+        typer.Option(
+            "--from", parser=moment, metavar="MOMENT", help="The first run is after this time. Default: now."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """When a cron expression will run next. Adds nothing."""
+    now = clock.from_ms(clock.wall_ms())
+    begin = clock.wall_ms() if after is None else round(cast("datetime", after).timestamp() * 1000)
+    try:
+        runs = [clock.from_ms(due) for due in preview(expression, tz, begin, number)]
+    except ConfigurationError as error:
+        raise Problem(str(error).partition(": ")[2], Exit.USAGE) from None
+    if as_json:
+        output.document([of_tick(run, tz, now) for run in runs])
+        return
+    output.table(_NEXT_COLUMNS, [_shown(run, tz, now) for run in runs])
+
+
+# What is done
+
+
+async def _every(app: App) -> tuple[list[ScheduleInfo], datetime]:
+    return await app.schedules.list(), await _now(app)
+
+
+async def _one(app: App, name: str) -> tuple[ScheduleInfo, datetime]:
+    return await app.schedules.get(name), await _now(app)
+
+
+async def _now(app: App) -> datetime:
+    """By the server's clock: it decides when a schedule is due."""
+    return await app.client.converse(server.now())
+
+
+async def _add(app: App, job: AnyJob, timing: Timing) -> tuple[ScheduleInfo, datetime]:
+    try:
+        info = await app.schedules.add(
+            job, name=timing.name, cron=timing.cron, every=timing.every, **timing.when()
+        )
+    except ConfigurationError as error:
+        raise Problem(str(error), Exit.USAGE) from None
+    return info, await _now(app)
+
+
+async def _known(app: App, names: list[str]) -> list[ScheduleInfo]:
+    """All or none: a misspelt name is an error before anything is changed. One that cannot be read does exist."""
+    infos: list[ScheduleInfo] = []
+    for name in names:
+        with suppress(UnreadableSchedule):
+            infos.append(await app.schedules.get(name))
+    return infos
+
+
+async def _removable(app: App, names: list[str]) -> None:
+    now = await _now(app)
+    for info in await _known(app, names):
+        if info.declared and has_workers(info, now):
+            sentence = f"schedule {info.name!r} is declared in code{_by(info)}: remove it there, or pause it"
+            raise Problem(sentence, Exit.FAILED)
+
+
+def _by(info: ScheduleInfo) -> str:
+    return f" by {info.service}, whose workers are there" if info.service else ""
+
+
+# What is shown
+
+
+def _when(schedule: Schedule) -> str:
+    if schedule.every_ms:
+        return f"every {schedule.every_ms / 1000:g} s"
+    return f"{schedule.cron} {schedule.tz}"
+
+
+def _shown(value: datetime | None, tz: str, now: datetime) -> tuple[str, str]:
+    """A moment in the zone of its schedule, and in words."""
+    if value is None:
+        return "", ""
+    shown = (
+        f"{value.astimezone(ZoneInfo(tz)):%Y-%m-%d %H:%M:%S %Z}"
+        if is_terminal(sys.stdout)
+        else in_zone(value, tz)
+    )
+    return shown or "", in_words(value, now)
+
+
+def _print_done(names: list[str], what: str, *, as_json: bool) -> None:
+    if as_json:
+        output.document({what: names})
+        return
+    for name in names:
+        output.line(f"{name} {what}")

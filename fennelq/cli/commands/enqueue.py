@@ -1,0 +1,110 @@
+"""`fennelq enqueue`: send a job from the shell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from fennelq.cli import output
+from fennelq.cli.calls import described, only_given
+from fennelq.cli.ending import ended, print_end
+from fennelq.cli.options import (
+    CallArguments,
+    CallKeywords,
+    Expires,
+    Json,
+    TaskName,
+    Timeout,
+    ToLane,
+    ToQueue,
+    duration,
+    moment,
+)
+from fennelq.cli.session import Session
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+    from fennelq.manage.documents import Document
+    from fennelq.model.job import AnyJob
+    from fennelq.model.options import OptionArgs
+
+
+def send(
+    session: Session,
+    task: TaskName,
+    arguments: CallArguments = None,
+    kwargs: CallKeywords = None,
+    queue: ToQueue = None,
+    priority: ToLane = None,
+    delay: Annotated[
+        Any,
+        typer.Option(
+            "--delay",
+            parser=duration,
+            metavar="DURATION",
+            help="Start it not before: 60, 90s, 30m, 2h. Default: start it at once.",
+        ),
+    ] = None,
+    at: Annotated[
+        Any,
+        typer.Option(
+            "--at",
+            parser=moment,
+            metavar="MOMENT",
+            help="Start it not before: 2026-05-01T14:30. Default: start it at once.",
+        ),
+    ] = None,
+    expires: Expires = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="KEY", help="Idempotency key: a second job with it is not sent. Default: none."
+        ),
+    ] = None,
+    job_id: Annotated[
+        str | None,
+        typer.Option(
+            "--job-id", metavar="KEY", help="Its id becomes QUEUE:KEY. Default: a new id that is unique."
+        ),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Send it even if the app has no such task.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Send a job, and print its id.
+
+    Example: fennelq enqueue shop.tasks:welcome 42 --delay 60
+    """
+    given: dict[str, Any] = {"queue": queue, "priority": priority, "delay": delay, "at": at}
+    given |= {"expires": expires, "key": key, "job_id": job_id}
+    options = cast("OptionArgs", only_given(given))
+    job = described(session.found.app, task, arguments or [], kwargs or [], options, anyway=anyway)
+    sent, end = session.run(lambda app: _send(app, job, timeout, wait=wait))
+    if end is None:
+        _print_sent(sent, as_json=as_json)
+    else:
+        print_end({**sent, **end}, as_json=as_json)
+
+
+async def _send(
+    app: App, job: AnyJob, timeout: float | None, *, wait: bool
+) -> tuple[Document, Document | None]:
+    handle = (await app.enqueue([job]))[0]
+    sent = {"id": handle.id, "deduplicated": handle.deduplicated}
+    if not wait:
+        return sent, None
+    output.note(f"sent {handle.id}")
+    return sent, await ended(app, handle.id, timeout)
+
+
+def _print_sent(sent: Document, *, as_json: bool) -> None:
+    if as_json:
+        output.document(sent)
+        return
+    output.line(sent["id"])
+    if sent["deduplicated"]:
+        output.note("the job of an earlier call with the same key or id")

@@ -1,0 +1,172 @@
+"""`fennelq worker`: run jobs until a signal stops it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
+
+import typer
+
+from fennelq.cli import complete
+from fennelq.cli.options import duration, one_of, size
+from fennelq.cli.session import Session
+from fennelq.settings import LogConfig, LogErrors, LogFormat, LogLevel
+
+
+@dataclass(frozen=True)
+class How:
+    """How many executors run which jobs, and for how long."""
+
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "-p", "--processes", min=1, metavar="N", help="Executor processes. Default: one per CPU."
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "-c", "--concurrency", min=1, metavar="N", help="Jobs at a time in each process. Default: 32."
+        ),
+    ] = None
+    queues: Annotated[
+        str | None,
+        typer.Option(
+            "-q",
+            "--queues",
+            metavar="QUEUES",
+            help="mail,default: in this order; mail:3,default:1: weighted. Default: every queue, equally.",
+            autocompletion=complete.queues,
+        ),
+    ] = None
+    priority: Annotated[
+        str | None,
+        typer.Option("--priority", metavar="LANES", help="Only these lanes: high,normal. Default: all."),
+    ] = None
+    burst: Annotated[bool, typer.Option("--burst", help="Stop when no job is left.")] = False
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            "--grace",
+            parser=duration,
+            metavar="DURATION",
+            help="How long jobs may still run after SIGTERM. Default: 25s.",
+        ),
+    ] = None
+    max_jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--max-jobs",
+            min=1,
+            metavar="N",
+            help="Replace an executor process after this many jobs. Default: never.",
+        ),
+    ] = None
+    max_rss: Annotated[
+        int | None,
+        typer.Option(
+            "--max-rss",
+            parser=size,
+            metavar="SIZE",
+            help="Replace an executor process that uses more memory: 300M, 1G. Default: never.",
+        ),
+    ] = None
+    health_port: Annotated[
+        str | None,
+        typer.Option(
+            "--health-port",
+            metavar="[HOST:]PORT",
+            help="Answer health checks at /live and /ready on this port. Default: no port.",
+        ),
+    ] = None
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart executors when a source file changes: for development.")
+    ] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Start even if Redis may evict jobs, or is too old.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What is logged, and how. Each defaults to the setting of the same name."""
+
+    log_level: Annotated[
+        Any,
+        typer.Option(
+            "--log-level",
+            parser=one_of(LogLevel),
+            metavar="LEVEL",
+            help="debug, info, warning, error or critical. Default: info.",
+            autocompletion=complete.words(*get_args(LogLevel)),
+        ),
+    ] = None
+    log_format: Annotated[
+        Any,
+        typer.Option(
+            "--log-format",
+            parser=one_of(LogFormat),
+            metavar="FORMAT",
+            help="console, json or auto: console on a terminal, else json. Default: auto.",
+            autocompletion=complete.words(*get_args(LogFormat)),
+        ),
+    ] = None
+    log_errors: Annotated[
+        Any,
+        typer.Option(
+            "--log-errors",
+            parser=one_of(LogErrors),
+            metavar="DETAIL",
+            help="How much of a task's error: type, message or traceback. Default: traceback.",
+        ),
+    ] = None
+    log_config: Annotated[
+        Any,
+        typer.Option(
+            "--log-config",
+            parser=one_of(LogConfig),
+            metavar="CONFIG",
+            help="fennelq, or none: logging is left to your code. Default: fennelq.",
+        ),
+    ] = None
+
+
+def run(
+    session: Session,
+    how: How,
+    logs: Logs,
+) -> None:
+    """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once."""
+    from fennelq import log
+    from fennelq.worker.processes import pid_one
+    from fennelq.worker.processes.config import ExecutorConfig, lanes_of
+    from fennelq.worker.processes.supervisor import serve
+
+    pid_one.end_on_sigterm()
+    found = session.found
+    settings = found.app.settings
+    config = ExecutorConfig(
+        app=found.path,
+        folder=str(found.folder),
+        log_format=logs.log_format or settings.log_format,
+        log_level=logs.log_level or settings.log_level,
+        log_errors=logs.log_errors or settings.log_errors,
+        log_config=logs.log_config or settings.log_config,
+        concurrency=how.concurrency or settings.concurrency,
+        queues=how.queues,
+        lanes=lanes_of(how.priority),
+        burst=how.burst,
+        grace=settings.grace_period if how.grace is None else how.grace,
+        max_jobs=how.max_jobs,
+        max_rss=how.max_rss,
+    )
+    log.setup(config.log_format, config.log_level, config=config.log_config, errors=config.log_errors)
+    code = serve(
+        found.app,
+        config,
+        processes=how.processes,
+        health=how.health_port,
+        reload=how.reload,
+        force=how.force,
+    )
+    raise typer.Exit(code)

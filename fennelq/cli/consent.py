@@ -1,0 +1,23 @@
+"""Asks before something is done that cannot be undone."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from fennelq.cli.exits import Exit, Problem
+
+
+def agree(question: str, *, yes: bool) -> None:
+    """Ask, unless `--yes` was given; without a terminal, `--yes` is required."""
+    if yes:
+        return
+    if not on_a_terminal():
+        raise Problem(f"{question} Add --yes to do it.", Exit.USAGE)
+    typer.confirm(question, abort=True, err=True)
+
+
+def on_a_terminal() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

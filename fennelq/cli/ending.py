@@ -1,0 +1,42 @@
+"""Waits for the end of a job, and prints it: `job wait`, `enqueue --wait`, `cron run --wait`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import typer
+
+from fennelq.cli import output
+from fennelq.cli.exits import Exit, Interrupted
+from fennelq.cli.known import no_record
+from fennelq.errors import ResultExpired
+from fennelq.manage.documents import Document, of_end
+from fennelq.manage.jobs import end_of
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+
+async def ended(app: App, job: str, timeout: float | None) -> Document:
+    """How a job ended; raises ResultTimeout, or a Problem when nothing is known of it."""
+    try:
+        return of_end(await end_of(app, job, timeout))
+    except asyncio.CancelledError:  # which only Ctrl-C does here
+        raise Interrupted(f"Interrupted: job {job} goes on; `fennelq job wait {job}` waits again.") from None
+    except ResultExpired:
+        if await app.client.info(job) is None:
+            raise await no_record(app, job) from None
+        raise
+
+
+def print_end(end: Document, *, as_json: bool) -> None:
+    """Print how a job ended; an end without a result exits with 1."""
+    if as_json:
+        output.document(end)
+    elif "error" not in end:
+        print(output.record(end["result"]))
+    else:
+        output.note(f"fennelq: {end['error']}")
+    if "error" in end:
+        raise typer.Exit(Exit.FAILED)

@@ -1,0 +1,42 @@
+"""The schedules that the code of an app declares. Workers write them to Redis when they start."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from fennelq.errors import ConfigurationError
+from fennelq.model.options import Seconds
+from fennelq.model.schedule import Schedule, When
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fennelq.model.job import AnyJob
+
+
+class Declared:
+    """The schedules of `@app.cron`, `@app.every`, `task.cron(…)` and `task.every(…)`."""
+
+    def __init__(self) -> None:
+        self._schedules: dict[str, Schedule] = {}
+        self.schedules: Mapping[str, Schedule] = MappingProxyType(self._schedules)
+        """By name."""
+
+    def add(
+        self, job: AnyJob, *, name: str | None, cron: str | None, every: Seconds | None, when: When
+    ) -> Schedule:
+        """Declare a schedule. Raises ConfigurationError, with the reason, when it is not valid."""
+        schedule = Schedule.of(name or name_after(job.task), job, cron=cron, every=every, when=when)
+        known = self._schedules.get(schedule.name)
+        if known is not None and known != schedule:
+            raise ConfigurationError(
+                f"schedule {schedule.name!r} is declared twice: give one of them another name="
+            )
+        self._schedules[schedule.name] = schedule
+        return schedule
+
+
+def name_after(task: str) -> str:
+    """The name of a schedule that is given none: that of its task."""
+    return task.replace(":", ".").replace("<", "_").replace(">", "_")[-100:]

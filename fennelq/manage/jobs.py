@@ -1,0 +1,73 @@
+"""Single jobs: how one ended, and what a request to cancel or retry it came to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fennelq.errors import JobError, ResultExpired
+from fennelq.model.job import Event, JobInfo, Status
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+
+class JobEnd(NamedTuple):
+    """How a job ended."""
+
+    id: str
+    status: Status
+    result: Any = None
+    error: str | None = None
+    """Why there is no result."""
+
+
+class Answer(NamedTuple):
+    """What a request to cancel or retry a job came to."""
+
+    id: str
+    done: bool
+    text: str
+    """What was done, or why not."""
+    known: bool = True
+    """False when there is no record of the job."""
+
+
+async def look(app: App, job: str) -> tuple[JobInfo | None, list[Event]]:
+    """Everything known about a job, and its history."""
+    return await app.client.info(job), await app.client.history(job)
+
+
+async def end_of(app: App, job: str, timeout: float | None) -> JobEnd:
+    """How a job ended, once it has; raises ResultTimeout, or ResultExpired when nothing is known of it."""
+    try:
+        return JobEnd(job, Status.SUCCESS, await app.result(job).get(timeout))
+    except ResultExpired:
+        raise
+    except JobError as error:
+        return JobEnd(job, await app.result(job).status(), error=str(error))
+
+
+async def cancel(app: App, job: str) -> Answer:
+    """Cancel a job that has not started."""
+    if await app.result(job).cancel():
+        return Answer(job, True, "cancelled")
+    return await _too_late(app, job, "too late")
+
+
+async def retry(app: App, job: str) -> Answer:
+    """Run a dead job again, with a fresh budget of retries."""
+    report = await app.dlq.replay(ids=[job])
+    if report.replayed:
+        return Answer(job, True, "replayed")
+    if report.key_taken:
+        return Answer(job, False, "its idempotency key is taken by another job")
+    if report.broken:
+        return Answer(job, False, "its record cannot be read")
+    return await _too_late(app, job, "not dead")
+
+
+async def _too_late(app: App, job: str, why: str) -> Answer:
+    status = await app.result(job).status()
+    if status is Status.UNKNOWN:
+        return Answer(job, False, "unknown", known=False)
+    return Answer(job, False, f"{why}: {status}")

@@ -1,0 +1,129 @@
+"""One conversation, two methods: `await app.queues.info(…)` and `app.sync.queues.info(…)`.
+
+The operations of a family are written once, as a class whose methods are conversations. Its subclass with `Awaiting`
+runs them on an event loop, its subclass with `Blocking` without one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from types import MethodType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+
+from fennelq import sync
+from fennelq.broker.talk import Finding, Talk
+from fennelq.loops import check_loop
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+P = ParamSpec("P")
+A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Family:
+    """Operations that belong together."""
+
+    _attribute: ClassVar[str]
+    """The attribute of App that offers them."""
+    _item: ClassVar[str] = "found"
+    """The loop variable in a warning that shows how to await a `Scan`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+
+class Awaiting:
+    """The form for code on an event loop."""
+
+
+class Blocking:
+    """The form for code without an event loop."""
+
+
+class Operation(Generic[P, A]):
+    """A conversation as a method: it returns what the conversation returns."""
+
+    def __init__(self, talk: Callable[Concatenate[Any, P], Talk[A]]) -> None:
+        @_like(talk, "{}")
+        async def awaiting(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
+            return await _app_of(family).client.converse(talk(family, *args, **kwargs))
+
+        @_like(talk, "{}")
+        def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
+            _check_loop(family, talk.__name__, "await")
+            return sync.converse(_app_of(family), talk(family, *args, **kwargs))
+
+        self._awaiting, self._blocking = awaiting, blocking
+
+    @overload
+    def __get__(self, instance: Awaiting, owner: Any) -> Callable[P, Coroutine[Any, Any, A]]: ...
+    @overload
+    def __get__(self, instance: Blocking, owner: Any) -> Callable[P, A]: ...
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Callable[..., Any]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        """The method for this family, or the function of its class."""
+        return _bound(instance, self._awaiting if issubclass(owner, Awaiting) else self._blocking)
+
+
+class Scan(Generic[P, A]):
+    """A conversation as a method: it iterates over what the conversation finds."""
+
+    def __init__(self, finding: Callable[Concatenate[Any, P], Finding[A]]) -> None:
+        @_like(finding, "AsyncIterator[{}]")
+        async def awaiting(family: Family, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[A]:
+            async for found in _app_of(family).client.each(finding(family, *args, **kwargs)):
+                yield found
+
+        @_like(finding, "Iterator[{}]")
+        def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> Iterator[A]:
+            _check_loop(family, finding.__name__, f"async for {_item_of(family)} in")
+            return sync.each(_app_of(family), finding(family, *args, **kwargs))
+
+        self._awaiting, self._blocking = awaiting, blocking
+
+    @overload
+    def __get__(self, instance: Awaiting, owner: Any) -> Callable[P, AsyncIterator[A]]: ...
+    @overload
+    def __get__(self, instance: Blocking, owner: Any) -> Callable[P, Iterator[A]]: ...
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Callable[..., Any]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        """The method for this family, or the function of its class."""
+        return _bound(instance, self._awaiting if issubclass(owner, Awaiting) else self._blocking)
+
+
+def _like(talk: Callable[..., Any], returns: str) -> Callable[[F], F]:
+    """`functools.wraps`, but with what the method returns: `help()` need not explain conversations."""
+    signature = inspect.signature(talk)
+    found = str(signature.return_annotation).partition("[")[2].removesuffix("]")
+    described = {name: getattr(talk, name) for name in ("__module__", "__name__", "__qualname__", "__doc__")}
+    described["__annotations__"] = {**talk.__annotations__, "return": returns.format(found)}
+    described["__signature__"] = signature.replace(return_annotation=returns.format(found))
+    like: Any = SimpleNamespace(**described)
+    return cast("Callable[[F], F]", wraps(like, assigned=tuple(described), updated=()))
+
+
+def _bound(instance: object, function: Callable[..., Any]) -> Callable[..., Any]:
+    return function if instance is None else MethodType(function, instance)
+
+
+def _check_loop(family: Family, name: str, keyword: str) -> None:
+    path = f"{_attribute_of(family)}.{name}"
+    check_loop(f"app.sync.{path}", f"{keyword} app.{path}(…)")
+
+
+def _app_of(family: Family) -> App:
+    return family._app  # pyright: ignore[reportPrivateUsage]  # users do not see how a family reaches Redis
+
+
+def _attribute_of(family: Family) -> str:
+    return family._attribute  # pyright: ignore[reportPrivateUsage]
+
+
+def _item_of(family: Family) -> str:
+    return family._item  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,115 @@
+"""What happens inside one executor, as typed facts: a part publishes one, the parts that act on it subscribe.
+
+A fact is delivered at once, on the loop, and kept nowhere. Metrics and tracing are subscribers as well: the parts that
+publish know none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from fennelq.model.job import Delivery
+from fennelq.model.outcome import Outcome
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.running.held import Token
+
+F = TypeVar("F")
+
+
+class JobStarted(NamedTuple):
+    """A job has a slot and a task of the loop; its handler begins in the next turn of the loop."""
+
+    delivery: Delivery
+
+
+class JobEnded(NamedTuple):
+    """A run has come to an outcome, which is to be written now. Runs that were stopped or lost have none."""
+
+    delivery: Delivery
+    outcome: Outcome
+    seconds: float | None
+    """How long it ran; None when it goes on although its time is over."""
+
+
+class JobDue(NamedTuple):
+    """A job becomes due in so many seconds."""
+
+    seconds: float
+
+
+class SchedulesChanged(NamedTuple):
+    """A schedule was changed or removed, in Redis."""
+
+
+class HandOverWaits(NamedTuple):
+    """Jobs wait in an outbox to be taken to the queue they belong to."""
+
+    queue: str | None = None
+    """Whose outbox; None is the app's, where schedules put their jobs."""
+
+
+class MessagesArrive(NamedTuple):
+    """The subscription works from now on. What was announced before is unknown."""
+
+
+class QueuesDiscovered(NamedTuple):
+    """All queues that are known in Redis."""
+
+    names: frozenset[str]
+
+
+class LeasesLost(NamedTuple):
+    """These jobs belong to another executor now."""
+
+    tokens: list[Token]
+
+
+class EntriesStranded(NamedTuple):
+    """These entries are ours in Redis, but this executor does not hold their jobs."""
+
+    tokens: list[Token]
+
+
+class StopAsked(NamedTuple):
+    """The executor is to stop in order, to make room for a fresh one."""
+
+
+class ExecutorGivenUp(NamedTuple):
+    """The watchdog has given the executor up: its loop was stalled, or a thread that it needs has died."""
+
+
+class Bus:
+    """Calls the subscribers of a kind of fact in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[type, list[Callable[[Any], object]]] = {}
+        self._log = LogThrottle("a subscriber")
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Facts that threads publish are delivered on this loop."""
+        self._loop = loop
+
+    def subscribe(self, kind: type[F], subscriber: Callable[[F], object]) -> None:
+        """Call this with every fact of this kind. It is called on the loop and must not block."""
+        self.subscribers(kind).append(subscriber)
+
+    def subscribers(self, kind: type[F]) -> list[Callable[[F], object]]:
+        """Those of this kind of fact, now and later. A part that publishes a fact for every job tests this list first:
+        then a fact without subscribers is not even made."""
+        return self._subscribers.setdefault(kind, [])
+
+    def publish(self, fact: object) -> None:
+        """Call the subscribers of this kind of fact. One that fails is logged, and keeps no other from being called."""
+        for subscriber in self._subscribers.get(type(fact), ()):
+            try:
+                subscriber(fact)
+            except Exception as error:
+                self._log.warn(error, fact=type(fact).__name__)
+
+    def publish_from_thread(self, fact: object) -> None:
+        """Publish in the next turn of the loop. Raises RuntimeError when the loop is closed."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.publish, fact)

@@ -1,0 +1,54 @@
+"""A background duty of an executor: a Service has a tick(), which is called every so often."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import ClassVar
+
+from fennelq.worker.outage import LogThrottle, Outage
+from fennelq.worker.state import State
+
+
+class Service(ABC):
+    """A duty, made from the state that the parts of an executor share."""
+
+    name: ClassVar[str]
+    punctual: ClassVar[bool] = False
+    """Whether it is called exactly when it asks to be."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.woken = asyncio.Event()
+        """Set when the next tick is needed sooner than the last one asked for."""
+
+    @abstractmethod
+    async def tick(self) -> float:
+        """Do the duty once; returns the seconds until the next time."""
+
+
+async def tend(service: Service, *, retry_after: float = 1.0, outage: Outage | None = None) -> None:
+    """Tick for ever: after the pause that the last tick asked for, or when `woken` is set.
+
+    An error costs one tick, never the loop. A little jitter keeps the executors of a fleet from ticking in step, but
+    not a service that is `punctual`: it has an appointment.
+    """
+    earliest = 1.0 if service.punctual else 0.9
+    throttle = LogThrottle(service.name, outage)
+    while True:
+        try:
+            pause = await service.tick()
+            throttle.over()
+        except Exception as error:
+            throttle.warn(error)
+            pause = retry_after
+        await _sleep(pause * random.uniform(earliest, 1.0), service.woken)
+
+
+async def _sleep(seconds: float, woken: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await woken.wait()
+    woken.clear()

@@ -1,0 +1,131 @@
+"""How a worker warns of what goes wrong, and how often: of one part of it, and of Redis as a whole."""
+
+from __future__ import annotations
+
+import threading
+
+from fennelq import clock, log
+from fennelq.broker.connection import Address
+from fennelq.broker.diagnosis import diagnose
+from fennelq.broker.trouble import LinkDown, NoReply, ReplyError, Trouble, classify
+
+_logger = log.get("fennelq.worker.service")
+_QUIET_FOR = 60.0
+_MOST_REMEMBERED = 1000
+_STALE = 15.0
+"""Seconds: a part that is in trouble tries again, and warns again, sooner than this."""
+_LATE = 10.0
+"""Seconds: a call that was under way when a connection failed may fail so much later, when Redis is back."""
+_CLOSED = (LinkDown, NoReply, ConnectionResetError, BrokenPipeError)
+_BLIP = 1.0
+"""Seconds: when a connection was closed, the next attempt shows whether anything is wrong, and what."""
+
+
+class LogThrottle:
+    """Limits the warnings of one part of a worker to one a minute for each kind of error and queue. Trouble with Redis
+    as a whole goes to the `outage` that all parts share."""
+
+    def __init__(self, what: str, outage: Outage | None = None) -> None:
+        self._what, self._outage = what, outage
+        self._last: dict[tuple[str, object], float] = {}
+
+    def warn(self, error: BaseException, **facts: object) -> None:
+        """Log it, unless the like was logged within the last minute."""
+        if self._outage is not None and _concerns_redis(error):
+            self._outage.warn(self._what, error)
+            return
+        kind = type(error).__name__
+        like = (kind, facts.get("queue"))
+        now = clock.monotonic()
+        if self._last.get(like, -_QUIET_FOR) + _QUIET_FOR <= now:
+            if len(self._last) >= _MOST_REMEMBERED:
+                self._last.clear()
+            self._last[like] = now
+            _logger.warning("trouble", what=self._what, error=f"{kind}: {_text_of(error)}"[:500], **facts)
+
+    def over(self) -> None:
+        """What this part does works."""
+        if self._outage is not None:
+            self._outage.over(self._what)
+
+
+class Outage:
+    """Warns that Redis cannot be used, once a minute for all parts of a worker, and logs when it is back.
+
+    It is back when no part warns any more. Parts may warn from any thread. A connection that is closed, and
+    made anew at the first attempt, is not worth a line.
+    """
+
+    def __init__(self, address: Address, event: str = "redis_trouble") -> None:
+        self._address, self._event = address, event
+        self._lock = threading.Lock()
+        self._parts: dict[str, float] = {}
+        """Which parts are in trouble, and when each warned last."""
+        self._since: float | None = None
+        self._since_ms = 0
+        self._silent_until = 0.0
+        self._announced = False
+
+    def warn(self, part: str, error: BaseException) -> None:
+        """A part cannot do its work for this reason. Log it, unless an outage was logged within the last minute."""
+        if self._noted(part, closed=type(error) in _CLOSED):
+            since = clock.from_ms(self._since_ms).astimezone().isoformat(timespec="seconds")
+            _logger.warning(self._event, problem=diagnose(self._address, error).sentence, since=since)
+
+    def over(self, part: str) -> None:
+        """A part does its work (again)."""
+        if self._since is None:
+            return
+        seconds = self._ended(part)
+        if seconds is not None:
+            _logger.warning("redis_is_back", redis=self._address.shown, seconds=round(seconds, 1))
+
+    def _noted(self, part: str, *, closed: bool) -> bool:
+        """Whether to log it."""
+        now = clock.monotonic()
+        with self._lock:
+            if self._since is not None and not self._in_trouble(now):
+                # The outage before is over, although no part noticed: this one is to be logged soon.
+                self._announced = False
+                self._silent_until = min(self._silent_until, now + _LATE)
+                self._since = None
+            if self._since is None:
+                self._since, self._since_ms = now, clock.wall_ms()
+            self._parts[part] = now
+            if now < self._silent_until or (closed and now - self._since < _BLIP):
+                return False
+            self._silent_until, self._announced = now + _QUIET_FOR, True
+            return True
+
+    def _ended(self, part: str) -> float | None:
+        """How long an outage has lasted that ends now, and was logged."""
+        now = clock.monotonic()
+        with self._lock:
+            self._parts.pop(part, None)
+            if self._since is None or self._in_trouble(now):
+                return None
+            seconds, self._since = now - self._since, None
+            self._parts.clear()
+            if seconds >= _LATE:
+                # After a short one the minute goes on: one slow part would fill the log with outages.
+                self._silent_until = min(self._silent_until, now + _LATE)
+            announced, self._announced = self._announced, False
+            return seconds if announced else None
+
+    def _in_trouble(self, now: float) -> bool:
+        return any(now - last < _STALE for last in self._parts.values())
+
+
+def _concerns_redis(error: BaseException) -> bool:
+    """Whether the error is about Redis or the way to it, and not about the keys of one queue or a single command."""
+    if isinstance(error, ReplyError) and error.word == "NOPERM":
+        return False
+    trouble = classify(error)
+    return trouble.passes or trouble is Trouble.FATAL
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as inner:  # it may be the user's code, and even exit
+        return f"(its message cannot be shown: {type(inner).__name__})"

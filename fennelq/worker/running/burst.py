@@ -1,0 +1,46 @@
+"""Finds out when a burst is over: when nothing is left to run, nor comes from what has run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fennelq.broker import verbs
+from fennelq.worker.bus import QueuesDiscovered
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.running.consumer import Consumer
+from fennelq.worker.running.workbench import Workbench
+from fennelq.worker.state import State
+
+_LOOK_AGAIN = 0.5
+
+
+class Burst:
+    """A run that ends by itself."""
+
+    def __init__(self, state: State, consumer: Consumer, workbench: Workbench) -> None:
+        self._state, self._consumer, self._workbench = state, consumer, workbench
+
+    async def done(self) -> None:
+        """Returns when nothing is left to run."""
+        throttle = LogThrottle("looking whether anything is left", self._state.outage)
+        while True:
+            try:
+                if await self._nothing_is_left():
+                    return
+            except Exception as error:
+                throttle.warn(error)
+                await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _nothing_is_left(self) -> bool:
+        state, held = self._state, self._state.held
+        await self._consumer.drained.wait()
+        await self._workbench.settled()
+        if running := held.tasks():
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            return False
+        # The last job may have sent another before it ended, even to a queue that was not known until then.
+        done = held.done
+        known = await state.broker.ask(verbs.queues.known_queues(state.namespace))
+        state.bus.publish(QueuesDiscovered(frozenset(known)))
+        await self._consumer.look_again()
+        return held.done == done and not held.tokens()

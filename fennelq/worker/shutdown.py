@@ -1,0 +1,117 @@
+"""The end of an executor: in order, with its jobs finished or handed back; or at once, when it falls over."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from fennelq import clock, log
+from fennelq.broker import verbs
+from fennelq.broker.diagnosis import diagnose
+from fennelq.broker.keys import QueueKeys
+from fennelq.broker.verb import Verb
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.running.consumer import Consumer
+from fennelq.worker.running.workbench import Workbench
+from fennelq.worker.state import State
+from fennelq.worker.threads.heartbeat import Heartbeat
+from fennelq.worker.threads.watchdog import Watchdog
+
+_logger = log.get("fennelq.worker")
+_LAST_WRITES = 5.0
+"""Seconds for the outcomes that are not written yet."""
+
+
+class Shutdown:
+    """Ends the parts of an executor."""
+
+    def __init__(
+        self, state: State, consumer: Consumer, workbench: Workbench, heartbeat: Heartbeat, watchdog: Watchdog
+    ) -> None:
+        self._state, self._consumer, self._workbench = state, consumer, workbench
+        self._heartbeat, self._watchdog = heartbeat, watchdog
+        self._hurry = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Do not wait for the jobs that run."""
+        self._hurry.set()
+
+    async def in_order(self, reading: asyncio.Task[None], duties: list[asyncio.Task[None]]) -> None:
+        """Stop reading, finish what runs, hand the rest back, and leave."""
+        await self._consumer.stop(reading)
+        await self._finish_running()
+        await _cancelled(duties)
+        await self._leave()
+
+    async def at_once(self, parts: list[asyncio.Task[None]]) -> None:
+        """Hand nothing back: the leases bring back the jobs that run, and count it. Outcomes are still written down."""
+        self._heartbeat.end()
+        self._watchdog.end()
+        self._consumer.halt()
+        await _cancelled(parts)
+        self._workbench.settle_again()
+        await self._settle_the_rest()
+        self._workbench.stop_all()
+        await self._state.broker.close()
+
+    async def _finish_running(self) -> None:
+        """Wait for what runs, at most the grace period; then stop the rest and hand it back untouched."""
+        hurry = asyncio.create_task(self._hurry.wait())
+        deadline = clock.monotonic() + self._state.config.grace
+        while (running := self._state.held.tasks()) and not hurry.done() and clock.monotonic() < deadline:
+            left = deadline - clock.monotonic()
+            await asyncio.wait([hurry, *running], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if rest := self._workbench.stop_all():
+            # A handler may swallow its cancellation, and a thread cannot be stopped: neither may hold up the exit.
+            await asyncio.wait(rest, timeout=1.0)
+        await self._settle_the_rest()
+        await self._hand_back()
+
+    async def _settle_the_rest(self) -> None:
+        with suppress(TimeoutError):
+            # Without Redis no outcome can be written down, and an exit cannot wait for ever: such a job runs again.
+            async with asyncio.timeout(_LAST_WRITES):
+                await self._workbench.settled()
+
+    async def _hand_back(self) -> None:
+        held = self._state.held
+        for keys in self._state.queues:
+            tokens = [token for token in held.tokens() if token[0] == keys.queue]
+            begun = [token[1:] for token in tokens if held.entered(token)]
+            unstarted = [token[1:] for token in tokens if not held.entered(token)]
+            if begun:
+                await self._release(keys, verbs.runs.release(keys, begun), len(begun))
+            if unstarted:
+                await self._release(keys, verbs.runs.release(keys, unstarted, "unstarted"), len(unstarted))
+
+    async def _release(self, keys: QueueKeys, release: Verb[int], jobs: int) -> None:
+        try:
+            released = await self._state.broker.run(release)
+        except Exception as error:
+            # They come back all the same, when their leases have run out.
+            problem = diagnose(self._state.broker.address, error).sentence
+            _logger.warning("not_handed_back", queue=keys.queue, jobs=jobs, error=problem)
+        else:
+            _logger.info("handed_back", queue=keys.queue, jobs=released)
+
+    async def _leave(self) -> None:
+        self._heartbeat.end()
+        self._watchdog.end()
+        state, throttle = self._state, LogThrottle("leaving", self._state.outage)
+        try:
+            await run_per_queue(state.broker, state.queues, self._close_consumer, throttle)
+            await state.broker.ask(verbs.executors.forget_executors(state.namespace, [state.name]))
+        except Exception as error:
+            throttle.warn(error)
+        await state.broker.close()
+
+    def _close_consumer(self, keys: QueueKeys) -> Verb[int]:
+        return verbs.executors.close_consumer(keys, self._state.name)
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,102 @@
+"""What the parts of one executor share. Each part is made from it, reads it, and changes it by its methods."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+
+from fennelq import clock
+from fennelq.app import App
+from fennelq.broker.broker import Broker
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.model.routing import Routing
+from fennelq.worker.bus import Bus
+from fennelq.worker.outage import Outage
+from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.processes.signals import SignalPipe
+from fennelq.worker.running.held import HeldJobs
+from fennelq.worker.running.slots import Slots
+from fennelq.worker.running.unrunnable import UnrunnableJobs
+from fennelq.worker.threads.lease import Lease
+
+
+def executor_name() -> str:
+    """A name that no other executor has or will have. Short: with it no field of a plain record is longer than the 64
+    bytes up to which Redis keeps small hashes packed."""
+    return f"{socket.gethostname()[:28]}.{os.getpid()}.{os.urandom(3).hex()}"
+
+
+class State:
+    """Of one executor, from its making to its end."""
+
+    def __init__(
+        self,
+        app: App,
+        config: ExecutorConfig,
+        signals: SignalPipe | None = None,
+        broker: Broker | None = None,
+    ) -> None:
+        """Without `broker` the executor makes its own connections."""
+        self.app, self.config, self.settings = app, config, app.settings
+        self.namespace, self.lifetimes = app.namespace, app.lifetimes
+        self.name = config.name or executor_name()
+        self.lanes = tuple(config.lanes)
+        """In the order in which they are read."""
+        self.broker = broker or Broker(app.address)
+        self.bus = Bus()
+        self.signals = signals or SignalPipe()
+        self.outage = Outage(self.broker.address)
+        self.slots = Slots(config.concurrency, config.max_jobs)
+        self.held = HeldJobs()
+        self.lease = Lease(app.settings.lease, app.settings.beat)
+        self.unrunnable = UnrunnableJobs(app.tasks, app.service.partition(":")[0])
+        self.started = clock.monotonic()
+        self.wanted = Routing.parse(config.queues)
+        """The queues that the executor was started for."""
+        self.routing = Routing({})
+        """Those that it serves now: with every queue wanted, those that are known."""
+        self.connected = False
+        """Whether the last read was answered."""
+        self.listening = False
+        """Whether messages about due jobs and changed schedules arrive."""
+        self.deaths: Mapping[str, str] = {}
+        """Executor → how its process ended, as its supervisor saw it."""
+
+    @property
+    def queues(self) -> list[QueueKeys]:
+        """The queues served."""
+        return [queue_keys(self.namespace, queue) for queue in self.routing.weights]
+
+    @property
+    def own_queues(self) -> set[str]:
+        """The queues of this app's tasks, whether they are known in Redis or not."""
+        return {task.queue for task in self.app.tasks.values()} | {self.settings.default_queue}
+
+    @property
+    def longest_sleep(self) -> float:
+        """Seconds between two looks for what is due. A message announces what becomes due sooner; while messages
+        cannot arrive, look more often."""
+        interval = self.settings.schedule_interval
+        return max(self.settings.beat, interval) if self.listening else interval
+
+    def routing_among(self, known: Iterable[str]) -> Routing:
+        """Which queues to serve when these are known."""
+        return self.wanted.including(self.own_queues.union(known))
+
+    def serve(self, routing: Routing) -> bool:
+        """Serve these queues from now on; whether that changes anything."""
+        changed, self.routing = routing != self.routing, routing
+        return changed
+
+    def note_connected(self, connected: bool) -> None:
+        """A read was answered, or failed."""
+        self.connected = connected
+
+    def note_listening(self, listening: bool) -> None:
+        """Messages arrive from now on, or cannot arrive any more."""
+        self.listening = listening
+
+    def note_deaths(self, deaths: Mapping[str, str]) -> None:
+        """How processes of executors have ended."""
+        self.deaths = deaths

@@ -1,0 +1,57 @@
+"""One conversation, offered with an event loop and without one."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+
+import pytest
+
+from fennelq import BlockingDeadLetters, BlockingQueues, BlockingSchedules, DeadLetters, Queues, Schedules
+from fennelq.manage.offered import Awaiting, Blocking, Operation, Scan
+
+FORMS: list[tuple[type[object], type[object]]] = [
+    (Queues, BlockingQueues),
+    (DeadLetters, BlockingDeadLetters),
+    (Schedules, BlockingSchedules),
+]
+
+
+@pytest.mark.parametrize(("awaiting", "blocking"), FORMS, ids=lambda kind: kind.__name__)
+def test_both_forms_of_a_family_have_its_operations_and_nothing_else(
+    awaiting: type[object], blocking: type[object]
+) -> None:
+    assert issubclass(awaiting, Awaiting)
+    assert issubclass(blocking, Blocking)
+    assert operations_of(awaiting) == operations_of(blocking) != set()
+    own = {name for kind in (awaiting, blocking) for name in vars(kind) if not name.startswith("_")}
+    assert own <= {"declared", "run"}
+
+
+def operations_of(kind: type[object]) -> set[str]:
+    return {
+        name
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, Operation | Scan)
+    }
+
+
+def test_the_form_to_await_is_a_coroutine_function_and_the_other_is_not() -> None:
+    assert inspect.iscoroutinefunction(Queues.info)
+    assert not inspect.iscoroutinefunction(BlockingQueues.info)
+    assert inspect.isasyncgenfunction(DeadLetters.scan)
+    assert not inspect.isgeneratorfunction(BlockingDeadLetters.scan)
+
+
+def test_help_shows_what_a_method_returns_and_promises() -> None:
+    awaiting, blocking = (
+        pydoc.plain(pydoc.render_doc(Queues.info)),
+        pydoc.plain(pydoc.render_doc(BlockingQueues.info)),
+    )
+    assert "async info(self, queue: 'str') -> 'QueueInfo'" in awaiting
+    assert "info(self, queue: 'str') -> 'QueueInfo'" in blocking
+    assert "async" not in blocking
+    assert "How much is where in one queue." in awaiting
+    assert "'AsyncIterator[DeadLetter]'" in pydoc.render_doc(DeadLetters.scan)
+    assert "-> 'Iterator[DeadLetter]'" in pydoc.render_doc(BlockingDeadLetters.scan)

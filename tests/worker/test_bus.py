@@ -1,0 +1,81 @@
+"""The bus of an executor: facts reach those who subscribed, and a plain job pays for none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from structlog.typing import EventDict
+
+from fennelq import App, TaskFailed
+from fennelq.model import outcome
+from fennelq.worker.bus import Bus, HandOverWaits, JobDue, JobEnded, JobStarted
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+from tests.worker import shop
+from tests.worker.shop import task_of
+
+
+def test_a_fact_reaches_the_subscribers_of_its_kind_in_their_order() -> None:
+    bus, heard = Bus(), list[object]()
+    bus.subscribe(JobDue, lambda job: heard.append(("first", job.seconds)))
+    bus.subscribe(JobDue, lambda job: heard.append(("second", job.seconds)))
+    bus.subscribe(HandOverWaits, heard.append)
+    bus.publish(JobDue(7))
+    assert heard == [("first", 7), ("second", 7)]
+
+
+def test_a_fact_without_subscribers_is_dropped() -> None:
+    Bus().publish(JobDue(7))
+
+
+def test_a_subscriber_that_fails_is_logged_and_harms_no_other(logged: list[EventDict]) -> None:
+    bus, heard = Bus(), list[float]()
+
+    def fail(_: JobDue) -> None:
+        raise ValueError("no such meter")
+
+    bus.subscribe(JobDue, fail)
+    bus.subscribe(JobDue, lambda job: heard.append(job.seconds))
+    bus.publish(JobDue(1))
+    bus.publish(JobDue(2))
+    assert heard == [1, 2]
+    (line,) = logged
+    assert (line["event"], line["what"], line["fact"]) == ("trouble", "a subscriber", "JobDue")
+    assert line["error"] == "ValueError: no such meter"
+
+
+async def test_a_fact_of_a_thread_is_delivered_on_the_loop() -> None:
+    bus, heard = Bus(), list[object]()
+    bus.attach(asyncio.get_running_loop())
+    bus.subscribe(HandOverWaits, lambda _: heard.append(asyncio.get_running_loop()))
+    await asyncio.to_thread(bus.publish_from_thread, HandOverWaits())
+    await aeventually(lambda: heard)
+    assert heard == [asyncio.get_running_loop()]
+
+
+async def test_a_subscriber_can_count_jobs_by_their_outcome(app: App) -> None:
+    async with running(app) as executor:
+        started, ended = Counter[str](), Counter[str]()
+        executor.state.bus.subscribe(JobStarted, lambda job: started.update([job.delivery.task]))
+        executor.state.bus.subscribe(JobEnded, lambda job: ended.update([job.outcome.kind]))
+        for n in range(3):
+            await (await task_of(app, shop.double).delay(n)).get(timeout=5)
+        failed = await task_of(app, shop.whisper).delay("secret", "answer", fail=True)
+        with pytest.raises(TaskFailed):
+            await failed.get(timeout=5)
+    assert started == {f"{shop.__name__}:double": 3, f"{shop.__name__}:whisper": 1}
+    assert ended == {outcome.SUCCESS: 3, outcome.DEAD: 1}
+
+
+async def test_for_a_job_without_subscribers_no_fact_is_even_made(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwanted(*_: object) -> None:
+        raise AssertionError("a plain job pays for a fact")
+
+    for kind in (JobStarted, JobEnded):
+        monkeypatch.setattr(kind, "__new__", unwanted)
+    async with running(app):
+        assert await (await task_of(app, shop.double).delay(4)).get(timeout=5) == 8
