@@ -1,4 +1,4 @@
-"""What a running task may ask for."""
+"""The context of a running job, which its task may use."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def current_job() -> JobContext:
 
 
 def job_facts() -> Mapping[str, object]:
-    """What names the running job in a log line; empty when no job is running."""
+    """The facts that identify the running job in a log line; empty when no job is running."""
     job = current.get(None)
     if job is None:
         return {}

@@ -1,4 +1,4 @@
-"""What can be made a task, and under which name a worker finds it. What cannot work is refused where it is written."""
+"""The checks of a declared task, and the name by which a worker finds it. They raise where the task is declared."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _why_no_function(given: object) -> str:
 
 
 def _why_no_signature(given: Callable[..., Any]) -> str:
-    """Some functions that are written in C do not say what they take."""
+    """Some functions that are written in C have no signature that Python can read."""
     try:
         inspect.signature(given)
     except (ValueError, TypeError):
@@ -182,7 +182,7 @@ def _why_no_signature(given: Callable[..., Any]) -> str:
 
 
 def _check_no_self(name: str, function: Callable[..., Any]) -> None:
-    """A method that is decorated in its class is called without an object, whatever the task's name is."""
+    """A method that is decorated in its class is called without an object, also when the task has a name of its own."""
     if "." not in function.__qualname__.rpartition("<locals>.")[2]:
         return
     first = next(iter(inspect.signature(function).parameters), "")

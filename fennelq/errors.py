@@ -20,7 +20,7 @@
         ├── JobExpired
         └── ResultExpired
 
-Errors carry facts as attributes; their text says what to do.
+Errors carry facts as attributes; their text describes what to do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _as_it_was(kind: type[FennelqError], args: tuple[Any, ...]) -> FennelqError:
 
 
 class ConfigurationError(FennelqError):
-    """The settings, the app or the deployment are wrong; the text says which and how to mend it."""
+    """The settings, the app or the deployment are wrong; the text names the cause and the correction."""
 
 
 class UnknownTask(FennelqError):
@@ -69,7 +69,7 @@ class UnknownSchedule(FennelqError):
 
 
 class UnreadableSchedule(FennelqError):
-    """What Redis holds of a schedule cannot be read here: a later version has written it, or somebody by hand."""
+    """A schedule in Redis cannot be read here: a later version has written it, or it was changed by hand."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name, self.reason = name, reason
@@ -112,7 +112,7 @@ def _not_an_id(given: object) -> str:
 
 
 class UsageError(FennelqError, TypeError):
-    """A method was given something other than it takes; the text says what to write instead."""
+    """A method got a value of the wrong kind; the text has the right call."""
 
 
 class PayloadTooLarge(FennelqError):
@@ -180,8 +180,8 @@ class EnqueueFailed(FennelqError):
 
 
 class ResultTimeout(FennelqError, TimeoutError):
-    """The job has not ended within the time given; it goes on, and may be asked again. `reason` says what it waits for,
-    or who runs it; None when that could not be found out at once, and with `timeout=0`."""
+    """The job has not ended within the time given; it goes on, and `get` may be called again. `reason` describes what
+    it waits for, or who runs it; None when that could not be found out at once, and with `timeout=0`."""
 
     def __init__(self, job_id: str, timeout: float, reason: str | None = None) -> None:
         self.job_id, self.timeout, self.reason = job_id, timeout, reason
@@ -231,7 +231,7 @@ class ResultExpired(JobError):
 
 
 def a_kind_of(value: object) -> str:
-    """What a value is, in words: `a UUID object`, `None`."""
+    """A description of a value: `a UUID object`, `None`."""
     if value is None:
         return "None"
     name = type(value).__name__[:100]

@@ -26,7 +26,7 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 def for_people(*, colors: bool) -> Render:
     """Renders lines for a console. Names, ids and errors come out of Redis, and none of them may drive the terminal of
-    an operator: whatever a terminal would obey is escaped."""
+    an operator: control characters of a terminal are escaped."""
     # `plain_traceback` only keeps older versions of structlog from warning: tracebacks never reach the renderer.
     columns: Any = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback
@@ -42,7 +42,7 @@ def for_people(*, colors: bool) -> Render:
 
 
 def for_machines(line: Line) -> str:
-    """The line as JSON. It is safe on a terminal as well: whatever is not ASCII is escaped."""
+    """The line as JSON. It is safe on a terminal as well: every character outside ASCII is escaped."""
     head = {"timestamp": iso(datetime.now(UTC)), "level": line["level"], "event": line["event"]}
     facts = {name: value for name, value in line.items() if name not in head}
     try:

@@ -65,7 +65,7 @@ class Logger:
         self._write("info", event, facts)
 
     def warning(self, event: str, **facts: object) -> None:
-        """What an operator should know."""
+        """Logs a fact that an operator should know."""
         self._write("warning", event, facts)
 
     def error(self, event: str, **facts: object) -> None:
@@ -126,7 +126,7 @@ def setup(
 
 
 def wanted(level: str) -> bool:
-    """Whether lines of this level are written: ask before working out what a line would say."""
+    """Whether lines of this level are written: check it before computing the content of a line."""
     return LEVELS[level] >= _least
 
 
@@ -143,7 +143,7 @@ def _rendered(line: Line) -> str:
 
 
 def _by_ourselves(_: str, level: str, event: str, facts: dict[str, object]) -> None:
-    """In fennelq's format, whatever the users' code makes of the configuration of structlog."""
+    """In fennelq's format, independent of how the users' code configures structlog."""
     line: Any = {"event": event, **facts}
     try:
         for processor in _processors:
@@ -232,8 +232,8 @@ def _unfold_exception(line: Line) -> None:
 
 
 class _Lines:
-    """What structlog calls with a finished line. Its own loggers write line and newline apart, under a lock that a
-    forked child may inherit locked."""
+    """The logger to which structlog passes a finished line. Its own loggers write line and newline apart, under a lock
+    that a forked child may inherit locked."""
 
     def __init__(self, name: object = "", *_: object) -> None:
         self.name = name
@@ -338,7 +338,7 @@ def _configure_stdlib() -> None:
     if not _handlers_of_ours(root):
         root.addHandler(_Handler())
     root.setLevel(_least)
-    # What fennelq tells a program at level info, such as which server it uses, is part of `worker_started`.
+    # The lines at level info for programs, such as the server in use, are part of `worker_started`.
     logging.getLogger("fennelq").setLevel(max(_least, logging.WARNING))
 
 

@@ -1,4 +1,4 @@
-"""Calls that block must not stop an event loop: there the program is told, and given the form to await."""
+"""Calls that block must not stop an event loop: in one they raise an error, which names the form to await."""
 
 from __future__ import annotations
 

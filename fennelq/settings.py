@@ -299,7 +299,7 @@ def _refusal(error: ValidationError | ConfigurationError) -> tuple[str, str]:
     if not first["loc"]:
         return first["msg"].removeprefix("Value error, "), ""
     name = str(first["loc"][0])
-    # Masked whatever the setting is: a URL may have been given as the value of another one.
+    # Masked for every setting: a URL may have been given as the value of another one.
     return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"), name
 
 

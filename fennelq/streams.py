@@ -92,8 +92,8 @@ def clean_lines(text: str) -> str:
 class LogStream:
     """Where log lines go. Writing never raises, and never waits long.
 
-    * A line that cannot be written is dropped and counted. When writing works again, the first line says how many lines
-      are missing: `notice` words it.
+    * A line that cannot be written is dropped and counted. When writing works again, the first line has the number of
+      lines that are missing: `notice` makes its text.
     * A reader that has stopped reading (of a pipe, a terminal or a socket) is waited for once, for half a second; then
       lines are dropped until it reads again. A slow reader slows a worker down, one that stands still must not stop it.
     """

@@ -1,5 +1,7 @@
-"""What was passed where a job or a result belongs: a task, a coroutine, one instead of a list. The error says what to
-write instead, at the line where it was written, before anything is sent."""
+"""Errors for a wrong value where a job or a result belongs: a task, a coroutine, one instead of a list.
+
+They are raised in the line with the mistake, before anything is sent, and name the right call.
+"""
 
 from __future__ import annotations
 
@@ -195,7 +197,7 @@ def _is_list(given: object) -> bool:
 
 
 def _what(given: object) -> str:
-    """What was given, in words."""
+    """A description of the value."""
     if _is_job(given):
         return "a job"
     if _is_result(given):
@@ -245,7 +247,7 @@ def _name_in(given: Any) -> str:
 
 
 def _name(task: str) -> str:
-    """What a task is probably called in the code that uses it."""
+    """The name that a task probably has in the code that uses it."""
     return task.rpartition(":")[2].rpartition(".")[2]
 
 

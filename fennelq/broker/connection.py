@@ -1,4 +1,4 @@
-"""From a URL to an address: where the server is and what to say to it first."""
+"""From a URL to an address: where the server is, and the first commands of a connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMES = ("redis", "rediss", "unix")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one server is, and what to say to it first. Not a tuple: one of those shows the password in its repr, and
+    """Where one server is, and the first commands of a connection. Not a tuple: its repr would show the password, and
     in JSON."""
 
     shown: str
@@ -57,14 +57,14 @@ def address_of(url: str) -> Address:
         )
     try:
         _refuse_stray_at(url)
-        said: dict[str, Any] = cast("Any", redis_connection).parse_url(url)  # it is not annotated
+        parts: dict[str, Any] = cast("Any", redis_connection).parse_url(url)  # it is not annotated
         return Address(
             shown,
-            str(said.get("host", "localhost")),
-            int(said.get("port", 6379)),
-            str(said.get("path", "")),
-            tuple(_greeting(said)),
-            _tls(said) if url.startswith("rediss") else None,
+            str(parts.get("host", "localhost")),
+            int(parts.get("port", 6379)),
+            str(parts.get("path", "")),
+            tuple(_greeting(parts)),
+            _tls(parts) if url.startswith("rediss") else None,
         )
     except ValueError:
         # The error would quote a part of the URL that may be a part of the password.
@@ -83,22 +83,22 @@ def _refuse_stray_at(url: str) -> None:
         raise ValueError
 
 
-def _greeting(said: dict[str, Any]) -> Sequence[tuple[Word, ...]]:
+def _greeting(parts: dict[str, Any]) -> Sequence[tuple[Word, ...]]:
     words: list[tuple[Word, ...]] = []
-    if said.get("password"):
-        user = (said["username"],) if said.get("username") else ()
-        words.append(("AUTH", *user, said["password"]))
-    if said.get("db"):
-        words.append(("SELECT", int(said["db"])))
+    if parts.get("password"):
+        user = (parts["username"],) if parts.get("username") else ()
+        words.append(("AUTH", *user, parts["password"]))
+    if parts.get("db"):
+        words.append(("SELECT", int(parts["db"])))
     return words
 
 
-def _tls(said: dict[str, Any]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=said.get("ssl_ca_certs"), capath=said.get("ssl_ca_path"))
-    if str(said.get("ssl_check_hostname", "true")).lower() in ("false", "0", "no"):
+def _tls(parts: dict[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=parts.get("ssl_ca_certs"), capath=parts.get("ssl_ca_path"))
+    if str(parts.get("ssl_check_hostname", "true")).lower() in ("false", "0", "no"):
         context.check_hostname = False
-    if said.get("ssl_cert_reqs") == "none":
+    if parts.get("ssl_cert_reqs") == "none":
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if said.get("ssl_certfile"):
-        context.load_cert_chain(said["ssl_certfile"], said.get("ssl_keyfile"))
+    if parts.get("ssl_certfile"):
+        context.load_cert_chain(parts["ssl_certfile"], parts.get("ssl_keyfile"))
     return context

@@ -1,4 +1,4 @@
-"""What is wrong between this process and Redis, in a sentence with its cause and its cure: one table for all.
+"""The problem between this process and Redis, in a sentence with its cause and its cure: one table for all.
 
 The asynchronous and the synchronous API, the command line and the worker use the same sentences.
 """
@@ -25,7 +25,7 @@ _UPGRADE = "Use Redis 7.0, Valkey 7.2 or a later version."
 
 
 class Diagnosis(NamedTuple):
-    """What is wrong with the Redis at `url`, in words."""
+    """The problem with the Redis at `url`, in a sentence."""
 
     url: str
     """Without the password."""
@@ -46,7 +46,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(address: Address, error: BaseException) -> Diagnosis:
-    """What this error, met on the way to this address, means and asks for."""
+    """The cause of this error at this address, and what to do about it."""
     if isinstance(error, ReplyError):
         reason, cure = _of_reply(error)
     else:
@@ -56,7 +56,7 @@ def diagnose(address: Address, error: BaseException) -> Diagnosis:
 
 
 def outdated(address: Address, server: Mapping[str, str]) -> Diagnosis | None:
-    """What is wrong with a server that is older than fennelq needs, by the facts of its INFO; None if it is not."""
+    """The problem with a server that is too old for fennelq, by its INFO; None when it is not too old."""
     found = re.match(r"(\d+)\.(\d+)", server.get("redis_version", ""))
     if found is None or (int(found[1]), int(found[2])) >= _OLDEST:
         return None
@@ -142,7 +142,7 @@ _ERRORS: Final = (
     ("nknown command", _UNKNOWN_COMMAND),
     ("Unknown Redis command", _UNKNOWN_COMMAND),
 )
-"""Parts of errors whose first word says nothing."""
+"""Parts of errors whose first word does not name the cause."""
 
 
 def _of_reply(error: ReplyError) -> tuple[str, str]:
@@ -157,7 +157,7 @@ def _of_reply(error: ReplyError) -> tuple[str, str]:
 _ELSEWHERE: Final = f"Correct the host and the port in {_URL}."
 _START: Final = f"Is it running? Start it, or correct {_URL}."
 _PRIVATE: Final = (
-    "It is the private server of this project: its server.log says why. Start this program again."
+    "It is the private server of this project: its server.log has the reason. Start this program again."
 )
 _NO_ROUTE: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 _CLIENT_CERTIFICATE: Final = "?ssl_certfile=/path/cert.pem&ssl_keyfile=/path/key.pem"
@@ -263,7 +263,7 @@ def _no_reply(address: Address, __: BaseException) -> tuple[str, str]:
 
 
 def _closed(_: Address, __: BaseException) -> tuple[str, str]:
-    return "the connection was closed", "Was it restarted? Its log says why."
+    return "the connection was closed", "Was it restarted? Its log has the reason."
 
 
 def _other(_: Address, error: BaseException) -> tuple[str, str]:

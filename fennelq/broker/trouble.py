@@ -1,4 +1,4 @@
-"""What an error of the server or a connection means and asks for: one table for all that retries."""
+"""The kinds of errors of a server or a connection, and what helps: one table for all code that retries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class ReplyError(Exception):
-    """An error the server answered with; `word` is the first word of its text, by which it is classified."""
+    """An error reply of the server; `word` is the first word of its text, by which it is classified."""
 
     def __init__(self, text: str) -> None:
         self.word = text.partition(" ")[0].lstrip("-")
@@ -16,7 +16,7 @@ class ReplyError(Exception):
 
 
 class LinkDown(ConnectionError):
-    """The connection is gone; what was asked and not answered may or may not have been done."""
+    """The connection is gone; commands without a reply may or may not have been executed."""
 
 
 class NoReply(LinkDown):
@@ -25,8 +25,8 @@ class NoReply(LinkDown):
 
 
 class WrongServer(LinkDown):
-    """The server at this address does not speak the protocol that the URL names. `begins` is how it answered; empty
-    when it expects TLS and the URL does not."""
+    """The server at this address does not speak the protocol that the URL names. `begins` has the first bytes of its
+    reply; it is empty when the server expects TLS and the URL does not."""
 
     def __init__(self, begins: bytes = b"") -> None:
         self.begins = begins
@@ -122,7 +122,7 @@ def classify(error: BaseException) -> Trouble:
 
 
 def tls_reason(error: BaseException) -> str:
-    """What OpenSSL calls this error, or the one that caused it; empty when it is not about TLS."""
+    """The name that OpenSSL has for this error, or for the one that caused it; empty when it is not about TLS."""
     cause = error if isinstance(error, ssl.SSLError) else error.__cause__
     return (
         str(getattr(cause, "reason", None) or type(cause).__name__) if isinstance(cause, ssl.SSLError) else ""

@@ -1,8 +1,8 @@
 """The process that runs the embedded server of a project for as long as it has users.
 
 A user runs this very file, by its path and in isolated mode (`python -I -S …/guardian.py`): hence it imports nothing
-but the standard library. What both sides need (the names of files, locks, the question whether the server answers)
-is therefore here, at the top.
+but the standard library. The parts that both sides need (names of files, locks, the check whether the server
+answers) are therefore here, at the top.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class CallCodec:
             return adapter.validate_json(raw)
         except ValidationError as error:
             raise self._refusal(error) from None
-        except Exception as error:  # a validator of somebody's model may raise anything
+        except Exception as error:  # a validator of a user's model may raise anything
             raise InvalidArguments(self._task, f"cannot be read: {type(error).__name__}: {error}") from error
 
     def _refuse_unknown(self, shape: Shape) -> None:
@@ -198,7 +198,7 @@ class CallCodec:
         return InvalidArguments(self._task, f"its type cannot be used: {misfit.plainly(str(error))}", culprit)
 
     def _types_of(self, shape: Shape) -> list[tuple[str, Any]]:
-        """What each argument is called and must be."""
+        """The name and the type of each argument."""
         places = [self._name_at(index) for index in range(shape.positional)]
         return [
             *((name, self._types[name]) for name in places),
@@ -316,7 +316,7 @@ def _as_written(signature: inspect.Signature) -> str:
 
 
 def _cause(error: Exception) -> Exception | None:
-    """The error, when it was raised by the user's code; what pydantic says is in the sentence already."""
+    """The error, when it was raised by the user's code; the message of pydantic is in the sentence already."""
     return None if misfit.is_of_pydantic(error) else error
 
 

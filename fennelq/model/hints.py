@@ -1,4 +1,4 @@
-"""What the annotations of a function say about what can be sent to it.
+"""The annotations of a function, and which values can be sent to it.
 
 Where there is no type, or `Any`, only JSON values are taken: anything else would arrive as something else.
 """
@@ -161,7 +161,7 @@ def _checked(value: Any) -> Any:
 
 
 def _stranger(value: Any, room: int = 200) -> str | None:
-    """What there is in a value that JSON has not; looked for only when there is something."""
+    """The part of a value that JSON cannot hold; called only for a value that has one."""
     if isinstance(value, _LEAVES):
         return None
     if isinstance(value, float):

@@ -17,7 +17,7 @@ from fennelq.model.hints import SENDABLE, shown
 
 _WIDEST, _DEEPEST = 300, 100
 _TYPE_SAYS_ALL = ("_type", "int_parsing", "float_parsing", "bool_parsing", "none_required", "is_instance_of")
-"""Kinds of errors for which the two types say everything."""
+"""Kinds of errors for which the two types are explanation enough."""
 _UNDEFINED: Final = re.compile(r"you should define `([^`]+)`")
 _ADVICE: Final = {
     "AsyncResult": "return its id, or await its get()",
@@ -80,7 +80,7 @@ def is_of_pydantic(error: BaseException) -> bool:
 
 
 def plainly(text: str) -> str:
-    """What pydantic says, in a line, without the names of its own parts."""
+    """The message of pydantic, in a line, without the names of its own parts."""
     if "may not be as expected" in text:
         return "a field of it holds something other than its annotation says"
     if found := _UNDEFINED.search(text):
@@ -89,7 +89,7 @@ def plainly(text: str) -> str:
 
 
 def _never_a_result(task: str, value: Any) -> str:
-    """What to write instead, when this is nothing that a task returns on purpose."""
+    """A hint at the right code, for a value that a task does not return on purpose."""
     if inspect.iscoroutine(value):
         name = value.__qualname__
         value.close()  # it will not be awaited: Python need not warn of that

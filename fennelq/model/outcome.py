@@ -65,7 +65,7 @@ class Reject(Exception):
 
 
 class Outcome(NamedTuple):
-    """What settling writes about a delivery: one of the kinds below, a value, and how long to keep it."""
+    """The result of a delivery, which settling writes: one of the kinds below, a value, and how long to keep it."""
 
     kind: str
     value: bytes = b""
@@ -119,12 +119,12 @@ def not_known(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
 
 
 def cancelled(reason: str, ttl_ms: int) -> Outcome:
-    """The job ends without a value, because somebody asked or because it expired."""
+    """The job ends without a value, because it was cancelled or because it expired."""
     return Outcome(CANCELLED, orjson.dumps({"cancelled": reason}), ttl_ms=ttl_ms, reason=reason)
 
 
 def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
-    """What is kept of an exception; never more than a few kilobytes of it."""
+    """The parts of an exception that are kept, never more than a few kilobytes."""
     text = "".join(traceback.format_exception(type(error), error, _of_the_task(error)))
     kind, module = _kind_of(error), type(error).__module__
     if module.startswith("fennelq."):
@@ -175,19 +175,19 @@ def failure_to_wire(failure: JobFailure, tries: int) -> bytes:
 
 
 def failure_from_wire(raw: bytes) -> tuple[JobFailure, int]:
-    """A failure that was written, and the tries it took; unreadable text becomes a failure that says so."""
+    """Reads a failure and its number of tries; unreadable text becomes a failure that describes that."""
     try:
-        said: dict[str, Any] = orjson.loads(raw)
+        fields: dict[str, Any] = orjson.loads(raw)
         failure = JobFailure(
-            said["type"], said["message"], said.get("traceback", ""), said.get("reason", "failed")
+            fields["type"], fields["message"], fields.get("traceback", ""), fields.get("reason", "failed")
         )
-        return failure, int(said.get("tries", 0))
+        return failure, int(fields.get("tries", 0))
     except (ValueError, KeyError, TypeError, AttributeError):
         return JobFailure("Unreadable", raw[:200].decode("utf-8", "replace"), reason="broken"), 0
 
 
 def _seconds(delay: float | timedelta) -> float:
-    """A delay somebody asked for: 0 when it is negative, and never more than can be kept."""
+    """The delay of a Retry or Snooze: 0 when it is negative, and never more than can be kept."""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
     if math.isnan(seconds):
         raise ValueError("the delay is nan")

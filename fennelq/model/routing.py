@@ -26,7 +26,7 @@ class Routing(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """What `-q` says; raises ConfigurationError when it cannot be read."""
+        """The value of `-q`; raises ConfigurationError when it cannot be read."""
         if not text:
             return cls({}, every=True)
         parts = [_WEIGHTED.fullmatch(part.strip()) for part in text.split(",")]
@@ -34,11 +34,11 @@ class Routing(NamedTuple):
             raise ConfigurationError(
                 f"queues {text!r} cannot be read: write mail,default or mail:3,default:1"
             )
-        said = [(part[1], part[2]) for part in parts if part]
-        weights = {valid_name("queue", name): int(weight or 1) for name, weight in said}
+        named = [(part[1], part[2]) for part in parts if part]
+        weights = {valid_name("queue", name): int(weight or 1) for name, weight in named}
         if not all(weights.values()):
             raise ConfigurationError(f"queues {text!r}: a weight is 1 or more")
-        return cls(weights, strict=len(weights) > 1 and not any(weight for _, weight in said))
+        return cls(weights, strict=len(weights) > 1 and not any(weight for _, weight in named))
 
     def including(self, queues: Iterable[str]) -> Self:
         """With these queues too, if every queue is served."""

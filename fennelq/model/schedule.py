@@ -37,16 +37,16 @@ class When(TypedDict, total=False):
 
 
 class ScheduledArgs(When, OptionArgs, total=False):
-    """What the decorators of recurring tasks accept: options of the schedule, and options of the task."""
+    """The keyword arguments of the decorators of recurring tasks: options of the schedule and of the task."""
 
 
-def split_when(said: ScheduledArgs) -> tuple[When, OptionArgs]:
+def split_when(args: ScheduledArgs) -> tuple[When, OptionArgs]:
     """The options of the schedule, and those of the task. Raises ConfigurationError for any other name."""
     known = {**When.__annotations__, **OptionArgs.__annotations__}
-    if unknown := set(said) - set(known):
+    if unknown := set(args) - set(known):
         raise ConfigurationError(f"unknown option {min(unknown)!r}{suggestion(min(unknown), known)}")
-    times = {name: value for name, value in said.items() if name in When.__annotations__}
-    options = {name: value for name, value in said.items() if name not in When.__annotations__}
+    times = {name: value for name, value in args.items() if name in When.__annotations__}
+    options = {name: value for name, value in args.items() if name not in When.__annotations__}
     return cast("When", times), cast("OptionArgs", options)
 
 
@@ -77,7 +77,7 @@ class Schedule(Ticks):
                 f"schedule name {self.name[:120]!r} is not valid: use 1-100 of A-Z a-z 0-9 _ . -"
             )
         if (self.cron is None) == (self.every_ms is None):
-            raise ConfigurationError(f"schedule {self.name}: say either a cron expression or an interval")
+            raise ConfigurationError(f"schedule {self.name}: give either a cron expression or an interval")
         _check_times(self)
         if self.overlap not in get_args(Overlap):
             raise ConfigurationError(
@@ -91,9 +91,9 @@ class Schedule(Ticks):
     def of(cls, name: str, job: AnyJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
         """The schedule of a described call; raises ConfigurationError, with the reason, for one that cannot work."""
         if unknown := set(when) - set(When.__annotations__):
-            said = min(unknown)
+            first = min(unknown)
             raise ConfigurationError(
-                f"schedule {name}: unknown option {said!r}{suggestion(said, When.__annotations__)}"
+                f"schedule {name}: unknown option {first!r}{suggestion(first, When.__annotations__)}"
             )
         _check_no_single_call(name, job)
         return cls(
@@ -122,21 +122,21 @@ class Schedule(Ticks):
 
         Fields with their default are left out, so that an older version can read every schedule that uses no new field.
         """
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: value
             for name, field in self.__dataclass_fields__.items()
             if (value := getattr(self, name)) != field.default
         }
-        texts = {name: value.decode() for name, value in said.items() if isinstance(value, bytes)}
-        return orjson.dumps({**said, **texts}, option=orjson.OPT_SORT_KEYS)
+        texts = {name: value.decode() for name, value in fields.items() if isinstance(value, bytes)}
+        return orjson.dumps({**fields, **texts}, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
         """Reads what `to_wire` wrote; raises ValueError when that fails, as it may for one of a later version."""
         try:
-            said = cast("dict[str, Any]", orjson.loads(raw))
-            args, options = str(said.pop("args", "")), str(said.pop("options", ""))
-            return cls(**said, args=args.encode(), options=options.encode())
+            fields = cast("dict[str, Any]", orjson.loads(raw))
+            args, options = str(fields.pop("args", "")), str(fields.pop("options", ""))
+            return cls(**fields, args=args.encode(), options=options.encode())
         except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
             raise ValueError(f"the schedule cannot be read: {error}") from None
 
@@ -164,9 +164,9 @@ def _check_times(schedule: Schedule) -> None:
 
 def _check_no_single_call(name: str, job: AnyJob) -> None:
     single = {"delay": job.delay_ms, "at": job.at_ms, "key": job.idempotency, "job_id": job.nonce}
-    if said := [option for option, value in single.items() if value]:
+    if given := [option for option, value in single.items() if value]:
         raise ConfigurationError(
-            f"schedule {name}: {said[0]}= belongs to a single call, and this one is made again and again"
+            f"schedule {name}: {given[0]}= belongs to a single call, and this one is made again and again"
         )
 
 

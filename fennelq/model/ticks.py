@@ -121,7 +121,7 @@ class Ticks:
 def cron_problem(expression: str) -> str:
     """Why this is not a cron expression; empty when it is one."""
     if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return "it is no text"
+        return "it is not a text"
     if expression.startswith("@") and expression.lower() not in _ALIASES:
         return f"there is no such alias{suggestion(expression, _ALIASES)}"
     if not expression.startswith("@") and len(expression.split()) not in (5, 6):
@@ -152,7 +152,7 @@ def _explained(name: object) -> str:
         return f"time zone {name!r} cannot be looked up: install the tzdata package"
     near = get_close_matches(name[:100], known, n=1)
     better = f"did you mean {near[0]!r}?" if near else "write an IANA name like Europe/Paris"
-    return f"{name[:100]!r} is no time zone: {better}"
+    return f"{name[:100]!r} is not a time zone: {better}"
 
 
 def _walls(expression: str, after: datetime) -> Iterator[datetime]:

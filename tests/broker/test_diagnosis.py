@@ -123,7 +123,7 @@ def test_the_guide_names_every_trouble_that_waiting_does_not_help_against(case: 
         ),
         (
             LinkDown("[Errno 104] Connection reset by peer"),
-            "cannot be reached: the connection was closed. Was it restarted? Its log says why.",
+            "cannot be reached: the connection was closed. Was it restarted? Its log has the reason.",
         ),
         (
             ReplyError("DENIED Redis is running in protected mode"),
@@ -180,5 +180,5 @@ def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_the_reason(
 async def test_a_private_server_that_is_gone_is_explained_otherwise(tmp_path: Path) -> None:
     app = LocalApp("shop", redis_url=f"embedded://{tmp_path / 'data'}")
     assert diagnose(app.address, FileNotFoundError(errno.ENOENT, "")).cure == (
-        "It is the private server of this project: its server.log says why. Start this program again."
+        "It is the private server of this project: its server.log has the reason. Start this program again."
     )

@@ -182,8 +182,8 @@ def test_what_was_added_is_shown_as_json(shop: Shop) -> None:
     [
         (("7", "--cron", "0 9"), "cron expression '0 9' cannot be read: it has five fields"),
         (("7", "--cron", "0 9 * * *", "--tz", "Europe/Pariss"), "did you mean 'Europe/Paris'?"),
-        (("7",), "say either a cron expression or an interval"),
-        (("7", "--cron", "@daily", "--every", "1h"), "say either a cron expression or an interval"),
+        (("7",), "give either a cron expression or an interval"),
+        (("7", "--cron", "@daily", "--every", "1h"), "give either a cron expression or an interval"),
         (("7", "--every", "0"), "an interval is at least 0.01 s"),
         (("7", "--every", "1h", "--overlap", "maybe"), "overlap is allow, skip or queue"),
         (("7", "--every", "1h", "--catchup", "some"), "catchup is none, last or all:<n>"),
@@ -325,7 +325,7 @@ def test_next_begins_now_and_says_so_in_words(shop: Shop) -> None:
     [
         (("0 9",), "cron expression '0 9' cannot be read: it has five fields"),
         (("0 0 30 2 *",), "'0 0 30 2 *' never happens"),
-        (("@daily", "--tz", "nowhere"), "'nowhere' is no time zone: write an IANA name like Europe/Paris"),
+        (("@daily", "--tz", "nowhere"), "'nowhere' is not a time zone: write an IANA name like Europe/Paris"),
     ],
 )
 def test_next_refuses_what_cannot_be_read(shop: Shop, words: tuple[str, ...], reason: str) -> None:

@@ -212,7 +212,7 @@ DECLARED: Mistakes = {
     ),
     "app.cron('0 9 * * *', tz='Paris')(report)": (
         ConfigurationError,
-        f"schedule {HERE}.report: 'Paris' is no time zone: write an IANA name like Europe/Paris",
+        f"schedule {HERE}.report: 'Paris' is not a time zone: write an IANA name like Europe/Paris",
     ),
     "app.cron('0 9 * * *', tz=ZoneInfo('Europe/Paris'))(report)": (
         ConfigurationError,
@@ -393,7 +393,7 @@ CALLED: Mistakes = {
     ),
     "await app.schedules.add(task.job(1))": (
         ConfigurationError,
-        f"schedule {HERE}.welcome: say either a cron expression or an interval",
+        f"schedule {HERE}.welcome: give either a cron expression or an interval",
     ),
 }
 

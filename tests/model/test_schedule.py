@@ -324,7 +324,7 @@ BAD_CRON = [
     ("H * * * *", "hash"),
     ("R * * * *", "jitter"),
     ("0 r(1-5) * * *", "jitter"),
-    (cast("str", 9), "no text"),
+    (cast("str", 9), "not a text"),
 ]
 
 
@@ -366,8 +366,8 @@ def test_an_expression_that_cannot_be_read_is_refused_where_it_is_declared(
     [
         ({"tz": "Europe/Pariss"}, "did you mean 'Europe/Paris'"),
         ({"tz": "nowhere at all"}, "IANA"),
-        ({"tz": "../etc/passwd"}, "no time zone"),
-        ({"tz": ""}, "no time zone"),
+        ({"tz": "../etc/passwd"}, "not a time zone"),
+        ({"tz": ""}, "not a time zone"),
         ({"tz": 1}, "tz= is the name of a zone"),
         ({"overlap": "maybe"}, "allow, skip or queue"),
         ({"catchup": "all"}, "none, last or all"),
