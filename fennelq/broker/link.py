@@ -115,8 +115,8 @@ class Link:
     async def listen(self, words: Sequence[Word], hear: Hear) -> None:
         """Make this a connection that only listens: every message, at last the LinkDown, goes to `hear`."""
         wire = await self.connect()
-        wire.hear = hear
         wire.write(words)
+        wire.hear = hear
 
     def drop(self) -> None:
         """End the connection, if there is one: the next call makes a new one."""
@@ -218,6 +218,9 @@ class _Wire(asyncio.Protocol):
         return answer
 
     def write(self, words: Sequence[Word]) -> None:
+        if self._refusal is not None:
+            # The server has said why it closes this connection, perhaps before anything listened.
+            raise self._refusal
         if self._transport is None:
             raise self._end
         self._transport.write(_packed(tuple(words)))
