@@ -14,6 +14,7 @@ from fennelq.loops import check_loop
 from fennelq.model.job import Job, split_id
 from fennelq.result import not_ended, value_of
 from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue
+from fennelq.usage import jobs_given
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -69,8 +70,9 @@ class BlockingApp:
     def call(self, job: Job[R], timeout: float | None = None) -> R:
         """Send a job and wait for what it returns."""
         check_loop("app.sync.call", "await app.call(…)")
-        result = enqueue(self._app, [job])[0]
-        return value_of(self._app, result.id, job.returns, end_of(self._app, result.id, timeout))
+        (sent,) = jobs_given("enqueue", [job])
+        result = enqueue(self._app, [sent])[0]
+        return value_of(self._app, result.id, sent.returns, end_of(self._app, result.id, timeout))
 
     # Results
 

@@ -18,7 +18,8 @@ from fennelq.broker.talk import Finding, Finds, Pause, Round, Talk
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Step, Verb
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
-from fennelq.model.job import AnyJob, Event, Job, JobInfo, split_id
+from fennelq.model.job import Event, JobInfo, split_id
+from fennelq.model.wire import AnyWireJob, WireJob
 from fennelq.result import AsyncResult, history_of, info_of
 from fennelq.waiting import Waiting
 
@@ -46,11 +47,11 @@ class Client:
         self._answered = 0.0
         self._asking_why = 0
 
-    async def send(self, job: Job[R]) -> AsyncResult[R]:
+    async def send(self, job: WireJob[R]) -> AsyncResult[R]:
         """Send one job, together with whatever else is sent in this turn of the loop."""
         return self._handle(job, await self._outgoing.submit(_Given(job, clock.monotonic())))
 
-    async def send_all(self, jobs: Sequence[Job[R]]) -> list[AsyncResult[R]]:
+    async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
         """Send many; when some are refused the others are sent, and EnqueueFailed tells them apart."""
         now = clock.monotonic()
         sending = [self._outgoing.submit(_Given(job, now)) for job in jobs]
@@ -118,7 +119,7 @@ class Client:
         await self.waiting.close()
         await self.broker.close()
 
-    def _handle(self, job: Job[R], answer: Answer | BaseException) -> AsyncResult[R]:
+    def _handle(self, job: WireJob[R], answer: Answer | BaseException) -> AsyncResult[R]:
         if isinstance(answer, BaseException):
             raise answer
         if answer == -1:
@@ -179,7 +180,7 @@ class Client:
             await asyncio.sleep(pause)
 
     async def _say(
-        self, keys: QueueKeys, jobs: list[AnyJob], since: float
+        self, keys: QueueKeys, jobs: list[AnyWireJob], since: float
     ) -> Sequence[Answer | BaseException]:
         """Say it until it is answered or time is up. Saying it twice is harmless: a job is created once.
 
@@ -193,7 +194,7 @@ class Client:
         except Exception as error:
             return await self._one_by_one(keys, jobs, since, error)
 
-    async def _say_once(self, keys: QueueKeys, jobs: list[AnyJob], patience: Patience) -> list[Answer]:
+    async def _say_once(self, keys: QueueKeys, jobs: list[AnyWireJob], patience: Patience) -> list[Answer]:
         if self.app.noted.is_due(keys.queue):
             await self._note(keys.queue, patience)
         answers = await self.broker.run(verbs.jobs.enqueue(keys, jobs), patience.left())
@@ -201,7 +202,7 @@ class Client:
         return answers
 
     async def _one_by_one(
-        self, keys: QueueKeys, jobs: list[AnyJob], since: float, error: Exception
+        self, keys: QueueKeys, jobs: list[AnyWireJob], since: float, error: Exception
     ) -> Sequence[Answer | BaseException]:
         """The script failed: find out whose fault it is, so that each caller gets an answer of its own."""
         if len(jobs) == 1:
@@ -232,7 +233,7 @@ async def _held(talk: Talk[A], replies: Callable[[Round], Awaitable[list[Any] | 
 class _Given(NamedTuple):
     """A job to be sent, and when it was asked for."""
 
-    job: AnyJob
+    job: AnyWireJob
     since: float
 
 
@@ -252,7 +253,7 @@ class NotedQueues:
         self._noted[queue] = clock.monotonic()
 
 
-def not_sent(job: AnyJob, error: Exception) -> FennelqError:
+def not_sent(job: AnyWireJob, error: Exception) -> FennelqError:
     """The error of one job of a batch, so that the others keep their own answers."""
     reason = (
         f"Redis refused job {job.id}" if isinstance(error, ReplyError) else f"job {job.id} cannot be sent"
@@ -262,7 +263,7 @@ def not_sent(job: AnyJob, error: Exception) -> FennelqError:
     return refused
 
 
-def joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
+def joined(jobs: Sequence[WireJob[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
     """One error for a bulk call: the only job's, a BrokerUnavailable with all unsent jobs, or an account."""
     if len(jobs) == 1:
         return failures[0]

@@ -17,8 +17,9 @@ from fennelq.broker.verbs.dead import DeadJob
 from fennelq.broker.verbs.jobs import MOST_JOBS
 from fennelq.errors import ConfigurationError
 from fennelq.loops import check_loop
+from fennelq.model.checks import valid_name
 from fennelq.model.job import JobInfo, split_id
-from fennelq.model.options import epoch_ms, seconds, valid_name
+from fennelq.model.units import epoch_ms, seconds
 from fennelq.queues import Progress, queues_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.broker.verbs.queues import Reading
 from fennelq.executors import Executors
 from fennelq.loops import check_loop
+from fennelq.model.checks import valid_name
 from fennelq.model.job import JobInfo
-from fennelq.model.options import valid_name
 from fennelq.reasons import executors_of
 from fennelq.result import record_of
 

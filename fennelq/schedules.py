@@ -15,8 +15,9 @@ from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
 from fennelq.loops import check_loop
 from fennelq.model.job import AnyJob, JobInfo, Status
-from fennelq.model.options import Seconds, epoch_ms
 from fennelq.model.schedule import Schedule, When
+from fennelq.model.units import Seconds, epoch_ms
+from fennelq.model.wire import AnyWireJob
 from fennelq.result import record_of
 from fennelq.usage import job_given
 
@@ -86,6 +87,7 @@ class Schedules:
         self, job: AnyJob, *, name: str | None, cron: str | None, every: Seconds | None, when: When
     ) -> Schedule:
         """Declare a schedule in code. Raises ConfigurationError, with the reason, when it makes no sense."""
+        job = job_given("app.schedules.declare", job)
         schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
         known = self._declared.get(schedule.name)
         if known is not None and known != schedule:
@@ -161,6 +163,7 @@ class BlockingSchedules:
         Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
         paused.
         """
+        job = job_given("app.sync.schedules.add", job, ", cron=…")
         schedule = Schedule.of(name or _name_of(job.task), job, cron=cron, every=every, when=when)
         return self._hold("add", self._talks.add(schedule))
 
@@ -216,7 +219,7 @@ class _Talks:
     def remove(self, name: str) -> Talk[None]:
         yield from self._change("remove", name)
 
-    def run(self, name: str) -> Talk[AnyJob]:
+    def run(self, name: str) -> Talk[AnyWireJob]:
         """Records the run, and returns the job that is to be sent."""
         info = yield from self.get(name)
         job = verbs.schedules.job_by_hand(info.schedule)

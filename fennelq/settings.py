@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from fennelq.broker.connection import address_of, masked
 from fennelq.errors import ConfigurationError, suggestion
-from fennelq.model.options import valid_name
+from fennelq.model.checks import valid_name
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]

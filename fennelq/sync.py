@@ -39,6 +39,7 @@ from fennelq.errors import BrokerUnavailable, DuplicateJob, FennelqError, Result
 from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Event, Job, JobInfo, Status, split_id
+from fennelq.model.wire import WireJob
 from fennelq.result import cancel, history_of, info_of, status_of, value_of
 from fennelq.usage import is_over, jobs_given
 from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal
@@ -195,7 +196,7 @@ def enqueue(app: App, jobs: Iterable[Job[R]]) -> list[BlockingResult[R]]:
 class _Sending(Generic[R]):
     """One call of `enqueue`: an answer for each of its jobs."""
 
-    def __init__(self, app: App, jobs: list[Job[R]]) -> None:
+    def __init__(self, app: App, jobs: list[WireJob[R]]) -> None:
         self._app, self._jobs = app, jobs
         self._answers: list[Answer | FennelqError | None] = [None] * len(jobs)
         self._outage: BrokerUnavailable | None = None
@@ -233,7 +234,7 @@ class _Sending(Generic[R]):
         for i, answer in zip(page, answers, strict=True):
             self._answers[i] = answer
 
-    def _say(self, keys: QueueKeys, jobs: list[Job[R]]) -> list[Answer]:
+    def _say(self, keys: QueueKeys, jobs: list[WireJob[R]]) -> list[Answer]:
         if self._outage is not None:
             # Patience is for the whole call, not for each page of it.
             raise self._outage
@@ -244,7 +245,7 @@ class _Sending(Generic[R]):
         return _ask(self._app, verbs.jobs.enqueue(keys, jobs))
 
 
-def _handle(app: App, job: Job[R], answer: Answer | FennelqError) -> BlockingResult[R]:
+def _handle(app: App, job: WireJob[R], answer: Answer | FennelqError) -> BlockingResult[R]:
     if isinstance(answer, FennelqError):
         raise answer
     if answer == -1:

@@ -15,6 +15,7 @@ from fennelq.declaration import check_name
 from fennelq.errors import ConfigurationError, InvalidArguments, UsageError, a_kind_of, suggestion
 from fennelq.model.job import Job
 from fennelq.model.options import OptionArgs
+from fennelq.model.wire import WireJob
 
 if TYPE_CHECKING:
     from fennelq.result import AsyncResult
@@ -24,23 +25,22 @@ R = TypeVar("R")
 _LONGEST = 60
 
 
-def jobs_given(where: str, jobs: Iterable[Job[R]]) -> list[Job[R]]:
-    """The jobs as a list; raises UsageError when something else was given."""
-    # A job is a tuple: taken for a list of jobs, it would be a list of its fields.
+def jobs_given(where: str, jobs: Iterable[Job[R]]) -> list[WireJob[R]]:
+    """The jobs as a list, as they are sent; raises UsageError when something else was given."""
     if not _is_list(jobs):
         but = "" if _is_job(jobs) else f", not {_what(jobs)}"
         raise _refusal(f"{where} takes a list of jobs{but}: write {where}([{call_for(jobs)}])", [jobs])
     every = list(jobs)
-    if set(map(type, every)) - {Job}:
-        place, odd = next((place, job) for place, job in enumerate(every) if type(job) is not Job)
+    if set(map(type, every)) - {WireJob}:
+        place, odd = next((place, job) for place, job in enumerate(every) if type(job) is not WireJob)
         what = f"element {place} is {_what(odd)}"
         raise _refusal(f"{where} takes a list of jobs, and {what}: write {where}([{call_for(odd)}])", every)
-    return every
+    return cast("list[WireJob[R]]", every)
 
 
-def job_given(where: str, job: Job[R], more: str = "") -> Job[R]:
-    """The job; raises UsageError when something else was given."""
-    if isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
+def job_given(where: str, job: Job[R], more: str = "") -> WireJob[R]:
+    """The job as it is sent; raises UsageError when something else was given."""
+    if isinstance(job, WireJob):
         return job
     raise _refusal(f"{where} takes a job, not {_what(job)}: write {where}({call_for(job)}{more})", [job])
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain, count, islice
-from typing import Any, Literal, Self, TypedDict, cast, get_args
+from typing import Any, Final, Literal, Self, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 import orjson
 from croniter import CroniterBadDateError, croniter
 
 from fennelq.errors import ConfigurationError, suggestion
-from fennelq.model.job import AnyJob, Priority
-from fennelq.model.options import NAME, TEN_YEARS, OptionArgs, Seconds, epoch_ms, seconds
+from fennelq.model.checks import NAME
+from fennelq.model.job import Priority
+from fennelq.model.options import OPTIONS, OptionArgs
+from fennelq.model.units import TEN_YEARS, Seconds, epoch_ms, seconds
+from fennelq.model.wire import AnyWireJob
 
 Overlap = Literal["allow", "skip", "queue"]
 
@@ -84,6 +87,8 @@ class Schedule:
     jitter_ms: int = 0
     start_ms: int = 0
     end_ms: int = 0
+    carried: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """What else its jobs carry, by the names of the table of fields."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or len(self.name) > 100:
@@ -102,23 +107,25 @@ class Schedule:
             raise ConfigurationError(f"schedule {self.name}: {self.cron!r} never happens")
 
     @classmethod
-    def of(cls, name: str, job: AnyJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
+    def of(cls, name: str, job: AnyWireJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
         """The schedule of a described call; raises ConfigurationError with the reason when it makes no sense."""
         if unknown := set(when) - set(When.__annotations__):
             said = min(unknown)
             raise ConfigurationError(
                 f"schedule {name}: unknown option {said!r}{suggestion(said, When.__annotations__)}"
             )
-        _check_no_single_call(name, job)
+        carried = dict(job.carried)
+        _check_no_single_call(name, carried)
         return cls(
             name=name,
             task=job.task,
             queue=job.queue,
             args=job.args,
-            options=job.options,
-            priority=job.priority,
-            expires_ms=job.expires_ms,
-            max_deliveries=job.max_deliveries,
+            options=str(carried.pop("options", "")).encode(),
+            priority=carried.pop("priority", "normal"),
+            expires_ms=carried.pop("expires_ms", 0),
+            max_deliveries=carried.pop("max_deliveries", 0),
+            carried={name: value for name, value in carried.items() if name in _CARRIED},
             cron=cron,
             every_ms=None if every is None else _duration_ms(name, "the interval", every),
             tz=when.get("tz", "UTC"),
@@ -215,21 +222,22 @@ class Schedule:
 
         What is as usual is left out, so that an older version can read whatever uses nothing that it does not know.
         """
-        said: dict[str, Any] = {
+        own: dict[str, Any] = {
             name: value
             for name, field in self.__dataclass_fields__.items()
-            if (value := getattr(self, name)) != field.default
+            if (value := getattr(self, name)) != field.default and name != "carried"
         }
-        texts = {name: value.decode() for name, value in said.items() if isinstance(value, bytes)}
-        return orjson.dumps({**said, **texts}, option=orjson.OPT_SORT_KEYS)
+        texts = {name: value.decode() for name, value in own.items() if isinstance(value, bytes)}
+        return orjson.dumps({**own, **self.carried, **texts}, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
         """A schedule that was written; raises ValueError when it cannot be read, as one of a later version may be."""
         try:
-            said = cast("dict[str, Any]", orjson.loads(raw))
-            args, options = str(said.pop("args", "")), str(said.pop("options", ""))
-            return cls(**said, args=args.encode(), options=options.encode())
+            own = cast("dict[str, Any]", orjson.loads(raw))
+            args, options = str(own.pop("args", "")), str(own.pop("options", ""))
+            carried = {name: own.pop(name) for name in _CARRIED if name in own}
+            return cls(**own, args=args.encode(), options=options.encode(), carried=carried)
         except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
             raise ValueError(f"the schedule cannot be read: {error}") from None
 
@@ -285,12 +293,20 @@ def _no_zone(name: object) -> str:
     return f"{name[:100]!r} is no time zone: {better}"
 
 
-def _check_no_single_call(name: str, job: AnyJob) -> None:
-    single = {"delay": job.delay_ms, "at": job.at_ms, "key": job.idempotency, "job_id": job.nonce}
-    if said := [option for option, value in single.items() if value]:
-        raise ConfigurationError(
-            f"schedule {name}: {said[0]}= belongs to a single call, and this one is made again and again"
-        )
+_CARRIED: Final = frozenset(
+    option.carried for option in OPTIONS.values() if option.reader == "server"
+) - frozenset(Schedule.__dataclass_fields__)
+"""The fields of a job that a schedule has no attribute for, and carries all the same."""
+
+_OF_ONE_CALL: Final = {"delay_ms": "delay", "at_ms": "at", "idempotency": "key", "nonce": "job_id"}
+
+
+def _check_no_single_call(name: str, carried: Mapping[str, Any]) -> None:
+    for what, option in _OF_ONE_CALL.items():
+        if what in carried:
+            raise ConfigurationError(
+                f"schedule {name}: {option}= belongs to a single call, and this one is made again and again"
+            )
 
 
 def _duration_ms(name: str, what: str, value: Seconds) -> int:

@@ -58,7 +58,8 @@ def calls() -> tuple[dict[str, Any], list[Schedule]]:
     app = App("shop", redis_url="redis://localhost:1", default_queue="mail")
 
     @app.task(name="app:note")
-    async def note(n: int, *, text: str = "") -> int: ...
+    async def note(n: int, *, text: str = "") -> int:
+        return n
 
     @app.task(
         name="app:loud",
@@ -71,7 +72,8 @@ def calls() -> tuple[dict[str, Any], list[Schedule]]:
         expires=3600,
         max_deliveries=7,
     )
-    async def loud(n: int) -> int: ...
+    async def loud(n: int) -> int:
+        return n
 
     @app.task(name="app:patient", retry=RetryPolicy.linear(4, step=2))
     async def patient() -> None: ...
@@ -236,7 +238,7 @@ def contents(client: redis.Redis) -> Contents:
     for name, key in found.items():
         if key["type"] == "stream":
             holds, lane = orjson.dumps(key["holds"]).decode(), name.rpartition("}:")[2]
-            key["holds"] = orjson.loads(_ENTRY.sub(lambda entry, lane=lane: f"{lane}/{entry[0]}", holds))
+            key["holds"] = orjson.loads(_ENTRY.sub(rf"{lane}/\g<0>", holds))
     text = orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
     numbers = dict[str, str]()
     for lane, places in groupby(sorted(set(_PLACE.findall(text))), itemgetter(0)):
@@ -398,7 +400,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in cast("dict[Any, Any]", value).items()}
+        pairs: dict[Any, Any] = value
+        return {str(name): _plain(inner) for name, inner in pairs.items()}
     if isinstance(value, tuple):
-        return [_plain(inner) for inner in cast("tuple[Any, ...]", value)]
+        values: tuple[Any, ...] = value
+        return [_plain(inner) for inner in values]
     return value

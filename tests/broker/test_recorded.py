@@ -10,7 +10,7 @@ import pytest
 
 from tests.broker import recorded
 from tests.broker.desk import Desk
-from tests.broker.timetable import Timetable
+from tests.broker.timetable import MINUTE, Timetable
 
 FILE: Final = Path(__file__).with_name("recorded.json")
 
@@ -37,9 +37,9 @@ def test_every_option_and_every_fate_leaves_the_same_bytes_as_in_an_earlier_vers
 def test_what_an_earlier_version_has_written_is_read_as_it_read_it(
     desk: Desk, timetable: Timetable, earlier: dict[str, Any]
 ) -> None:
-    desk.redis.delete(*desk.redis.keys("fq:*"))  # type: ignore[misc]
+    desk.redis.delete(*desk.redis.keys("fq:*"))
     recorded.restore(desk.redis, earlier["keys"])
-    timetable.clock.pass_by(5 * recorded.MINUTE)
+    timetable.clock.pass_by(5 * MINUTE)
     read = recorded.readings(desk, timetable)
     assert read.keys() == earlier["read"].keys()
     for name, reading in earlier["read"].items():

@@ -21,27 +21,28 @@ from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, as_is
 from fennelq.broker.verbs.runs import Settled
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import AnyJob, Job, JobFailure
+from fennelq.model.job import JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import died, succeeded
+from fennelq.model.wire import AnyWireJob
 from fennelq.settings import Settings
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.presence import Presence
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.executor import executor_name
 from fennelq.worker.service import tend
+from tests.kit.jobs import sent
 from tests.kit.waiting import aeventually
 
 LONGEST = 5.0
 
 
-def a_job(key: str, **told: Any) -> AnyJob:
+def a_job(key: str, **told: Any) -> AnyWireJob:
     fields: dict[str, Any] = {"task": "shop:note", "args": b"[[],{}]", **told}
-    return Job(queue="mail", key=key, returns=ANY_RESULT, **fields)
+    return sent("mail", key, **fields)
 
 
-async def enqueue(broker: Broker, keys: QueueKeys, *jobs: AnyJob) -> None:
+async def enqueue(broker: Broker, keys: QueueKeys, *jobs: AnyWireJob) -> None:
     await broker.run(verbs.queues.open_queue(keys))
     await broker.run(verbs.jobs.enqueue(keys, jobs))
 

@@ -202,7 +202,7 @@ async def test_a_run_that_is_put_off_is_made_when_it_is_due_and_scheduled_for_la
     schedule = a_schedule(jitter_ms=30_000)
     await fleet.minutes(1, await fleet.started(schedule))
     (job,) = await fleet.arrive()
-    assert job.at_ms == schedule.put_off(NOW + MINUTE)
+    assert job.carried["at_ms"] == schedule.put_off(NOW + MINUTE)
 
 
 async def test_the_job_of_a_tick_is_remembered_for_a_day_after_its_end(fleet: Fleet) -> None:

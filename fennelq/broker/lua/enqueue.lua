@@ -8,8 +8,21 @@
 --
 --@keys sched, s, s:high, s:low
 --@args prefix
---@each job, lane, due, task, args, extra
+--@each job, lane, due, task, args, carried
 --@include now, keys, place, later
+
+-- What else the job carries: the letters in their order, and their values. `carried` is how many words that takes; the
+-- words follow it. Nothing for most jobs.
+local function carried_at(place)
+  if ARGV[place] == '' then return nil, place + 1 end
+  local after = place + 1 + tonumber(ARGV[place])
+  local more = {}
+  for i = place + 1, after - 1, 2 do
+    more[#more + 1] = ARGV[i]
+    more[ARGV[i]] = ARGV[i + 1]
+  end
+  return more, after
+end
 
 -- The same explicit id again: the same call is answered with the job, another call is refused.
 local function meet(record, task, args, more)
@@ -26,50 +39,51 @@ local function holder_of(name)
 end
 
 local function take_key(name, job, window)
-  if window > 0 then
+  if window then
     redis.call('SET', idem_of(name), job, 'PX', window)
   else
     redis.call('SET', idem_of(name), job)
   end
 end
 
--- Fields that most jobs do not have, appended to those that all have.
-local function with_extras(fields, args, more)
+-- Appends what this job carries to the fields that all jobs have. Fields are written as they come, but for the few that
+-- are handled by name here.
+local function with_carried(fields, args, more)
   if not more then return fields end
-  local function add(name, value)
-    if value then
-      fields[#fields + 1] = name
-      fields[#fields + 1] = value
+  local function add(letter, value)
+    fields[#fields + 1] = letter
+    fields[#fields + 1] = value
+  end
+  for _, letter in ipairs(more) do
+    if letter == 'E' then
+      add('E', now + more.E)
+    elseif letter == 'k' then
+      add('k', (more.window and '~' or '=') .. more.k)
+    elseif letter ~= 'window' then
+      add(letter, more[letter])
     end
   end
-  add('o', more.o)
-  add('E', more.x and now + more.x)
-  add('k', more.k and ((more.w > 0 and '~' or '=') .. more.k))
-  add('M', more.d)
-  add('L', more.l)
-  add(MARK, (more.k or more.l) and '')
-  add('u', more.u)
-  add('h', more.u and redis.sha1hex(args))
+  if more.k or more.L then add(MARK, '') end
+  if more.u then add('h', redis.sha1hex(args)) end
   return fields
 end
 
-local function create(job, lane, due, task, args, extra)
+local function create(job, lane, due, task, args, more)
   local record = record_of(job)
-  local more = extra ~= '' and cjson.decode(extra) or nil
   if redis.call('EXISTS', record) == 1 then return meet(record, task, args, more) end
   if more and more.k then
     local holder = holder_of(more.k)
     if holder then return holder end
-    take_key(more.k, job, more.w)
+    take_key(more.k, job, more.window)
   end
   if due ~= '' then
     later(sched, job, due_at(due))
-    redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, args, more)))
+    redis.call('HSET', record, unpack(with_carried({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, args, more)))
     keep_lane(record, lane)
   else
     local place = lane .. '/' .. add_entry(lane, job, 1)
     if more then
-      redis.call('HSET', record, unpack(with_extras({'t', task, 'a', args, 's', 'Q', 'p', place, 'c', stamp}, args, more)))
+      redis.call('HSET', record, unpack(with_carried({'t', task, 'a', args, 's', 'Q', 'p', place, 'c', stamp}, args, more)))
     else
       redis.call('HSET', record, 't', task, 'a', args, 'p', place, 'c', stamp)
     end
@@ -77,8 +91,10 @@ local function create(job, lane, due, task, args, extra)
   return 1
 end
 
-local answers = {}
-for i = first, #ARGV, stride do
-  answers[#answers + 1] = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+local answers, i = {}, first
+while i <= #ARGV do
+  local more, after = carried_at(i + stride - 1)
+  answers[#answers + 1] = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], more)
+  i = after
 end
 return answers

@@ -16,7 +16,7 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.trouble import Trouble, classify
 from fennelq.client import NotedQueues
-from fennelq.model.job import AnyJob
+from fennelq.model.wire import AnyWireJob
 from fennelq.worker.service import Complaints
 
 _LONGEST = 60.0
@@ -46,9 +46,9 @@ class Courier:
             cursor = page.cursor
         return 0.0 if handed else _LONGEST
 
-    async def _hand_over(self, jobs: Sequence[AnyJob]) -> int:
+    async def _hand_over(self, jobs: Sequence[AnyWireJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
-        by_queue: defaultdict[str, list[AnyJob]] = defaultdict(list)
+        by_queue: defaultdict[str, list[AnyWireJob]] = defaultdict(list)
         for job in jobs:
             by_queue[job.queue].append(job)
         going = (self._to(queue, batch) for queue, batch in by_queue.items())
@@ -58,7 +58,7 @@ class Courier:
                 raise error
         return sum(handed for handed in tried if isinstance(handed, int))
 
-    async def _to(self, queue: str, jobs: list[AnyJob]) -> int:
+    async def _to(self, queue: str, jobs: list[AnyWireJob]) -> int:
         # First: a job in a queue that nobody knows of is not lost, but nobody comes for it.
         if self._noted.is_due(queue):
             await self._broker.ask(verbs.queues.note_queues(self._keys.app, [queue]))
@@ -66,7 +66,7 @@ class Courier:
         of_one_call = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
         return sum([await self._enqueue(queue, batch) for batch in of_one_call])
 
-    async def _enqueue(self, queue: str, jobs: list[AnyJob]) -> int:
+    async def _enqueue(self, queue: str, jobs: list[AnyWireJob]) -> int:
         try:
             await self._broker.run(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
         except Exception as error:

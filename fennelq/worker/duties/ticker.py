@@ -17,8 +17,9 @@ from fennelq.broker.batch import pages
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verbs.schedules import Claim, Declared, Look, Position, Seen
-from fennelq.model.job import AnyJob, JobInfo, split_id
+from fennelq.model.job import JobInfo, split_id
 from fennelq.model.schedule import Schedule
+from fennelq.model.wire import AnyWireJob
 from fennelq.schedules import failure_told
 from fennelq.worker.service import Complaints, Outage
 
@@ -140,7 +141,7 @@ class Ticker:
         self._made(seen, [job])
         return True
 
-    def _made(self, seen: Seen, jobs: Sequence[AnyJob]) -> None:
+    def _made(self, seen: Seen, jobs: Sequence[AnyWireJob]) -> None:
         if jobs:
             self._hand()
         for job in jobs:
@@ -190,7 +191,7 @@ def _overlapping(
     return runs[:now], (waiting + runs[now:])[: max(_MOST_QUEUED, len(waiting))]
 
 
-def _that_fit(jobs: list[AnyJob]) -> list[AnyJob]:
+def _that_fit(jobs: list[AnyWireJob]) -> list[AnyWireJob]:
     """As many of the jobs as one script may write."""
     fit = pages(jobs, lambda job: job.size, verbs.jobs.MOST_JOBS, verbs.jobs.MOST_BYTES)
     return fit[0] if fit else []
