@@ -11,22 +11,26 @@
 --@each job, lane, due, task, args, carried
 --@include now, keys, place, later
 
--- What else the job carries: the letters in their order, and their values. `carried` is how many words that takes; the
--- words follow it. Nothing for most jobs.
-local function carried_at(place)
-  if ARGV[place] == '' then return nil, place + 1 end
-  local after = place + 1 + tonumber(ARGV[place])
-  local more = {}
-  for i = place + 1, after - 1, 2 do
-    more[#more + 1] = ARGV[i]
-    more[ARGV[i]] = ARGV[i + 1]
+-- Reads what a job carries, `count` words from `place` on, into the fields of its record. They are written as they come,
+-- but for those that the server must understand: `expires` is sent as how long from now, and what concerns the id or the
+-- key (`k`, `window`, `u`) is left to `create`.
+local function read_carried(fields, place, count)
+  local more, n = {}, #fields
+  for i = place, place + count - 1, 2 do
+    local letter, value = ARGV[i], ARGV[i + 1]
+    if letter == 'E' then value = now + value end
+    if letter == 'k' or letter == 'u' or letter == 'window' or letter == 'L' then more[letter] = value end
+    if letter ~= 'k' and letter ~= 'window' then
+      fields[n + 1], fields[n + 2] = letter, value
+      n = n + 2
+    end
   end
-  return more, after
+  return more, n
 end
 
 -- The same explicit id again: the same call is answered with the job, another call is refused.
 local function meet(record, task, args, more)
-  if not more or not more.u then return 0 end
+  if not more.u then return 0 end
   local known = redis.pcall('HMGET', record, 't', 'h', 'u')
   if known.err or known[1] ~= task or known[2] ~= redis.sha1hex(args) then return -1 end
   return known[3] == more.u and 0 or 2
@@ -46,55 +50,51 @@ local function take_key(name, job, window)
   end
 end
 
--- Appends what this job carries to the fields that all jobs have. Fields are written as they come, but for the few that
--- are handled by name here.
-local function with_carried(fields, args, more)
-  if not more then return fields end
-  local function add(letter, value)
-    fields[#fields + 1] = letter
-    fields[#fields + 1] = value
-  end
-  for _, letter in ipairs(more) do
-    if letter == 'E' then
-      add('E', now + more.E)
-    elseif letter == 'k' then
-      add('k', (more.window and '~' or '=') .. more.k)
-    elseif letter ~= 'window' then
-      add(letter, more[letter])
-    end
-  end
-  if more.k or more.L then add(MARK, '') end
-  if more.u then add('h', redis.sha1hex(args)) end
-  return fields
-end
-
-local function create(job, lane, due, task, args, more)
-  local record = record_of(job)
+-- Creates a job that carries something, or has to wait.
+local function create(job, lane, due, task, args, place, count)
+  local record, fields = record_of(job), {'t', task, 'a', args, 'c', stamp}
+  local more, n = read_carried(fields, place, count)
   if redis.call('EXISTS', record) == 1 then return meet(record, task, args, more) end
-  if more and more.k then
+  local function add(letter, value)
+    fields[n + 1], fields[n + 2] = letter, value
+    n = n + 2
+  end
+  if more.k then
     local holder = holder_of(more.k)
     if holder then return holder end
     take_key(more.k, job, more.window)
+    add('k', (more.window and '~' or '=') .. more.k)
   end
-  if due ~= '' then
-    later(sched, job, due_at(due))
-    redis.call('HSET', record, unpack(with_carried({'t', task, 'a', args, 's', 'L', 'p', 'sched', 'c', stamp}, args, more)))
-    keep_lane(record, lane)
+  if more.k or more.L then add(MARK, '') end
+  if more.u then add('h', redis.sha1hex(args)) end
+  add('s', due == '' and 'Q' or 'L')
+  if due == '' then
+    add('p', lane .. '/' .. add_entry(lane, job, 1))
   else
-    local place = lane .. '/' .. add_entry(lane, job, 1)
-    if more then
-      redis.call('HSET', record, unpack(with_carried({'t', task, 'a', args, 's', 'Q', 'p', place, 'c', stamp}, args, more)))
-    else
-      redis.call('HSET', record, 't', task, 'a', args, 'p', place, 'c', stamp)
-    end
+    add('p', 'sched')
+    later(sched, job, due_at(due))
   end
+  redis.call('HSET', record, unpack(fields))
+  if due ~= '' then keep_lane(record, lane) end
   return 1
 end
 
 local answers, i = {}, first
 while i <= #ARGV do
-  local more, after = carried_at(i + stride - 1)
-  answers[#answers + 1] = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], more)
-  i = after
+  local job, lane, due, task, args, count = unpack(ARGV, i, i + 5)
+  if count == '' and due == '' then
+    local record = record_of(job)
+    if redis.call('EXISTS', record) == 1 then
+      answers[#answers + 1] = 0
+    else
+      redis.call('HSET', record, 't', task, 'a', args, 'p', lane .. '/' .. add_entry(lane, job, 1), 'c', stamp)
+      answers[#answers + 1] = 1
+    end
+    i = i + stride
+  else
+    count = tonumber(count) or 0
+    answers[#answers + 1] = create(job, lane, due, task, args, i + stride, count)
+    i = i + stride + count
+  end
 end
 return answers

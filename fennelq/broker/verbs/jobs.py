@@ -73,7 +73,11 @@ def _due(carried: Mapping[str, Any]) -> str:
 
 def _fields(carried: Mapping[str, Any]) -> list[Word]:
     """The letters and values of what the job carries."""
-    return [word for name, value in carried.items() if name in SENT for word in (SENT[name], value)]
+    fields: list[Word] = []
+    for name, value in carried.items():
+        if name in SENT:
+            fields += (SENT[name], value)
+    return fields
 
 
 def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
