@@ -35,7 +35,8 @@ class Option(NamedTuple):
     """The one that acts on it."""
     check: Check
     carried: str = ""
-    """The job carries it by this name, in schedules and between queues; empty when it carries no such value."""
+    """The job carries it by this name, in schedules and between queues: the option's own, when the server reads it and
+    there is no other. Empty when the job carries no such value."""
     letter: str = ""
     """Server: the field of the record. Worker: the name within the field of options."""
     sent: Callable[[Any], Any] = _unchanged
@@ -56,6 +57,10 @@ def _client(check: Check, carried: str = "", sent: Callable[[Any], Any] = _uncha
 
 def _worker(letter: str, check: Check, accepts: Any, sent: Callable[[Any], Any] = _unchanged) -> Option:
     return Option("worker", check, letter=letter, sent=sent, accepts=accepts)
+
+
+def _server(letter: str, check: Check, **more: Any) -> Option:
+    return Option("server", check, letter=letter, **more)
 
 
 _count = Annotated[int, Field(ge=0)]
@@ -84,11 +89,10 @@ class OptionArgs(TypedDict, total=False):
     """The moment the job may start; must know its time zone."""
     expires: Annotated[
         Seconds,
-        Option(
-            "server",
+        _server(
+            "E",
             checks.check_duration,
             carried="expires_ms",
-            letter="E",
             sent=milliseconds,
             holds="expires, server ms",
             shown="expires_at",
@@ -117,11 +121,9 @@ class OptionArgs(TypedDict, total=False):
     """Seconds the result of a failed job is kept. Default: `failure_ttl`."""
     max_deliveries: Annotated[
         int,
-        Option(
-            "server",
+        _server(
+            "M",
             checks.check_count,
-            carried="max_deliveries",
-            letter="M",
             holds="deliveries allowed, when not the app's setting",
         ),
     ]
@@ -132,7 +134,11 @@ class OptionArgs(TypedDict, total=False):
 
 def _declared() -> Mapping[str, Option]:
     hints = get_type_hints(OptionArgs, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items()}
+    options: dict[str, Option] = {name: hint.__metadata__[0] for name, hint in hints.items()}
+    return {
+        name: option._replace(carried=option.carried or name) if option.reader == "server" else option
+        for name, option in options.items()
+    }
 
 
 OPTIONS: Final = _declared()

@@ -28,6 +28,7 @@ from fennelq.model.outcome import cancelled, died, not_known, retried, snoozed, 
 from fennelq.model.schedule import Schedule
 from tests.broker.desk import FAILURE, LEASE_MS, LIFETIMES, RESULT_MS, Desk, shown
 from tests.broker.timetable import MINUTE, NOW, V1, Timetable
+from tests.kit.jobs import as_sent
 
 Contents = dict[str, dict[str, Any]]
 """Key → its type, what is in it, and how long it is still kept."""
@@ -93,6 +94,7 @@ def calls() -> tuple[dict[str, Any], list[Schedule]]:
         "max_deliveries": 2,
         "headers": {"trace": "é", "tenant": "other"},
     }
+    everything = loud.options(priority="low", expires=30, max_deliveries=3, retry=policy, headers={"x": "é"})
     of_another: dict[str, Any] = {**every, "job_id": "every2", "key": "every2"}
     jobs = {
         "plain": note.job(1),
@@ -132,13 +134,13 @@ def calls() -> tuple[dict[str, Any], list[Schedule]]:
     }
     jobs |= {fate: note.options(job_id=fate, headers={"fate": fate}).job(0) for fate in FATES}
     return jobs, [
-        Schedule.of("minutely", note.job(1), cron=None, every=60, when={}),
-        Schedule.of("loud", loud.job(2), cron=None, every=60, when={"catchup": "last", "overlap": "queue"}),
+        Schedule.of("minutely", as_sent(note.job(1)), cron=None, every=60, when={}),
+        Schedule.of(
+            "loud", as_sent(loud.job(2)), cron=None, every=60, when={"catchup": "last", "overlap": "queue"}
+        ),
         Schedule.of(
             "everything",
-            loud.options(priority="low", expires=30, max_deliveries=3, retry=policy, headers={"x": "é"}).job(
-                3
-            ),
+            as_sent(everything.job(3)),
             cron="*/5 * * * *",
             every=None,
             when={
@@ -150,7 +152,7 @@ def calls() -> tuple[dict[str, Any], list[Schedule]]:
                 "end": datetime(2030, 1, 1, tzinfo=UTC),
             },
         ),
-        Schedule.of("elsewhere", jobs["elsewhere"], cron="@daily", every=None, when={}),
+        Schedule.of("elsewhere", as_sent(jobs["elsewhere"]), cron="@daily", every=None, when={}),
     ]
 
 
@@ -400,9 +402,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict):
-        pairs: dict[Any, Any] = value
-        return {str(name): _plain(inner) for name, inner in pairs.items()}
-    if isinstance(value, tuple):
-        values: tuple[Any, ...] = value
-        return [_plain(inner) for inner in values]
-    return value
+        return {str(name): _plain(inner) for name, inner in _pairs(value)}
+    return [*map(_plain, cast("Any", value))] if isinstance(value, tuple) else value
+
+
+def _pairs(mapping: Any) -> list[tuple[Any, Any]]:
+    return [*mapping.items()]

@@ -14,8 +14,14 @@ def sent(queue: str, key: str, task: str, args: bytes = b"[[],{}]", **carried: A
     return WireJob(queue, key, task, args, ANY_RESULT, {name: it for name, it in carried.items() if it})
 
 
+def as_sent(job: Job[Any]) -> AnyWireJob:
+    """The job with all that users do not see of it."""
+    assert isinstance(job, WireJob)
+    return job
+
+
 def altered(job: Job[Any], **changes: Any) -> AnyWireJob:
     """The job with another queue, key, task or args, or with something else that it carries."""
-    assert isinstance(job, WireJob)
+    job = as_sent(job)
     own = {name: changes.pop(name, getattr(job, name)) for name in ("queue", "key", "task", "args")}
     return WireJob(**own, returns=job.returns, carried={**job.carried, **changes})

@@ -18,7 +18,7 @@ from fennelq.broker.verbs.schedules import job_of
 from fennelq.model.schedule import Schedule, When, preview
 from fennelq.task import AnyTask
 from tests.kit.apps import LocalApp
-from tests.kit.jobs import sent
+from tests.kit.jobs import as_sent, sent
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -488,7 +488,7 @@ def test_a_schedule_is_named_after_its_task() -> None:
 
 
 def test_a_described_job_may_be_of_a_task_that_is_not_here(app: App) -> None:
-    job = app.describe("elsewhere:report", 7, queue="mail")
+    job = as_sent(app.describe("elsewhere:report", 7, queue="mail"))
     schedule = Schedule.of("r", job, cron=None, every=timedelta(minutes=1), when={})
     assert (schedule.task, schedule.every_ms, schedule.args) == ("elsewhere:report", 60_000, b"[[7],{}]")
 

@@ -93,11 +93,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "false and nil are the same here": [
         (
             "enqueue.lua",
-            "local more = extra ~= '' and cjson.decode(extra) or nil",
-            "without 'nil' in: extra ~= '' and cjson.decode(extra) or nil",
-        ),
-        (
-            "enqueue.lua",
             "return job and redis.call('EXISTS', record_of(job)) == 1 and job or nil",
             "without 'nil' in: job and redis.call('EXISTS', record_of(job)) == 1 and job or nil",
         ),

@@ -31,7 +31,7 @@ from fennelq.worker.duties.presence import Presence
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.executor import executor_name
 from fennelq.worker.service import tend
-from tests.kit.jobs import sent
+from tests.kit.jobs import as_sent, sent
 from tests.kit.waiting import aeventually
 
 LONGEST = 5.0
@@ -242,7 +242,7 @@ async def test_an_executor_tells_what_it_cannot_run_and_what_it_does_not_serve(a
         return facts if facts and "too_old_for" in facts else None
 
     async with running(app, queues="mail", priorities=["high", "normal"]) as executor:
-        result = await app.client.send(app.describe("tests.worker.shop:dubble", queue="mail"))
+        result = await app.client.send(as_sent(app.describe("tests.worker.shop:dubble", queue="mail")))
         facts = await aeventually(lambda: told(executor.name), within=15)
         await aeventually(result.cancel)
     assert facts["lanes"] == ["s:high", "s"]

@@ -16,10 +16,11 @@ from fennelq.broker.keys import LANES, AppKeys, QueueKeys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.runs import Settled
 from fennelq.broker.verbs.schedules import Look, Seen
-from fennelq.model.job import AnyJob, JobFailure, JobInfo, Status
+from fennelq.model.job import JobFailure, JobInfo, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, retried, succeeded
 from fennelq.model.schedule import Schedule
+from fennelq.model.wire import AnyWireJob
 from fennelq.worker.duties.ticker import Ticker, decide
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
@@ -102,7 +103,7 @@ class Fleet:
 
     # The life of the last job
 
-    async def arrive(self) -> list[AnyJob]:
+    async def arrive(self) -> list[AnyWireJob]:
         """What is on its way arrives in its queue."""
         page = await self.broker.ask(verbs.schedules.handing(KEYS, "0"))
         if page.jobs:
