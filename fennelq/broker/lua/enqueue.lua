@@ -19,7 +19,7 @@ local function read_carried(fields, place, count)
   for i = place, place + count - 1, 2 do
     local letter, value = ARGV[i], ARGV[i + 1]
     if letter == 'E' then value = now + value end
-    if letter == 'k' or letter == 'u' or letter == 'window' or letter == 'L' then more[letter] = value end
+    more[letter] = value
     if letter ~= 'k' and letter ~= 'window' then
       fields[n + 1], fields[n + 2] = letter, value
       n = n + 2
