@@ -30,7 +30,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("finish.lua", "", "without all_ours[lane_of[i]] and settle_run"),
     ],
     "false and nil are the same here": [
-        ("enqueue.lua", "create", "without nil"),
         ("enqueue.lua", "holder_of", "without nil"),
     ],
     "an entry that no arrow wrote is named by no record, so it is dropped for that": [
