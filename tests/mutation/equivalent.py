@@ -97,6 +97,13 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "without 'nil' in: job and redis.call('EXISTS', record_of(job)) == 1 and job or nil",
         ),
     ],
+    "the same HSET writes the field once more, with its sign, and the later value counts": [
+        (
+            "enqueue.lua",
+            "if letter ~= 'k' and letter ~= 'window' then",
+            "without 'letter ~= 'k'' in: letter ~= 'k' and letter ~= 'window'",
+        ),
+    ],
     "an entry that no arrow wrote is named by no record, so it is dropped for that": [
         ("recover.lua", "local f = record and load(record)", "without 'record' in: record and load(record)"),
         ("recover.lua", "local record = job and record_of(job)", "without 'job' in: job and record_of(job)"),
