@@ -42,10 +42,11 @@ from fennelq.errors import (
     UsageError,
 )
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
-from fennelq.model.options import OptionArgs, Seconds
+from fennelq.model.options import OptionArgs
 from fennelq.model.outcome import Reject, Retry, Snooze
 from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
+from fennelq.model.units import Seconds
 from fennelq.result import AsyncResult, as_completed, gather, wait
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
 from fennelq.task import AsyncTask, Task, ThreadTask

@@ -65,13 +65,15 @@ class BlockingApp:
     ) -> BlockingResult[Any]:
         """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`."""
         check_loop("app.sync.send", "await app.send(…)")
-        return enqueue(self._app, [self._app.describe(task, *args, _kwargs=_kwargs, **options)])[0]
+        job = self._app.describe(task, *args, _kwargs=_kwargs, **options)
+        return enqueue(self._app, [job_given("app.sync.send", job)])[0]
 
     def call(self, job: Job[R], timeout: float | None = None) -> R:
         """Send a job and wait for what it returns."""
         check_loop("app.sync.call", "await app.call(…)")
-        result = enqueue(self._app, [job_given("app.sync.call", job)])[0]
-        return value_of(self._app, result.id, job.returns, end_of(self._app, result.id, timeout))
+        sent = job_given("app.sync.call", job)
+        result = enqueue(self._app, [sent])[0]
+        return value_of(self._app, result.id, sent.returns, end_of(self._app, result.id, timeout))
 
     # Results
 

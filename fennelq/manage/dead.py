@@ -19,8 +19,9 @@ from fennelq.errors import ConfigurationError
 from fennelq.manage.choices import check_choice
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
 from fennelq.manage.queues import Progress, queues_of
+from fennelq.model.checks import valid_name
 from fennelq.model.job import JobInfo, split_id
-from fennelq.model.options import epoch_ms, seconds, valid_name
+from fennelq.model.units import epoch_ms, seconds
 
 if TYPE_CHECKING:
     from fennelq.task import AnyTask

@@ -18,8 +18,9 @@ from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
 from fennelq.broker.verbs.schedules import Claim, Declared, Look, Position, Seen
 from fennelq.model.failure import last_failure
-from fennelq.model.job import AnyJob, JobInfo, split_id
+from fennelq.model.job import JobInfo, split_id
 from fennelq.model.schedule import Schedule
+from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, SchedulesChanged
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
@@ -134,7 +135,7 @@ class Ticker(Service):
         self._made(seen, [job])
         return True
 
-    def _made(self, seen: Seen, jobs: Sequence[AnyJob]) -> None:
+    def _made(self, seen: Seen, jobs: Sequence[AnyWireJob]) -> None:
         if jobs:
             self._state.bus.publish(HandOverWaits())
         for job in jobs:
@@ -184,7 +185,7 @@ def _overlapping(
     return runs[:now], (waiting + runs[now:])[: max(_MOST_QUEUED, len(waiting))]
 
 
-def _that_fit(jobs: list[AnyJob]) -> list[AnyJob]:
+def _that_fit(jobs: list[AnyWireJob]) -> list[AnyWireJob]:
     """As many of the jobs as one script may write."""
     return first_page(jobs, lambda job: job.size)
 
