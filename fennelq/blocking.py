@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
 from fennelq.errors import ResultTimeout
+from fennelq.gathering import not_ended
 from fennelq.loops import check_loop
 from fennelq.model.job import Job, split_id
-from fennelq.result import not_ended, value_of
+from fennelq.result import value_of
 from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue, value_at
 from fennelq.usage import gathered, job_given, jobs_given, results_given
 

@@ -13,7 +13,7 @@ import typer
 
 from fennelq.cli import complete
 from fennelq.errors import ConfigurationError, InvalidJobId
-from fennelq.manage.dead import Filters, Moment
+from fennelq.manage.search import Filters, Moment
 from fennelq.model.checks import valid_name
 from fennelq.model.job import Priority, split_id
 
