@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from fennelq.model.job import Status
+
 
 class Field(NamedTuple):
     """A field of a record."""
@@ -64,3 +66,15 @@ FIELDS: Final = (
 
 LETTERS: Final = {field.name: field.letter for field in FIELDS}
 MEANINGS: Final = {field.letter: field.meaning for field in FIELDS}
+
+STATUSES: Final = {
+    "Q": Status.SENT,
+    "L": Status.SCHEDULED,
+    "X": Status.EXECUTING,
+    "R": Status.RETRY,
+    "S": Status.SUCCESS,
+    "N": Status.SUCCESS,
+    "D": Status.DEAD,
+    "K": Status.CANCELLED,
+}
+"""What the letters in the field `status` mean."""

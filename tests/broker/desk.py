@@ -282,11 +282,8 @@ class Desk:
 
     def holder(self, name: str) -> str | None:
         """The job that an idempotency key names."""
-        value = cast("Any", self.redis.get(self.idem(name)))
+        value = cast("Any", self.redis.get(self.keys.idempotency(name)))
         return None if value is None else shown(value)
-
-    def idem(self, name: str) -> str:
-        return f"{self.keys.prefix}idem:{name}"
 
     def ttl(self, name: str) -> int:
         """Milliseconds a key has left; -1 is for ever, -2 is no such key."""

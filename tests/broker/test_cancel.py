@@ -146,7 +146,7 @@ def test_a_record_that_names_no_place_is_left_alone(desk: Desk) -> None:
 def test_a_cancelled_job_keeps_its_idempotency_key_while_its_record_lives(desk: Desk) -> None:
     desk.enqueue(a_job(idempotency="app:welcome:42"))
     desk.cancel("1")
-    assert desk.ttl(desk.idem("app:welcome:42")) == about(LIFETIMES.failure_ms)
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == about(LIFETIMES.failure_ms)
     assert desk.enqueue(a_job("2", idempotency="app:welcome:42")) == [b"1"]
 
 

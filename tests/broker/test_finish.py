@@ -365,7 +365,7 @@ def test_what_a_failover_has_forgotten_of_a_run_does_not_lose_it(desk: Desk, for
         assert desk.finish([first, second]) == [1, 0]
         assert heard()
     assert desk.record()["s"] == "S"
-    assert desk.ttl(desk.idem("order:1")) == about(LIFETIMES.record_ms)
+    assert desk.ttl(desk.keys.idempotency("order:1")) == about(LIFETIMES.record_ms)
     assert not desk.pending()
     assert not desk.take()
 
@@ -535,11 +535,11 @@ def test_a_broken_job_can_be_buried_although_a_set_is_of_a_wrong_type(desk: Desk
 
 def test_an_idempotency_key_of_a_wrong_type_does_not_spoil_an_outcome(desk: Desk) -> None:
     deliveries = desk.executing(a_job(idempotency="app:welcome:42"))
-    desk.redis.delete(desk.idem("app:welcome:42"))
-    desk.redis.rpush(desk.idem("app:welcome:42"), "what?")
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
+    desk.redis.rpush(desk.keys.idempotency("app:welcome:42"), "what?")
     desk.finish(deliveries)
     assert desk.record()["s"] == "S"
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
 
 
 @pytest.mark.parametrize("entry", ["no-entry", "", "1-2-3", "99999999999999999999-0"])
@@ -664,27 +664,27 @@ def test_an_entry_that_an_operator_deleted_can_still_be_settled(desk: Desk) -> N
 def test_an_idempotency_key_ends_with_the_record(desk: Desk, outcome: Outcome) -> None:
     desk.finish(desk.executing(a_job(idempotency="app:welcome:42")), outcome)
     assert desk.holder("app:welcome:42") == "1"
-    assert desk.ttl(desk.idem("app:welcome:42")) == about(LIFETIMES.record_ms)
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == about(LIFETIMES.record_ms)
 
 
 def test_an_idempotency_key_with_a_window_keeps_its_own_time(desk: Desk) -> None:
     desk.finish(desk.executing(a_job(idempotency="app:welcome:42", window_ms=DAY)))
-    assert desk.ttl(desk.idem("app:welcome:42")) == about(DAY)
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == about(DAY)
 
 
 def test_an_idempotency_key_that_another_job_has_by_now_is_left_alone(desk: Desk) -> None:
     deliveries = desk.executing(a_job(idempotency="app:welcome:42"))
-    desk.redis.set(desk.idem("app:welcome:42"), "another")
+    desk.redis.set(desk.keys.idempotency("app:welcome:42"), "another")
     desk.finish(deliveries)
-    assert desk.ttl(desk.idem("app:welcome:42")) == -1
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
 
 
 @pytest.mark.parametrize("outcome", [DEAD, RETRY, SNOOZE], ids="DRZ")
 def test_a_job_that_may_go_on_keeps_its_idempotency_key_for_ever(desk: Desk, outcome: Outcome) -> None:
     desk.finish(desk.executing(a_job(idempotency="app:welcome:42")), outcome)
     assert desk.holder("app:welcome:42") == "1"
-    assert desk.ttl(desk.idem("app:welcome:42")) == -1
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
 
 
 @pytest.mark.parametrize("outcome", [DONE, NOTHING, DEAD, CANCELLED], ids="SNDK")

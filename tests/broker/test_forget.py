@@ -90,16 +90,16 @@ def test_a_record_of_a_wrong_type_is_left_to_whoever_made_it(desk: Desk) -> None
 @pytest.mark.parametrize("kind", ["another job's", "of a wrong type"])
 def test_a_key_that_is_not_its_own_is_left_alone(desk: Desk, kind: str) -> None:
     (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42"))
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
     if kind == "of a wrong type":
-        desk.redis.rpush(desk.idem("app:welcome:42"), "what?")
+        desk.redis.rpush(desk.keys.idempotency("app:welcome:42"), "what?")
     else:
         desk.enqueue(a_job("2", idempotency="app:welcome:42"))
     assert desk.forget(entry) == 1
     assert desk.record("1") == {}
-    assert desk.redis.exists(desk.idem("app:welcome:42"))
+    assert desk.redis.exists(desk.keys.idempotency("app:welcome:42"))
     if kind == "of a wrong type":
-        desk.redis.delete(desk.idem("app:welcome:42"))
+        desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
 
 
 def test_over_maxmemory_the_dead_can_be_forgotten(desk: Desk, server: Server) -> None:

@@ -181,19 +181,19 @@ def test_a_replayed_job_has_its_key(desk: Desk) -> None:
 @pytest.mark.parametrize("lost", ["gone", "of a wrong type", "of a job that is gone"])
 def test_a_replayed_job_takes_its_key_again(desk: Desk, lost: str) -> None:
     (entry,) = desk.dead(a_job(idempotency="app:welcome:42"))
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
     if lost == "of a wrong type":
-        desk.redis.rpush(desk.idem("app:welcome:42"), "what?")
+        desk.redis.rpush(desk.keys.idempotency("app:welcome:42"), "what?")
     if lost == "of a job that is gone":
-        desk.redis.set(desk.idem("app:welcome:42"), "nobody", px=DAY)
+        desk.redis.set(desk.keys.idempotency("app:welcome:42"), "nobody", px=DAY)
     assert desk.replay(entry) == [1]
     assert desk.holder("app:welcome:42") == "1"
-    assert desk.ttl(desk.idem("app:welcome:42")) == -1
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
 
 
 def test_a_job_whose_key_another_one_holds_stays_dead(desk: Desk) -> None:
     (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42"))
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
     desk.enqueue(a_job("2", idempotency="app:welcome:42"))
     desk.redis.hset(desk.keys.record("1"), "k", "~other")
     desk.redis.hset(desk.keys.record("1"), "k", "=app:welcome:42")
@@ -205,7 +205,7 @@ def test_a_job_whose_key_another_one_holds_stays_dead(desk: Desk) -> None:
 
 def test_a_key_with_a_window_of_its_own_is_not_taken_again(desk: Desk) -> None:
     (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42", window_ms=DAY))
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
     assert desk.replay(entry) == [1]
     assert desk.holder("app:welcome:42") is None
 

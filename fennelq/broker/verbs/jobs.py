@@ -12,6 +12,7 @@ from fennelq import clock
 from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, as_is, text
+from fennelq.model.fields import STATUSES
 from fennelq.model.job import AnyJob, Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import failure_from_wire
@@ -72,17 +73,6 @@ def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
     return [(text(code), None if task is None else text(task), envelope) for code, task, envelope in reply]
 
 
-_STATUS = {
-    "Q": Status.SENT,
-    "L": Status.SCHEDULED,
-    "X": Status.EXECUTING,
-    "R": Status.RETRY,
-    "S": Status.SUCCESS,
-    "N": Status.SUCCESS,
-    "D": Status.DEAD,
-    "K": Status.CANCELLED,
-}
-
 _PRIORITY: dict[str, Priority] = {"s:high": "high", "s:low": "low"}
 
 _OUTLINE = ("t", "s", "p", "m", "n", "w", "x", "U", "Y")
@@ -123,7 +113,7 @@ def status(keys: QueueKeys, key: str) -> Command[Status]:
         task, letter = reply
         if task is None and letter is None:
             return Status.UNKNOWN
-        return _STATUS.get(text(letter or b"Q"), Status.UNKNOWN)
+        return STATUSES.get(text(letter or b"Q"), Status.UNKNOWN)
 
     return Command(["HMGET", keys.record(key), "t", "s"], read)
 
@@ -142,7 +132,7 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
     if not raw:
         return None
     said = {name: text(value) for name, value in raw.items()}
-    status = _STATUS.get(said.get("s", "Q"), Status.UNKNOWN)
+    status = STATUSES.get(said.get("s", "Q"), Status.UNKNOWN)
     failure = failure_from_wire(raw["x"])[0] if "x" in raw else None
     place = said.get("p")
     owner, started, starts = _run(said.get("w", ""))
