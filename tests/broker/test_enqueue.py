@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from tests.broker.desk import DEAD, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -61,7 +62,7 @@ def test_a_repeat_finds_the_job_wherever_it_has_got_to(desk: Desk, end: str) -> 
 
 def test_a_job_sent_before_any_worker_came_is_delivered_to_the_first(bare: Desk) -> None:
     bare.enqueue(a_job())
-    bare.open()
+    bare.do(verbs.queues.open_queue)
     assert [delivery.key for delivery in bare.take()] == ["1"]
 
 

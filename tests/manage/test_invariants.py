@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.keys import executors_key, queues_key
 from fennelq.manage.invariants import problems_of
 from fennelq.model.outcome import retried
@@ -22,7 +23,7 @@ DAY = 86_400_000
 @pytest.fixture
 def desk(server: Server) -> Desk:
     desk = Desk(server)
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     return desk
 
 
