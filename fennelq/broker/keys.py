@@ -149,6 +149,36 @@ TYPES: Final = {
 """The keys that every queue has by the same name, and the type of each."""
 
 
+class KeyName(NamedTuple):
+    """The name of a key, in its parts."""
+
+    app: str
+    queue: str | None
+    """None when the key belongs to no queue."""
+    rest: str
+
+    @property
+    def kind(self) -> KeyKind | None:
+        """What KEY_KINDS has on this key; None when it has nothing."""
+        name = f"{{app}} {self.rest}" if self.queue is None else self.rest
+        return next((kind for kind in KEY_KINDS if _fits(name, kind.pattern)), None)
+
+
+def _fits(name: str, patterns: str) -> bool:
+    for pattern in patterns.split(", "):
+        fixed, variable, _ = pattern.partition("<")
+        if name.startswith(fixed) if variable else name == pattern:
+            return True
+    return False
+
+
+def parse_key(key: str) -> KeyName:
+    """The parts of a key's name."""
+    prefix, _, rest = key.partition("}:")
+    app, slash, queue = prefix.removeprefix("fq:{").partition("/")
+    return KeyName(app, queue if slash else None, rest)
+
+
 class QueueKeys:
     """The keys of one queue."""
 
@@ -174,6 +204,10 @@ class QueueKeys:
     def result(self, key: str) -> str:
         """The job's result list."""
         return f"{self.prefix}r:{key}"
+
+    def idempotency(self, name: str) -> str:
+        """What an idempotency key names; `name` is that of the task, a colon and the key."""
+        return f"{self.prefix}idem:{name}"
 
 
 class AppKeys:
