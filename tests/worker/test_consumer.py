@@ -578,7 +578,7 @@ async def test_when_nothing_is_stranded_nothing_is_woken(reader: Reader) -> None
     await reader.read()
     await reader.idle()
     reader.consumer.suspect([])
-    assert reader.consumer._ringing is None
+    assert reader.consumer._waking is None
 
 
 # Stopping
