@@ -217,13 +217,7 @@ ALIASES: Final = {
 
 INSIDE: Final = {
     "BlockingResult": {"value_of"},
-    "Job": {
-        *("args", "at_ms", "delay_ms", "expires_ms", "idempotency", "keep_ms", "max_deliveries", "nonce"),
-        *("options", "returns", "size", "window_ms"),
-    },
-    "Schedule": {
-        *("args", "from_wire", "of", "options", "to_wire"),
-    },
+    "Schedule": {"args", "carried", "from_wire", "of", "options", "to_wire"},
     "Schedules": {"declare"},
     "Task": {"described", "function"},
 }
@@ -310,8 +304,7 @@ def class_parts(kind: type[Any]) -> Iterator[str]:
     if kind.__name__ in ELSEWHERE:
         yield f"They are described [here]({ELSEWHERE[kind.__name__]})."
         return
-    hidden = INSIDE.get(kind.__name__, set[str]())
-    shown = [field for field in source.fields_of(node.body) if field[0] not in hidden]
+    shown = [field for field in source.fields_of(node.body) if is_public(kind.__name__, field[0])]
     yield "\n".join(f"* `{name}: {type_}`{f': {text}' if text else ''}" for name, type_, text in shown)
     yield ", ".join(f"`{name}`" for name in source.members_of(node.body))
     for name, function in functions.items():

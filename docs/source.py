@@ -109,7 +109,15 @@ def fields_of(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str, str]]:
     """Name, type and text of each attribute that a class declares."""
     for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id, ast.unparse(node.annotation), text_of(following)
+            yield node.target.id, ast.unparse(_type_in(node.annotation)), text_of(following)
+
+
+def _type_in(annotation: ast.expr) -> ast.expr:
+    """The type, without what else `Annotated` says about it."""
+    if not isinstance(annotation, ast.Subscript) or ast.unparse(annotation.value) != "Annotated":
+        return annotation
+    assert isinstance(annotation.slice, ast.Tuple)
+    return annotation.slice.elts[0]
 
 
 def members_of(body: Sequence[ast.stmt]) -> Iterator[str]:

@@ -41,29 +41,24 @@ from fennelq.errors import (
     UnreadableSchedule,
     UsageError,
 )
+from fennelq.gathering import as_completed, gather, wait
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
-from fennelq.model.options import OptionArgs, Seconds
+from fennelq.model.options import OptionArgs
 from fennelq.model.outcome import Reject, Retry, Snooze
 from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
-from fennelq.result import AsyncResult, as_completed, gather, wait
+from fennelq.model.units import Seconds
+from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
 from fennelq.task import AsyncTask, Task, ThreadTask
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
-    from fennelq.manage.dead import (
-        BlockingDeadLetters,
-        DeadLetter,
-        DeadLetters,
-        Filters,
-        Group,
-        Moment,
-        Order,
-        ReplayReport,
-    )
+    from fennelq.manage.dead import BlockingDeadLetters, DeadLetters, Order
+    from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
     from fennelq.manage.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
     from fennelq.manage.schedules import BlockingSchedules, ScheduleInfo, Schedules
+    from fennelq.manage.search import Filters, Moment
     from fennelq.sync import BlockingResult, BlockingTask
 
 __all__ = [
@@ -143,16 +138,8 @@ __version__ = "0.1.0"
 
 _LATER = {
     "fennelq.blocking": ("BlockingApp",),
-    "fennelq.manage.dead": (
-        "BlockingDeadLetters",
-        "DeadLetter",
-        "DeadLetters",
-        "Filters",
-        "Group",
-        "Moment",
-        "Order",
-        "ReplayReport",
-    ),
+    "fennelq.manage.dead": ("BlockingDeadLetters", "DeadLetters", "Order"),
+    "fennelq.manage.dead_letter": ("DeadLetter", "Group", "ReplayReport"),
     "fennelq.manage.queues": (
         "BlockingQueues",
         "Place",
@@ -165,6 +152,7 @@ _LATER = {
         "ScheduleInfo",
         "Schedules",
     ),
+    "fennelq.manage.search": ("Filters", "Moment"),
     "fennelq.sync": (
         "BlockingResult",
         "BlockingTask",

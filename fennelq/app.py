@@ -23,9 +23,11 @@ from fennelq.declaration import (
 )
 from fennelq.declared import Declared
 from fennelq.errors import ConfigurationError
+from fennelq.model.checks import valid_name
 from fennelq.model.job import Job, split_id
-from fennelq.model.options import OptionArgs, Options, Seconds, valid_name
+from fennelq.model.options import OptionArgs, Options
 from fennelq.model.schedule import ScheduledArgs, split_when
+from fennelq.model.units import Seconds
 from fennelq.origin import module_of
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
@@ -188,7 +190,7 @@ class App(Connections):
         """
         job = self.describe(task, *args, _kwargs=_kwargs, **options)
         warn_of_name(task, self._tasks)
-        return await self.client.send(job)
+        return await self.client.send(job_given("app.send", job))
 
     def describe(
         self,

@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
 from fennelq.errors import ResultTimeout
+from fennelq.gathering import not_ended
 from fennelq.loops import check_loop
 from fennelq.model.job import Job, split_id
-from fennelq.result import not_ended, value_of
+from fennelq.result import value_of
 from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue, value_at
 from fennelq.usage import gathered, job_given, jobs_given, results_given
 
@@ -65,13 +66,15 @@ class BlockingApp:
     ) -> BlockingResult[Any]:
         """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`."""
         check_loop("app.sync.send", "await app.send(…)")
-        return enqueue(self._app, [self._app.describe(task, *args, _kwargs=_kwargs, **options)])[0]
+        job = self._app.describe(task, *args, _kwargs=_kwargs, **options)
+        return enqueue(self._app, [job_given("app.sync.send", job)])[0]
 
     def call(self, job: Job[R], timeout: float | None = None) -> R:
         """Send a job and wait for what it returns."""
         check_loop("app.sync.call", "await app.call(…)")
-        result = enqueue(self._app, [job_given("app.sync.call", job)])[0]
-        return value_of(self._app, result.id, job.returns, end_of(self._app, result.id, timeout))
+        sent = job_given("app.sync.call", job)
+        result = enqueue(self._app, [sent])[0]
+        return value_of(self._app, result.id, sent.returns, end_of(self._app, result.id, timeout))
 
     # Results
 

@@ -23,7 +23,8 @@ from fennelq.broker.talk import Finding, Finds, Talk, ask, patient
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
-from fennelq.model.job import AnyJob, Event, Job, JobInfo
+from fennelq.model.job import Event, JobInfo
+from fennelq.model.wire import AnyWireJob, WireJob
 from fennelq.result import AsyncResult, history_of, info_of
 from fennelq.waiting import Waiting
 
@@ -36,8 +37,8 @@ H = TypeVar("H")
 
 Reply = int | bytes | Exception
 """What `enqueue` replies about a job, or why it was not sent."""
-_queue: Callable[[AnyJob], str] = attrgetter("queue")
-_size: Callable[[AnyJob], int] = attrgetter("size")
+_queue: Callable[[AnyWireJob], str] = attrgetter("queue")
+_size: Callable[[AnyWireJob], int] = attrgetter("size")
 _SENT_AT_ONCE = 1000
 _NOTED_FOR = 60.0
 _ASKING_WHY = 20
@@ -56,12 +57,12 @@ class Client:
         self._replied = 0.0
         self._asking_why = 0
 
-    async def send(self, job: Job[R]) -> AsyncResult[R]:
+    async def send(self, job: WireJob[R]) -> AsyncResult[R]:
         """Send one job, together with whatever else is sent in this turn of the loop."""
         reply = await self._outgoing.submit(_Given(job, clock.monotonic()))
         return handle_of(AsyncResult, self.app, job, reply)
 
-    async def send_all(self, jobs: Sequence[Job[R]]) -> list[AsyncResult[R]]:
+    async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
         """Send many; when some are refused the others are sent, and EnqueueFailed tells them apart."""
         now = clock.monotonic()
         sending = [self._outgoing.submit(_Given(job, now)) for job in jobs]
@@ -127,7 +128,7 @@ class Client:
 class _Given(NamedTuple):
     """A job to be sent, and when it was asked for."""
 
-    job: AnyJob
+    job: AnyWireJob
     since: float
 
 
@@ -150,10 +151,10 @@ class NotedQueues:
 # Sending, with an event loop or without
 
 
-def sent(app: App, jobs: Sequence[AnyJob]) -> Talk[list[Reply]]:
+def sent(app: App, jobs: Sequence[AnyWireJob]) -> Talk[list[Reply]]:
     """Send jobs: the reply for each, or why it was not sent. Sending one twice is harmless: it is created once."""
 
-    def enqueue(queue: str, page: list[AnyJob]) -> Talk[Sequence[int | bytes]]:
+    def enqueue(queue: str, page: list[AnyWireJob]) -> Talk[Sequence[int | bytes]]:
         if app.noted.is_due(queue):
             yield from ask(verbs.queues.note_queues(app.namespace, [queue]))
             app.noted.done(queue)
@@ -166,7 +167,7 @@ def sent(app: App, jobs: Sequence[AnyJob]) -> Talk[list[Reply]]:
     return replies
 
 
-def handle_of(kind: Callable[..., H], app: App, job: Job[Any], reply: Reply | BaseException) -> H:
+def handle_of(kind: Callable[..., H], app: App, job: WireJob[Any], reply: Reply | BaseException) -> H:
     """The handle of a job, made by `kind`; raises the error when it was refused."""
     if isinstance(reply, BaseException):
         raise reply
@@ -178,8 +179,8 @@ def handle_of(kind: Callable[..., H], app: App, job: Job[Any], reply: Reply | Ba
 
 
 def handles_of(
-    handle: Callable[[Job[R], Reply | BaseException], H],
-    jobs: Sequence[Job[R]],
+    handle: Callable[[WireJob[R], Reply | BaseException], H],
+    jobs: Sequence[WireJob[R]],
     replies: Sequence[Reply | BaseException],
 ) -> list[H]:
     """The handles of all jobs of one call; raises one error for it when some were refused."""
@@ -195,7 +196,7 @@ def handles_of(
     return [handle for handle in handles if handle is not None]
 
 
-def _joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
+def _joined(jobs: Sequence[WireJob[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
     """One error for a bulk call: the only job's, a BrokerUnavailable with all unsent jobs, or an account."""
     if len(jobs) == 1:
         return failures[0]
@@ -205,7 +206,7 @@ def _joined(jobs: Sequence[Job[R]], handles: Sequence[Any], failures: dict[int, 
     return EnqueueFailed(failures, handles)
 
 
-def _not_sent(job: AnyJob, error: Exception) -> FennelqError:
+def _not_sent(job: AnyWireJob, error: Exception) -> FennelqError:
     """The error of one job of a batch, so that the others keep their own replies."""
     if isinstance(error, BrokerUnavailable):
         return error.concerning([job])

@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fennelq.errors import ConfigurationError
-from fennelq.model.options import Seconds
 from fennelq.model.schedule import Schedule, When
+from fennelq.model.units import Seconds
+from fennelq.usage import job_given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,8 @@ class Declared:
         self, job: AnyJob, *, name: str | None, cron: str | None, every: Seconds | None, when: When
     ) -> Schedule:
         """Declare a schedule. Raises ConfigurationError, with the reason, when it is not valid."""
-        schedule = Schedule.of(name or name_after(job.task), job, cron=cron, every=every, when=when)
+        sent = job_given("app.declared.add", job)
+        schedule = Schedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
         known = self._schedules.get(schedule.name)
         if known is not None and known != schedule:
             raise ConfigurationError(

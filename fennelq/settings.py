@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from fennelq.broker.connection import address_of, masked
 from fennelq.errors import ConfigurationError
-from fennelq.model.options import valid_name
+from fennelq.model.checks import valid_name
 from fennelq.sources import PREFIX, from_environment, from_pyproject, refuse_unknown
 
 LogFormat = Literal["auto", "console", "json"]

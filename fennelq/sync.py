@@ -24,7 +24,8 @@ from fennelq.client import handle_of, handles_of, sent
 from fennelq.errors import BrokerUnavailable, ResultExpired, ResultTimeout
 from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
-from fennelq.model.job import Event, Job, JobInfo, Status, split_id
+from fennelq.model.job import Event, JobInfo, Status, split_id
+from fennelq.model.wire import WireJob
 from fennelq.result import cancel, history_of, info_of, status_of, value_of
 from fennelq.usage import is_over
 from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal, watched
@@ -69,7 +70,8 @@ class BlockingTask(Generic[P, R]):
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> BlockingResult[R]:
         """Send a call. When this returns, the job is in Redis and will not be lost."""
         self._check("delay")
-        return enqueue(self._task.app, [self._task.job(*args, **kwargs)])[0]
+        job = self._task._encoded(args, kwargs)  # pyright: ignore[reportPrivateUsage] - users see a Job
+        return enqueue(self._task.app, [job])[0]
 
     @overload
     def map(self: _OneParameter[A, R], column: Iterable[A], /) -> list[BlockingResult[R]]: ...
@@ -158,7 +160,7 @@ def _check_result(method: str) -> None:
     check_loop(f"BlockingResult.{method}", f"await app.result(id).{method}(…)")
 
 
-def enqueue(app: App, jobs: list[Job[R]]) -> list[BlockingResult[R]]:
+def enqueue(app: App, jobs: list[WireJob[R]]) -> list[BlockingResult[R]]:
     """Send any number of jobs; as `App.enqueue`."""
     _ = app.blocking  # a mistake in the configuration concerns all of them: it is raised as it is
     replies = converse(app, sent(app, jobs))

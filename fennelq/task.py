@@ -15,16 +15,18 @@ from typing import (
     TypeGuard,
     TypeVar,
     Unpack,
-    cast,
     overload,
 )
 
 from fennelq.errors import ConfigurationError, FennelqError, InvalidArguments, PayloadTooLarge, suggestion
+from fennelq.model.checks import valid_name
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
-from fennelq.model.options import UNSET, OptionArgs, Options, Seconds, epoch_ms, milliseconds, valid_name
+from fennelq.model.options import OptionArgs, Options
 from fennelq.model.plan import Plan
 from fennelq.model.schedule import Schedule, When
+from fennelq.model.units import Seconds
+from fennelq.model.wire import NOTHING, WireJob
 from fennelq.result import AsyncResult
 from fennelq.usage import check_arguments, check_options, rows
 
@@ -39,9 +41,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
-
-_NOT_OF_THE_JOB = {"queue", "retries", "retry", "timeout", "result_ttl", "failure_ttl", "headers"}
-"""Options the worker knows by the task; a call with no others has nothing to say but its arguments."""
 
 
 class _OneParameter(Protocol[A_contra, R_co]):
@@ -94,20 +93,11 @@ class Task(Generic[P, R]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Describe a call without sending it. Raises InvalidArguments when it does not fit."""
-        try:
-            encoded = self.calls.encode(args, kwargs)
-        except InvalidArguments:
-            self._refuse_options(kwargs)
-            raise
-        if len(encoded) > self._most_bytes:
-            raise PayloadTooLarge(f"the arguments of {self.name}", len(encoded), self._most_bytes)
-        if self._plain:
-            return Job(self._queue, new_key(), self.name, encoded, self.returns)
-        return self._described(encoded)
+        return self._encoded(args, kwargs)
 
     async def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[R]:
         """Send a call. When this returns, the job is in Redis and will not be lost."""
-        return await self.app.client.send(self.job(*args, **kwargs))
+        return await self.app.client.send(self._encoded(args, kwargs))
 
     @overload
     async def map(self: _OneParameter[A, R], column: Iterable[A], /) -> list[AsyncResult[R]]: ...
@@ -133,15 +123,14 @@ class Task(Generic[P, R]):
     ) -> list[Job[R]]: ...
     def jobs(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Describe the calls that `map` would send. Of one that does not fit, the error says which."""
-        return self.described(columns)
+        return [*self.described(columns)]
 
-    def described(self, columns: Iterable[Iterable[Any]]) -> list[Job[R]]:
+    def described(self, columns: Iterable[Iterable[Any]]) -> list[WireJob[R]]:
         """As `jobs`, for columns that no type checker has seen."""
-        job: Callable[..., Job[R]] = self.job
-        described: list[Job[R]] = []
+        described: list[WireJob[R]] = []
         for place, args in enumerate(rows(self.name, list(columns))):
             try:
-                described.append(job(*args))
+                described.append(self._encoded(args, {}))
             except FennelqError as error:
                 error.add_note(f"(element {place} of map; nothing was sent)")
                 raise
@@ -150,11 +139,11 @@ class Task(Generic[P, R]):
     def options(self, *nameless: Never, **options: Unpack[OptionArgs]) -> Self:
         """The same task with other options for the calls made through it."""
         check_options(self.name, nameless)
-        said = self._said.with_(options)
-        self._refuse_thread_timeout(said)
+        of_the_call = self._of_the_call.with_(options)
+        self._refuse_thread_timeout(of_the_call)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._bind(said)
+        other._bind(of_the_call)
         return other
 
     def cron(
@@ -192,40 +181,42 @@ class Task(Generic[P, R]):
 
         return BlockingTask(self)
 
-    def _bind(self, said: Options) -> None:
-        """Work out once what every call through this task has in common."""
-        merged = self.declared.with_(said.said())
-        self._said, self._merged = said, merged
-        self._queue = self.app.settings.default_queue if merged.queue is UNSET else merged.queue
-        self._wire = said.to_wire()
-        self._most_bytes = self.app.settings.max_payload_bytes
-        self._plain = not self._wire and merged.said().keys() <= _NOT_OF_THE_JOB
+    def _encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> WireJob[R]:
+        """As `job`, for arguments that no type checker has seen."""
+        try:
+            encoded = self.calls.encode(args, kwargs)
+        except InvalidArguments:
+            self._refuse_options(kwargs)
+            raise
+        if len(encoded) > self._most_bytes:
+            raise PayloadTooLarge(f"the arguments of {self.name}", len(encoded), self._most_bytes)
+        if self._job_id is None:
+            return WireJob(self._queue, new_key(), self.name, encoded, self.returns, self._carried)
+        # The nonce tells this caller's own retry from another caller's job of the same id.
+        carried = {**self._carried, "nonce": new_key()}
+        return WireJob(self._queue, self._job_id, self.name, encoded, self.returns, carried)
 
-    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Job[R]:
+    def _bind(self, of_the_call: Options) -> None:
+        """Work out once what every call through this task has in common."""
+        merged = self.declared.with_(of_the_call.given)
+        self._of_the_call = of_the_call
+        self._queue = merged.given.get("queue", self.app.settings.default_queue)
+        self._job_id = merged.given.get("job_id")
+        self._most_bytes = self.app.settings.max_payload_bytes
+        self._carried = self._carry(merged, of_the_call.to_wire()) or NOTHING
+
+    def _carry(self, merged: Options, for_worker: bytes) -> dict[str, Any]:
+        carried = merged.carried()
+        if "idempotency" in carried:
+            carried["idempotency"] = f"{self.name}:{carried['idempotency']}"
+        if for_worker:
+            carried["options"] = for_worker.decode()
+        return carried
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> WireJob[R]:
         """A call of which no type checker knows whether it fits."""
         check_arguments(self.name, args, kwargs)
-        job: Callable[..., Job[R]] = self.job
-        return job(*args, **(kwargs or {}))
-
-    def _described(self, encoded: bytes) -> Job[R]:
-        merged = self._merged
-        given = merged.job_id is not UNSET
-        return Job(
-            queue=self._queue,
-            key=merged.job_id if merged.job_id is not UNSET else new_key(),
-            task=self.name,
-            args=encoded,
-            returns=self.returns,
-            priority="normal" if merged.priority is UNSET else merged.priority,
-            options=self._wire,
-            delay_ms=milliseconds(merged.delay),
-            at_ms=0 if merged.at is UNSET else max(1, epoch_ms(merged.at)),
-            expires_ms=milliseconds(merged.expires),
-            idempotency="" if merged.key is UNSET else f"{self.name}:{merged.key}",
-            window_ms=milliseconds(merged.ttl),
-            nonce=new_key() if given else "",
-            max_deliveries=0 if merged.max_deliveries is UNSET else merged.max_deliveries,
-        )
+        return self._encoded(args, kwargs or {})
 
     def _refuse_options(self, kwargs: Mapping[str, Any]) -> None:
         """An option among the arguments is the likely mistake in a call that does not fit."""
@@ -238,7 +229,7 @@ class Task(Generic[P, R]):
                 ) from None
 
     def _refuse_thread_timeout(self, options: Options) -> None:
-        if not self.is_async and options.timeout is not UNSET and options.timeout is not None:
+        if not self.is_async and options.given.get("timeout") is not None:
             raise ConfigurationError(
                 f"{self.name} is a plain function and runs in a thread, which cannot be stopped: "
                 "timeout= is for async def tasks"
@@ -294,9 +285,5 @@ def described_without_code(
     # Whether it is `async def` over there is not known here, so it may have a timeout.
     async def call(*args: Any, **kwargs: Any) -> Any: ...
 
-    valid_name("queue", app.settings.default_queue if options.queue is UNSET else options.queue)
-    return (
-        Task[Any, Any](app, task, call, Options())
-        .options(**cast("OptionArgs", options.said()))
-        .job(*args, **kwargs)
-    )
+    valid_name("queue", options.given.get("queue", app.settings.default_queue))
+    return Task[Any, Any](app, task, call, Options()).options(**options.given).job(*args, **kwargs)

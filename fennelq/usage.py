@@ -18,6 +18,7 @@ from fennelq.declaration import check_name
 from fennelq.errors import ConfigurationError, InvalidArguments, UsageError, a_kind_of, suggestion
 from fennelq.model.job import Job
 from fennelq.model.options import OptionArgs
+from fennelq.model.wire import WireJob
 
 if TYPE_CHECKING:
     from fennelq.result import AsyncResult
@@ -33,26 +34,25 @@ _LONGEST = 60
 _MOST_SHOWN = 3
 
 
-def jobs_given(where: str, jobs: Iterable[Job[R]], more: tuple[object, ...] = ()) -> list[Job[R]]:
-    """The jobs as a list; raises UsageError when something else was given, or `more` of them beside the list."""
+def jobs_given(where: str, jobs: Iterable[Job[R]], more: tuple[object, ...] = ()) -> list[WireJob[R]]:
+    """The jobs as they are sent; raises UsageError when it was not given a list of jobs, or `more` beside the list."""
     if more:
         calls = ", ".join(map(call_for, [jobs, *more][:_MOST_SHOWN]))
         raise _refusal(f"{where} takes one list of jobs: write {where}([{calls}])", [jobs, *more])
-    # A job is a tuple: taken for a list of jobs, it would be a list of its fields.
     if not _is_list(jobs):
         but = "" if _is_job(jobs) else f", not {_what(jobs)}"
         raise _refusal(f"{where} takes a list of jobs{but}: write {where}([{call_for(jobs)}])", [jobs])
     every = list(jobs)
-    if set(map(type, every)) - {Job}:
-        place, odd = next((place, job) for place, job in enumerate(every) if type(job) is not Job)
+    if set(map(type, every)) - {WireJob}:
+        place, odd = next((place, job) for place, job in enumerate(every) if type(job) is not WireJob)
         what = f"element {place} is {_what(odd)}"
         raise _refusal(f"{where} takes a list of jobs, and {what}: write {where}([{call_for(odd)}])", every)
-    return every
+    return cast("list[WireJob[R]]", every)
 
 
-def job_given(where: str, job: Job[R], more: str = "") -> Job[R]:
-    """The job; raises UsageError when something else was given."""
-    if isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
+def job_given(where: str, job: Job[R], more: str = "") -> WireJob[R]:
+    """The job as it is sent; raises UsageError when something else was given."""
+    if isinstance(job, WireJob):
         return job
     raise _refusal(f"{where} takes a job, not {_what(job)}: write {where}({call_for(job)}{more})", [job])
 
@@ -88,7 +88,7 @@ def _nearest(function: str, known: Iterable[str]) -> str | None:
 def gathered(where: str, results: Sequence[AnyResult], kind: ResultKind = "AsyncResult") -> None:
     """Raises UsageError when `gather` was given something other than results, one by one."""
     for result in results:
-        if isinstance(result, list | tuple | set) and not isinstance(result, Job):
+        if isinstance(result, list | tuple | set):
             inside: list[Any] = [*result]
             raise _refusal(
                 f"{where} takes results one by one, not a list of them: write {where}(*results)", inside

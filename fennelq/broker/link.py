@@ -105,8 +105,8 @@ class Link:
     async def listen(self, words: Sequence[Word], on_message: OnMessage) -> None:
         """Make this a connection that only listens: `on_message` gets every message, and at last the LinkDown."""
         wire = await self.connect()
-        wire.on_message = on_message
         wire.write(words)
+        wire.on_message = on_message
 
     def drop(self) -> None:
         """End the connection, if there is one: the next call makes a new one."""
@@ -208,6 +208,9 @@ class _Wire(asyncio.Protocol):
         return reply
 
     def write(self, words: Sequence[Word]) -> None:
+        if self._refusal is not None:
+            # The server has said why it closes this connection, perhaps before anything listened.
+            raise self._refusal
         if self._transport is None:
             raise self._end
         self._transport.write(packed(tuple(words)))

@@ -13,9 +13,9 @@ import typer
 
 from fennelq.cli import complete
 from fennelq.errors import ConfigurationError, InvalidJobId
-from fennelq.manage.dead import Filters, Moment
+from fennelq.manage.search import Filters, Moment
+from fennelq.model.checks import valid_name
 from fennelq.model.job import Priority, split_id
-from fennelq.model.options import valid_name
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import orjson
 
 from fennelq import clock
-from fennelq.manage.dead import DeadLetter, ReplayReport
+from fennelq.manage.dead_letter import DeadLetter, ReplayReport
 from fennelq.manage.executors import ExecutorInfo
 from fennelq.manage.jobs import Answer, JobEnd
 from fennelq.manage.queues import QueueInfo

@@ -15,8 +15,8 @@ from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
 from fennelq.manage.choices import check_choice
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
+from fennelq.model.checks import valid_name
 from fennelq.model.job import JobInfo
-from fennelq.model.options import valid_name
 from fennelq.reasons import executors_of
 from fennelq.result import record_of
 

@@ -17,8 +17,9 @@ from fennelq.loops import check_loop
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.model.failure import last_failure
 from fennelq.model.job import AnyJob, JobInfo, Status
-from fennelq.model.options import Seconds
 from fennelq.model.schedule import Schedule, When
+from fennelq.model.units import Seconds
+from fennelq.model.wire import AnyWireJob
 from fennelq.result import record_of
 from fennelq.usage import job_given
 
@@ -88,8 +89,8 @@ class ScheduleTalks(Family):
         Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
         paused.
         """
-        job = job_given("app.schedules.add", job, ", cron=…")
-        schedule = Schedule.of(name or name_after(job.task), job, cron=cron, every=every, when=when)
+        sent = job_given("app.schedules.add", job, ", cron=…")
+        schedule = Schedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
         due = schedule.next_after((yield from ask(verbs.server.now())))
         yield from self._change("put", schedule.name, schedule.to_wire(), due)
         return (yield from self._get(schedule.name))
@@ -130,7 +131,7 @@ class ScheduleTalks(Family):
         return infos
 
     @Operation
-    def _begin_run(self, name: str) -> Talk[AnyJob]:
+    def _begin_run(self, name: str) -> Talk[AnyWireJob]:
         """Records the run, and returns the job that is to be sent."""
         info = yield from self._get(name)
         job = verbs.schedules.job_by_hand(info.schedule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fennelq.model.job import JobInfo, Status
-from fennelq.model.options import epoch_ms
+from fennelq.model.units import epoch_ms
 
 _LONGEST = 500
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from fennelq.model.options import CARRIED, OPTIONS, moment
 
 
 class Field(NamedTuple):
@@ -12,12 +15,25 @@ class Field(NamedTuple):
     letter: str
     """One letter each, because every job pays for them."""
     meaning: str
+    carried: str = ""
+    """A job that is sent carries it by this name; empty for what only the server writes."""
+    shown: str = ""
+    """The attribute of JobInfo that shows it as it is; empty when it shows something else, or nothing."""
+    read: Callable[[str], Any] = str
+    """Turns what is there into that attribute."""
+
+
+def of_options() -> Iterator[Field]:
+    """The options that the server reads: each has a field of its own, and is declared in `OptionArgs` only."""
+    for name, option in OPTIONS.items():
+        if option.reader == "server":
+            yield Field(name, option.letter, option.holds, option.carried, option.shown, option.read)
 
 
 FIELDS: Final = (
-    Field("task", "t", "task"),
+    Field("task", "t", "task", shown="task"),
     Field("arguments", "a", "arguments, JSON; emptied by success"),
-    Field("options", "o", "options of this call, JSON"),
+    Field("options", "o", "options of this call, JSON", carried="options"),
     Field(
         "status",
         "s",
@@ -27,23 +43,32 @@ FIELDS: Final = (
     Field("settled_by", "T", "token of the run that was settled last, where `p` says something else"),
     Field("lane", "m", "the job's own lane, once it has left it, when that is not the normal one"),
     Field("tries", "n", "failed tries"),
-    Field("created", "c", "created, server ms"),
+    Field("created", "c", "created, server ms", shown="enqueued_at", read=moment),
     Field(
         "ended",
         "z",
         "ended, server ms; empty before, when somebody waits, or a key or a history ends with the record",
+        shown="ended_at",
+        read=moment,
     ),
     Field("run", "w", "who runs it, since when (server ms), starts so far (the fence); of the latest start"),
     Field("failure", "x", "last failure, JSON"),
-    Field("reason", "y", "reason of the end"),
-    Field("idempotency", "k", "idempotency key: = with the record, ~ with its own window"),
-    Field("expires", "E", "expires, server ms"),
-    Field("max_deliveries", "M", "deliveries allowed, when not the app's setting"),
-    Field("nonce", "u", "nonce of the call, with a client-given id"),
-    Field("digest", "h", "digest of the arguments, with a client-given id"),
-    Field("replays", "R", "replays"),
+    Field("reason", "y", "reason of the end", shown="reason"),
     Field(
-        "kept_at_least", "L", "least milliseconds the record is kept, of a job handed over from another slot"
+        "idempotency",
+        "k",
+        "idempotency key: = with the record, ~ with its own window",
+        carried="idempotency",
+    ),
+    *of_options(),
+    Field("nonce", "u", "nonce of the call, with a client-given id", carried="nonce"),
+    Field("digest", "h", "digest of the arguments, with a client-given id"),
+    Field("replays", "R", "replays", shown="replays", read=int),
+    Field(
+        "kept_at_least",
+        "L",
+        "least milliseconds the record is kept, of a job handed over from another slot",
+        carried="keep_ms",
     ),
     Field("history", "H", "set when the job has a history"),
     Field(
@@ -64,3 +89,12 @@ FIELDS: Final = (
 
 LETTERS: Final = {field.name: field.letter for field in FIELDS}
 MEANINGS: Final = {field.letter: field.meaning for field in FIELDS}
+
+SHOWN: Final = tuple(field for field in FIELDS if field.shown)
+
+SENT: Final = {field.carried: field.letter for field in FIELDS if field.carried} | {"window_ms": "window"}
+"""What a job carries and the script of enqueue gets by letter. `window` is for the script only: no field is longer than
+one letter. Priority and due time are not here: they say where the job goes."""
+
+KNOWN: Final = frozenset(SENT) | {option.carried for option in CARRIED.values()}
+"""Everything that a job can carry, by the names it has in schedules and between queues."""

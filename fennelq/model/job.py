@@ -16,7 +16,6 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from fennelq import clock
 from fennelq.errors import InvalidJobId
-from fennelq.model.codec import ResultCodec
 
 R_co = TypeVar("R_co", covariant=True)
 """What a task returns: jobs and results of different tasks fit into one list."""
@@ -45,41 +44,47 @@ class Status(StrEnum):
         return self in (Status.SUCCESS, Status.DEAD, Status.CANCELLED)
 
 
-class Job(NamedTuple, Generic[R_co]):
-    """One call, described and encoded: everything that `enqueue` tells Redis about it."""
+class Job(Generic[R_co]):
+    """One call, described and encoded, to be sent: `await app.enqueue([job])`. It never changes."""
 
-    queue: str
-    key: str
-    task: str
-    args: bytes
-    returns: ResultCodec[R_co]
-    priority: Priority = "normal"
-    options: bytes = b""
-    """What the call overrides of the task's own options, encoded; empty when it overrides nothing."""
-    delay_ms: int = 0
-    at_ms: int = 0
-    """Due time since the epoch; 0 is none. `delay_ms` counts from the server's now instead."""
-    expires_ms: int = 0
-    """How long the job may wait before it starts; 0 is for ever."""
-    idempotency: str = ""
-    window_ms: int = 0
-    """How long `idempotency` is held; 0 is as long as the job's record lives."""
-    nonce: str = ""
-    """Set with a client-given id: tells the caller's own retry from somebody else's call of the same id."""
-    max_deliveries: int = 0
-    """How many deliveries may end in a crash; 0 is the app's setting."""
-    keep_ms: int = 0
-    """How long the record is kept at least once the job has ended; for jobs that may be handed over twice."""
+    __slots__ = ("_key", "_queue", "_task")
+
+    _queue: str
+    _key: str
+    _task: str
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # There is one subclass, and it is fennelq's own affair: errors name it as users know it.
+        cls.__name__ = "Job"
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} of {self.task}>"
+
+    @property
+    def queue(self) -> str:
+        """Where it will wait."""
+        return self._queue
+
+    @property
+    def key(self) -> str:
+        """The part of its id after the colon."""
+        return self._key
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return self._task
+
+    @property
+    def priority(self) -> Priority:
+        """Its lane of the queue."""
+        raise NotImplementedError
 
     @property
     def id(self) -> str:
         """`queue:key`: an id says where its job lives."""
-        return f"{self.queue}:{self.key}"
-
-    @property
-    def size(self) -> int:
-        """About how many bytes the job takes on the wire."""
-        return len(self.args) + len(self.options) + 100
+        return f"{self._queue}:{self._key}"
 
 
 class Delivery(NamedTuple):

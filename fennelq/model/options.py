@@ -1,283 +1,210 @@
-"""Options of a job: one typed set, merged once: app < task < call."""
+"""Options of a job: each is declared once, in `OptionArgs`, and they are merged once: app < task < call."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
-from enum import Enum
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, Final, Literal, TypedDict, cast, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, cast, get_type_hints
 
 import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict as PydanticTypedDict
 
-from fennelq.errors import ConfigurationError, a_kind_of, suggestion
+from fennelq import clock
+from fennelq.errors import ConfigurationError, suggestion
+from fennelq.model import checks
+from fennelq.model.checks import valid_name
 from fennelq.model.job import Priority
 from fennelq.model.retry import RetryPolicy, policy_to_wire
+from fennelq.model.units import TEN_YEARS, Seconds, epoch_ms, milliseconds, seconds
 
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-KEY = re.compile(r"[^\s{}\x00-\x1f\x7f\ud800-\udfff]{1,256}")
-TEN_YEARS: Final = 10 * 366 * 86400.0
-_MOST_HEADERS, _MOST_HEADER_BYTES = 32, 8192
-
-Seconds = float | timedelta
+Check = Callable[[str, Any], object]
+"""Called with the name of an option and its value; raises ConfigurationError when the value is not valid."""
 
 
-class _Unset(Enum):
-    """The one value that says: nothing was said."""
-
-    UNSET = "unset"
+def _unchanged(value: Any) -> Any:
+    return value
 
 
-UNSET: Final = _Unset.UNSET
-Unset = Literal[_Unset.UNSET]
+class Option(NamedTuple):
+    """All that fennelq must know of an option. Its name, type and meaning stand beside it in `OptionArgs`."""
+
+    reader: Literal["client", "server", "worker"]
+    """The one that acts on it."""
+    check: Check
+    carried: str = ""
+    """The job carries it by this name, in schedules and between queues: the option's own, when the server reads it and
+    there is no other. Empty when the job carries no such value."""
+    letter: str = ""
+    """Server: the field of the record. Worker: the name within the field of options."""
+    sent: Callable[[Any], Any] = _unchanged
+    """What is sent for a value. A job does not carry a 0, or an empty text."""
+    accepts: Any = None
+    """Worker: the type of what is sent. What an executor reads may come from any client."""
+    holds: str = ""
+    """Server: what the field of the record holds."""
+    shown: str = ""
+    """Server: the attribute of JobInfo that shows it; empty when it is not shown."""
+    read: Callable[[str], Any] = str
+    """Server: turns the field of a record into that attribute."""
+
+
+def _client(check: Check, carried: str = "", sent: Callable[[Any], Any] = _unchanged) -> Option:
+    return Option("client", check, carried, sent=sent)
+
+
+def _worker(letter: str, check: Check, accepts: Any, sent: Callable[[Any], Any] = _unchanged) -> Option:
+    return Option("worker", check, letter=letter, sent=sent, accepts=accepts)
+
+
+def _server(letter: str, check: Check, **more: Any) -> Option:
+    return Option("server", check, letter=letter, **more)
+
+
+_count = Annotated[int, Field(ge=0)]
+_kept = Annotated[float, Field(ge=0, le=TEN_YEARS)]
+_retry = _count | tuple[_count, str, list[float], bool]
+_timeout = Annotated[float, Field(gt=0, le=TEN_YEARS)] | None
+
+
+def moment(text: str) -> datetime | None:
+    """A moment in a record; it is empty as long as there is none."""
+    return clock.from_ms(int(text)) if text else None
 
 
 class OptionArgs(TypedDict, total=False):
     """What the task decorator and `options()` accept."""
 
-    queue: str
+    queue: Annotated[str, _client(valid_name)]
     """Where the job waits. Default: `default_queue`."""
-    priority: Priority
+    priority: Annotated[
+        Priority, _client(checks.check_priority, "priority", lambda name: "" if name == "normal" else name)
+    ]
     """The lane of the queue: high, normal or low."""
-    delay: Seconds
+    delay: Annotated[Seconds, _client(checks.check_duration, "delay_ms", milliseconds)]
     """Seconds to wait before the job may start."""
-    at: datetime
+    at: Annotated[datetime, _client(checks.check_moment, "at_ms", lambda at: max(1, epoch_ms(at)))]
     """The moment the job may start; must know its time zone."""
-    expires: Seconds
+    expires: Annotated[
+        Seconds,
+        _server(
+            "E",
+            checks.check_duration,
+            carried="expires_ms",
+            sent=milliseconds,
+            holds="expires, server ms",
+            shown="expires_at",
+            read=moment,
+        ),
+    ]
     """Seconds after which a job that has not started is cancelled with reason `expired`."""
-    retries: int
+    retries: Annotated[int, _worker("r", checks.check_retries, _retry)]
     """Runs after the first. Default: `default_retries`."""
-    retry: RetryPolicy
+    retry: Annotated[RetryPolicy, _worker("r", checks.check_policy, _retry)]
     """How to retry; overrides `retries`."""
-    timeout: Seconds | None
+    timeout: Annotated[
+        Seconds | None,
+        _worker("t", checks.check_timeout, _timeout, lambda value: None if value is None else seconds(value)),
+    ]
     """Seconds a run may take; None is for ever."""
-    key: str
+    key: Annotated[str, _client(checks.check_key, "idempotency")]
     """Idempotency key: a further call with the same key gets the first job's handle."""
-    ttl: Seconds
+    ttl: Annotated[Seconds, _client(checks.check_duration, "window_ms", milliseconds)]
     """How long `key` is held. Default: as long as the first job's record lives."""
-    job_id: str
+    job_id: Annotated[str, _client(checks.check_job_id)]
     """The job's own key, given by the caller: its id is `queue:job_id`."""
-    result_ttl: Seconds
+    result_ttl: Annotated[Seconds, _worker("s", checks.check_duration, _kept, seconds)]
     """Seconds a result is kept; 0 keeps none. Default: `result_ttl`."""
-    failure_ttl: Seconds
+    failure_ttl: Annotated[Seconds, _worker("f", checks.check_duration, _kept, seconds)]
     """Seconds the result of a failed job is kept. Default: `failure_ttl`."""
-    max_deliveries: int
+    max_deliveries: Annotated[
+        int,
+        _server(
+            "M",
+            checks.check_count,
+            holds="deliveries allowed, when not the app's setting",
+        ),
+    ]
     """Deliveries that may end in a crash before the job is dead. Default: `max_deliveries`."""
-    headers: Mapping[str, str]
+    headers: Annotated[Mapping[str, str], _worker("h", checks.check_headers, dict[str, str], dict)]
     """Small texts that travel with the job; a later set is merged over an earlier one."""
+
+
+def _declared() -> Mapping[str, Option]:
+    hints = get_type_hints(OptionArgs, include_extras=True)
+    options: dict[str, Option] = {name: hint.__metadata__[0] for name, hint in hints.items()}
+    return {
+        name: option._replace(carried=option.carried or name) if option.reader == "server" else option
+        for name, option in options.items()
+    }
+
+
+OPTIONS: Final = _declared()
+"""The table of options, in the order in which they are declared."""
+
+CARRIED: Final = {name: option for name, option in OPTIONS.items() if option.carried}
+FOR_WORKERS: Final = {name: option for name, option in OPTIONS.items() if option.reader == "worker"}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options said so far; what was not said is UNSET."""
+    """The options given so far, checked."""
 
-    queue: str | Unset = UNSET
-    priority: Priority | Unset = UNSET
-    delay: Seconds | Unset = UNSET
-    at: datetime | Unset = UNSET
-    expires: Seconds | Unset = UNSET
-    retries: int | Unset = UNSET
-    retry: RetryPolicy | Unset = UNSET
-    timeout: Seconds | Unset | None = UNSET
-    key: str | Unset = UNSET
-    ttl: Seconds | Unset = UNSET
-    job_id: str | Unset = UNSET
-    result_ttl: Seconds | Unset = UNSET
-    failure_ttl: Seconds | Unset = UNSET
-    max_deliveries: int | Unset = UNSET
-    headers: Mapping[str, str] | Unset = UNSET
+    given: OptionArgs = field(default_factory=OptionArgs)
 
     def __post_init__(self) -> None:
-        for name, value in self.said().items():
-            _CHECKS[name](name, value)
-        if self.at is not UNSET and self.delay is not UNSET:
+        for name, value in self.given.items():
+            OPTIONS[name].check(name, value)
+        if "at" in self.given and "delay" in self.given:
             raise ConfigurationError("delay and at exclude each other: say one")
-
-    def said(self) -> dict[str, Any]:
-        """What was said, by name."""
-        return {name: value for name in _NAMES if (value := getattr(self, name)) is not UNSET}
 
     def with_(self, more: Mapping[str, Any]) -> Options:
         """These options with `more` on top; raises ConfigurationError for a name that is not an option."""
-        if strange := set(more) - set(_NAMES):
+        if strange := set(more) - set(OPTIONS):
             name = min(strange)
-            raise ConfigurationError(f"unknown option {name!r}{suggestion(name, _NAMES)}")
-        if self.headers is not UNSET and isinstance(headers := more.get("headers"), Mapping):
-            more = {**more, "headers": {**self.headers, **headers}}
-        return replace(self, **more)
+            raise ConfigurationError(f"unknown option {name!r}{suggestion(name, OPTIONS)}")
+        merged = {**self.given, **more}
+        if "headers" in self.given and isinstance(headers := more.get("headers"), Mapping):
+            merged["headers"] = {**self.given["headers"], **headers}
+        return Options(cast("OptionArgs", merged))
+
+    def carried(self) -> dict[str, Any]:
+        """What every call with these options carries, besides what is for the worker."""
+        values: Mapping[str, Any] = self.given
+        sent = {
+            option.carried: option.sent(values[name]) for name, option in CARRIED.items() if name in values
+        }
+        return {name: value for name, value in sent.items() if value}
+
+    def for_worker(self) -> dict[str, Any]:
+        """What the worker must know, by letter. A retry policy is still one: it may hold code."""
+        values: Mapping[str, Any] = self.given
+        sent = {
+            option.letter: option.sent(values[name]) for name, option in FOR_WORKERS.items() if name in values
+        }
+        return {letter: value for letter, value in sent.items() if value != {}}
 
     def to_wire(self) -> bytes:
-        """What the worker must know of these options, as JSON; empty when nothing."""
-        wire: dict[str, Any] = {}
-        if self.retry is not UNSET:
-            wire["r"] = policy_to_wire(self.retry)
-        elif self.retries is not UNSET:
-            wire["r"] = self.retries
-        for letter, value in (("t", self.timeout), ("s", self.result_ttl), ("f", self.failure_ttl)):
-            if value is not UNSET:
-                wire[letter] = None if value is None else seconds(value)
-        if self.headers is not UNSET and self.headers:
-            wire["h"] = dict(self.headers)
+        """What the worker must know, as JSON; empty when nothing. Raises ConfigurationError when it cannot be sent."""
+        wire = self.for_worker()
+        if isinstance(policy := wire.get("r"), RetryPolicy):
+            wire["r"] = policy_to_wire(policy)
         return orjson.dumps(wire) if wire else b""
 
 
-_Kept = Annotated[float, Field(ge=0, le=TEN_YEARS)]
-_Count = Annotated[int, Field(ge=0)]
-
-
-class WireOptions(PydanticTypedDict, total=False):
-    """Options as they travel with a call: what `to_wire` writes and `read_wire` reads."""
-
-    r: _Count | tuple[_Count, str, list[float], bool]
-    """Retries, or a whole policy."""
-    t: Annotated[float, Field(gt=0, le=TEN_YEARS)] | None
-    """Timeout in seconds."""
-    s: _Kept
-    """Seconds a result is kept."""
-    f: _Kept
-    """Seconds the result of a failed job is kept."""
-    h: dict[str, str]
-    """Headers."""
-
-
 @cache
-def _wire() -> TypeAdapter[WireOptions]:
-    return TypeAdapter(WireOptions)
+def _wire() -> TypeAdapter[Mapping[str, Any]]:
+    make: Any = PydanticTypedDict
+    return TypeAdapter(
+        make("WireOptions", {option.letter: option.accepts for option in FOR_WORKERS.values()}, total=False)
+    )
 
 
-def read_wire(raw: bytes) -> WireOptions:
-    """The options a call brought along; raises ValueError when they cannot be read."""
+def read_wire(raw: bytes) -> Mapping[str, Any]:
+    """The options a call brought along, by letter; raises ValueError when they cannot be read."""
     try:
         return _wire().validate_json(raw, strict=True)
     except ValidationError as error:
         raise ValueError(f"the options of the job cannot be read: {error.errors()[0]['msg']}") from None
-
-
-def seconds(value: Seconds) -> float:
-    """A duration in seconds."""
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
-
-
-def milliseconds(value: Seconds | Unset) -> int:
-    """A duration in whole milliseconds, at least one when it is not zero; UNSET is 0."""
-    return 0 if value is UNSET or not value else max(1, round(seconds(value) * 1000))
-
-
-def epoch_ms(moment: datetime) -> int:
-    """Milliseconds since the epoch of an aware datetime."""
-    return round(moment.timestamp() * 1000)
-
-
-def valid_name(kind: str, name: str) -> str:
-    """`name`, when it may be part of a Redis key; raises ConfigurationError with the rule otherwise."""
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"{kind} must be a string, not {a_kind_of(name)}")
-    if not NAME.fullmatch(name):
-        raise ConfigurationError(f"{kind} {name[:140]!r} is not valid: use 1-128 of A-Z a-z 0-9 _ . -")
-    return name
-
-
-def _check_job_id(name: str, value: Any) -> None:
-    if isinstance(value, str) and ":" in value:
-        raise ConfigurationError(
-            f"{name} {value[:140]!r} is not valid: it is the part of an id after the colon, "
-            "and queue= is the part before it"
-        )
-    valid_name(name, value)
-
-
-def _check_priority(name: str, value: Any) -> None:
-    if value not in get_args(Priority):
-        raise ConfigurationError(f"{name} {value!r} is not one of high, normal, low")
-
-
-def _check_key(_: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise ConfigurationError(f"idempotency key must be a string, not {a_kind_of(value)}")
-    if not KEY.fullmatch(value):
-        raise ConfigurationError(
-            f"idempotency key {value[:140]!r} is not valid: use 1-256 characters, no space and no braces"
-        )
-
-
-def _check_headers(name: str, value: Any) -> None:
-    headers = cast("Mapping[Any, Any]", value)
-    texts: list[Any] = [*headers.keys(), *headers.values()] if isinstance(value, Mapping) else [None]
-    if not all(isinstance(text, str) for text in texts):
-        raise ConfigurationError(
-            f'{name} must be a dict of strings, like {{"tenant": "acme"}}, not {value!r:.100}'
-        )
-    if len(headers) > _MOST_HEADERS:
-        raise ConfigurationError(f"{name} are at most {_MOST_HEADERS}, not {len(headers)}")
-    try:
-        size = len("".join(texts).encode())
-    except UnicodeEncodeError as error:
-        raise ConfigurationError(f"{name} must be texts that UTF-8 can write: {error}") from None
-    if size > _MOST_HEADER_BYTES:
-        raise ConfigurationError(
-            f"{name} take {size:,} bytes, more than {_MOST_HEADER_BYTES:,}: they are for ids, not for data"
-        )
-
-
-def _check_duration(name: str, value: Any) -> None:
-    if not isinstance(value, int | float | timedelta):
-        raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
-    if not 0 <= seconds(value) <= TEN_YEARS:
-        raise ConfigurationError(f"{name} must be between 0 s and ten years, not {value!r}")
-
-
-def _check_timeout(name: str, value: Any) -> None:
-    if value is None:
-        return
-    _check_duration(name, value)
-    if not seconds(value):
-        raise ConfigurationError(f"{name} must be more than 0; None is no timeout")
-
-
-def _check_moment(name: str, value: Any) -> None:
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ConfigurationError(
-            f"{name} must be a datetime that knows its time zone, "
-            "for example datetime.now(UTC) + timedelta(hours=1)"
-        )
-
-
-def _check_retries(name: str, value: Any) -> None:
-    _check_count(name, value, 0)
-
-
-def _check_count(name: str, value: Any, least: int = 1) -> None:
-    if not isinstance(value, int) or not least <= value < 1 << 63:
-        raise ConfigurationError(f"{name} must be a whole number, {least} or more, not {value!r}")
-
-
-def _check_policy(name: str, value: Any) -> None:
-    if not isinstance(value, RetryPolicy):
-        raise ConfigurationError(
-            f"{name} must be a RetryPolicy, like RetryPolicy.fixed(5, delay=10), not {_named(value)}: "
-            "a number of runs is retries="
-        )
-
-
-def _named(value: Any) -> str:
-    return str(getattr(value, "__qualname__", None) or f"{value!r:.100}")
-
-
-_CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
-    "queue": valid_name,
-    "job_id": _check_job_id,
-    "priority": _check_priority,
-    "key": _check_key,
-    "headers": _check_headers,
-    "at": _check_moment,
-    "timeout": _check_timeout,
-    "retry": _check_policy,
-    "retries": _check_retries,
-    "max_deliveries": _check_count,
-    **dict.fromkeys(("delay", "expires", "ttl", "result_ttl", "failure_ttl"), _check_duration),
-}
-_NAMES: Final = tuple(field.name for field in fields(Options))

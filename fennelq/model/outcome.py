@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from fennelq.model.job import JobFailure
-from fennelq.model.options import TEN_YEARS
+from fennelq.model.units import TEN_YEARS
 
 _TRACEBACK_BYTES = 8192
 _MESSAGE_BYTES = 4096

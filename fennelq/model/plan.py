@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from fennelq.errors import ConfigurationError
-from fennelq.model.options import UNSET, Options, WireOptions, milliseconds, read_wire, seconds
+from fennelq.model.options import FOR_WORKERS, Options, read_wire
 from fennelq.model.retry import RetryPolicy, policy_from_wire
+from fennelq.model.units import milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything the runner decides by."""
+    """Everything the runner decides by. An option that the worker reads is an attribute of the same name, which has the
+    value as it was sent, unless `_CHANGES` has something else to do with it."""
 
     retry: RetryPolicy
     timeout: float | None
@@ -25,37 +27,35 @@ class Plan:
     @classmethod
     def of(cls, options: Options, *, retries: int, result_ttl: float, failure_ttl: float) -> Plan:
         """The plan of a task, with the app's defaults below its options."""
-        policy = RetryPolicy(retries) if options.retry is UNSET else options.retry
-        if options.retry is UNSET and options.retries is not UNSET:
-            policy = replace(policy, retries=options.retries)
-        timeout = None if options.timeout is UNSET or options.timeout is None else seconds(options.timeout)
-        return cls(
-            retry=policy,
-            timeout=timeout,
-            result_ttl_ms=milliseconds(result_ttl if options.result_ttl is UNSET else options.result_ttl),
-            failure_ttl_ms=milliseconds(failure_ttl if options.failure_ttl is UNSET else options.failure_ttl),
-            headers={} if options.headers is UNSET else dict(options.headers),
-        )
+        usual = cls(RetryPolicy(retries), None, milliseconds(result_ttl), milliseconds(failure_ttl))
+        return usual._with(options.for_worker())
 
     def overridden(self, wire: bytes) -> Plan:
         """This plan with the options that one call sent along; raises ValueError when they cannot be read."""
         if not wire:
             return self
         try:
-            return replace(self, **self._changes(read_wire(wire)))
+            return self._with(read_wire(wire))
         except ConfigurationError as error:
             raise ValueError(f"the options of the job cannot be read: {error}") from None
 
-    def _changes(self, said: WireOptions) -> dict[str, Any]:
+    def _with(self, sent: Mapping[str, Any]) -> Plan:
         changes: dict[str, Any] = {}
-        if "r" in said:
-            changes["retry"] = policy_from_wire(self.retry, said["r"])
-        if "t" in said:
-            changes["timeout"] = said["t"]
-        if "s" in said:
-            changes["result_ttl_ms"] = milliseconds(said["s"])
-        if "f" in said:
-            changes["failure_ttl_ms"] = milliseconds(said["f"])
-        if "h" in said:
-            changes["headers"] = {**self.headers, **said["h"]}
-        return changes
+        for letter, value in sent.items():
+            name = _NAMES[letter]
+            changes |= _CHANGES[name](self, value) if name in _CHANGES else {name: value}
+        return replace(self, **changes)
+
+
+def _retry(plan: Plan, value: Any) -> Mapping[str, Any]:
+    return {"retry": value if isinstance(value, RetryPolicy) else policy_from_wire(plan.retry, value)}
+
+
+_NAMES: Final = {option.letter: name for name, option in FOR_WORKERS.items()}
+"""`retries` and `retry` have one letter: both come to a policy."""
+_CHANGES: Final[Mapping[str, Callable[[Plan, Any], Mapping[str, Any]]]] = {
+    "retry": _retry,
+    "result_ttl": lambda _, value: {"result_ttl_ms": milliseconds(value)},
+    "failure_ttl": lambda _, value: {"failure_ttl_ms": milliseconds(value)},
+    "headers": lambda plan, value: {"headers": {**plan.headers, **value}},
+}

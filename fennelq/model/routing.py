@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Self
 
 from fennelq.errors import ConfigurationError
-from fennelq.model.options import valid_name
+from fennelq.model.checks import valid_name
 
 _WEIGHTED = re.compile(r"([^:]+)(?::(\d+))?")
 

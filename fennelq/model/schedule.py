@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Literal, Self, TypedDict, cast, get_args
+from typing import Any, Final, Literal, Self, TypedDict, cast, get_args
 
 import orjson
 
 from fennelq.errors import ConfigurationError, suggestion
-from fennelq.model.job import AnyJob, Priority
-from fennelq.model.options import NAME, TEN_YEARS, OptionArgs, Seconds, epoch_ms, seconds
+from fennelq.model.checks import NAME
+from fennelq.model.job import Priority
+from fennelq.model.options import OPTIONS, OptionArgs
 from fennelq.model.ticks import Ticks, cron_problem, zone_problem
+from fennelq.model.units import TEN_YEARS, Seconds, epoch_ms, seconds
+from fennelq.model.wire import AnyWireJob
 
 Overlap = Literal["allow", "skip", "queue"]
 
@@ -70,6 +74,8 @@ class Schedule(Ticks):
     jitter_ms: int = 0
     start_ms: int = 0
     end_ms: int = 0
+    carried: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """What else its jobs carry, by the names of the table of fields."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or len(self.name) > 100:
@@ -88,23 +94,25 @@ class Schedule(Ticks):
             raise ConfigurationError(f"schedule {self.name}: {self.cron!r} never happens")
 
     @classmethod
-    def of(cls, name: str, job: AnyJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
+    def of(cls, name: str, job: AnyWireJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
         """The schedule of a described call; raises ConfigurationError, with the reason, for one that cannot work."""
         if unknown := set(when) - set(When.__annotations__):
             first = min(unknown)
             raise ConfigurationError(
                 f"schedule {name}: unknown option {first!r}{suggestion(first, When.__annotations__)}"
             )
-        _check_no_single_call(name, job)
+        carried = dict(job.carried)
+        _check_no_single_call(name, carried)
         return cls(
             name=name,
             task=job.task,
             queue=job.queue,
             args=job.args,
-            options=job.options,
-            priority=job.priority,
-            expires_ms=job.expires_ms,
-            max_deliveries=job.max_deliveries,
+            options=str(carried.pop("options", "")).encode(),
+            priority=carried.pop("priority", "normal"),
+            expires_ms=carried.pop("expires_ms", 0),
+            max_deliveries=carried.pop("max_deliveries", 0),
+            carried={name: value for name, value in carried.items() if name in _CARRIED},
             cron=cron,
             every_ms=None if every is None else _duration_ms(name, "the interval", every),
             tz=when.get("tz", "UTC"),
@@ -122,21 +130,22 @@ class Schedule(Ticks):
 
         Fields with their default are left out, so that an older version can read every schedule that uses no new field.
         """
-        fields: dict[str, Any] = {
+        own: dict[str, Any] = {
             name: value
             for name, field in self.__dataclass_fields__.items()
-            if (value := getattr(self, name)) != field.default
+            if (value := getattr(self, name)) != field.default and name != "carried"
         }
-        texts = {name: value.decode() for name, value in fields.items() if isinstance(value, bytes)}
-        return orjson.dumps({**fields, **texts}, option=orjson.OPT_SORT_KEYS)
+        texts = {name: value.decode() for name, value in own.items() if isinstance(value, bytes)}
+        return orjson.dumps({**own, **self.carried, **texts}, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
         """Reads what `to_wire` wrote; raises ValueError when that fails, as it may for one of a later version."""
         try:
-            fields = cast("dict[str, Any]", orjson.loads(raw))
-            args, options = str(fields.pop("args", "")), str(fields.pop("options", ""))
-            return cls(**fields, args=args.encode(), options=options.encode())
+            own = cast("dict[str, Any]", orjson.loads(raw))
+            args, options = str(own.pop("args", "")), str(own.pop("options", ""))
+            carried = {name: own.pop(name) for name in _CARRIED if name in own}
+            return cls(**own, args=args.encode(), options=options.encode(), carried=carried)
         except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
             raise ValueError(f"the schedule cannot be read: {error}") from None
 
@@ -162,12 +171,20 @@ def _check_times(schedule: Schedule) -> None:
         raise ConfigurationError(f"schedule {schedule.name}: end comes before start")
 
 
-def _check_no_single_call(name: str, job: AnyJob) -> None:
-    single = {"delay": job.delay_ms, "at": job.at_ms, "key": job.idempotency, "job_id": job.nonce}
-    if given := [option for option, value in single.items() if value]:
-        raise ConfigurationError(
-            f"schedule {name}: {given[0]}= belongs to a single call, and this one is made again and again"
-        )
+_CARRIED: Final = frozenset(
+    option.carried for option in OPTIONS.values() if option.reader == "server"
+) - frozenset(Schedule.__dataclass_fields__)
+"""The fields of a job that a schedule has no attribute for, and carries all the same."""
+
+_OF_ONE_CALL: Final = {"delay_ms": "delay", "at_ms": "at", "idempotency": "key", "nonce": "job_id"}
+
+
+def _check_no_single_call(name: str, carried: Mapping[str, Any]) -> None:
+    for what, option in _OF_ONE_CALL.items():
+        if what in carried:
+            raise ConfigurationError(
+                f"schedule {name}: {option}= belongs to a single call, and this one is made again and again"
+            )
 
 
 def _duration_ms(name: str, what: str, value: Seconds) -> int:

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from croniter import CroniterBadDateError, croniter
 
 from fennelq.errors import ConfigurationError, suggestion
-from fennelq.model.options import epoch_ms
+from fennelq.model.units import epoch_ms
 
 _MOST_TICKS = 1000
 _YEARS_BETWEEN = 50

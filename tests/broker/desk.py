@@ -14,10 +14,11 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queue_keys
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.broker.verbs.runs import Catch, Settled, Sweep, Woken
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import AnyJob, Delivery, Job, JobFailure
+from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, succeeded
+from fennelq.model.wire import AnyWireJob
+from tests.kit.jobs import sent
 from tests.kit.server import Server
 
 A = TypeVar("A")
@@ -33,13 +34,13 @@ DONE = succeeded(b"42", RESULT_MS)
 DEAD = died(FAILURE, 3, LIFETIMES.failure_ms)
 
 
-def a_job(key: str = "1", **told: Any) -> AnyJob:
+def a_job(key: str = "1", **told: Any) -> AnyWireJob:
     """A call of `welcome`, with whatever is told of it."""
     fields: dict[str, Any] = {"task": "app:welcome", "args": b"[42]"} | told
-    return Job(queue=QUEUE, key=key, returns=ANY_RESULT, **fields)
+    return sent(QUEUE, key, **fields)
 
 
-def some_jobs(number: int, **told: Any) -> list[AnyJob]:
+def some_jobs(number: int, **told: Any) -> list[AnyWireJob]:
     """Jobs 1, 2, 3 …"""
     return [a_job(str(key), **told) for key in range(1, number + 1)]
 
@@ -64,7 +65,7 @@ class Desk:
     def open(self) -> int:
         return self.say(verbs.queues.open_queue(self.keys))
 
-    def enqueue(self, *jobs: AnyJob) -> list[Any]:
+    def enqueue(self, *jobs: AnyWireJob) -> list[Any]:
         return self.say(verbs.jobs.enqueue(self.keys, jobs))
 
     def fetch(
@@ -155,12 +156,12 @@ class Desk:
 
     # Shortcuts to a state
 
-    def executing(self, *jobs: AnyJob) -> list[Delivery]:
+    def executing(self, *jobs: AnyWireJob) -> list[Delivery]:
         """These jobs (or one), sent and taken by anna."""
         self.enqueue(*(jobs or [a_job()]))
         return self.take()
 
-    def dead(self, *jobs: AnyJob, outcome: Outcome = DEAD) -> list[str]:
+    def dead(self, *jobs: AnyWireJob, outcome: Outcome = DEAD) -> list[str]:
         """The DLQ entries of these jobs (or one), which have died."""
         before = len(self.entries("dlq"))
         self.finish(self.executing(*jobs), outcome)

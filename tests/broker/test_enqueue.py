@@ -114,7 +114,7 @@ def test_a_repeated_delayed_job_keeps_its_first_due_time(desk: Desk) -> None:
 
 
 def test_what_a_call_says_of_its_own_is_in_the_record(desk: Desk) -> None:
-    desk.enqueue(a_job(options=b'{"r":3}', expires_ms=DAY, max_deliveries=7))
+    desk.enqueue(a_job(options='{"r":3}', expires_ms=DAY, max_deliveries=7))
     record = desk.record()
     assert record["o"] == '{"r":3}'
     assert int(record["E"]) == int(record["c"]) + DAY

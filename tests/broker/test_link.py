@@ -720,3 +720,17 @@ def test_without_a_loop_the_server_may_speak_first_as_well(refusing: Address) ->
     with pytest.raises(ReplyError, match="max number of clients reached"):
         link.call(["PING"], 5.0)
     link.close()
+
+
+async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what_is_sent() -> None:
+    """Also of a subscription, which would otherwise only hear that the connection was closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Link(address_of(f"redis://127.0.0.1:{listener.getsockname()[1]}"))
+        wire = await link.connect()
+        client, _ = listener.accept()
+        with client:  # it stays open: only what the server says tells that it refuses
+            client.sendall(b"-ERR max number of clients reached\r\n")
+            await aeventually(lambda: wire._refusal is not None)
+            with pytest.raises(ReplyError, match="max number of clients reached"):
+                wire.write(["SUBSCRIBE", "news"])
+        link.close()

@@ -28,10 +28,12 @@ from hypothesis.stateful import (
 from fennelq.broker import verbs
 from fennelq.broker.keys import QUARANTINE
 from fennelq.broker.verbs.runs import Settled, Woken
-from fennelq.model.job import AnyJob, Delivery
+from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, not_known, succeeded
+from fennelq.model.wire import AnyWireJob
 from tests.broker.desk import APP, FAILURE, QUEUE, READ, Desk, a_job
 from tests.kit.audit import audit
+from tests.kit.jobs import altered
 from tests.kit.server import Server
 
 T = TypeVar("T")
@@ -74,7 +76,7 @@ class Walk(RuleBasedStateMachine):
         self.server.flush()
         self.desk = Desk(self.server)
         self.desk.open()
-        self.jobs: dict[str, AnyJob] = {}
+        self.jobs: dict[str, AnyWireJob] = {}
         self.delivered: list[Delivery] = []
         self.woken: list[Woken] = []
         self.settled: set[tuple[str, str, str]] = set()
@@ -100,7 +102,7 @@ class Walk(RuleBasedStateMachine):
         if answer == 1:
             self.jobs[job.key] = job
         else:
-            assert job.idempotency
+            assert job.carried["idempotency"]
             assert answer.decode() in (*self.jobs, *self.lost)
 
     @precondition(lambda self: self.jobs)
@@ -113,7 +115,7 @@ class Walk(RuleBasedStateMachine):
     @rule(which=ANY)
     def enqueue_another_call_of_the_same_id(self, which: int) -> None:
         job = pick(list(self.jobs.values()), which)
-        (answer,) = self.desk.enqueue(job._replace(nonce="theirs", args=b"[43]"))
+        (answer,) = self.desk.enqueue(altered(job, nonce="theirs", args=b"[43]"))
         assert answer == -1
 
     @precondition(lambda self: self.jobs)
@@ -239,7 +241,11 @@ class Walk(RuleBasedStateMachine):
 
     @rule(which=ANY)
     def time_passes_for_one_that_may_expire(self, which: int) -> None:
-        mortal = [key for key, job in self.jobs.items() if job.expires_ms and "E" in self.desk.record(key)]
+        mortal = [
+            key
+            for key, job in self.jobs.items()
+            if "expires_ms" in job.carried and "E" in self.desk.record(key)
+        ]
         if mortal:
             self.desk.redis.hset(self.desk.keys.record(pick(mortal, which)), "E", 1)
 

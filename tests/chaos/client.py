@@ -24,7 +24,7 @@ def ids(queue: str) -> list[str]:
 
 async def send(app: App, queue: str) -> None:
     for job in ids(queue):
-        await app.client.send(call(app, jobs.work, 1, queue=queue, job_id=job.partition(":")[2]))
+        await app.enqueue([call(app, jobs.work, 1, queue=queue, job_id=job.partition(":")[2])])
 
 
 async def cancel(app: App, queue: str) -> None:

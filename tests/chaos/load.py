@@ -16,6 +16,7 @@ from fennelq.errors import BrokerUnavailable
 from fennelq.model.job import AnyJob
 from tests.chaos import jobs, scale
 from tests.chaos.account import RETURNING, Call, Sent
+from tests.kit.jobs import as_sent
 
 BATCH = 50
 LONGEST = scale.of(200, long=60)
@@ -27,7 +28,7 @@ Described = Callable[[App], Iterable[AnyJob]]
 def name_of(job: AnyJob) -> Call:
     """Which function of `jobs` it calls, and what that call returns."""
     name = job.task.partition(":")[2]
-    arguments = orjson.loads(job.args)[0]
+    arguments = orjson.loads(as_sent(job).args)[0]
     return Call.of(name, jobs.receipt(job.id, arguments[0]) if name in RETURNING else None)
 
 

@@ -15,11 +15,10 @@ import pytest
 
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import Job
 from tests.chaos import jobs, scale
 from tests.chaos.conftest import Figure
 from tests.chaos.crew import Crew
+from tests.kit.jobs import sent
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -33,7 +32,7 @@ def due_at_once(crew: Crew, queue: str, number: int, due_ms: int) -> QueueKeys:
     keys = queue_keys(jobs.NAME, queue)
     for page in range(0, number, PAGE):
         batch = [
-            Job(queue, f"j{n}", "clockwork:beat", b"[[],{}]", ANY_RESULT, at_ms=due_ms)
+            sent(queue, f"j{n}", "clockwork:beat", at_ms=due_ms)
             for n in range(page, min(page + PAGE, number))
         ]
         crew.broker.run(verbs.jobs.enqueue(keys, batch))

@@ -12,9 +12,10 @@ import pytest
 
 from fennelq import App, AsyncResult, ConfigurationError, Status, TaskFailed
 from fennelq.broker import verbs
-from fennelq.manage import dead as dead_letters
-from fennelq.manage.dead import DeadLetter, Filters, ReplayReport
+from fennelq.manage import dead, pace, search
+from fennelq.manage.dead_letter import DeadLetter, ReplayReport
 from fennelq.manage.queues import Queues
+from fennelq.manage.search import Filters
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
 from tests.kit.proxy import Proxy
@@ -77,8 +78,9 @@ def shop(app: App) -> Shop:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of 7 and scripts of 3 entries: what happens at the edges of pages happens often."""
-    monkeypatch.setattr(dead_letters, "_PAGE", 7)
-    monkeypatch.setattr(dead_letters, "MOST_JOBS", 3)
+    monkeypatch.setattr(search, "_PAGE", 7)
+    for module in (dead, pace, search):
+        monkeypatch.setattr(module, "MOST_JOBS", 3)
 
 
 async def has_succeeded(handle: AsyncResult[int]) -> bool:

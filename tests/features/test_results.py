@@ -15,6 +15,7 @@ from fennelq import App, ResultExpired, Status, TaskFailed
 from fennelq.broker.verb import Command
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
+from tests.kit.jobs import altered
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -251,7 +252,7 @@ async def test_a_validator_that_fails_costs_only_its_own_job(app: App) -> None:
         return odd.n
 
     async with running(app, concurrency=1):
-        wrong = await app.client.send(take.job(Odd(n=1))._replace(args=b'[[{"n":2}],{}]'))
+        wrong = await app.client.send(altered(take.job(Odd(n=1)), args=b'[[{"n":2}],{}]'))
         with pytest.raises(TaskFailed, match="2"):
             await wrong.get(timeout=5)
         info = await wrong.info()

@@ -29,6 +29,7 @@ from fennelq.broker import verbs
 from fennelq.broker.group_commit import GroupCommit
 from tests.features.conftest import MakeApp
 from tests.kit.apps import LocalApp
+from tests.kit.jobs import altered, as_sent
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -159,7 +160,7 @@ async def test_a_job_that_redis_refuses_fails_its_own_caller_only(app: App, serv
     note = counting(app, Counter())
     await note.delay(0)
     jobs = [note.job(n) for n in range(5)]
-    broken = jobs[2]._replace(priority="high", key="squatted")
+    broken = altered(jobs[2], priority="high", key="squatted")
     with server.client() as client:
         client.set(app.client.keys("default")["s:high"], "not a stream")
         with pytest.raises(EnqueueFailed) as failed:
@@ -217,11 +218,11 @@ async def test_a_job_that_cannot_be_packed_fails_alone(app: App, ran: Counter[in
     good = [double.options(queue=queue).job(n) for n, queue in enumerate(["one", "one", "two", "three"])]
     jobs: list[Any] = [
         good[0],
-        good[1]._replace(key="\ud800"),
+        altered(good[1], key="\ud800"),
         good[1],
         good[2],
-        good[3]._replace(args=cast("Any", None)),
-        good[3]._replace(key="other"),
+        altered(good[3], args=None),
+        altered(good[3], key="other"),
     ]
     sending = app.enqueue(jobs) if how == "awaited" else asyncio.to_thread(sync.enqueue, app, jobs)
     with pytest.raises(EnqueueFailed) as failed:
@@ -303,7 +304,7 @@ async def test_without_redis_a_delay_fails_within_its_bound(
         with pytest.raises(BrokerUnavailable, match=r"^Redis at .* cannot be reached: ") as failed:
             await note.delay(1)
         took.append(time.monotonic() - began)
-        assert [job.args for job in failed.value.jobs] == [b"[[1],{}]"]
+        assert [as_sent(job).args for job in failed.value.jobs] == [b"[[1],{}]"]
     assert bound <= min(took) < bound + SLACK
 
 

@@ -788,7 +788,7 @@ def test_jobs_that_could_not_be_sent_for_sure_are_completed_without_duplicates(
         flaky.double.sync.map(range(1, 250))
     assert len(unavailable.value.jobs) == 249
     proxy.up()
-    results = sync.enqueue(flaky.app, unavailable.value.jobs)
+    results = flaky.app.sync.enqueue(unavailable.value.jobs)
     assert not any(result.deduplicated for result in results)
     with running_aside(shop.app, concurrency=32):
         eventually(lambda: len(shop.runs) == 250)
@@ -826,7 +826,7 @@ def test_one_refused_job_of_a_bulk_call_is_named_and_the_others_are_sent(shop: S
     shop.double.options(job_id="taken").sync.delay(0)
     refused = shop.double.options(job_id="taken").job(1)
     with pytest.raises(EnqueueFailed, match="1 of 3") as failed:
-        sync.enqueue(shop.app, [shop.double.job(2), refused, shop.double.job(3)])
+        shop.app.sync.enqueue([shop.double.job(2), refused, shop.double.job(3)])
     assert isinstance(failed.value.failures[1], DuplicateJob)
     with running_aside(shop.app):
         assert [failed.value.handles[i].get(timeout=5) for i in (0, 2)] == [4, 6]

@@ -12,6 +12,7 @@ import pytest
 from fennelq import App, AsyncResult, ResultTimeout, RetryPolicy, Status, TaskFailed, UnknownArgument, reasons
 from fennelq.reasons import executors_of
 from tests.features.conftest import MakeApp
+from tests.kit.jobs import altered
 from tests.kit.proxy import Proxy
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -164,7 +165,7 @@ async def test_an_argument_that_no_worker_knows_in_time_makes_the_job_dead_with_
 @pytest.mark.parametrize("args", [b'[["one"],{}]', b"[[],{}]"], ids=["another type", "a missing argument"])
 async def test_an_argument_that_does_not_fit_is_dead_at_once(app: App, args: bytes) -> None:
     deploy(app)
-    job = app.describe("shop:add", 1)._replace(args=args)
+    job = altered(app.describe("shop:add", 1), args=args)
     async with running(app):
         result = await app.client.send(job)
         with pytest.raises(TaskFailed):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fennelq import clock
 from fennelq.errors import InvalidJobId
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import Delivery, Job, JobInfo, Status, new_key, split_id
-from fennelq.model.options import NAME
+from fennelq.model.checks import NAME
+from fennelq.model.job import Delivery, JobInfo, Status, new_key, split_id
+from tests.kit.jobs import sent
 
 
 def test_keys_sort_by_the_time_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_keys_of_the_same_millisecond_are_all_different(monkeypatch: pytest.Monk
 
 
 def test_an_id_says_where_its_job_lives() -> None:
-    job = Job("mail", "7", "app:welcome", b"[[],{}]", ANY_RESULT)
+    job = sent("mail", "7", "app:welcome")
     delivery = Delivery("mail", "s", "1-0", "7", "app:welcome", b"", b"", 0, 1, 1, 0)
     assert job.id == delivery.id == "mail:7"
     assert split_id(job.id) == ("mail", "7")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, get_type_hints
 
@@ -13,18 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fennelq.errors import ConfigurationError
-from fennelq.model.options import (
-    TEN_YEARS,
-    UNSET,
-    OptionArgs,
-    Options,
-    epoch_ms,
-    milliseconds,
-    read_wire,
-    seconds,
-    valid_name,
-)
+from fennelq.model.checks import valid_name
+from fennelq.model.fields import FIELDS, MEANINGS
+from fennelq.model.options import FOR_WORKERS, OPTIONS, OptionArgs, Options, read_wire
+from fennelq.model.plan import Plan
 from fennelq.model.retry import RetryPolicy
+from fennelq.model.units import TEN_YEARS, epoch_ms, milliseconds, seconds
 
 DURATIONS = ["delay", "expires", "ttl", "result_ttl", "failure_ttl", "timeout"]
 
@@ -44,7 +37,28 @@ def refusal(**options: Any) -> str:
 
 
 def test_what_can_be_typed_is_what_can_be_said() -> None:
-    assert [field.name for field in fields(Options)] == list(get_type_hints(OptionArgs))
+    assert list(OPTIONS) == list(get_type_hints(OptionArgs))
+
+
+def test_each_option_has_a_letter_of_its_own_where_it_is_read() -> None:
+    of_the_worker = {name: option.letter for name, option in FOR_WORKERS.items() if name != "retries"}
+    assert len(set(of_the_worker.values())) == len(of_the_worker)
+    assert len(MEANINGS) == len(FIELDS)
+    assert all(len(letter) == 1 for letter in [*of_the_worker.values(), *MEANINGS])
+
+
+def test_what_is_carried_has_a_name_of_its_own() -> None:
+    carried = [field.carried for field in FIELDS if field.carried]
+    assert len(set(carried)) == len(carried)
+
+
+def test_the_plan_has_an_attribute_for_everything_that_the_worker_reads() -> None:
+    """Or `_with` would fail for it."""
+    values: dict[str, Any] = {"retry": RetryPolicy.fixed(2), "headers": {"a": "1"}}
+    for name in FOR_WORKERS:
+        options = said(**{name: values.get(name, 1)})
+        task = Plan.of(options, retries=3, result_ttl=1, failure_ttl=1)
+        assert task.overridden(options.to_wire()) == task
 
 
 def test_a_misspelt_option_is_refused_and_the_right_one_suggested() -> None:
@@ -56,8 +70,8 @@ def test_a_misspelt_option_is_refused_and_the_right_one_suggested() -> None:
 @pytest.mark.parametrize("name", ["mail", "a", "A.b-c_9", "x" * 128])
 def test_names_that_keys_can_be_made_of(name: str) -> None:
     assert valid_name("queue", name) == name
-    assert said(queue=name).queue == name
-    assert said(job_id=name).job_id == name
+    assert said(queue=name).given.get("queue") == name
+    assert said(job_id=name).given.get("job_id") == name
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a b", "{a}", "a/b", "é", "a\n", "\ud800"])
@@ -85,7 +99,7 @@ def test_a_whole_id_as_job_id_is_answered_with_its_two_parts() -> None:
 
 @pytest.mark.parametrize("key", ["welcome:42", "x", "é" * 256, "user/42@example.com"])
 def test_an_idempotency_key_is_almost_any_text(key: str) -> None:
-    assert said(key=key).key == key
+    assert said(key=key).given.get("key") == key
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a\tb", "{a}", "x" * 257, "\ud800", "\x7f"])
@@ -99,7 +113,11 @@ def test_an_idempotency_key_that_is_not_a_string_is_refused_as_such(key: Any, sh
 
 
 def test_a_priority_is_one_of_three() -> None:
-    assert [said(priority=name).priority for name in ("high", "normal", "low")] == ["high", "normal", "low"]
+    assert [said(priority=name).given.get("priority") for name in ("high", "normal", "low")] == [
+        "high",
+        "normal",
+        "low",
+    ]
     for value in ("urgent", "", None, 1, ["high"]):
         assert "is not one of high, normal, low" in refusal(priority=value)
 
@@ -110,7 +128,7 @@ def test_a_priority_is_one_of_three() -> None:
 @pytest.mark.parametrize("name", DURATIONS)
 def test_a_duration_is_seconds_or_a_timedelta(name: str) -> None:
     for value in (1, 0.5, timedelta(minutes=2), TEN_YEARS):
-        assert getattr(said(**{name: value}), name) == value
+        assert said(**{name: value}).given == {name: value}
     for wrong in ("5", b"5", [5], object()):
         assert refusal(**{name: wrong}).startswith(f"{name} must be seconds or a timedelta, not ")
 
@@ -124,7 +142,7 @@ def test_a_duration_is_between_nothing_and_ten_years(name: str, value: Any) -> N
 @pytest.mark.parametrize("name", DURATIONS)
 def test_only_a_timeout_can_be_none(name: str) -> None:
     if name == "timeout":
-        assert said(timeout=None).timeout is None
+        assert said(timeout=None).given == {"timeout": None}
     else:
         assert "must be seconds or a timedelta" in refusal(**{name: None})
 
@@ -136,7 +154,7 @@ def test_a_timeout_of_nothing_is_refused() -> None:
 
 def test_a_moment_knows_its_time_zone() -> None:
     moment = datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=2)))
-    assert said(at=moment).at == moment
+    assert said(at=moment).given == {"at": moment}
     for value in (moment.replace(tzinfo=None), "2030-01-01", 1.5e9, None):
         assert refusal(at=value).startswith("at must be a datetime that knows its time zone, for example ")
 
@@ -150,13 +168,13 @@ def test_a_delay_and_a_moment_exclude_each_other() -> None:
 @pytest.mark.parametrize(("name", "least"), [("retries", 0), ("max_deliveries", 1)])
 def test_a_count_is_a_whole_number(name: str, least: int) -> None:
     for good in (least, least + 1, (1 << 63) - 1):
-        assert getattr(said(**{name: good}), name) == good
+        assert said(**{name: good}).given == {name: good}
     for value in (least - 1, 2.5, "3", None, 1 << 63):
         assert refusal(**{name: value}).startswith(f"{name} must be a whole number, {least} or more, not ")
 
 
 def test_a_retry_policy_is_one() -> None:
-    assert said(retry=RetryPolicy.fixed(2)).retry == RetryPolicy.fixed(2)
+    assert said(retry=RetryPolicy.fixed(2)).given == {"retry": RetryPolicy.fixed(2)}
     for value in (5, "fixed", RetryPolicy):
         assert "a number of runs is retries=" in refusal(retry=value)
 
@@ -166,7 +184,7 @@ def test_a_retry_policy_is_one() -> None:
 
 def test_headers_are_a_few_short_texts() -> None:
     headers = {f"h{i}": "x" * 200 for i in range(32)}
-    assert said(headers=headers).headers == headers
+    assert said(headers=headers).given == {"headers": headers}
     odd: list[Any] = [{"a": 1}, {1: "a"}, {"a": None}, "text", ["a"], None]
     for value in odd:
         sentence = f'headers must be a dict of strings, like {{"tenant": "acme"}}, not {value!r}'
@@ -191,8 +209,8 @@ def test_nothing_said_later_changes_nothing() -> None:
 
 def test_headers_are_merged_by_name_and_the_later_counts() -> None:
     merged = said(headers={"a": "1", "b": "1"}).with_({"headers": {"b": "2", "c": "2"}})
-    assert merged.headers == {"a": "1", "b": "2", "c": "2"}
-    assert merged.with_({"headers": {}}).headers == merged.headers
+    assert merged.given == {"headers": {"a": "1", "b": "2", "c": "2"}}
+    assert merged.with_({"headers": {}}) == merged
     with pytest.raises(ConfigurationError, match="headers must be a dict"):
         merged.with_({"headers": "text"})
 
@@ -202,13 +220,12 @@ def test_options_are_rebound_and_never_changed() -> None:
     options.with_({"queue": "other"})
     assert options == said(queue="mail")
     with pytest.raises(AttributeError):
-        options.queue = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        options.given = {"queue": "other"}  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_said_is_what_was_said_and_nothing_else() -> None:
-    assert Options().said() == {}
-    assert said(timeout=None, queue="mail").said() == {"queue": "mail", "timeout": None}
-    assert Options().timeout is UNSET
+def test_given_is_what_was_given_and_nothing_else() -> None:
+    assert Options().given == {}
+    assert said(timeout=None, queue="mail").given == {"queue": "mail", "timeout": None}
 
 
 # Over the wire
@@ -249,6 +266,23 @@ def test_a_whole_policy_is_sent_rather_than_a_number() -> None:
     assert wire == {"r": [7, "fixed", [2.0], False]}
 
 
+def test_a_job_carries_only_what_is_not_as_usual() -> None:
+    assert Options().carried() == {}
+    assert (
+        said(queue="mail", priority="normal", delay=0, expires=0, retries=1, headers={"a": "1"}).carried()
+        == {}
+    )
+    assert said(priority="low", delay=1, expires=0.0001, max_deliveries=2, key="k", ttl=5).carried() == {
+        "priority": "low",
+        "delay_ms": 1000,
+        "expires_ms": 1,
+        "idempotency": "k",
+        "window_ms": 5000,
+        "max_deliveries": 2,
+    }
+    assert said(at=datetime(1970, 1, 1, tzinfo=UTC)).carried() == {"at_ms": 1}
+
+
 # Units
 
 
@@ -258,8 +292,7 @@ def test_a_duration_in_milliseconds_is_zero_only_when_it_is_nothing(value: float
     assert abs(milliseconds(value) - value * 1000) <= 1
 
 
-def test_what_was_not_said_lasts_no_time() -> None:
-    assert milliseconds(UNSET) == 0
+def test_a_timedelta_is_so_many_units() -> None:
     assert milliseconds(timedelta(minutes=1)) == 60_000
     assert seconds(timedelta(minutes=1)) == 60
 

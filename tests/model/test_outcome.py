@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from fennelq.model import outcome
 from fennelq.model.job import JobFailure
-from fennelq.model.options import TEN_YEARS
 from fennelq.model.outcome import (
     Outcome,
     Reject,
@@ -24,6 +23,7 @@ from fennelq.model.outcome import (
     failure_to_wire,
     seconds_of,
 )
+from fennelq.model.units import TEN_YEARS
 
 
 def raised(error: BaseException) -> BaseException:

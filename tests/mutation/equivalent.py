@@ -30,8 +30,10 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("finish.lua", "", "without all_ours[lane_of[i]] and settle_run"),
     ],
     "false and nil are the same here": [
-        ("enqueue.lua", "create", "without nil"),
         ("enqueue.lua", "holder_of", "without nil"),
+    ],
+    "the same HSET writes the field once more, with its sign, and the later value counts": [
+        ("enqueue.lua", "read_carried", "without letter ~= F.idempotency"),
     ],
     "an entry that no arrow wrote is named by no record, so it is dropped for that": [
         ("recover.lua", "recover", "without record"),

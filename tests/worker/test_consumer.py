@@ -25,6 +25,7 @@ from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.consumer import Aside
 from fennelq.worker.running.held import Token
 from tests.broker.desk import Desk
+from tests.kit.jobs import as_sent
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -544,7 +545,7 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
     with desk.redis.pipeline(transaction=True) as together:
         for queue, name in ((desk, "a"), (other, "b")):
             job = jobs.task.options(queue=queue.keys.queue).job(name, True)
-            cast("Any", together).execute_command(*verbs.jobs.enqueue(queue.keys, [job]).by_source())
+            cast("Any", together).execute_command(*verbs.jobs.enqueue(queue.keys, [as_sent(job)]).by_source())
         together.execute()
     lost = stranded(desk, reader)
     await reader.read()

@@ -15,10 +15,11 @@ from fennelq.broker.keys import LANES, AppKeys, QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.runs import Settled
 from fennelq.broker.verbs.schedules import Claim, Seen
-from fennelq.model.job import AnyJob, Status
+from fennelq.model.job import Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import succeeded
 from fennelq.model.schedule import Schedule
+from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.courier import Courier
 from tests.kit.server import Server
@@ -33,7 +34,7 @@ def a_schedule(name: str = "report", **told: Any) -> Schedule:
     return Schedule(name=name, **fields | told)
 
 
-async def decided(broker: Broker, schedule: Schedule, *dues: int) -> list[AnyJob]:
+async def decided(broker: Broker, schedule: Schedule, *dues: int) -> list[AnyWireJob]:
     """The jobs of these ticks, on their way."""
     jobs = [verbs.schedules.job_of(schedule, due) for due in dues]
     await broker.run(verbs.schedules.schedule(KEYS, "put", schedule.name, schedule.to_wire(), 1))

@@ -16,12 +16,11 @@ from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import GROUP, TYPES, QueueKeys, queue_keys
 from fennelq.manage.queues import Queues
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import Job
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.duties.recovery import Recovery
+from tests.kit.jobs import sent
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -186,7 +185,7 @@ async def two_queues(broker: Broker, **told: Any) -> None:
     """A job in each."""
     for keys in (BAD, GOOD):
         await broker.run(verbs.queues.open_queue(keys))
-        job = Job(keys.queue, "1", "shop:note", b"[[],{}]", ANY_RESULT, **told)
+        job = sent(keys.queue, "1", "shop:note", **told)
         await broker.run(verbs.jobs.enqueue(keys, [job]))
 
 

@@ -11,10 +11,9 @@ from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import Job
 from fennelq.worker.bus import HandOverWaits, JobDue, SchedulesChanged
 from fennelq.worker.duties.listener import Listener
+from tests.kit.jobs import sent
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.worker.states import published, state_of
@@ -68,17 +67,11 @@ async def test_an_executor_that_begins_to_listen_looks_everything_up(broker: Bro
 async def test_it_hears_that_something_is_due_sooner(
     heard: Listening, broker: Broker, mail: QueueKeys
 ) -> None:
-    await broker.run(
-        verbs.jobs.enqueue(mail, [Job("mail", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=2500)])
-    )
+    await broker.run(verbs.jobs.enqueue(mail, [sent("mail", "1", "a:b", delay_ms=2500)]))
     await aeventually(lambda: heard.due == [2.5])
-    await broker.run(
-        verbs.jobs.enqueue(mail, [Job("mail", "2", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=5000)])
-    )
+    await broker.run(verbs.jobs.enqueue(mail, [sent("mail", "2", "a:b", delay_ms=5000)]))
     other = queue_keys("shop", "other")
-    await broker.run(
-        verbs.jobs.enqueue(other, [Job("other", "1", "a:b", b"[[],{}]", ANY_RESULT, delay_ms=1000)])
-    )
+    await broker.run(verbs.jobs.enqueue(other, [sent("other", "1", "a:b", delay_ms=1000)]))
     await aeventually(lambda: heard.due == [2.5, 1.0])
 
 

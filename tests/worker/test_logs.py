@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from fennelq import App, TaskFailed
+from tests.kit.jobs import altered
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
 from tests.kit.waiting import aeventually, eventually
@@ -76,7 +77,7 @@ async def test_arguments_and_results_never_appear_in_any_line(workers: Workers, 
     )
     with pytest.raises(TaskFailed, match="s3cret"):
         await (await whisper.delay("s3cret-argument", "s3cret-result", fail=True)).get(timeout=5)
-    too_long = await app.client.send(whisper.job("x", "y")._replace(args=b'[["s3cret-argument",5],{}]'))
+    too_long = await app.client.send(altered(whisper.job("x", "y"), args=b'[["s3cret-argument",5],{}]'))
     with pytest.raises(TaskFailed):
         await too_long.get(timeout=5)
     eventually(lambda: sum(1 for _ in ends(worker)) == 3)
@@ -170,7 +171,7 @@ async def test_below_warning_jobs_that_succeed_are_not_worth_a_line(workers: Wor
 
 async def test_on_a_console_no_name_out_of_redis_drives_the_terminal(workers: Workers, app: App) -> None:
     hostile = "shop:\x1b[2J\x1b]0;owned\x07\u202egnp"
-    job = task_of(app, shop.double).job(1)._replace(task=hostile)
+    job = altered(task_of(app, shop.double).job(1), task=hostile)
     worker = workers("--log-format", "console")
     result = await app.client.send(job)
     line = worker.wait_for("task_unknown", within=15)

@@ -21,29 +21,30 @@ from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, as_is
 from fennelq.broker.verbs.runs import Settled
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import AnyJob, Job, JobFailure
+from fennelq.model.job import JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import died, succeeded
 from fennelq.model.routing import Routing
+from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import QueuesDiscovered
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.presence import Presence
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.duties.service import Service, tend
 from fennelq.worker.state import State, executor_name
+from tests.kit.jobs import as_sent, sent
 from tests.kit.waiting import aeventually
 from tests.worker.states import published, state_of
 
 LONGEST = 5.0
 
 
-def a_job(key: str, **told: Any) -> AnyJob:
+def a_job(key: str, **told: Any) -> AnyWireJob:
     fields: dict[str, Any] = {"task": "shop:note", "args": b"[[],{}]", **told}
-    return Job(queue="mail", key=key, returns=ANY_RESULT, **fields)
+    return sent("mail", key, **fields)
 
 
-async def enqueue(broker: Broker, keys: QueueKeys, *jobs: AnyJob) -> None:
+async def enqueue(broker: Broker, keys: QueueKeys, *jobs: AnyWireJob) -> None:
     await broker.run(verbs.queues.open_queue(keys))
     await broker.run(verbs.jobs.enqueue(keys, jobs))
 
@@ -237,7 +238,7 @@ async def test_an_executor_tells_what_it_cannot_run_and_what_it_does_not_serve(a
         return facts if facts and "too_old_for" in facts else None
 
     async with running(app, queues="mail", priorities=["high", "normal"]) as executor:
-        result = await app.client.send(app.describe("tests.worker.shop:dubble", queue="mail"))
+        result = await app.client.send(as_sent(app.describe("tests.worker.shop:dubble", queue="mail")))
         facts = await aeventually(lambda: told(executor.name), within=15)
         await aeventually(result.cancel)
     assert facts["lanes"] == ["s:high", "s"]

@@ -14,12 +14,12 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verbs.runs import Settled
-from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import Delivery, Job
+from fennelq.model.job import Delivery
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import succeeded
 from fennelq.worker.running.held import Answer
 from fennelq.worker.running.settler import Settler
+from tests.kit.jobs import sent
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -46,7 +46,7 @@ class Answers:
 
 async def deliveries(broker: Broker, keys: QueueKeys, number: int) -> list[Delivery]:
     """So many jobs in our hands."""
-    jobs = [Job(keys.queue, str(n), "shop:note", b"[[],{}]", ANY_RESULT) for n in range(number)]
+    jobs = [sent(keys.queue, str(n), "shop:note") for n in range(number)]
     await broker.run(verbs.queues.open_queue(keys))
     for start in range(0, number, 100):
         await broker.run(verbs.jobs.enqueue(keys, jobs[start : start + 100]))

@@ -16,10 +16,11 @@ from fennelq.broker.keys import LANES, AppKeys, QueueKeys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.runs import Settled
 from fennelq.broker.verbs.schedules import Look, Seen
-from fennelq.model.job import AnyJob, JobFailure, JobInfo, Status
+from fennelq.model.job import JobFailure, JobInfo, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, retried, succeeded
 from fennelq.model.schedule import Schedule
+from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits
 from fennelq.worker.duties.ticker import Ticker, decide
 from tests.kit.apps import LocalApp
@@ -115,7 +116,7 @@ class Fleet:
 
     # The life of the last job
 
-    async def arrive(self) -> list[AnyJob]:
+    async def arrive(self) -> list[AnyWireJob]:
         """What is on its way arrives in its queue."""
         page = await self.broker.ask(verbs.schedules.handing(KEYS, "0"))
         if page.jobs:
@@ -215,7 +216,7 @@ async def test_a_run_that_is_put_off_is_made_when_it_is_due_and_scheduled_for_la
     schedule = a_schedule(jitter_ms=30_000)
     await fleet.minutes(1, await fleet.started(schedule))
     (job,) = await fleet.arrive()
-    assert job.at_ms == schedule.put_off(NOW + MINUTE)
+    assert job.carried["at_ms"] == schedule.put_off(NOW + MINUTE)
 
 
 async def test_the_job_of_a_tick_is_remembered_for_a_day_after_its_end(fleet: Fleet) -> None:

@@ -7,15 +7,32 @@
 -- -1 the id belongs to a different call · a job key: the holder of the idempotency key.
 --
 --@args prefix
---@each job, lane, due, task, args, extra
+--@each job, lane, due, task, args, carried
 --@include now, keys, entries, lane, due, later, idempotency
+
+-- Reads what a job carries, `count` words from `place` on, into the fields of its record. They are written as they come,
+-- but for those that the server must understand: `expires` is sent as how long from now, and the idempotency key, with
+-- its `window`, is left to `create`.
+local function read_carried(fields, place, count)
+  local more, n = {}, #fields
+  for i = place, place + count - 1, 2 do
+    local letter, value = ARGV[i], ARGV[i + 1]
+    if letter == F.expires then value = now + value end
+    more[letter] = value
+    if letter ~= F.idempotency and letter ~= 'window' then
+      fields[n + 1], fields[n + 2] = letter, value
+      n = n + 2
+    end
+  end
+  return more, n
+end
 
 -- The same explicit id again: the same call is answered with the job, another call is refused.
 local function meet(record, task, args, more)
-  if not more or not more.u then return 0 end
+  if not more[F.nonce] then return 0 end
   local known = redis.pcall('HMGET', record, F.task, F.digest, F.nonce)
   if known.err or known[1] ~= task or known[2] ~= redis.sha1hex(args) then return -1 end
-  return known[3] == more.u and 0 or 2
+  return known[3] == more[F.nonce] and 0 or 2
 end
 
 -- The job that holds the key; nil when the holder is gone: then the key is there to be taken.
@@ -25,59 +42,59 @@ local function holder_of(name)
 end
 
 local function take_key(name, job, window)
-  if window > 0 then
+  if window then
     redis.call('SET', idem_of(name), job, 'PX', window)
   else
     redis.call('SET', idem_of(name), job)
   end
 end
 
--- Fields that most jobs do not have, appended to those that all have.
-local function with_extras(fields, args, more)
-  if not more then return fields end
-  local function add(name, value)
-    if value then
-      fields[#fields + 1] = name
-      fields[#fields + 1] = value
-    end
-  end
-  add(F.options, more.o)
-  add(F.expires, more.x and now + more.x)
-  add(F.idempotency, more.k and ((more.w > 0 and '~' or '=') .. more.k))
-  add(F.max_deliveries, more.d)
-  add(F.kept_at_least, more.l)
-  add(F.ended, (more.k or more.l) and '')
-  add(F.nonce, more.u)
-  add(F.digest, more.u and redis.sha1hex(args))
-  return fields
-end
-
-local function create(job, lane, due, task, args, extra)
-  local record = record_of(job)
-  local more = extra ~= '' and cjson.decode(extra) or nil
+-- Creates a job that carries something, or has to wait.
+local function create(job, lane, due, task, args, place, count)
+  local record, fields = record_of(job), {F.task, task, F.arguments, args, F.created, stamp}
+  local more, n = read_carried(fields, place, count)
   if redis.call('EXISTS', record) == 1 then return meet(record, task, args, more) end
-  if more and more.k then
-    local holder = holder_of(more.k)
+  local function add(letter, value)
+    fields[n + 1], fields[n + 2] = letter, value
+    n = n + 2
+  end
+  local key, window = more[F.idempotency], more.window
+  if key then
+    local holder = holder_of(key)
     if holder then return holder end
-    take_key(more.k, job, more.w)
+    take_key(key, job, window)
+    add(F.idempotency, (window and '~' or '=') .. key)
   end
-  if due ~= '' then
-    later(K.scheduled, job, due_at(due))
-    redis.call('HSET', record, unpack(with_extras({F.task, task, F.arguments, args, F.status, 'L', F.place, 'sched', F.created, stamp}, args, more)))
-    keep_lane(record, lane)
+  if key or more[F.kept_at_least] then add(F.ended, '') end
+  if more[F.nonce] then add(F.digest, redis.sha1hex(args)) end
+  add(F.status, due == '' and 'Q' or 'L')
+  if due == '' then
+    add(F.place, lane .. '/' .. add_entry(lane, job, 1))
   else
-    local place = lane .. '/' .. add_entry(lane, job, 1)
-    if more then
-      redis.call('HSET', record, unpack(with_extras({F.task, task, F.arguments, args, F.status, 'Q', F.place, place, F.created, stamp}, args, more)))
-    else
-      redis.call('HSET', record, F.task, task, F.arguments, args, F.place, place, F.created, stamp)
-    end
+    add(F.place, 'sched')
+    later(K.scheduled, job, due_at(due))
   end
+  redis.call('HSET', record, unpack(fields))
+  if due ~= '' then keep_lane(record, lane) end
   return 1
 end
 
-local answers = {}
-for i = first, #ARGV, stride do
-  answers[#answers + 1] = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+local answers, i = {}, first
+while i <= #ARGV do
+  local job, lane, due, task, args, count = unpack(ARGV, i, i + 5)
+  if count == '' and due == '' then
+    local record = record_of(job)
+    if redis.call('EXISTS', record) == 1 then
+      answers[#answers + 1] = 0
+    else
+      redis.call('HSET', record, F.task, task, F.arguments, args, F.place, lane .. '/' .. add_entry(lane, job, 1), F.created, stamp)
+      answers[#answers + 1] = 1
+    end
+    i = i + stride
+  else
+    count = tonumber(count) or 0
+    answers[#answers + 1] = create(job, lane, due, task, args, i + stride, count)
+    i = i + stride + count
+  end
 end
 return answers

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import orjson
 
 from fennelq import clock
-from fennelq.broker.keys import LANES, QueueKeys
+from fennelq.broker.keys import LANES, NORMAL, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, as_is, text
-from fennelq.model.job import AnyJob, Event, JobInfo, Priority, Status
+from fennelq.model.fields import SENT, SHOWN
+from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
+from fennelq.model.options import moment
 from fennelq.model.outcome import failure_from_wire
+from fennelq.model.wire import AnyWireJob
 
 
-def enqueue(keys: QueueKeys, jobs: Sequence[AnyJob]) -> Verb[list[Any]]:
+def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
     """Create these jobs, each once. Answers per job; see the script."""
     arrow = script("enqueue")
     args: list[Word] = [keys.prefix]
     for job in jobs:
-        args += (job.key, LANES[job.priority], _due(job), job.task, job.args, _extra(job))
+        if carried := job.carried:
+            fields = _fields(carried)
+            args += (
+                job.key,
+                LANES[job.priority],
+                _due(carried),
+                job.task,
+                job.args,
+                len(fields) or "",
+                *fields,
+            )
+        else:
+            args += (job.key, NORMAL, "", job.task, job.args, "")
     return Verb(arrow, arrow.of(keys), args, as_is)
 
 
@@ -45,27 +60,19 @@ def watch(
     return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
 
 
-def _due(job: AnyJob) -> str:
-    if job.at_ms:
-        return f"@{job.at_ms}"
-    return f"+{job.delay_ms}" if job.delay_ms else ""
+def _due(carried: Mapping[str, Any]) -> str:
+    if "at_ms" in carried:
+        return f"@{carried['at_ms']}"
+    return f"+{carried['delay_ms']}" if "delay_ms" in carried else ""
 
 
-def _extra(job: AnyJob) -> bytes:
-    extra: dict[str, Any] = {}
-    if job.options:
-        extra["o"] = job.options.decode()
-    if job.expires_ms:
-        extra["x"] = job.expires_ms
-    if job.idempotency:
-        extra["k"], extra["w"] = job.idempotency, job.window_ms
-    if job.nonce:
-        extra["u"] = job.nonce
-    if job.max_deliveries:
-        extra["d"] = job.max_deliveries
-    if job.keep_ms:
-        extra["l"] = job.keep_ms
-    return orjson.dumps(extra) if extra else b""
+def _fields(carried: Mapping[str, Any]) -> list[Word]:
+    """The letters and values of what the job carries."""
+    fields: list[Word] = []
+    for name, value in carried.items():
+        if name in SENT:
+            fields += (SENT[name], value)
+    return fields
 
 
 def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
@@ -141,33 +148,26 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
     raw = {text(reply[i]): cast("bytes", reply[i + 1]) for i in range(0, len(reply), 2)}
     if not raw:
         return None
-    said = {name: text(value) for name, value in raw.items()}
-    status = _STATUS.get(said.get("s", "Q"), Status.UNKNOWN)
-    failure = failure_from_wire(raw["x"])[0] if "x" in raw else None
-    place = said.get("p")
-    owner, started, starts = _run(said.get("w", ""))
-    return JobInfo(
-        id=f"{queue}:{key}",
-        task=said.get("t", ""),
-        queue=queue,
-        status=status,
-        priority=_PRIORITY.get(said.get("m") or said.get("p", "").partition("/")[0], "normal"),
-        tries=int(said.get("n", 0)) + (1 if said.get("s") in ("X", "S", "N") else 0),
-        deliveries=starts,
-        place=None if status.ended and status is not Status.DEAD else place,
-        owner=owner if status is Status.EXECUTING else None,
-        reason=said.get("y"),
-        waiting_because=None if status.ended or status is Status.EXECUTING else _too_old(said, starts),
-        error=failure,
-        enqueued_at=_moment(said, "c", clock.from_ms),
-        started_at=clock.from_ms(started) if started else None,
-        ended_at=_moment(said, "z", clock.from_ms),
-        expires_at=_moment(said, "E", clock.from_ms),
-        replays=int(said.get("R", 0)),
-        key=said["k"][1:].partition(":")[2] if "k" in said else None,
-        headers=_headers(raw.get("o", b"")),
-        arguments=raw.get("a", b""),
-    )
+    record = {letter: text(value) for letter, value in raw.items()}
+    status = _STATUS.get(record.get("s", "Q"), Status.UNKNOWN)
+    place = record.get("p", "")
+    owner, started, starts = _run(record.get("w", ""))
+    facts: dict[str, Any] = {
+        "task": "",
+        "priority": _PRIORITY.get(record.get("m") or place.partition("/")[0], "normal"),
+        "tries": int(record.get("n", 0)) + (1 if record.get("s") in ("X", "S", "N") else 0),
+        "deliveries": starts,
+        "place": None if status.ended and status is not Status.DEAD else record.get("p"),
+        "owner": owner if status is Status.EXECUTING else None,
+        "waiting_because": (None if status.ended or status is Status.EXECUTING else _too_old(record, starts)),
+        "error": failure_from_wire(raw["x"])[0] if "x" in raw else None,
+        "started_at": clock.from_ms(started) if started else None,
+        "key": record["k"][1:].partition(":")[2] if "k" in record else None,
+        "headers": _headers(raw.get("o", b"")),
+        "arguments": raw.get("a", b""),
+    }
+    facts |= {field.shown: field.read(record[field.letter]) for field in SHOWN if field.letter in record}
+    return JobInfo(id=f"{queue}:{key}", queue=queue, status=status, **facts)
 
 
 def _run(text: str) -> tuple[str | None, int, int]:
@@ -176,18 +176,14 @@ def _run(text: str) -> tuple[str | None, int, int]:
     return (found[1], int(found[2]), int(found[3])) if found else (None, 0, 0)
 
 
-def _too_old(said: dict[str, str], starts: int) -> str | None:
+def _too_old(record: Mapping[str, str], starts: int) -> str | None:
     """Why the workers that have taken the job could not run it; None when it has begun since."""
-    after, _, why = said.get("Y", "").partition(" ")
+    after, _, why = record.get("Y", "").partition(" ")
     if not after or after != str(starts):
         return None
-    since = _moment(said, "U", clock.from_ms)
+    since = moment(record.get("U", ""))
     when = f" since {since:%Y-%m-%d %H:%M:%S} UTC" if since else ""
     return f"the workers that took it{when} could not run it (is their code older than the sender's?): {why}"
-
-
-def _moment(said: dict[str, str], field: str, of: Callable[[int], Any]) -> Any:
-    return of(int(said[field])) if said.get(field) else None
 
 
 def _headers(options: bytes) -> dict[str, str]:

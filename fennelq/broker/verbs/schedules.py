@@ -12,8 +12,8 @@ from fennelq.broker.keys import AppKeys, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
 from fennelq.model.codec import ANY_RESULT
-from fennelq.model.job import AnyJob, Job
 from fennelq.model.schedule import Schedule
+from fennelq.model.wire import AnyWireJob, WireJob
 
 HANDED_KEPT_MS = 24 * 3_600_000
 """How long the record of a handed job stays at least, so that a repeated hand-over finds it."""
@@ -25,7 +25,6 @@ MOST_DECLARED = 100
 MOST_DECLARED_BYTES = 1 << 20
 """A declaration comes in pages of at most so many schedules and bytes, so that no call blocks the server for long."""
 
-_HANDED = ("priority", "at_ms", "expires_ms", "max_deliveries", "keep_ms")
 _PAGE = 50
 _NAMES = 1000
 
@@ -102,7 +101,7 @@ class Claim(NamedTuple):
     """The runs that now wait behind an unfinished one; None leaves them as they are."""
     last_error: str
     last_error_ms: int | None
-    jobs: list[AnyJob]
+    jobs: list[AnyWireJob]
 
 
 class Handing(NamedTuple):
@@ -110,33 +109,41 @@ class Handing(NamedTuple):
 
     cursor: str
     """Where the next page begins; "0" after the last."""
-    jobs: list[AnyJob]
+    jobs: list[AnyWireJob]
     unreadable: list[str]
     """Ids of those that only a later version can read."""
 
 
-def job_of(schedule: Schedule, due_ms: int) -> AnyJob:
+def job_of(schedule: Schedule, due_ms: int) -> AnyWireJob:
     """The job of a tick. Its key is the tick's, so it can be made any number of times and is one job."""
     starts_ms = schedule.put_off(due_ms)
-    return Job(
-        queue=schedule.queue,
-        key=schedule.job_key(due_ms),
-        task=schedule.task,
-        args=schedule.args,
-        returns=ANY_RESULT,
-        options=schedule.options,
-        priority=schedule.priority,
+    return _job(
+        schedule,
+        schedule.job_key(due_ms),
         at_ms=starts_ms if schedule.jitter_ms else 0,
         expires_ms=schedule.expires_ms and schedule.expires_ms + starts_ms - due_ms,
-        max_deliveries=schedule.max_deliveries,
         keep_ms=HANDED_KEPT_MS,
     )
 
 
-def job_by_hand(schedule: Schedule) -> AnyJob:
+def job_by_hand(schedule: Schedule) -> AnyWireJob:
     """A job of the schedule that belongs to no tick."""
     key = f"cron.{schedule.name}.now.{os.urandom(8).hex()}"
-    return job_of(schedule, 0)._replace(key=key, at_ms=0, expires_ms=schedule.expires_ms, keep_ms=0)
+    return _job(schedule, key, at_ms=0, expires_ms=schedule.expires_ms, keep_ms=0)
+
+
+def _job(schedule: Schedule, key: str, *, at_ms: int, expires_ms: int, keep_ms: int) -> AnyWireJob:
+    carried: dict[str, Any] = {
+        "priority": "" if schedule.priority == "normal" else schedule.priority,
+        "at_ms": at_ms,
+        "expires_ms": expires_ms,
+        "max_deliveries": schedule.max_deliveries,
+        **schedule.carried,
+        "keep_ms": keep_ms,
+        "options": schedule.options.decode(),
+    }
+    carried = {name: value for name, value in carried.items() if value}
+    return WireJob(schedule.queue, key, schedule.task, schedule.args, ANY_RESULT, carried)
 
 
 def declare(
@@ -197,16 +204,16 @@ def tick(keys: AppKeys, claim: Claim) -> Verb[bool]:
         _moment(claim.last_error_ms),
     ]
     for job in claim.jobs:
-        args += (job.id, _job_to_wire(job))
+        args += (job.id, job.to_wire())
     return Verb(arrow, arrow.of(keys), args, bool)
 
 
-def unqueue(keys: AppKeys, seen: Seen, rest: Sequence[int], run_ms: int, job: AnyJob) -> Verb[bool]:
+def unqueue(keys: AppKeys, seen: Seen, rest: Sequence[int], run_ms: int, job: AnyWireJob) -> Verb[bool]:
     """Claim the first of the runs that wait behind an unfinished one. True for one claimer only."""
     arrow = script("unqueue")
     left = orjson.dumps(rest) if rest else b""
     args: list[Word] = [keys.prefix, seen.name, seen.definition, seen.last_job, seen.queued, left, run_ms]
-    return Verb(arrow, arrow.of(keys), [*args, job.id, _job_to_wire(job)], bool)
+    return Verb(arrow, arrow.of(keys), [*args, job.id, job.to_wire()], bool)
 
 
 def schedule(
@@ -311,32 +318,18 @@ def _seen(said: Any) -> Seen:
 
 def _handing(reply: Any) -> Handing:
     cursor, flat = reply
-    jobs: list[AnyJob] = []
+    jobs: list[AnyWireJob] = []
     unreadable: list[str] = []
     for i in range(0, len(flat), 2):
         if b"/" in flat[i]:
             # Not a job: something else in the outbox, which another part carries.
             continue
         try:
-            jobs.append(_job_from_wire(flat[i + 1]))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            jobs.append(AnyWireJob.from_wire(flat[i + 1]))
+        except ValueError:
             unreadable.append(text(flat[i]))
     return Handing(text(cursor), jobs, unreadable)
 
 
 def _moment(ms: int | None) -> str:
     return "" if ms is None else str(ms)
-
-
-def _job_to_wire(job: AnyJob) -> bytes:
-    """A job that is to be handed over. What is as usual is left out: an older version can read it then."""
-    said: dict[str, Any] = {"queue": job.queue, "key": job.key, "task": job.task, "args": job.args.decode()}
-    usual = Job("", "", "", b"", ANY_RESULT)
-    said |= {name: value for name in _HANDED if (value := getattr(job, name)) != getattr(usual, name)}
-    return orjson.dumps(said | ({"options": job.options.decode()} if job.options else {}))
-
-
-def _job_from_wire(raw: bytes) -> AnyJob:
-    said = orjson.loads(raw)
-    args, options = said.pop("args").encode(), said.pop("options", "").encode()
-    return Job(**said, args=args, options=options, returns=ANY_RESULT)

@@ -25,8 +25,9 @@ from fennelq.cli.options import (
 from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import Session
 from fennelq.cli.table import Column
-from fennelq.manage.dead import DeadLetter, Filters, ReplayReport
+from fennelq.manage.dead_letter import DeadLetter, ReplayReport
 from fennelq.manage.documents import of_letter, of_report
+from fennelq.manage.search import Filters
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -18,7 +18,7 @@ from fennelq.broker.dispatch import concerns_the_call, dispatch
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
-from fennelq.model.job import AnyJob
+from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
@@ -100,7 +100,7 @@ class Courier(Service):
             cursor = page.cursor
         return handed
 
-    async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyJob]) -> int:
+    async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyWireJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
         call = partial(self._to, box)
         replies = await self._broker.converse(dispatch(jobs, attrgetter("queue"), call, attrgetter("size")))
@@ -111,7 +111,7 @@ class Courier(Service):
                 self._log.warn(reply, job_id=job.id)
         return sum(not isinstance(reply, Exception) for reply in replies)
 
-    def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyJob]) -> Talk[Sequence[Any]]:
+    def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyWireJob]) -> Talk[Sequence[Any]]:
         # First: a job in a queue that is not on the list is not lost, but no worker that serves every queue finds it.
         if self._noted.is_due(queue):
             yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))

@@ -1,0 +1,122 @@
+"""What the value of an option may be. Each check raises ConfigurationError, with the rule, for any other value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, cast, get_args
+
+from fennelq.errors import ConfigurationError, a_kind_of
+from fennelq.model.job import Priority
+from fennelq.model.retry import RetryPolicy
+from fennelq.model.units import TEN_YEARS, seconds
+
+NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+KEY: Final = re.compile(r"[^\s{}\x00-\x1f\x7f\ud800-\udfff]{1,256}")
+_MOST_HEADERS, _MOST_HEADER_BYTES = 32, 8192
+
+
+def valid_name(kind: str, name: str) -> str:
+    """`name`, when it may be part of a Redis key; raises ConfigurationError with the rule otherwise."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"{kind} must be a string, not {a_kind_of(name)}")
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"{kind} {name[:140]!r} is not valid: use 1-128 of A-Z a-z 0-9 _ . -")
+    return name
+
+
+def check_job_id(name: str, value: Any) -> None:
+    """The part of an id after the colon."""
+    if isinstance(value, str) and ":" in value:
+        raise ConfigurationError(
+            f"{name} {value[:140]!r} is not valid: it is the part of an id after the colon, "
+            "and queue= is the part before it"
+        )
+    valid_name(name, value)
+
+
+def check_priority(name: str, value: Any) -> None:
+    """One of three."""
+    if value not in get_args(Priority):
+        raise ConfigurationError(f"{name} {value!r} is not one of high, normal, low")
+
+
+def check_key(_: str, value: Any) -> None:
+    """An idempotency key."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"idempotency key must be a string, not {a_kind_of(value)}")
+    if not KEY.fullmatch(value):
+        raise ConfigurationError(
+            f"idempotency key {value[:140]!r} is not valid: use 1-256 characters, no space and no braces"
+        )
+
+
+def check_headers(name: str, value: Any) -> None:
+    """A few short texts."""
+    headers = cast("Mapping[Any, Any]", value)
+    texts: list[Any] = [*headers.keys(), *headers.values()] if isinstance(value, Mapping) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigurationError(
+            f'{name} must be a dict of strings, like {{"tenant": "acme"}}, not {value!r:.100}'
+        )
+    if len(headers) > _MOST_HEADERS:
+        raise ConfigurationError(f"{name} are at most {_MOST_HEADERS}, not {len(headers)}")
+    try:
+        size = len("".join(texts).encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"{name} must be texts that UTF-8 can write: {error}") from None
+    if size > _MOST_HEADER_BYTES:
+        raise ConfigurationError(
+            f"{name} take {size:,} bytes, more than {_MOST_HEADER_BYTES:,}: they are for ids, not for data"
+        )
+
+
+def check_duration(name: str, value: Any) -> None:
+    """Seconds or a timedelta, 0 to ten years."""
+    if not isinstance(value, int | float | timedelta):
+        raise ConfigurationError(f"{name} must be seconds or a timedelta, not {value!r}")
+    if not 0 <= seconds(value) <= TEN_YEARS:
+        raise ConfigurationError(f"{name} must be between 0 s and ten years, not {value!r}")
+
+
+def check_timeout(name: str, value: Any) -> None:
+    """A duration of more than 0, or None."""
+    if value is None:
+        return
+    check_duration(name, value)
+    if not seconds(value):
+        raise ConfigurationError(f"{name} must be more than 0; None is no timeout")
+
+
+def check_moment(name: str, value: Any) -> None:
+    """A datetime that knows its time zone."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ConfigurationError(
+            f"{name} must be a datetime that knows its time zone, "
+            "for example datetime.now(UTC) + timedelta(hours=1)"
+        )
+
+
+def check_retries(name: str, value: Any) -> None:
+    """A whole number, 0 or more."""
+    check_count(name, value, 0)
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """A whole number, `least` or more."""
+    if not isinstance(value, int) or not least <= value < 1 << 63:
+        raise ConfigurationError(f"{name} must be a whole number, {least} or more, not {value!r}")
+
+
+def check_policy(name: str, value: Any) -> None:
+    """A RetryPolicy."""
+    if not isinstance(value, RetryPolicy):
+        raise ConfigurationError(
+            f"{name} must be a RetryPolicy, like RetryPolicy.fixed(5, delay=10), not {_named(value)}: "
+            "a number of runs is retries="
+        )
+
+
+def _named(value: Any) -> str:
+    return str(getattr(value, "__qualname__", None) or f"{value!r:.100}")

@@ -1,0 +1,75 @@
+"""A job as it is sent, and as it is handed over to another slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from fennelq import Job
+from fennelq.model.fields import KNOWN
+from fennelq.model.wire import WireJob
+from tests.kit.jobs import altered, sent
+
+WHOLE: dict[str, Any] = {
+    "priority": "low",
+    "at_ms": 7,
+    "expires_ms": 5,
+    "max_deliveries": 2,
+    "keep_ms": 9,
+    "options": '{"h":{"a":"é"}}',
+}
+
+
+def test_a_job_is_handed_over_as_json_with_what_is_not_as_usual() -> None:
+    plain = sent("mail", "1", "a:b", b"[[1],{}]")
+    assert plain.to_wire() == b'{"queue":"mail","key":"1","task":"a:b","args":"[[1],{}]"}'
+    whole = sent("mail", "1", "a:b", b"[[1],{}]", **WHOLE)
+    assert orjson.loads(whole.to_wire()) == orjson.loads(plain.to_wire()) | WHOLE
+    assert list(orjson.loads(whole.to_wire())) == ["queue", "key", "task", "args", *WHOLE]
+
+
+@pytest.mark.parametrize("carried", [{}, WHOLE, *({name: 1} for name in sorted(KNOWN - {"options"}))])
+def test_a_job_is_read_as_it_was_written(carried: dict[str, Any]) -> None:
+    job = sent("mail", "1", "a:b", **carried)
+    assert WireJob[Any].from_wire(job.to_wire()) == job
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"queue":"mail","key":"1","task":"a:b"}',
+        b'{"queue":"mail","key":"1","task":"a:b","args":5}',
+        b'{"queue":"mail","key":"1","task":"a:b","args":"[]","from_a_later_version":1}',
+    ],
+)
+def test_what_is_no_job_of_this_version_is_a_value_error(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="the job cannot be read"):
+        WireJob[Any].from_wire(raw)
+
+
+def test_users_see_where_a_job_goes_and_nothing_else() -> None:
+    job: Job[Any] = sent("mail", "1", "a:b", **WHOLE)
+    assert (job.id, job.queue, job.key, job.task, job.priority) == ("mail:1", "mail", "1", "a:b", "low")
+    assert repr(job) == "<Job mail:1 of a:b>"
+    assert type(job).__name__ == "Job"
+    with pytest.raises(AttributeError):
+        job.queue = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_jobs_are_equal_when_everything_about_them_is() -> None:
+    job = sent("mail", "1", "a:b", priority="low")
+    assert {job, sent("mail", "1", "a:b", priority="low")} == {job}
+    for other in (altered(job, key="2"), altered(job, args=b""), altered(job, priority="high")):
+        assert other != job
+
+
+def test_the_size_of_a_job_counts_what_may_be_long() -> None:
+    assert sent("mail", "1", "a:b", b"x" * 1000).size == 1100
+    assert sent("mail", "1", "a:b", b"x" * 1000, options="y" * 50).size == 1150
+    assert sent("mail", "1", "a:b", b"", max_deliveries=2).size == 100
