@@ -43,7 +43,7 @@ def send(
             "--delay",
             parser=duration,
             metavar="DURATION",
-            help="Start the job after this time: 60, 90s, 30m, 2h. Default: start it at once.",
+            help="Start the job after this delay: 60, 90s, 30m, 2h. Default: start it at once.",
         ),
     ] = None,
     at: Annotated[
@@ -52,7 +52,7 @@ def send(
             "--at",
             parser=moment,
             metavar="MOMENT",
-            help="Start the job at this time: 2026-05-01T14:30. Default: start it at once.",
+            help="Start the job not before this time: 2026-05-01T14:30. Default: start it at once.",
         ),
     ] = None,
     expires: Expires = None,
