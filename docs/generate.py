@@ -1,4 +1,4 @@
-"""Writes the pages and tables made from the code (`make docs`); --check only says what is out of date.
+"""Writes the pages and tables made from the code (`make docs`); --check only reports what is out of date.
 
 Everything here reads the source, never a rendered type, so every version of Python writes the same.
 """
@@ -31,7 +31,7 @@ Rows = Iterable[Sequence[str]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write what is out of date, or say so; answers the exit code."""
+    """Write what is out of date, or only report it; returns the exit code."""
     stale = [path for path, text in wanted() if not path.is_file() or path.read_text("utf-8") != text]
     shown = ", ".join(str(path.relative_to(DOCS.parent)) for path in stale)
     if "--check" in arguments:
@@ -193,7 +193,8 @@ def errors_page() -> str:
     return "\n\n".join(
         [
             "# Errors",
-            "All errors derive from `FennelqError`. They have attributes with the facts, and their message describes what to do.",
+            "All errors derive from `FennelqError`. They have attributes with the facts, and their message "
+            "describes what to do.",
             f"```text\n{tree.strip()}\n```",
             *map(error_section, kinds),
         ]
@@ -201,7 +202,7 @@ def errors_page() -> str:
 
 
 def error_section(kind: type[Any]) -> str:
-    """One error: what it says and what it carries."""
+    """One error: its docstring and its attributes."""
     facts = sorted(source.assigned_in(source.class_of(kind).body))
     carries = f"\n\nAttributes: {', '.join(f'`{name}`' for name in facts)}." if facts else ""
     return f"## {kind.__name__}\n\n{inspect.getdoc(kind)}{carries}"
@@ -237,8 +238,9 @@ def api_page() -> str:
             "have pages of their own.",
             *map(api_section, public),
             "## Task options",
-            "`@app.task(…)` and `task.options(…)` take these options; `task.options(…)` overrides the decorator. `delay`, `at`, "
-            "`key` and `job_id` belong to a single call: the decorator refuses them. A duration is a number of "
+            "`@app.task(…)` and `task.options(…)` take these options; `task.options(…)` overrides the "
+            "decorator. `delay`, `at`, `key` and `job_id` belong to a single call: the decorator refuses them. "
+            "A duration is a number of "
             "seconds or a `timedelta`.",
             table_of(
                 ("option", "type", "meaning"),

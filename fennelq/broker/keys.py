@@ -77,7 +77,7 @@ KEY_KINDS: Final = (
     KeyKind(
         "hist:<key>",
         "list",
-        "lines of a job's unusual life",
+        "unusual events of a job",
         "release, recover, finish, replay",
         "with the record",
         False,
@@ -89,7 +89,7 @@ KEY_KINDS: Final = (
     KeyKind(
         "{app} executors",
         "hash",
-        "what people want to know of executors",
+        "facts about the executors, for people",
         "beat",
         "fields after an hour",
         True,
