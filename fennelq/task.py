@@ -209,6 +209,9 @@ class Task(Generic[P, R]):
         carried = merged.carried()
         if "idempotency" in carried:
             carried["idempotency"] = f"{self.name}:{carried['idempotency']}"
+        else:
+            # `ttl` is for how long a key is held: without a key it must not make a plain record a larger one.
+            carried.pop("window_ms", None)
         if for_worker:
             carried["options"] = for_worker.decode()
         return carried

@@ -9,6 +9,7 @@ import pytest
 from fennelq import App, AsyncResult, DuplicateJob, Status, Task, TaskFailed
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
+from tests.kit.jobs import as_sent
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -125,6 +126,11 @@ async def test_a_key_with_a_ttl_of_its_own_is_free_again_after_that(app: App, de
     desk.may_end.set()
     async with running(app):
         assert {await first.get(timeout=5), await second.get(timeout=5)} == {1, 2}
+
+
+async def test_a_ttl_without_a_key_leaves_the_job_a_plain_one(desk: Desk) -> None:
+    assert as_sent(desk.welcome.options(ttl=5).job(42)).carried == {}
+    assert as_sent(desk.welcome.options(key=KEY, ttl=5).job(42)).carried["window_ms"] == 5000
 
 
 async def test_a_key_with_a_ttl_of_its_own_is_held_after_the_end_of_the_job(make_app: MakeApp) -> None:
