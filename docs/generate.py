@@ -1,4 +1,4 @@
-"""Writes the pages and tables made from the code (`make docs`); --check only says what is out of date.
+"""Writes the pages and tables made from the code (`make docs`); --check only reports what is out of date.
 
 Everything here reads the source, never a rendered type, so every version of Python writes the same.
 """
@@ -31,7 +31,7 @@ Rows = Iterable[Sequence[str]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write what is out of date, or say so; answers the exit code."""
+    """Write what is out of date, or only report it; returns the exit code."""
     stale = [path for path, text in wanted() if not path.is_file() or path.read_text("utf-8") != text]
     shown = ", ".join(str(path.relative_to(DOCS.parent)) for path in stale)
     if "--check" in arguments:
@@ -72,9 +72,9 @@ def settings_page() -> str:
     groups = "\n\n".join(f"## {title}\n\n{table_of(HEADS, rows)}" for title, rows in setting_groups())
     return f"""# Settings
 
-A setting can be given in four places, the later over the earlier: `[tool.fennelq]` in `pyproject.toml`, a
-variable `{PREFIX}<NAME>`, a keyword argument of `App(…)`, a flag of the command line. All durations are in
-seconds. A name that does not exist is an error which suggests the right one.
+You can set a setting in four places. A later place overrides an earlier one: `[tool.fennelq]` in
+`pyproject.toml`, a variable `{PREFIX}<NAME>`, a keyword argument of `App(…)`, a flag of the command line. All
+durations are in seconds. An unknown name is an error, which suggests the nearest valid one.
 
 ```toml
 [tool.fennelq]
@@ -142,23 +142,23 @@ def keys_page() -> str:
     app_prefix = keys.AppKeys("<app>").prefix
     return f"""# Keys in Redis
 
-The names of all keys of a queue begin with `{prefix}`, which the table leaves out. So they share one hash tag, and
+The names of all keys of a queue begin with `{prefix}`, which the table omits. All of them have the same hash tag, so
 each step of a job is one script on one slot. Keys that begin with `{app_prefix}` belong to the app.
-[Redis data](../concepts/redis-data.md) describes how the keys relate, [lifetimes](../concepts/lifetimes.md) when
+[Redis data](../concepts/redis-data.md) describes how the keys relate, and [lifetimes](../concepts/lifetimes.md) when
 they end.
 
 {lifetimes_table()}
 
 ## Fields of a record
 
-One letter each, because every job pays for them.
+Each field has a name of one letter, because every job needs memory for it.
 
 {table_of(("field", "holds"), [(f"`{name}`", holds) for name, holds in MEANINGS.items()])}
 
 ## Not a key
 
-`{keys.channel_name("<app>", "<process>")}` is the pub/sub channel on which one process is told of the jobs
-that it waits for.
+`{keys.channel_name("<app>", "<process>")}` is the pub/sub channel on which one process receives the ends of the
+jobs that it waits for.
 """
 
 
@@ -193,7 +193,8 @@ def errors_page() -> str:
     return "\n\n".join(
         [
             "# Errors",
-            "All derive from `FennelqError`, carry facts as attributes, and say what to do.",
+            "All errors derive from `FennelqError`. They have attributes with the facts, and their message "
+            "describes what to do.",
             f"```text\n{tree.strip()}\n```",
             *map(error_section, kinds),
         ]
@@ -201,9 +202,9 @@ def errors_page() -> str:
 
 
 def error_section(kind: type[Any]) -> str:
-    """One error: what it says and what it carries."""
+    """One error: its docstring and its attributes."""
     facts = sorted(source.assigned_in(source.class_of(kind).body))
-    carries = f"\n\nCarries {', '.join(f'`{name}`' for name in facts)}." if facts else ""
+    carries = f"\n\nAttributes: {', '.join(f'`{name}`' for name in facts)}." if facts else ""
     return f"## {kind.__name__}\n\n{inspect.getdoc(kind)}{carries}"
 
 
@@ -237,8 +238,9 @@ def api_page() -> str:
             "have pages of their own.",
             *map(api_section, public),
             "## Task options",
-            "What `@app.task(…)` and `task.options(…)` take, the later over the earlier. `delay`, `at`, "
-            "`key` and `job_id` belong to a call: the decorator refuses them. A duration is a number of "
+            "`@app.task(…)` and `task.options(…)` take these options; `task.options(…)` overrides the "
+            "decorator. `delay`, `at`, `key` and `job_id` belong to a single call: the decorator refuses them. "
+            "A duration is a number of "
             "seconds or a `timedelta`.",
             table_of(
                 ("option", "type", "meaning"),
@@ -248,7 +250,7 @@ def api_page() -> str:
                 ],
             ),
             "## Names for types",
-            "For annotations of your own.",
+            "Use them in your own annotations.",
             table_of(("name", "stands for", "meaning"), names_for_types()),
         ]
     )
@@ -345,16 +347,16 @@ def cli_page() -> str:
     parts = [
         "# Command line",
         "`fennelq …` and `python -m fennelq …` are the same.",
-        "A terminal gets tables that fit its width: long texts are shortened with `…`, and where that is not "
-        "enough the least important columns are left out and named below the table. Ids are never cut. Times "
-        "are local (those of a schedule are in its own zone), "
-        "numbers have thousands separators, and an empty list is a sentence. Set `NO_COLOR`, or "
+        "On a terminal, commands print tables that fit its width: long texts are shortened with `…`. If that is not "
+        "enough, the least important columns are omitted and named below the table. Ids are never shortened. Times "
+        "are local (those of a schedule are in its own time zone), and "
+        "numbers have thousands separators. For an empty list, commands print a sentence. Set `NO_COLOR`, or "
         "`TERM=dumb`, for output without colours and bold text.",
-        "A pipe gets one line per row, complete, separated by tabs and without a heading; times are UTC. "
+        "In a pipe, commands print one complete line per row, separated by tabs and without a heading; times are UTC. "
         "`--json` prints JSON.",
         "Ctrl-C in long work (`dlq replay`, `dlq purge`, `dlq export`, `queue purge`) ends it after the "
-        "current page and prints how far it got: no job is left half done, and the same command goes on "
-        "where it stopped (an export begins again). A second Ctrl-C does not wait for the page.",
+        "current page and prints how far it got. No job is left half done, and you can continue with the same "
+        "command (an export begins again). A second Ctrl-C does not wait for the page.",
         "## Shell completion",
         "`fennelq --install-completion` adds completion to the current shell (bash, zsh, fish, PowerShell), "
         "`fennelq --show-completion` prints the script instead. It completes commands, options, and the names "

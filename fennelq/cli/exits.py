@@ -39,10 +39,10 @@ class Exit(IntEnum):
 
 
 MEANINGS: Final = {
-    Exit.OK: "it worked",
-    Exit.FAILED: "it did not work, or not for every job; the job failed or was cancelled; the answer was no",
+    Exit.OK: "success",
+    Exit.FAILED: "it failed, or failed for some jobs; the job failed or was cancelled; you answered no",
     Exit.USAGE: "the command line is wrong, or the arguments do not fit the task",
-    Exit.NOT_FOUND: "no such job, queue, task or schedule",
+    Exit.NOT_FOUND: "the job, queue, task or schedule does not exist",
     Exit.TIMED_OUT: "the job has not ended within --timeout",
     Exit.UNAVAILABLE: "Redis is not available",
     Exit.CONFIGURATION: "the app or its settings are wrong, or Redis refuses them",

@@ -116,14 +116,14 @@ AppDir = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print how many jobs it would be.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of jobs; change nothing.")]
 Timeout = Annotated[
     Any,
     typer.Option(
         "--timeout",
         parser=duration,
         metavar="DURATION",
-        help="Wait at most this long: 30s, 5m. Default: until the job has ended.",
+        help="Wait at most this long: 30s, 5m. Default: wait until the job has ended.",
     ),
 ]
 JobId = Annotated[Any, typer.Argument(parser=job_id, metavar="ID", help="Id of the job.")]
@@ -139,7 +139,7 @@ TaskName = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="module:function, or only the function if one task alone has this name.",
+        help="module:function, or only the function if exactly one task has this name.",
         autocompletion=complete.tasks,
     ),
 ]
@@ -147,7 +147,7 @@ CallArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[ARGUMENT…]",
-        help="JSON values; anything else is taken as text. Put -- before a negative number. Default: none.",
+        help="JSON values; any other text is passed as text. Put -- before a negative number. Default: none.",
     ),
 ]
 CallKeywords = Annotated[
@@ -228,7 +228,7 @@ Since = Annotated[
         "--since",
         parser=ago,
         metavar="WHEN",
-        help="Only jobs that died later: 30m, 2h, 7d (ago), or a date. Default: the first dead job.",
+        help="Only jobs that died after this time: 30m, 2h, 7d (ago), or a date. Default: the first dead job.",
     ),
 ]
 Until = Annotated[
@@ -237,7 +237,7 @@ Until = Annotated[
         "--until",
         parser=ago,
         metavar="WHEN",
-        help="Only jobs that died earlier: 30m, 2h, 7d (ago), or a date. Default: now.",
+        help="Only jobs that died before this time: 30m, 2h, 7d (ago), or a date. Default: now.",
     ),
 ]
 

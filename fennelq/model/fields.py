@@ -48,7 +48,7 @@ FIELDS: Final = (
     Field(
         "ended",
         "z",
-        "ended, server ms; empty before, when somebody waits, or a key or a history ends with the record",
+        "ended, server ms; empty before, when a client waits, or a key or a history ends with the record",
         shown="ended_at",
         read=moment,
     ),

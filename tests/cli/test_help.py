@@ -61,4 +61,4 @@ def test_a_terminal_and_a_pipe_show_the_same_help(folder: Path, columns: int) ->
     words = ("dlq", "list", "--help")
     shown = Terminal(*words, folder=folder, columns=columns, NO_COLOR="1").lines()
     assert shown == fennelq(*words, folder=folder, COLUMNS=str(columns)).out.splitlines()
-    assert shown[:3] == ["Usage: fennelq dlq list [OPTIONS]", "", "  The dead jobs, the newest first."]
+    assert shown[:3] == ["Usage: fennelq dlq list [OPTIONS]", "", "  List the dead jobs, the newest first."]

@@ -84,7 +84,7 @@ def test_a_second_call_with_the_same_key_says_so(shop: Shop) -> None:
     first = shop.ok("enqueue", "welcome", "1", "--key", "once")
     second = shop.ok("enqueue", "welcome", "1", "--key", "once")
     assert second.out == first.out
-    assert second.err == "the job of an earlier call with the same key or id\n"
+    assert second.err == "no new job: an earlier call with the same key or id has created this one\n"
     assert shop.run("enqueue", "welcome", "2", "--job-id", "x").code == 0
     assert shop.run("enqueue", "welcome", "3", "--job-id", "x").code == Exit.FAILED
 

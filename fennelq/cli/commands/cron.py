@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fennelq.model.job import AnyJob
     from fennelq.model.options import OptionArgs
 
-commands = family("Recurring jobs: see, add, pause, run, remove them.")
+commands = family("Recurring jobs: list, add, pause, run, remove them.")
 
 _COLUMNS = (
     Column("name"),
@@ -75,7 +75,7 @@ Zone = Annotated[
 
 @command(commands, "list")
 def list_schedules(session: Session, as_json: Json = False) -> None:
-    """Every schedule, with its next and its last run."""
+    """List every schedule, with its next and its last run."""
     infos, now = session.run(_every)
     tasks = session.found.app.tasks
     if as_json:
@@ -101,7 +101,7 @@ def list_schedules(session: Session, as_json: Json = False) -> None:
 
 @command(commands, "show")
 def show(session: Session, name: Name, as_json: Json = False) -> None:
-    """Everything about one schedule: what it runs and when, its last job, what went wrong."""
+    """Show everything about one schedule: its task, its times, its last job, its last error."""
     info, now = session.run(lambda app: _one(app, name))
     document = of_schedule(info, now)
     if as_json:
@@ -131,7 +131,7 @@ class Timing:
             "--cron",
             metavar="EXPR",
             help="minute hour day month weekday, or six fields with the seconds last, or @daily. "
-            "Default: --every is used.",
+            "Default: use --every.",
         ),
     ] = None
     every: Annotated[
@@ -140,11 +140,12 @@ class Timing:
             "--every",
             parser=duration,
             metavar="DURATION",
-            help="An interval: 30s, 5m, 1h. Default: --cron is used.",
+            help="An interval: 30s, 5m, 1h. Default: use --cron.",
         ),
     ] = None
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Its name. Default: the task's.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the schedule. Default: the name of the task."),
     ] = None
     tz: Zone = "UTC"
     overlap: Annotated[
@@ -152,7 +153,7 @@ class Timing:
         typer.Option(
             "--overlap",
             metavar="HOW",
-            help="While the previous run goes on: allow, skip or queue.",
+            help="If the previous run has not ended: allow, skip or queue.",
             autocompletion=complete.words("allow", "skip", "queue"),
         ),
     ] = "allow"
@@ -161,7 +162,7 @@ class Timing:
         typer.Option(
             "--catchup",
             metavar="HOW",
-            help="Which runs to repeat that were missed without a worker: none, last, all:N.",
+            help="Which missed runs to start later, if no worker was running: none, last, all:N.",
             autocompletion=complete.words("none", "last", "all:"),
         ),
     ] = "none"
@@ -214,9 +215,9 @@ def add(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Add a schedule, or change the one of this name.
+    """Add a schedule, or change the schedule with this name.
 
-    It is in effect within a second, and stays until it is removed.
+    It takes effect within a second, and stays until you remove it.
 
     Example: fennelq cron add shop.tasks:report --cron "0 9 * * 1-5"
     """
@@ -233,7 +234,7 @@ def add(
 
 @command(commands, "pause")
 def pause(session: Session, names: Names, as_json: Json = False) -> None:
-    """Stop its runs until it is resumed. Works for schedules that the code declares, too."""
+    """Stop the runs of schedules until you resume them. This includes schedules that the code declares."""
 
     async def work(app: App) -> None:
         await _known(app, names)
@@ -246,7 +247,7 @@ def pause(session: Session, names: Names, as_json: Json = False) -> None:
 
 @command(commands, "resume")
 def resume(session: Session, names: Names, as_json: Json = False) -> None:
-    """Run it again, from its next time on."""
+    """Resume paused schedules, from their next time on."""
 
     async def work(app: App) -> None:
         await _known(app, names)
@@ -265,7 +266,7 @@ def run(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Run it once, now, and print the job's id. Its next run stays as planned."""
+    """Run a schedule once, now, and print the id of the job. Its next run does not change."""
 
     async def work(app: App) -> tuple[str, dict[str, Any]]:
         job = (await app.schedules.run(name)).id
@@ -285,7 +286,7 @@ def run(
 def remove(session: Session, names: Names, yes: Yes = False, as_json: Json = False) -> None:
     """Remove schedules that were added at run time, or belong to a service without workers.
 
-    Asks on a terminal, needs --yes in a pipe.
+    The command asks first; without a terminal it needs --yes.
     """
     session.run(lambda app: _removable(app, names))
     agree(f"Remove {output.counted(len(names), 'schedule')} ({', '.join(names)}) for good?", yes=yes)
@@ -315,7 +316,7 @@ def upcoming(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """When a cron expression will run next. Adds nothing."""
+    """Print the next runs of a cron expression. This adds no schedule."""
     now = clock.from_ms(clock.wall_ms())
     begin = clock.wall_ms() if after is None else round(cast("datetime", after).timestamp() * 1000)
     try:

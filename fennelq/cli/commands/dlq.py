@@ -45,9 +45,7 @@ _COLUMNS = (
 
 Limit = Annotated[
     int | None,
-    typer.Option(
-        "--limit", "-n", min=1, metavar="N", help="At most so many jobs, the oldest first. Default: all."
-    ),
+    typer.Option("--limit", "-n", min=1, metavar="N", help="At most N jobs, the oldest first. Default: all."),
 ]
 
 
@@ -56,12 +54,12 @@ def list_dead(
     session: Session,
     which: Which,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most so many jobs; 0 lists all.")
+        int, typer.Option("--limit", "-n", min=0, metavar="N", help="List at most N jobs; 0 lists all.")
     ] = 100,
     oldest: Annotated[bool, typer.Option("--oldest", help="List the oldest first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The dead jobs, the newest first."""
+    """List the dead jobs, the newest first."""
     meant = which.filters()
 
     async def look(app: App) -> tuple[list[DeadLetter], int]:
@@ -84,7 +82,7 @@ def list_dead(
 
 @command(commands, "show")
 def show_dead(session: Session, job: JobId, as_json: Json = False) -> None:
-    """Everything about one dead job, with its traceback."""
+    """Show everything about one dead job, with its traceback."""
     letter = session.run(lambda app: _dead(app, job))
     document = of_letter(letter)
     if as_json:
@@ -104,18 +102,16 @@ def replay_dead(
     limit: Limit = None,
     rate: Annotated[
         float | None,
-        typer.Option(
-            "--rate", min=0.001, metavar="N", help="At most so many jobs per second. Default: no limit."
-        ),
+        typer.Option("--rate", min=0.001, metavar="N", help="At most N jobs per second. Default: no limit."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Put dead jobs back: the same jobs with a fresh budget of retries.
+    """Put dead jobs back into their queues. They are the same jobs, with all their retries.
 
-    No job is lost, and replaying again after an interruption makes no duplicates. Without a filter the
-    command asks on a terminal, and goes ahead in a pipe.
+    No job is lost. You can repeat an interrupted replay: it creates no duplicates. Without a filter, the
+    command asks first on a terminal, and does not ask in a pipe.
     """
     meant = which.filters(ids)
     count, code = _counted(session, meant, limit)
@@ -142,7 +138,7 @@ def purge_dead(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove dead jobs for good, with their records. Asks on a terminal, needs --yes in a pipe."""
+    """Remove dead jobs for good, with their records. The command asks first; without a terminal it needs --yes."""
     meant = which.filters(ids)
     count, code = _counted(session, meant, limit)
     if dry_run or not count:
@@ -169,7 +165,7 @@ def export_dead(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Everything about dead jobs, one JSON object per line (with or without --json), the oldest first."""
+    """Write everything about dead jobs as JSON, one object per line (with or without --json), the oldest first."""
     meant = which.filters()
     count, _ = _counted(session, meant, limit)
     steps = Steps(count, "dead job", "the export is not complete")

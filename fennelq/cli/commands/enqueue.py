@@ -43,7 +43,7 @@ def send(
             "--delay",
             parser=duration,
             metavar="DURATION",
-            help="Start it not before: 60, 90s, 30m, 2h. Default: start it at once.",
+            help="Start the job after this delay: 60, 90s, 30m, 2h. Default: start it at once.",
         ),
     ] = None,
     at: Annotated[
@@ -52,20 +52,22 @@ def send(
             "--at",
             parser=moment,
             metavar="MOMENT",
-            help="Start it not before: 2026-05-01T14:30. Default: start it at once.",
+            help="Start the job not before this time: 2026-05-01T14:30. Default: start it at once.",
         ),
     ] = None,
     expires: Expires = None,
     key: Annotated[
         str | None,
         typer.Option(
-            "--key", metavar="KEY", help="Idempotency key: a second job with it is not sent. Default: none."
+            "--key",
+            metavar="KEY",
+            help="Idempotency key: a second job with the same key is not sent. Default: none.",
         ),
     ] = None,
     job_id: Annotated[
         str | None,
         typer.Option(
-            "--job-id", metavar="KEY", help="Its id becomes QUEUE:KEY. Default: a new id that is unique."
+            "--job-id", metavar="KEY", help="The id of the job becomes QUEUE:KEY. Default: a new unique id."
         ),
     ] = None,
     anyway: Annotated[
@@ -107,4 +109,4 @@ def _print_sent(sent: Document, *, as_json: bool) -> None:
         return
     output.line(sent["id"])
     if sent["deduplicated"]:
-        output.note("the job of an earlier call with the same key or id")
+        output.note("no new job: an earlier call with the same key or id has created this one")

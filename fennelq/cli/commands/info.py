@@ -35,7 +35,7 @@ _EXECUTOR_COLUMNS = (
 
 
 def show(session: Session, as_json: Json = False) -> None:
-    """The app, its Redis, its queues and its workers."""
+    """Show the app, its Redis, its queues and its workers."""
     seen = session.run(_look)
     facts = {**_of_app(session.found), **of_server(seen.server)}
     executors = list(map(of_executor, seen.executors))

@@ -38,7 +38,7 @@ _ANSWER_COLUMNS = (Column("id"), Column("answer", least=16))
 
 @command(commands, "show")
 def show(session: Session, job: JobId, as_json: Json = False) -> None:
-    """Everything known about a job, and what happened to it: its tries, its executors, why it ran twice."""
+    """Show everything about a job, with its history: its tries, its executors, why it ran twice."""
     info, events = session.run(lambda app: _known(app, job))
     if as_json:
         output.document({**of_job(info), "history": list(map(of_event, events))})
@@ -61,19 +61,19 @@ def show(session: Session, job: JobId, as_json: Json = False) -> None:
 
 @command(commands, "wait")
 def wait(session: Session, job: JobId, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Wait until a job has ended, and print its result as JSON. Exits with 1 when it ended without one."""
+    """Wait until a job has ended, and print its result as JSON. Exits with 1 if it ended without a result."""
     print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
 
 
 @command(commands, "cancel")
 def cancel(session: Session, jobs: JobIds, as_json: Json = False) -> None:
-    """Cancel jobs that have not started. Exits with 1 when one of them has."""
+    """Cancel jobs that have not started. Exits with 1 if one of them has started."""
     _print_answers(session.run(lambda app: _one_by_one(app, jobs, manage.cancel)), as_json=as_json)
 
 
 @command(commands, "retry")
 def retry(session: Session, jobs: JobIds, as_json: Json = False) -> None:
-    """Run dead jobs again, with a fresh budget of retries: `dlq replay` for single jobs."""
+    """Run dead jobs again, with all their retries: like `dlq replay`, for single jobs."""
     _print_answers(session.run(lambda app: _one_by_one(app, jobs, manage.retry)), as_json=as_json)
 
 

@@ -22,7 +22,7 @@ from fennelq.model.job import JobInfo
 if TYPE_CHECKING:
     from fennelq.app import App
 
-commands = family("Queues: count their jobs, see which come next, empty one.")
+commands = family("Queues: count their jobs, show the next ones, cancel all of a queue.")
 
 _PLACES = {"waiting": "waiting", "scheduled": "scheduled", "retry": "between two tries"}
 _JOB_COLUMNS = (
@@ -38,7 +38,7 @@ _JOB_COLUMNS = (
 
 @command(commands, "list")
 def list_queues(session: Session, as_json: Json = False) -> None:
-    """Every queue of the app, and how many jobs it has in each state."""
+    """List every queue of the app, with its number of jobs in each state."""
     queues = session.run(lambda app: app.queues.list())
     if as_json:
         output.document(list(map(of_queue, queues)))
@@ -51,7 +51,7 @@ def peek(
     session: Session,
     queue: QueueName,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many jobs.")
+        int, typer.Option("--limit", "-n", min=1, metavar="N", help="List at most N jobs.")
     ] = 10,
     scheduled: Annotated[
         bool, typer.Option("--scheduled", help="Show jobs that wait for their time.")
@@ -61,7 +61,7 @@ def peek(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """The jobs that come next; they stay in the queue."""
+    """List the next jobs of a queue; they stay in the queue."""
     if scheduled and retry:
         raise typer.BadParameter("--scheduled and --retry exclude each other")
     place: Place = "scheduled" if scheduled else "retry" if retry else "waiting"
@@ -95,7 +95,7 @@ def purge(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel every job that has not started. Asks on a terminal, needs --yes in a pipe."""
+    """Cancel every job that has not started. The command asks first; without a terminal it needs --yes."""
     info = session.run(lambda app: _info(app, queue))
     count = info.waiting + info.scheduled + info.retry
     if dry_run or not count:

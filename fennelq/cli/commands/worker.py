@@ -35,7 +35,7 @@ class WorkerOptions:
             "-q",
             "--queues",
             metavar="QUEUES",
-            help="mail,default: in this order; mail:3,default:1: weighted. Default: every queue, equally.",
+            help="mail,default: in this order; mail:3,default:1: by weight. Default: every queue, with equal weight.",
             autocompletion=complete.queues,
         ),
     ] = None
@@ -50,7 +50,7 @@ class WorkerOptions:
             "--grace",
             parser=duration,
             metavar="DURATION",
-            help="How long jobs may still run after SIGTERM. Default: 25s.",
+            help="How long jobs may continue after SIGTERM. Default: 25s.",
         ),
     ] = None
     max_jobs: Annotated[
@@ -76,7 +76,7 @@ class WorkerOptions:
         typer.Option(
             "--health-port",
             metavar="[HOST:]PORT",
-            help="Answer health checks at /live and /ready on this port. Default: no port.",
+            help="Reply to health checks at /live and /ready on this port. Default: no port.",
         ),
     ] = None
     reload: Annotated[
@@ -126,7 +126,7 @@ class LogOptions:
             "--log-config",
             parser=one_of(LogConfig),
             metavar="CONFIG",
-            help="fennelq, or none: logging is left to your code. Default: fennelq.",
+            help="fennelq, or none: your code configures logging. Default: fennelq.",
         ),
     ] = None
 
