@@ -18,7 +18,7 @@ from tests.kit.proxy import Proxy
 from tests.kit.server import Kind, Server, Servers, available
 from tests.kit.spawn import Spawner
 
-# How long an example takes says something about the machine only.
+# How long an example takes depends on the machine only.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
@@ -45,14 +45,14 @@ def audit_hook(server: Server, test: pytest.Item) -> None:
     """Called with the server after each test that used it, when everything else the test had is closed.
 
     Fails the test when the keys it left are not as they must be. A test that has failed is not asked, nor is
-    a server that was left dead. `@pytest.mark.audit(unfinished=True)` and other arguments of `audit()` say
-    what a test leaves behind on purpose; `skip="why"` that no account can be given.
+    a server that was left dead. `@pytest.mark.audit(unfinished=True)` and other arguments of `audit()` describe
+    what a test leaves behind on purpose; `skip="why"` that its keys are not checked.
     """
-    said: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for mark in reversed([*test.iter_markers("audit")]):
-        said |= mark.kwargs
-    if "skip" not in said and not test.stash.get(FAILED, False):
-        audit(server, **said)
+        arguments |= mark.kwargs
+    if "skip" not in arguments and not test.stash.get(FAILED, False):
+        audit(server, **arguments)
 
 
 FAILED = pytest.StashKey[bool]()

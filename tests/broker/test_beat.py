@@ -90,7 +90,7 @@ def test_the_leases_of_others_are_left_alone(desk: Desk) -> None:
     assert desk.pending()[theirs[0].entry] == "berta"
 
 
-def test_nobody_takes_a_job_by_claiming_to_hold_it(desk: Desk) -> None:
+def test_an_executor_takes_no_job_by_claiming_to_hold_it(desk: Desk) -> None:
     (stolen,) = desk.executing()
     desk.release([stolen])
     (theirs,) = desk.take("berta")
@@ -133,7 +133,7 @@ def test_what_may_yet_be_brought_by_a_reply_is_not_stranded(desk: Desk) -> None:
 
 
 def test_a_beat_only_names_what_is_stranded(desk: Desk) -> None:
-    """Its lease goes on running: it is renewed by nobody, and recovered if the executor does not act."""
+    """Its lease goes on running: no executor renews it, and it is recovered if the executor does not act."""
     desk.executing()
     before = desk.everything()
     assert len(beat(desk, grace_ms=0).stranded) == 1
@@ -146,7 +146,7 @@ def test_what_a_blocked_read_brought_is_stranded_when_its_reply_is_lost(desk: De
     assert beat(desk, grace_ms=0).stranded == [("s", woken.entry)]
 
 
-def test_it_tells_how_many_wait_in_quarantine(desk: Desk) -> None:
+def test_it_returns_how_many_wait_in_quarantine(desk: Desk) -> None:
     desk.enqueue(*some_jobs(3))
     for key in "123":
         desk.redelivered(key, 3, "iso")
@@ -155,13 +155,13 @@ def test_it_tells_how_many_wait_in_quarantine(desk: Desk) -> None:
     assert beat(desk).quarantined == 1
 
 
-def test_an_idle_queue_has_nothing_to_tell(desk: Desk) -> None:
+def test_an_idle_queue_has_nothing_to_report(desk: Desk) -> None:
     answer = beat(desk)
     assert (answer.lost, answer.stranded, answer.quarantined) == ([], [], 0)
     assert desk.consumers() == set()
 
 
-def test_it_tells_the_time_by_the_server(desk: Desk) -> None:
+def test_it_returns_the_time_of_the_server(desk: Desk) -> None:
     before = desk.now()
     assert before <= beat(desk).now_ms <= desk.now()
 
@@ -193,7 +193,7 @@ def test_a_quarantine_lane_without_a_group_counts_all_its_jobs(desk: Desk) -> No
 
 
 @pytest.mark.audit(lost={"mail:1"})
-def test_an_entry_that_somebody_deleted_is_counted_once_and_then_lost(desk: Desk) -> None:
+def test_an_entry_that_was_deleted_is_counted_once_and_then_lost(desk: Desk) -> None:
     deleted, kept = desk.executing(*some_jobs(2))
     desk.redis.xdel(desk.keys["s"], deleted.entry)
     assert beat(desk, [deleted, kept]).lost == []

@@ -55,14 +55,14 @@ def test_a_job_that_was_handed_back_is_cancelled(desk: Desk) -> None:
     cancelled(desk)
 
 
-def test_the_reason_is_told(desk: Desk) -> None:
+def test_the_reason_is_in_the_record_and_the_result(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.cancel("1", why='the user said "no"')
     assert desk.record()["y"] == 'the user said "no"'
     assert desk.result() == ['{"cancelled":"the user said \\"no\\""}']
 
 
-def test_those_who_wait_are_told(desk: Desk) -> None:
+def test_waiting_clients_are_notified(desk: Desk) -> None:
     desk.enqueue(a_job())
     with desk.listening("me") as heard:
         desk.do(verbs.jobs.watch, "me", ["1"])
@@ -103,7 +103,7 @@ def test_for_a_job_that_has_ended_it_is_too_late(desk: Desk, end: str) -> None:
 
 
 def test_an_unknown_job_is_unknown(desk: Desk) -> None:
-    assert desk.cancel("nobody") == [-1]
+    assert desk.cancel("missing") == [-1]
 
 
 @pytest.mark.audit(lost={"mail:1"})
@@ -116,7 +116,7 @@ def test_a_record_of_a_wrong_type_is_unknown(desk: Desk) -> None:
 def test_each_job_of_a_batch_has_its_own_answer(desk: Desk) -> None:
     desk.executing(a_job("running"))
     desk.enqueue(a_job("queued"), a_job("later", delay_ms=DAY))
-    assert desk.cancel("running", "queued", "nobody", "later", "queued") == [0, 1, -1, 1, 0]
+    assert desk.cancel("running", "queued", "missing", "later", "queued") == [0, 1, -1, 1, 0]
     assert desk.stats() == {"K": 2}
 
 

@@ -1,4 +1,4 @@
-"""close: an executor says good-bye."""
+"""close: an executor leaves."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_a_consumer_that_still_holds_an_entry_stays_and_loses_nothing(desk: Desk
     assert desk.finish([first]) == [1]
 
 
-def test_a_stranger_may_say_good_bye(desk: Desk) -> None:
-    assert desk.do(verbs.executors.close_consumer, "nobody") == 4
+def test_an_unknown_consumer_may_be_closed(desk: Desk) -> None:
+    assert desk.do(verbs.executors.close_consumer, "unknown") == 4
     assert desk.consumers() == set()
 
 
-def test_a_queue_without_groups_has_nobody_to_say_good_bye(bare: Desk) -> None:
+def test_a_queue_without_groups_has_no_consumer_to_close(bare: Desk) -> None:
     bare.enqueue(a_job())
     assert bare.do(verbs.executors.close_consumer, "anna") == 0
 
 
-def test_over_maxmemory_one_can_say_good_bye(desk: Desk, server: Server) -> None:
+def test_over_maxmemory_a_consumer_can_be_closed(desk: Desk, server: Server) -> None:
     desk.finish(desk.executing())
     with server.configured(maxmemory="1"):
         desk.do(verbs.executors.close_consumer, "anna")

@@ -1,4 +1,4 @@
-"""From a URL to an address: where the server is and what to say to it first."""
+"""From a URL to an address: where the server is and what to send to it first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fennelq.errors import ConfigurationError
 SECRET = "s3cret"
 
 
-def test_a_plain_url_names_host_port_and_nothing_to_say() -> None:
+def test_a_plain_url_names_host_port_and_no_commands() -> None:
     address = address_of("redis://redis.example:6380")
     assert (address.host, address.port, address.path) == ("redis.example", 6380, "")
     assert address.greeting == ()
@@ -50,7 +50,7 @@ def test_what_a_url_leaves_out_is_as_usual(url: str) -> None:
         ("unix://:s3cret@/run/redis.sock?db=3", (("AUTH", "s3cret"), ("SELECT", 3))),
     ],
 )
-def test_password_and_database_are_said_first(url: str, greeting: object) -> None:
+def test_password_and_database_are_sent_first(url: str, greeting: object) -> None:
     assert address_of(url).greeting == greeting
 
 
@@ -60,7 +60,7 @@ def test_a_unix_socket_is_a_path() -> None:
     assert address.tls is None
 
 
-def test_tls_checks_who_it_talks_to_unless_told_otherwise() -> None:
+def test_tls_checks_the_server_unless_configured_otherwise() -> None:
     strict = address_of("rediss://h").tls
     lax = address_of("rediss://h?ssl_check_hostname=false").tls
     blind = address_of("rediss://h?ssl_cert_reqs=none").tls

@@ -192,7 +192,7 @@ def test_what_was_deleted_from_the_due_ones_is_put_back_by_the_next_version(time
 
 
 @pytest.mark.parametrize("strange", ["what?", "7", "null", "[]", ""])
-def test_a_definition_that_nobody_can_read_is_replaced(timetable: Timetable, strange: str) -> None:
+def test_a_definition_that_cannot_be_read_is_replaced(timetable: Timetable, strange: str) -> None:
     timetable.declare(V1, a_schedule())
     timetable.redis.hset(timetable.keys.schedule("report"), "definition", strange)
     timetable.declare(V2, a_schedule(every_ms=1000))
@@ -204,7 +204,7 @@ def test_one_that_is_over_is_known_and_never_due(timetable: Timetable) -> None:
     assert (timetable.names(), timetable.due()) == ({"report"}, {})
 
 
-def test_executors_are_told_of_a_change_and_not_of_what_they_know(timetable: Timetable) -> None:
+def test_executors_are_notified_of_a_change_and_not_of_what_they_know(timetable: Timetable) -> None:
     with timetable.heard() as messages:
         timetable.declare(V1, a_schedule())
         timetable.declare(V1, a_schedule())
@@ -304,7 +304,7 @@ def test_a_name_goes_over_when_its_service_declares_it_no_more(timetable: Timeta
     assert timetable.names() == set()
 
 
-def test_declared_again_in_vain_nothing_is_told(timetable: Timetable) -> None:
+def test_a_declaration_that_changes_nothing_notifies_no_executor(timetable: Timetable) -> None:
     timetable.declare(V1, a_schedule(every_ms=1000))
     timetable.declare(V1, a_schedule(every_ms=2000), service=OTHER)
     with timetable.heard() as messages:
@@ -432,7 +432,7 @@ def test_a_later_version_takes_over_in_the_middle_and_the_two_do_not_mix(timetab
     assert {timetable.definition(schedule.name).every_ms for schedule in OTHERS} == {1000}
 
 
-def test_executors_are_told_once_when_all_is_declared(timetable: Timetable) -> None:
+def test_executors_are_notified_once_when_all_is_declared(timetable: Timetable) -> None:
     with timetable.heard() as messages:
         timetable.declare(V1, *MANY)
     assert messages == ["cron"]

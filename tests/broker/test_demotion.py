@@ -74,7 +74,7 @@ async def test_an_answer_of_a_replica_ends_the_connection_and_the_next_call_find
     link.close()
 
 
-async def test_calls_under_way_behind_the_answer_of_a_replica_are_told_that_the_connection_is_gone(
+async def test_calls_under_way_behind_the_reply_of_a_replica_fail_as_the_connection_is_closed(
     pair: Pair,
 ) -> None:
     link = Link(pair.address)

@@ -108,7 +108,7 @@ async def test_an_item_whose_size_is_not_known_fails_by_itself(broker: Broker) -
     assert replies == ["A:1", bad, "A:2"]
 
 
-async def test_whoever_sends_decides_after_which_errors_a_page_is_split(broker: Broker) -> None:
+async def test_the_caller_decides_after_which_errors_a_page_is_split(broker: Broker) -> None:
     error = LinkDown("gone")
     calls = Calls(lambda _, page: error if len(page) > 1 else None)
     talk = in_pages(["1", "2", "3"], lambda page: calls("a", page), splits=lambda e: e is error)

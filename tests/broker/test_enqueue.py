@@ -89,7 +89,7 @@ def test_a_job_for_a_moment_is_due_at_that_moment(desk: Desk) -> None:
     assert desk.due() == {"1": moment}
 
 
-def test_promoters_are_told_of_a_job_that_is_due_before_all_others(desk: Desk) -> None:
+def test_promoters_are_notified_of_a_job_that_is_due_before_all_others(desk: Desk) -> None:
     channel = f"{desk.keys.prefix}wake"
     with desk.listening(channel) as heard:
         desk.enqueue(a_job("1", delay_ms=DAY))
@@ -125,7 +125,7 @@ def test_what_a_call_says_of_its_own_is_in_the_record(desk: Desk) -> None:
 # A job id given by the client
 
 
-def test_the_callers_own_repeat_of_an_id_is_told_from_anothers(desk: Desk) -> None:
+def test_a_nonce_distinguishes_the_callers_own_repeat_of_an_id_from_anothers(desk: Desk) -> None:
     assert desk.enqueue(a_job("order-7", nonce="mine")) == [1]
     assert desk.enqueue(a_job("order-7", nonce="mine")) == [0]
     assert desk.enqueue(a_job("order-7", nonce="theirs")) == [2]
@@ -225,7 +225,7 @@ def test_a_key_of_a_wrong_type_holds_nothing(desk: Desk) -> None:
 # Bad days
 
 
-def test_over_maxmemory_nothing_is_created_and_the_caller_is_told(desk: Desk, server: Server) -> None:
+def test_over_maxmemory_nothing_is_created_and_the_caller_gets_an_error(desk: Desk, server: Server) -> None:
     desk.enqueue(a_job("before"))
     before = desk.everything()
     with server.configured(maxmemory="1"), pytest.raises(ReplyError) as refused:
@@ -243,7 +243,7 @@ def test_over_maxmemory_nothing_is_created_and_the_caller_is_told(desk: Desk, se
         b"",
     ],
 )
-def test_arguments_are_data_whatever_they_say(desk: Desk, hostile: bytes) -> None:
+def test_arguments_are_data_whatever_they_contain(desk: Desk, hostile: bytes) -> None:
     desk.enqueue(a_job("bystander"), a_job(f"x{hostile.hex()}", args=hostile, task=repr(hostile)))
     assert [(d.args, d.task) for d in desk.take()] == [(b"[42]", "app:welcome"), (hostile, repr(hostile))]
 

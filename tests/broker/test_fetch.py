@@ -79,7 +79,7 @@ def test_lanes_that_are_not_asked_for_are_left_alone(desk: Desk) -> None:
     assert [delivery.key for delivery in desk.fetch(lanes=["s:high", "s:low"]).deliveries] == ["2"]
 
 
-def test_it_tells_whether_something_is_left(desk: Desk) -> None:
+def test_it_returns_whether_something_is_left(desk: Desk) -> None:
     assert desk.fetch().drained
     desk.enqueue(*some_jobs(3))
     assert not desk.fetch(free=2).drained
@@ -146,7 +146,7 @@ def test_the_fence_grows_with_every_start(desk: Desk) -> None:
     assert all(later > earlier for earlier, later in pairwise(fences))
 
 
-def test_it_tells_when_the_next_job_is_due(desk: Desk) -> None:
+def test_it_returns_when_the_next_job_is_due(desk: Desk) -> None:
     assert desk.fetch().due_ms == -1
     desk.enqueue(a_job("far", delay_ms=2 * DAY))
     assert desk.fetch().due_ms == about(2 * DAY)
@@ -416,7 +416,7 @@ def test_a_record_of_a_later_wire_version_waits_for_a_worker_that_reads_it(desk:
     assert desk.entries("dlq") == []
 
 
-def test_the_worker_is_told_of_a_few_records_of_a_later_wire_version(desk: Desk) -> None:
+def test_the_worker_receives_a_few_records_of_a_later_wire_version(desk: Desk) -> None:
     desk.enqueue(*some_jobs(9), a_job("fine"))
     for key in range(1, 10):
         desk.redis.hset(desk.keys.record(str(key)), "v", "2")
@@ -430,7 +430,7 @@ def test_the_worker_is_told_of_a_few_records_of_a_later_wire_version(desk: Desk)
     assert desk.fetch().too_new == []
 
 
-def test_a_record_of_a_later_wire_version_that_nobody_reads_in_time_is_dead(desk: Desk) -> None:
+def test_a_record_of_a_later_wire_version_that_no_worker_reads_in_time_is_dead(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.redis.hset(desk.keys.record("1"), mapping={"v": "2", "U": str(desk.now() - 3_600_001)})
     assert desk.take() == []
@@ -449,7 +449,7 @@ def test_a_record_with_garbage_in_it_never_strands_the_others(desk: Desk, field:
     assert desk.pending() == {}
 
 
-# Entries that nobody should meet
+# Entries that should not be there
 
 
 def test_an_entry_without_the_fields_of_an_arrow_is_dropped_and_counted(desk: Desk) -> None:

@@ -137,14 +137,14 @@ def test_a_failed_try_waits_for_its_retry(desk: Desk) -> None:
     assert desk.result() == []
 
 
-def test_its_history_tells_of_the_failed_try(desk: Desk) -> None:
+def test_its_history_contains_the_failed_try(desk: Desk) -> None:
     desk.finish(desk.executing(), RETRY)
     (line,) = desk.history()
     assert (line["what"], line["owner"], line["more"]) == ("failed", "anna", "ValueError")
     assert 0 <= desk.now() - line["at"] < MINUTE
 
 
-def test_a_job_of_a_task_that_nobody_knows_comes_back_a_little_later(desk: Desk) -> None:
+def test_a_job_of_an_unknown_task_comes_back_a_little_later(desk: Desk) -> None:
     (delivery,) = desk.executing()
     before = desk.now()
     desk.finish([delivery], UNKNOWN)
@@ -156,7 +156,7 @@ def test_a_job_of_a_task_that_nobody_knows_comes_back_a_little_later(desk: Desk)
     assert desk.result() == []
 
 
-def test_its_record_and_its_history_say_why_and_of_which_start(desk: Desk) -> None:
+def test_its_record_and_its_history_contain_the_reason_and_the_start(desk: Desk) -> None:
     deliveries = desk.executing()
     for starts in (1, 2):
         other = not_known(FAILURE._replace(message=f"reason {starts}"), 0, MINUTE)
@@ -171,7 +171,7 @@ def test_its_record_and_its_history_say_why_and_of_which_start(desk: Desk) -> No
 
 
 @pytest.mark.parametrize(("known_for", "pause"), [(0, 500), (5_000, 5_000), (50_000, 30_000)])
-def test_the_longer_nobody_knows_a_task_the_longer_are_the_pauses(
+def test_the_longer_a_task_is_unknown_the_longer_are_the_pauses(
     desk: Desk, known_for: int, pause: int
 ) -> None:
     deliveries = desk.executing()
@@ -182,7 +182,7 @@ def test_the_longer_nobody_knows_a_task_the_longer_are_the_pauses(
     assert before + pause <= desk.due("sched")["1"] <= after + pause + (after - before)
 
 
-def test_a_task_that_nobody_knew_in_time_ends_the_job(desk: Desk) -> None:
+def test_a_task_that_stays_unknown_ends_the_job(desk: Desk) -> None:
     deliveries = desk.executing()
     desk.redis.hset(desk.keys.record("1"), "U", desk.now() - LIFETIMES.patience_ms)
     desk.finish(deliveries, UNKNOWN)
@@ -397,7 +397,7 @@ def test_one_of_many_who_settle_at_once_is_the_owner(desk: Desk) -> None:
 
 
 def broken(desk: Desk, key: str) -> None:
-    """The job is in the DLQ, once, as broken, with a result that says so."""
+    """The job is in the DLQ, once, as broken, with a result that names this."""
     entries = [(entry, fields) for entry, fields in desk.entries("dlq") if fields["i"] == key]
     ((entry, fields),) = entries
     record = desk.record(key)
@@ -405,19 +405,19 @@ def broken(desk: Desk, key: str) -> None:
     assert (record["s"], record["y"], record["p"]) == ("D", "broken", f"dlq/{entry}")
     assert 0 <= desk.now() - int(record["z"]) < MINUTE
     assert desk.record_ttl(key) == -1
-    told = orjson.loads(desk.result(key)[0])["dead"]
-    assert (told["type"], told["reason"]) == ("Broken", "broken")
-    assert fields["m"] == told["message"][:200]
+    failure = orjson.loads(desk.result(key)[0])["dead"]
+    assert (failure["type"], failure["reason"]) == ("Broken", "broken")
+    assert fields["m"] == failure["message"][:200]
     assert re.search(
         r"WRONGTYPE|not an integer|attempt to|Expected|must be strings|bad argument", fields["m"]
     )
-    assert told == orjson.loads(record["x"])
+    assert failure == orjson.loads(record["x"])
     assert desk.result_ttl(key) == about(LIFETIMES.failure_ms)
 
 
-def in_the_middle(desk: Desk, outcome: Outcome = DONE, **told: object) -> list[Delivery]:
+def in_the_middle(desk: Desk, outcome: Outcome = DONE, **given: object) -> list[Delivery]:
     """Five jobs of which the third is about to be spoiled."""
-    return desk.executing(*some_jobs(2), a_job("3", **told), a_job("4"), a_job("5"))
+    return desk.executing(*some_jobs(2), a_job("3", **given), a_job("4"), a_job("5"))
 
 
 def all_but_the_third_succeeded(desk: Desk) -> None:
@@ -494,7 +494,7 @@ def test_a_count_of_tries_that_is_no_number_is_dead_as_broken_and_not_retried(de
     assert desk.due("retry") == {}
 
 
-def test_a_broken_job_tells_those_who_wait(desk: Desk) -> None:
+def test_a_broken_job_notifies_waiting_clients(desk: Desk) -> None:
     (delivery,) = desk.executing()
     desk.redis.set(desk.keys.result("1"), "what?")
     with desk.listening("me") as heard:
@@ -546,7 +546,7 @@ def test_an_idempotency_key_of_a_wrong_type_does_not_spoil_an_outcome(desk: Desk
 
 
 @pytest.mark.parametrize("entry", ["no-entry", "", "1-2-3", "99999999999999999999-0"])
-def test_a_token_that_cannot_be_one_is_nobodys_and_the_others_settle(desk: Desk, entry: str) -> None:
+def test_a_malformed_token_belongs_to_no_executor_and_the_others_settle(desk: Desk, entry: str) -> None:
     deliveries = desk.executing(*some_jobs(3))
     strange = deliveries[1]._replace(entry=entry)
     assert desk.finish([deliveries[0], strange, deliveries[2]]) == [1, 0, 1]
@@ -567,7 +567,7 @@ def test_what_ran_when_its_lane_vanished_is_settled_like_the_others(desk: Desk, 
         desk.redis.delete(desk.keys["s:low"])
 
 
-# A batch that is not all the caller's: the records tell which runs are
+# A batch that is not all the caller's: the records show which runs are
 
 
 def test_of_a_batch_the_runs_that_were_taken_away_change_nothing(desk: Desk) -> None:
@@ -581,7 +581,7 @@ def test_of_a_batch_the_runs_that_were_taken_away_change_nothing(desk: Desk) -> 
     assert len(desk.pending()) == 1
 
 
-def test_of_a_batch_what_was_settled_before_is_told_so(desk: Desk) -> None:
+def test_a_batch_reports_which_runs_were_settled_before(desk: Desk) -> None:
     deliveries = desk.executing(*some_jobs(3))
     desk.finish(deliveries[:1])
     assert desk.finish(deliveries) == [2, 1, 1]
@@ -640,7 +640,7 @@ def test_nothing_fails_because_it_cannot_be_counted(desk: Desk, spoiled: str) ->
         fields = ["S", "D", "K", "dropped", "released", "replayed", "vanished", "purged"]
         desk.redis.hset(desk.keys["stats"], mapping=dict.fromkeys(fields, "what?"))
     desk.enqueue(*some_jobs(4))
-    desk.stray("s", i="nobody")
+    desk.stray("s", i="missing")
     first, second, third, fourth = desk.take()
     assert desk.finish([first], DEAD) == [1]
     assert desk.release([second]) == 1
@@ -697,7 +697,7 @@ def test_a_job_that_may_go_on_keeps_its_idempotency_key_for_ever(desk: Desk, out
 
 
 @pytest.mark.parametrize("outcome", [DONE, NOTHING, DEAD, CANCELLED], ids="SNDK")
-def test_those_who_wait_are_told_once_with_the_envelope(desk: Desk, outcome: Outcome) -> None:
+def test_waiting_clients_receive_the_envelope_once(desk: Desk, outcome: Outcome) -> None:
     (delivery,) = desk.executing()
     with desk.listening("me", "you") as heard:
         desk.do(verbs.jobs.watch, "me", ["1"])
@@ -740,7 +740,7 @@ def test_over_maxmemory_every_outcome_is_written(desk: Desk, server: Server) -> 
 
 
 @pytest.mark.parametrize("hostile", [b'"]] return redis.call("FLUSHALL") --', b"\x00\xff", b"%s%d\n"])
-def test_values_are_data_whatever_they_say(desk: Desk, hostile: bytes) -> None:
+def test_values_are_data_whatever_they_contain(desk: Desk, hostile: bytes) -> None:
     deliveries = desk.executing()
     desk.finish(deliveries, Outcome("S", hostile, ttl_ms=MINUTE))
     assert desk.redis.lrange(desk.keys.result("1"), 0, -1) == [hostile]

@@ -50,7 +50,7 @@ def test_what_is_gone_is_not_counted(desk: Desk) -> None:
     assert desk.everything() == before
 
 
-def test_nobody_forgotten_is_nobody_counted(desk: Desk) -> None:
+def test_with_no_job_forgotten_none_is_counted(desk: Desk) -> None:
     assert desk.do(verbs.dead.forget, ["1-1"]) == 0
     assert desk.stats() == {}
 
@@ -79,7 +79,7 @@ def test_an_entry_that_was_not_written_by_an_arrow_goes(desk: Desk) -> None:
 
 
 @pytest.mark.audit(lost={"mail:1"})
-def test_a_record_of_a_wrong_type_is_left_to_whoever_made_it(desk: Desk) -> None:
+def test_a_record_of_a_wrong_type_is_left_alone(desk: Desk) -> None:
     (entry,) = desk.dead()
     desk.redis.delete(desk.keys.record("1"))
     desk.redis.set(desk.keys.record("1"), "what?")

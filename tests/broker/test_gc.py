@@ -1,4 +1,4 @@
-"""gc: bounds the DLQ by age and by count, and drops consumers that nobody uses."""
+"""gc: bounds the DLQ by age and by count, and drops unused consumers."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def idle(desk: Desk, consumer: str, lane: str = "s", milliseconds: int = 5) -> N
 
     def long_enough() -> bool:
         reply = cast("Any", desk.redis.xinfo_consumers(desk.keys[lane], "fq"))
-        return all(said["idle"] > milliseconds for said in reply if said["name"] == consumer.encode())
+        return all(facts["idle"] > milliseconds for facts in reply if facts["name"] == consumer.encode())
 
     eventually(long_enough)
 
 
-def test_a_consumer_that_nobody_uses_is_dropped_in_every_lane(desk: Desk) -> None:
+def test_an_unused_consumer_is_dropped_in_every_lane(desk: Desk) -> None:
     desk.enqueue(a_job("1"), a_job("2", priority="high"), a_job("3", priority="low"))
     desk.finish(desk.take("anna"))
     for lane in ("s", "s:high", "s:low"):

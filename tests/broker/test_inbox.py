@@ -24,7 +24,7 @@ CHANNEL = "fq:{shop}:c:me"
 
 
 class Room:
-    """Threads that wait, and somebody who publishes."""
+    """Threads that wait, and a client that publishes."""
 
     def __init__(self, server: Server, inbox: Inbox) -> None:
         self.inbox = inbox
@@ -96,7 +96,7 @@ def test_threads_that_wait_for_the_same_all_get_it(room: Room) -> None:
     assert [waiter.result(PATIENCE) for waiter in waiting] == [b"mail:1\nonce"] * 10
 
 
-def test_a_lost_connection_is_told_to_every_thread_and_opened_once(room: Room) -> None:
+def test_every_thread_learns_of_a_lost_connection_which_is_opened_once(room: Room) -> None:
     waiting = [room.waits(f"mail:{n}") for n in range(10)]
     assert room.client.client_kill_filter(_type="pubsub") == 1
     assert [waiter.result(PATIENCE) for waiter in waiting] == [None] * 10
@@ -140,13 +140,13 @@ def test_threads_that_begin_at_once_wait_for_one_subscription(server: Server, pr
     inbox.renew()
 
 
-def test_a_renewed_connection_is_told_to_every_thread(room: Room) -> None:
+def test_every_thread_learns_of_a_renewed_connection(room: Room) -> None:
     waiting = [room.waits(f"mail:{n}") for n in range(10)]
     room.inbox.renew()
     assert [waiter.result(PATIENCE) for waiter in waiting] == [None] * 10
 
 
-def test_what_was_published_while_nobody_waited_is_not_taken_for_news(room: Room) -> None:
+def test_what_was_published_while_no_thread_waited_is_not_taken_for_news(room: Room) -> None:
     """A job may have been replayed since: what ended once goes on now."""
     assert room.waits("mail:1", timeout=0.01).result(PATIENCE) is None
     assert room.publish("mail:1", "old") == 1
@@ -187,7 +187,7 @@ def test_a_refusal_is_remembered_and_not_asked_for_again_by_every_waiter(
 
 
 def test_a_thread_whose_time_was_used_up_by_the_one_before_has_timed_out(room: Room) -> None:
-    """Told to connect in less than no time, the socket would complain of the number."""
+    """With a negative timeout for connecting, the socket would complain of the number."""
     with room.inbox.wait_for(CHANNEL, "mail:1") as ticket:
         with pytest.raises(TimeoutError, match="not subscribed in time"):
             ticket.open(-0.5)
@@ -260,7 +260,7 @@ def in_a_child(room: Room) -> str:
     with os.fdopen(reading, "rb", buffering=0) as answer:
         if answer.read(1) == b"?":
             room.client.publish("child", "mail:9\n")
-        said = answer.read(100)
+        heard = answer.read(100)
     os.waitpid(child, 0)
     killer.cancel()
-    return (said or b"").decode()
+    return (heard or b"").decode()

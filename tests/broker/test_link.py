@@ -1,4 +1,4 @@
-"""Link and BlockingLink do what they are told, once; Broker and BlockingBroker teach scripts to who forgot them."""
+"""Link and BlockingLink send each command once; Broker and BlockingBroker teach scripts to servers that forgot them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_any_number_of_calls_share_one_connection_and_one_round_trip(proxy
     link.close()
 
 
-async def test_what_is_said_and_answered_may_be_large_and_binary(link: Link) -> None:
+async def test_commands_and_replies_may_be_large_and_binary(link: Link) -> None:
     large = bytes(range(256)) * 20_000
     assert await link.call([b"ECHO", large], PATIENCE) == large
     assert await link.call(["SET", "key", 7], PATIENCE) == b"OK"
@@ -93,7 +93,7 @@ async def test_an_error_of_the_server_is_raised_and_the_link_goes_on(link: Link)
     assert await link.call(echo(1), PATIENCE) == b"1"
 
 
-async def test_what_cannot_be_said_harms_nobody(link: Link) -> None:
+async def test_a_command_that_cannot_be_encoded_fails_no_other_call(link: Link) -> None:
     calls = [
         link.call(echo(1), PATIENCE),
         link.call(cast("Any", [object()]), PATIENCE),
@@ -171,7 +171,7 @@ async def test_a_connection_that_was_reset_is_down(through: Link, proxy: Proxy) 
     assert await through.call(echo(1), PATIENCE) == b"1"
 
 
-async def test_everybody_who_waits_for_a_connection_shares_it(proxy: Proxy) -> None:
+async def test_all_callers_that_wait_for_a_connection_share_it(proxy: Proxy) -> None:
     link = Link(address_of(proxy.url))
     calls = [asyncio.create_task(link.call(echo(number), PATIENCE)) for number in range(10)]
     await asyncio.sleep(0)
@@ -182,7 +182,7 @@ async def test_everybody_who_waits_for_a_connection_shares_it(proxy: Proxy) -> N
     link.close()
 
 
-async def test_a_connection_that_everybody_stopped_waiting_for_is_used_or_closed(
+async def test_a_connection_that_no_caller_waits_for_any_more_is_used_or_closed(
     proxy: Proxy, server: Server
 ) -> None:
     link = Link(address_of(proxy.url))
@@ -251,7 +251,7 @@ async def test_a_listening_link_hears_every_message_and_at_last_its_end(
     await asyncio.to_thread(server.start)
 
 
-async def test_who_closes_a_listening_link_is_told_once(redis_url: str) -> None:
+async def test_closing_a_listening_link_is_reported_once(redis_url: str) -> None:
     link, heard = Link(address_of(redis_url)), list[Any]()
     await link.listen(["SUBSCRIBE", "news"], heard.append)
     await aeventually(lambda: heard)
@@ -325,7 +325,7 @@ def guarded(server_kind: Any, tmp_path: Path) -> Iterator[Server]:
         yield guarded
 
 
-async def test_the_password_of_the_url_is_said_first(guarded: Server) -> None:
+async def test_the_password_of_the_url_is_sent_first(guarded: Server) -> None:
     for url in (guarded.url, guarded.unix_url):
         link, blocking = Link(address_of(url)), BlockingLink(address_of(url))
         assert await link.call(["PING"], PATIENCE) == b"PONG"
@@ -455,7 +455,7 @@ async def test_tls_is_spoken_with_who_can_prove_himself(server: Server, certific
         blocking.close()
 
 
-async def test_tls_with_somebody_unknown_is_refused_unless_asked_for(
+async def test_tls_with_an_unknown_server_is_refused_unless_asked_for(
     server: Server, certificate: Path
 ) -> None:
     async with behind_tls(server, certificate) as port:
@@ -507,7 +507,7 @@ async def test_errors_reach_who_asked(broker: Broker, desk: Desk) -> None:
     desk.redis.delete(desk.keys["s"])
 
 
-async def test_a_verb_whose_answer_was_lost_may_be_said_again(desk: Desk, proxy: Proxy) -> None:
+async def test_a_verb_whose_reply_was_lost_may_be_sent_again(desk: Desk, proxy: Proxy) -> None:
     broker = Broker(address_of(proxy.url))
     # A server that does not know the script yet would answer that, and this would be the answer that is lost.
     await broker.run(verbs.jobs.enqueue(desk.keys, []))
@@ -580,7 +580,7 @@ async def test_a_doorbell_that_is_woken_brings_nothing_and_strands_nothing(
     assert desk.pending() == {}
 
 
-async def test_a_doorbell_nobody_listens_to_may_be_woken(broker: Broker) -> None:
+async def test_waking_without_a_listener_does_no_harm(broker: Broker) -> None:
     bell = broker.doorbell()
     await bell.wake()
     assert await bell.wait(["PING"], 0) == b"PONG"
@@ -633,21 +633,21 @@ def test_one_thread_needs_one_connection(desk: Desk, proxy: Proxy) -> None:
     broker.close()
 
 
-def in_a_child(say: Callable[[], bytes]) -> bytes:
-    """What `say` answers in a forked child; nothing if the child hangs."""
+def in_a_child(work: Callable[[], bytes]) -> bytes:
+    """What `work` returns in a forked child; nothing if the child hangs."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, say())
+        os.write(writing, work())
         os._exit(0)
     os.close(writing)
     killer = threading.Timer(10, os.kill, (child, 9))
     killer.start()
     with os.fdopen(reading, "rb") as answer:
-        said = answer.read()
+        reply = answer.read()
     os.waitpid(child, 0)
     killer.cancel()
-    return said
+    return reply
 
 
 def test_after_a_fork_parent_and_child_talk_on_connections_of_their_own(desk: Desk, proxy: Proxy) -> None:
@@ -683,7 +683,7 @@ def test_a_child_sends_jobs_while_its_parent_does(desk: Desk) -> None:
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
     """The address of a server that has no room: a client that speaks first gets no reply, because its words meet a
-    closed connection; one that listens first is told why."""
+    closed connection; one that listens first learns why."""
     for module in ("link", "blocking_link"):
         monkeypatch.setattr(f"fennelq.broker.{module}.REFUSED_WITHIN", 10.0)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""look: what there is to do about recurring jobs, and since when somebody has been looking."""
+"""look: what there is to do about recurring jobs, and since when an executor has been looking."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_says_how_long_until_the_next_is_due(timetable: Timetable) -> None:
     assert (look.wait_ms, look.due, look.version) == (NEXT - NOW, [], V1)
 
 
-def test_what_is_due_is_told_with_all_that_a_claim_needs(timetable: Timetable) -> None:
+def test_what_is_due_is_returned_with_all_that_a_claim_needs(timetable: Timetable) -> None:
     timetable.declare(V1, a_schedule())
     timetable.clock.stop_at(NEXT)
     (seen,) = timetable.look().due
@@ -119,7 +119,9 @@ def test_entries_that_are_dropped_are_passed_over(timetable: Timetable) -> None:
 
 
 @pytest.mark.parametrize("next_ms", ["", "soon", "1e3"])
-def test_an_entry_without_a_time_is_dropped_and_holds_up_nobody(timetable: Timetable, next_ms: str) -> None:
+def test_an_entry_without_a_time_is_dropped_and_delays_no_schedule(
+    timetable: Timetable, next_ms: str
+) -> None:
     timetable.declare(V1, a_schedule("a"), a_schedule("b"))
     timetable.redis.hset(timetable.keys.schedule("a"), "next", next_ms)
     timetable.clock.pass_by(MINUTE)
@@ -149,7 +151,7 @@ def test_the_first_who_ever_looks_begins_the_watch(timetable: Timetable) -> None
     assert timetable.look(again=False).awake_ms == NOW
 
 
-def test_while_somebody_looks_as_promised_nothing_is_missed(timetable: Timetable) -> None:
+def test_while_an_executor_looks_as_promised_nothing_is_missed(timetable: Timetable) -> None:
     timetable.look(again=False)
     for again in (True, False, True):
         timetable.clock.pass_by(4000)
@@ -187,13 +189,13 @@ def test_one_who_was_there_and_is_late_has_missed_nothing(timetable: Timetable) 
     assert timetable.look(again=True).awake_ms == NOW
 
 
-def test_after_more_than_a_minute_nobody_was_there(timetable: Timetable) -> None:
+def test_after_more_than_a_minute_no_executor_was_there(timetable: Timetable) -> None:
     timetable.look(again=False)
     timetable.clock.pass_by(GONE + 1)
     assert timetable.look(again=True).awake_ms == timetable.clock.now()
 
 
-def test_whoever_has_something_to_claim_is_given_time_for_it(timetable: Timetable) -> None:
+def test_an_executor_with_something_to_claim_gets_time_for_it(timetable: Timetable) -> None:
     timetable.declare(V1, a_schedule(every_ms=1000))
     timetable.clock.pass_by(1000)
     awake = timetable.look(again=False).awake_ms
@@ -244,7 +246,7 @@ def waiting(timetable: Timetable, *names: str) -> None:
         timetable.tick(seen, runs=[NEXT], queued=[NEXT + 1, NEXT + 2])
 
 
-def test_runs_that_queue_are_told_to_one_of_those_who_look(timetable: Timetable) -> None:
+def test_runs_that_queue_are_returned_to_one_executor(timetable: Timetable) -> None:
     waiting(timetable, "a")
     first, second = timetable.look(V1), timetable.look(V2)
     assert (first.turn, second.turn) == (True, False)
@@ -255,7 +257,7 @@ def test_runs_that_queue_are_told_to_one_of_those_who_look(timetable: Timetable)
     assert first.queued == second.queued == 1
 
 
-def test_the_next_turn_is_somebody_elses(timetable: Timetable) -> None:
+def test_the_next_turn_belongs_to_another_executor(timetable: Timetable) -> None:
     waiting(timetable, "a")
     assert timetable.look().turn
     timetable.clock.pass_by(199)
@@ -323,7 +325,7 @@ def test_runs_that_queue_count_for_the_size_of_a_page(timetable: Timetable) -> N
 # Services
 
 
-def test_it_tells_which_version_of_this_service_holds(timetable: Timetable) -> None:
+def test_it_returns_which_version_of_this_service_holds(timetable: Timetable) -> None:
     timetable.declare(V1, a_schedule())
     timetable.declare(V2, a_schedule("b"), service=OTHER)
     assert [timetable.look(V1, service=service).version for service in (SHOP, OTHER)] == [V1, V2]

@@ -91,7 +91,7 @@ def test_a_million_due_jobs_are_promoted_in_pages(desk: Desk) -> None:
     assert [desk.do(verbs.queues.promote, 3) for _ in range(4)] == [(3, 0), (3, 0), (1, -1), (0, -1)]
 
 
-def test_it_tells_the_next_due_time_of_both_sets(desk: Desk) -> None:
+def test_it_returns_the_next_due_time_of_both_sets(desk: Desk) -> None:
     desk.finish(desk.executing(a_job("1")), retried(2 * 86_400, FAILURE))
     assert desk.do(verbs.queues.promote, 100) == (0, about(2 * DAY))
     desk.enqueue(a_job("2", delay_ms=DAY))

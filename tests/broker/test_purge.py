@@ -34,7 +34,7 @@ def test_whatever_waits_is_cancelled_wherever_it_waits(desk: Desk) -> None:
     assert desk.stats() == {"R": 1, "K": 5}
 
 
-def test_a_queue_that_nobody_has_ever_served_is_purged(bare: Desk) -> None:
+def test_a_queue_that_was_never_served_is_purged(bare: Desk) -> None:
     bare.enqueue(*some_jobs(3))
     assert bare.do(verbs.queues.purge, LIFETIMES, 100) == 3
     purged(bare, "1", "2", "3")
@@ -73,7 +73,7 @@ def test_a_page_is_no_more_than_asked_for_of_each_kind(desk: Desk) -> None:
     assert [desk.do(verbs.queues.purge, LIFETIMES, 10) for _ in range(4)] == [20, 20, 10, 0]
 
 
-def test_those_who_wait_are_told(desk: Desk) -> None:
+def test_waiting_clients_are_notified(desk: Desk) -> None:
     desk.enqueue(a_job())
     with desk.listening("me") as heard:
         desk.do(verbs.jobs.watch, "me", ["1"])

@@ -20,9 +20,12 @@ LEASE = 60_000
 NOT_DONE = Sweep(False, False, 0, 0, 0)
 
 
-def recover(desk: Desk, *, lease_ms: int = 0, beaten_ms: int | None = None, **told: Any) -> Sweep:
-    """A sweep for which every silence is too long, by one who has just been heard. `more`: no guard is asked."""
-    given: dict[str, Any] = {"interval_ms": LEASE, "max_deliveries": 4, "more": True} | told
+def recover(desk: Desk, *, lease_ms: int = 0, beaten_ms: int | None = None, **more: Any) -> Sweep:
+    """A sweep for which every silence is too long, by an executor that has just beaten.
+
+    With `more`, the guard of the interval is skipped.
+    """
+    given: dict[str, Any] = {"interval_ms": LEASE, "max_deliveries": 4, "more": True} | more
     beaten = desk.now() + LEASE if beaten_ms is None else beaten_ms
     if beaten_ms is None:
         given = {"ago_ms": -2 * LEASE} | given
@@ -122,7 +125,7 @@ def test_after_the_last_delivery_a_job_is_dead(desk: Desk) -> None:
     assert desk.stats() == {"D": 1}
 
 
-def test_who_waits_for_a_dead_job_is_told(desk: Desk) -> None:
+def test_clients_that_wait_for_a_dead_job_are_notified(desk: Desk) -> None:
     desk.executing()
     desk.do(verbs.jobs.watch, "me", ["1"])
     with desk.listening("me") as heard:
@@ -151,12 +154,15 @@ def test_a_job_may_have_a_budget_of_its_own(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deaths", "said"), [({"anna": "SIGKILL"}, "last: SIGKILL"), ({"berta": "SIGSEGV"}, "nothing is known")]
+    ("deaths", "message"),
+    [({"anna": "SIGKILL"}, "last: SIGKILL"), ({"berta": "SIGSEGV"}, "nothing is known")],
 )
-def test_what_is_known_of_the_death_is_told(desk: Desk, deaths: dict[str, str], said: str) -> None:
+def test_the_failure_contains_what_is_known_of_the_death(
+    desk: Desk, deaths: dict[str, str], message: str
+) -> None:
     desk.executing()
     recover(desk, max_deliveries=1, deaths=deaths)
-    assert said in json.loads(desk.record()["x"])["message"]
+    assert message in json.loads(desk.record()["x"])["message"]
     (line,) = history(desk)
     assert (line["what"], line["owner"]) == ("recovered", "anna")
     assert line.get("more") == deaths.get("anna")
@@ -187,7 +193,7 @@ def test_a_lease_that_runs_is_respected(desk: Desk) -> None:
 
 
 @pytest.mark.audit(unfinished=True)
-def test_a_sweep_by_one_who_was_not_heard_for_half_a_lease_judges_nobody(desk: Desk) -> None:
+def test_a_sweep_by_an_executor_that_was_silent_for_half_a_lease_takes_no_job(desk: Desk) -> None:
     (delivery,) = desk.executing()
     desk.silent([delivery], LEASE)
     before = desk.everything()
@@ -211,7 +217,7 @@ def test_a_sweep_across_a_jump_of_the_servers_clock_takes_nothing(desk: Desk, mo
     assert bool(desk.pending()) is not bool(swept)
 
 
-def test_one_sweep_is_done_in_an_interval_whoever_asks(desk: Desk) -> None:
+def test_one_sweep_is_done_in_an_interval_by_all_executors_together(desk: Desk) -> None:
     desk.executing()
     assert recover(desk, more=False).requeued == 1
     desk.take("berta")

@@ -79,7 +79,7 @@ def test_a_finished_job_is_not_handed_back(desk: Desk) -> None:
     assert desk.everything() == before
 
 
-def test_a_job_that_nobody_has_taken_cannot_be_handed_back(desk: Desk) -> None:
+def test_a_job_that_was_not_taken_cannot_be_handed_back(desk: Desk) -> None:
     (delivery,) = desk.executing()
     desk.release([delivery])
     entry, _ = desk.entries("s")[0]
@@ -151,9 +151,9 @@ def test_a_stop_costs_nothing_however_often_the_job_was_stranded(desk: Desk) -> 
 def test_the_history_says_why_and_by_whom_a_job_was_handed_back(desk: Desk) -> None:
     desk.release(desk.executing())
     desk.release(desk.take("berta"), "stranded")
-    told = desk.history()
-    assert [(line["what"], line["owner"]) for line in told] == [("stopped", "anna"), ("stranded", "berta")]
-    assert all(0 <= desk.now() - line["at"] < 10_000 for line in told)
+    lines = desk.history()
+    assert [(line["what"], line["owner"]) for line in lines] == [("stopped", "anna"), ("stranded", "berta")]
+    assert all(0 <= desk.now() - line["at"] < 10_000 for line in lines)
     assert desk.record()["H"] == "1"
 
 

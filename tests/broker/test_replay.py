@@ -49,7 +49,7 @@ def test_its_history_goes_on(desk: Desk) -> None:
     assert [line["what"] for line in desk.history()] == ["replayed"]
 
 
-def test_a_job_of_an_unknown_task_waits_again_for_somebody_who_knows_it(desk: Desk) -> None:
+def test_a_job_of_an_unknown_task_waits_again_for_a_worker_that_knows_it(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.redis.hset(desk.keys.record("1"), "U", desk.now() - LIFETIMES.patience_ms)
     desk.finish(desk.take(), UNKNOWN)
@@ -187,7 +187,7 @@ def test_a_replayed_job_takes_its_key_again(desk: Desk, lost: str) -> None:
     if lost == "of a wrong type":
         desk.redis.rpush(desk.keys.idempotency("app:welcome:42"), "what?")
     if lost == "of a job that is gone":
-        desk.redis.set(desk.keys.idempotency("app:welcome:42"), "nobody", px=DAY)
+        desk.redis.set(desk.keys.idempotency("app:welcome:42"), "missing", px=DAY)
     assert desk.do(verbs.dead.replay, [entry]) == [1]
     assert desk.holder("app:welcome:42") == "1"
     assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
@@ -239,7 +239,7 @@ def test_an_entry_of_a_job_that_is_elsewhere_is_left_alone(desk: Desk) -> None:
     assert desk.record()["s"] == "R"
 
 
-def test_over_maxmemory_nothing_is_replayed_and_the_caller_is_told(desk: Desk, server: Server) -> None:
+def test_over_maxmemory_nothing_is_replayed_and_the_caller_gets_an_error(desk: Desk, server: Server) -> None:
     (entry,) = desk.dead(a_job(idempotency="app:welcome:42"))
     before = desk.everything()
     with server.configured(maxmemory="1"), pytest.raises(ReplyError) as refused:

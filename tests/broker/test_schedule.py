@@ -109,7 +109,7 @@ def test_what_the_code_declares_can_be_paused_and_run(timetable: Timetable, what
     assert timetable.schedule(what, next_ms=NEXT) == 1
 
 
-def test_executors_are_told_of_what_was_done_and_of_nothing_else(timetable: Timetable) -> None:
+def test_executors_are_notified_of_what_was_done_and_of_nothing_else(timetable: Timetable) -> None:
     with timetable.heard() as messages:
         timetable.put(a_schedule())
         timetable.schedule("pause")

@@ -1,4 +1,4 @@
-"""One table says what an error means; a URL says where the server is, and never its password."""
+"""One table defines what an error means; a URL names the server, and never its password."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fennelq.broker.trouble import (
     refuses_to_publish,
 )
 
-SAID = {
+ERRORS = {
     "NOGROUP No such key 's' or consumer group 'fq'": Trouble.GROUP,
     "UNBLOCKED the stream key no longer exists": Trouble.GROUP,
     "-UNBLOCKED the stream key no longer exists": Trouble.GROUP,
@@ -49,13 +49,13 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("text", "trouble"), SAID.items(), ids=[text[:20] for text in SAID])
+@pytest.mark.parametrize(("text", "trouble"), ERRORS.items(), ids=[text[:20] for text in ERRORS])
 def test_an_error_of_the_server_is_known_by_its_text(text: str, trouble: Trouble) -> None:
     assert classify(ReplyError(text)) is trouble
 
 
-def test_a_refused_subscription_is_told_from_trouble_that_concerns_every_command() -> None:
-    refusals = {text.partition(" ")[0] for text in SAID if refuses_to_publish(ReplyError(text))}
+def test_a_refused_subscription_is_distinguished_from_trouble_with_every_command() -> None:
+    refusals = {text.partition(" ")[0] for text in ERRORS if refuses_to_publish(ReplyError(text))}
     assert refusals >= {"NOPERM", "ERR", "OOM"}
     assert not refusals & {
         "NOAUTH",

@@ -54,7 +54,7 @@ HOUR = 3_600_000
 
 @st.composite
 def calls(draw: st.DrawFn) -> dict[str, object]:
-    """What a client says of a job; due times are long past or far away, so that no clock decides about a step."""
+    """The options of a job; due times are long past or far away, so that no clock decides about a step."""
     idempotency = draw(st.sampled_from(["", "", "", "app:welcome:a", "app:welcome:b"]))
     return {
         "priority": draw(st.sampled_from(["normal", "normal", "high", "low"])),
@@ -67,7 +67,7 @@ def calls(draw: st.DrawFn) -> dict[str, object]:
 
 
 class Walk(RuleBasedStateMachine):
-    """What the walker knows: whom it sent, what it was handed, and how it was told that things ended."""
+    """What the walker knows: whom it sent, what it was handed, and which ends it has seen."""
 
     server: Server
 
@@ -90,14 +90,14 @@ class Walk(RuleBasedStateMachine):
 
     # Clients
 
-    @initialize(told=st.lists(calls(), min_size=1, max_size=6))
-    def begin(self, told: list[dict[str, object]]) -> None:
-        for call in told:
+    @initialize(drawn=st.lists(calls(), min_size=1, max_size=6))
+    def begin(self, drawn: list[dict[str, object]]) -> None:
+        for call in drawn:
             self.enqueue(call)
 
-    @rule(told=calls())
-    def enqueue(self, told: dict[str, object]) -> None:
-        job = a_job(str(next(self.numbers)), **told)
+    @rule(call=calls())
+    def enqueue(self, call: dict[str, object]) -> None:
+        job = a_job(str(next(self.numbers)), **call)
         (answer,) = self.desk.enqueue(job)
         if answer == 1:
             self.jobs[job.key] = job
@@ -181,7 +181,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3), max_deliveries=st.sampled_from([2, 3, 4]))
     def sweep(self, limit: int, max_deliveries: int) -> None:
-        """Everybody's lease ran out: jobs go to others while their executors know nothing of it."""
+        """All leases ran out: jobs go to others while their executors know nothing of it."""
         self.desk.recover(limit=limit, max_deliveries=max_deliveries)
         self.notice_the_end("crash_loop")
 
@@ -288,7 +288,7 @@ class Walk(RuleBasedStateMachine):
                 assert record["s"] == letter
                 assert self.desk.result(key) == result
             else:
-                assert record.get("s", "Q") in "QXLR", f"nobody ended job {key}"
+                assert record.get("s", "Q") in "QXLR", f"job never ended: {key}"
             assert int(record.get("n", 0)) == self.tries[key] or record["s"] == "D"
 
     def teardown(self) -> None:
@@ -325,7 +325,7 @@ class Walk(RuleBasedStateMachine):
         outcomes = [(delivery, an_outcome(kind, delivery)) for delivery, kind in batch]
         answers = self.desk.do(verbs.runs.finish, [Settled(*each) for each in outcomes], LIFETIMES)
         for (delivery, outcome), answer in zip(outcomes, answers, strict=True):
-            # Of an entry that was robbed, the record is left to tell whose it was.
+            # Of an entry that was robbed, the record is left to show whose it was.
             owned = delivery.token in owners or (answer == 1 and delivery.key in self.lost)
             assert (answer == 1) == (owned and delivery.token not in self.settled)
             assert answer != 2 or delivery.token in self.settled
@@ -375,8 +375,8 @@ class Walk(RuleBasedStateMachine):
         since = [key for key in self.jobs if key not in self.ended and self.desk.record(key).get("y") == why]
         for key in since:
             if why == "crash_loop":
-                (told,) = self.desk.result(key)
-                self.end(key, "D", told)
+                (envelope,) = self.desk.result(key)
+                self.end(key, "D", envelope)
             else:
                 self.end(key, "K", f'{{"cancelled":"{why}"}}')
         return len(since)
@@ -387,7 +387,7 @@ def pick(things: list[T], which: int) -> T:
 
 
 def an_outcome(kind: str, delivery: Delivery) -> Outcome:
-    """An outcome whose result nobody else would write."""
+    """An outcome whose result no other run would write."""
     mine = delivery._replace(args=b"").token
     failure = FAILURE._replace(message=repr(mine))
     return {

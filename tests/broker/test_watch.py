@@ -1,4 +1,4 @@
-"""watch: who waits for a job is told its end."""
+"""watch: a client that waits for a job is notified of its end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_asking_again_registers_once(desk: Desk) -> None:
     assert desk.everything() == before
 
 
-def test_channels_are_told_apart_by_their_whole_names(desk: Desk) -> None:
+def test_channels_are_distinguished_by_their_whole_names(desk: Desk) -> None:
     desk.enqueue(a_job())
     for channel in ("me:1", "me", "e:1", "me:1", "me", "a.c", "abc", "a.c"):
         desk.do(verbs.jobs.watch, channel, ["1"])
@@ -108,9 +108,9 @@ def test_a_result_that_is_no_longer_kept_is_gone(desk: Desk) -> None:
     assert "W" not in desk.record()
 
 
-def test_a_job_that_nobody_knows_is_gone_and_leaves_no_trace(desk: Desk) -> None:
+def test_an_unknown_job_is_gone_and_leaves_no_trace(desk: Desk) -> None:
     before = desk.everything()
-    assert desk.do(verbs.jobs.watch, "me", ["nobody"]) == GONE
+    assert desk.do(verbs.jobs.watch, "me", ["missing"]) == GONE
     assert desk.everything() == before
 
 
@@ -121,7 +121,7 @@ def test_a_record_of_a_wrong_type_is_gone(desk: Desk) -> None:
 
 
 @pytest.mark.audit(lost={"mail:1"})
-def test_a_result_is_told_although_the_record_is_of_a_wrong_type(desk: Desk) -> None:
+def test_a_result_is_returned_although_the_record_is_of_a_wrong_type(desk: Desk) -> None:
     desk.finish(desk.executing())
     desk.redis.delete(desk.keys.record("1"))
     desk.redis.set(desk.keys.record("1"), "what?")
@@ -143,7 +143,7 @@ def test_a_replayed_job_is_waited_for_again(desk: Desk) -> None:
 def test_each_job_has_its_own_answer(desk: Desk) -> None:
     desk.finish(desk.executing())
     desk.enqueue(a_job("2"))
-    assert desk.do(verbs.jobs.watch, "me", ["1", "nobody", "2"]) == [
+    assert desk.do(verbs.jobs.watch, "me", ["1", "missing", "2"]) == [
         ("end", "app:welcome", b'{"ok":42}'),
         *GONE,
         *WAIT,

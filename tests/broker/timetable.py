@@ -194,7 +194,7 @@ class Timetable(Bench[AppKeys]):
         return {shown(name): reads[cast("bytes", self.redis.type(name))](name) for name in names}
 
     def heard(self) -> _Ear:
-        """`with timetable.heard() as messages`: what executors are told meanwhile."""
+        """`with timetable.heard() as messages`: what executors are notified of meanwhile."""
         return _Ear(self)
 
 
@@ -210,7 +210,7 @@ class _Ear:
         return self.messages
 
     def __exit__(self, *_: object) -> None:
-        # What was said before this answer has been heard.
+        # What was published before this reply has arrived.
         self._timetable.broker.ask(Command(["PUBLISH", self._timetable.keys["wake"], "the end"], as_is))
         while (message := self._pubsub.get_message(timeout=5))["data"] != b"the end":
             self.messages.append(shown(message["data"]))

@@ -43,7 +43,7 @@ _PAGE: Final = 1000
 
 @dataclass
 class Account:
-    """The figures of a run; what they should be is for the test to say."""
+    """The figures of a run; what they should be is for the test to decide."""
 
     enqueued: int = 0
     done: int = 0
@@ -117,7 +117,7 @@ def account(
     budget: int = 0,
     queues: tuple[str, ...] = ("default",),
 ) -> Account:
-    """The account of these jobs. A queue must have had no others, or what is done twice cannot be told."""
+    """The account of these jobs. A queue must have had no others, or what is done twice cannot be known."""
     it = Account(enqueued=len(sent), budget=budget)
     with server.client(timeout=30) as client:
         records = _records(client, sent)
@@ -175,8 +175,8 @@ def _read(it: Account, rows: list[Row], sent: Sent) -> None:
 
 def _records(client: redis.Redis, sent: Sent) -> dict[str, _Record | None]:
     return {
-        job: _Record(_text(said[0]) or "Q", int(said[1] or 0), _text(said[2])) if any(said) else None
-        for job, said in _of_each(
+        job: _Record(_text(fields[0]) or "Q", int(fields[1] or 0), _text(fields[2])) if any(fields) else None
+        for job, fields in _of_each(
             client, sent, lambda pipe, keys, key: pipe.hmget(keys.record(key), "s", "n", "p")
         )
     }
@@ -188,7 +188,7 @@ def _results(client: redis.Redis, sent: Sent) -> dict[str, list[bytes]]:
 
 def _is_right(job: str, what: str, results: list[bytes]) -> bool:
     """Whether a job that succeeded has the result of its own call; of a job that is known by its name alone, the id
-    tells whose result it is."""
+    shows whose result it is."""
     if what not in RETURNING:
         return True
     found = orjson.loads(results[0]).get("ok") if results else None
@@ -211,8 +211,8 @@ def _of_each(client: redis.Redis, sent: Sent, ask: Ask) -> Iterator[tuple[str, A
 
 
 def _stats(client: redis.Redis, queue: str) -> dict[str, int]:
-    said = cast("dict[bytes, bytes]", client.hgetall(queue_keys(jobs.NAME, queue)["stats"]))
-    return {_text(name): int(value) for name, value in said.items()}
+    fields = cast("dict[bytes, bytes]", client.hgetall(queue_keys(jobs.NAME, queue)["stats"]))
+    return {_text(name): int(value) for name, value in fields.items()}
 
 
 def _text(value: bytes | None) -> str:

@@ -32,11 +32,11 @@ async def beat(milliseconds: float = 1) -> None:
 
 
 def app_of(**settings: Any) -> App:
-    """The app `chaos` with the task `beat`, and the schedules of it that the environment says."""
+    """The app `chaos` with the task `beat`, and the schedules of it that the environment names."""
     app = App(jobs.NAME, **settings)
     task = app.task(name="clockwork:beat")(beat)
-    for name, said in json.loads(os.environ.get(SCHEDULES, "{}")).items():
-        task.every(said.pop("every"), name=name, **said)
+    for name, options in json.loads(os.environ.get(SCHEDULES, "{}")).items():
+        task.every(options.pop("every"), name=name, **options)
     return app
 
 
@@ -51,7 +51,7 @@ async def executor() -> None:
 
 
 async def promoter(queue: str) -> None:
-    """Move due jobs until told to stop."""
+    """Move due jobs until asked to stop."""
     state = State(app_of(schedule_interval=0.05), ExecutorConfig(queues=queue))
     state.serve(state.wanted)
     tending = asyncio.create_task(tend(Promoter(state)))

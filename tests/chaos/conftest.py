@@ -54,8 +54,8 @@ def a_server(used_servers: list[Server]) -> Iterator[Callable[..., Server]]:
 def figure(record_property: Callable[[str, object], None]) -> Figure:
     """`figure("F1", "…")`: what was measured for a row of the fault matrix. `make chaos` lists them at the end."""
 
-    def tell(row: str, what: object) -> None:
+    def note(row: str, what: object) -> None:
         print(f"{row}: {what}")
         record_property(row, str(what))
 
-    return tell
+    return note

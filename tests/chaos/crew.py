@@ -24,7 +24,7 @@ LEASE: Final = 2.0
 
 
 class Crew:
-    """Executors without a supervisor: whoever dies is dead."""
+    """Executors without a supervisor: one that dies stays dead."""
 
     def __init__(self, spawn: Spawner, server: Server, ledger: Ledger) -> None:
         self._spawn, self.server, self.ledger = spawn, server, ledger
@@ -50,7 +50,7 @@ class Crew:
         return member
 
     def at_work(self) -> None:
-        """Returns when everybody is at work."""
+        """Returns when all executors are at work."""
         for member in self.members:
             member.wait_for("at work", within=30)
 
@@ -59,7 +59,7 @@ class Crew:
         self.members.remove(member)
 
     def goes_home(self) -> None:
-        """Everybody ends in an orderly way."""
+        """All executors end in an orderly way."""
         for member in self.members:
             member.term()
         for member in self.members:

@@ -1,4 +1,4 @@
-"""`make chaos DEMO=1`: workers are killed before your eyes, and at the end somebody counts the jobs."""
+"""`make chaos DEMO=1`: workers are killed before your eyes, and at the end the jobs are counted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Two workers with two executors each, on a Redis of their own with an append-only
 {JOBS} jobs are sent while executors are killed (kill -9) and frozen (SIGSTOP), and Redis itself is killed as well.
 """
 CONCLUSION: Final = """
-"Run twice" is what at-least-once means: these were in the hands of somebody who was killed or frozen, and nobody can
+"Run twice" is what at-least-once means: these were held by an executor that was killed or frozen, and no executor can
 know how far they had come. Each of them has one outcome all the same.
 """
 
@@ -54,7 +54,7 @@ class Stage:
             self._watch(0.5)
 
     def _watch(self, seconds: float) -> None:
-        """Let it go on for a while, with a line that tells how far it has come."""
+        """Let it go on for a while, with a line that shows how far it has come."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             done = len(self._ledger.ends())
@@ -62,7 +62,7 @@ class Stage:
                 print(f"\r{self._clock}  {len(self._feeder.sent):5} sent {done:6} ended", end="", flush=True)
             time.sleep(0.2)
 
-    def _tell(self, what: str, whom: str) -> None:
+    def _print(self, what: str, whom: str) -> None:
         line = f"{self._clock}  {self._bold}{what:9}{self._plain} {whom}"
         print(f"\r{line}" if sys.stdout.isatty() else line, flush=True)
 
@@ -73,26 +73,26 @@ class Stage:
     def _kill(self) -> None:
         if (victim := self._fleet.any(self._dice)) is not None:
             held = self._fleet.kill(victim)
-            self._tell("kill -9", f"executor {victim.pid}, with {held} jobs in its hands")
+            self._print("kill -9", f"executor {victim.pid}, with {held} jobs in its hands")
 
     def _freeze(self) -> None:
         victim = self._fleet.any(self._dice)
         if victim is None:
             return
         held = self._fleet.pause(victim)
-        self._tell("SIGSTOP", f"executor {victim.pid}, with {held} jobs in its hands")
+        self._print("SIGSTOP", f"executor {victim.pid}, with {held} jobs in its hands")
         self._watch(2 * self._fleet.lease)
         self._fleet.let_go_on(victim)
-        self._tell("SIGCONT", f"executor {victim.pid} goes on with its {held} jobs; others have done them")
+        self._print("SIGCONT", f"executor {victim.pid} goes on with its {held} jobs; others have done them")
 
     def _kill_redis(self) -> None:
         self._fleet.charge_all()
         held = sum(self._fleet.in_flight(one.name) for one in self._fleet.executors())
-        self._tell("kill -9", f"Redis, with {held} jobs in the hands of all executors")
+        self._print("kill -9", f"Redis, with {held} jobs in the hands of all executors")
         self._fleet.server.kill()
         self._watch(0.5)
         self._fleet.server.start()
-        self._tell("start", "Redis")
+        self._print("start", "Redis")
 
 
 def leisurely(app: App, dice: random.Random) -> AnyJob:

@@ -149,15 +149,15 @@ class Fleet:
         return worker
 
     def at_work(self, worker: Worker, processes: int = 1) -> bool:
-        """Whether so many executors of a worker have told of themselves."""
-        names = self._told_of_themselves()
+        """Whether so many executors of a worker have published their facts."""
+        names = self._published()
         assert worker.process.running, f"the worker has ended:\n{worker.process.tail()}"
         return len([one for one in worker.executors() if one.name in names]) >= processes
 
-    def _told_of_themselves(self) -> set[str]:
+    def _published(self) -> set[str]:
         with self.server.client() as client:
-            told = cast("dict[bytes, bytes]", client.hgetall(f"fq:{{{jobs.NAME}}}:executors"))
-        return {name.decode() for name in told}
+            executors = cast("dict[bytes, bytes]", client.hgetall(f"fq:{{{jobs.NAME}}}:executors"))
+        return {name.decode() for name in executors}
 
     def retire(self, worker: Worker, *, within: float = 40.0) -> int:
         """SIGTERM; answers the exit code."""
@@ -171,7 +171,7 @@ class Fleet:
         return code
 
     def stop(self) -> None:
-        """The end of the working day: everybody hands in what they do, and goes."""
+        """The end of the working day: all executors hand their jobs in, and stop."""
         self.let_go_on()
         for worker in self.workers:
             worker.process.term()
@@ -179,8 +179,8 @@ class Fleet:
         assert not any(codes), f"exit codes {codes}"
 
     @property
-    def told(self) -> str:
-        """What everybody has said, those who have left too."""
+    def output(self) -> str:
+        """What all processes have printed, those that have ended too."""
         return "".join(worker.log for worker in self._hired)
 
     # Faults
@@ -217,8 +217,8 @@ class Fleet:
 
     def any(self, dice: random.Random) -> Executor | None:
         """Some executor that is at work."""
-        told = self._told_of_themselves()
-        there = [one for one in self.executors() if one.name in told]
+        published = self._published()
+        there = [one for one in self.executors() if one.name in published]
         return dice.choice(there) if there else None
 
     def in_flight(self, executor: str, queue: str = "default") -> int:

@@ -105,7 +105,7 @@ async def poison(how: str) -> None:
 
 
 def in_thread(seconds: float) -> str:
-    """A plain function, in a thread that nobody can stop."""
+    """A plain function, in a thread that cannot be stopped."""
     with written_down():
         time.sleep(seconds)
     return _receipt(seconds)
@@ -125,7 +125,7 @@ async def leave(how: str) -> str:
 
 
 async def deaf(seconds: float) -> str:
-    """Goes on whoever asks it to stop."""
+    """Goes on although it is asked to stop."""
     with written_down():
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -211,7 +211,7 @@ _DEATHS: Final[dict[str, Callable[[], Any]]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segv": lambda: ctypes.string_at(0),
     "memory": _eat_memory,
-    # These two unwind: what they end is told so, and could do the wrong thing about it.
+    # These two unwind: what they end is notified, and could do the wrong thing about it.
     "unwind": _exit_in_a_subtask,
     "cancel": _cancel_everything,
 }

@@ -71,7 +71,7 @@ async def _send(url: str, described: Described, settings: dict[str, Any]) -> Sen
 
 
 async def _insist(app: App, batch: list[AnyJob], within: float = 90.0) -> Sent:
-    """Send until it is accepted: saying it twice makes no second job."""
+    """Send until it is accepted: sending it twice makes no second job."""
     sent = {job.id: name_of(job) for job in batch}
     deadline = time.monotonic() + within
     while True:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 os.environ["CHAOS_LONG"] = "1"
-# Said once for all processes of this run, before any of them looks.
+# Set once for all processes of this run, before any of them looks.
 os.environ["CHAOS_SEED"] = os.environ.get("SEED") or str(random.SystemRandom().randrange(10**6))
 
 

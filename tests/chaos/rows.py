@@ -10,7 +10,7 @@ from typing import Final
 
 ROWS: Final = {
     "F1": "executors are killed at random",
-    "F4": "a worker is told to stop",
+    "F4": "a worker is asked to stop",
     "F5": "an executor stands still for longer than a lease and goes on",
     "F6": "a job kills its process",
     "F7": "a handler blocks the loop",
@@ -47,7 +47,7 @@ ROWS: Final = {
     "D7": "dead jobs are replayed by several clients at once",
     "D8": "one idempotency key, many clients, and the end of its owner",
     "D9": "many waiters, late ones, cancelled ones",
-    "D10": "a result expires, or Redis is restarted, while someone waits",
+    "D10": "a result expires, or Redis is restarted, while a client waits",
     "D11": "a cancellation races with every step of a job",
     "D12": "several settle the same job",
 }

@@ -24,6 +24,6 @@ def of(few: int, *, long: int) -> int:
 
 
 def dice(*what: object) -> random.Random:
-    """Chance for one purpose, told by its name: another purpose does not disturb it."""
+    """Chance for one purpose, identified by its name: another purpose does not disturb it."""
     print(f"CHAOS_SEED={SEED}")
     return random.Random(f"{SEED} {what}")

@@ -41,7 +41,7 @@ class Weather:
     server_kills: int = 0
     """kill -9 of Redis, which comes back half a second later: it needs an append-only file."""
     partitions: int = 0
-    """Two and a half leases in which one of the workers cannot be heard; then everything it said arrives."""
+    """Two and a half leases in which one of the workers cannot be heard; then everything it sent arrives."""
     workers: int = 2
     processes: int = 2
 
@@ -54,7 +54,7 @@ class Aftermath:
     kills: int
     pauses: int
     stale: int
-    """Jobs whose executor was told that they are no longer its own."""
+    """Jobs whose executor learned that they are no longer its own."""
     until_empty: float
     """Seconds from the last fault, or the last job, until nothing was left to be done."""
 
@@ -95,7 +95,7 @@ class Storm:
 
     def _hire(self) -> None:
         for number in range(self._weather.workers):
-            # Only the first is behind the proxy: somebody must be left to take over.
+            # Only the first is behind the proxy: a worker must be left to take over.
             url = self._proxy.url if self._proxy is not None and number == 0 else None
             self._fleet.start(processes=self._weather.processes, url=url)
 
@@ -182,7 +182,7 @@ class Storm:
             account=it,
             kills=self._kills,
             pauses=self._pauses,
-            stale=fleet.told.count('"lease_lost"'),
+            stale=fleet.output.count('"lease_lost"'),
             until_empty=until_empty,
         )
         print(after)

@@ -63,7 +63,7 @@ class Site(NamedTuple):
         return send(self.server.url, some(number, function, *args, queue=self.queue, **options))
 
     def take(self, number: int) -> list[Delivery]:
-        """Delivered to somebody who will not be heard of any more."""
+        """Delivered to an executor that will never be heard of again."""
         self.broker.run(verbs.queues.open_queue(self.keys))
         lanes = [*LANES.values()]
         verb = verbs.runs.fetch(self.keys, consumer="ghost", free=number, lanes=lanes, lifetimes=LIFETIMES)
@@ -101,7 +101,7 @@ def abandoned(site: Site) -> Sent:
 
 
 def long(site: Site) -> Sent:
-    """Jobs that outlast the grace period of whoever runs them first."""
+    """Jobs that outlast the grace period of the executor that runs them first."""
     return site.send(20, jobs.work, 2_000)
 
 
@@ -142,14 +142,14 @@ def arrival(site: Site, process: Process) -> Sent:
 
 
 def farewell(site: Site, process: Process) -> Sent:
-    """It is told to stop, with jobs in its hands."""
+    """It is asked to stop, with jobs in its hands."""
     eventually(lambda: site.begun() >= 20, within=20, what=f"20 jobs of {site.queue} have begun")
     process.term()
     return {}
 
 
 def idle_farewell(site: Site, process: Process) -> Sent:
-    """It is told to stop, with nothing to do; then jobs come."""
+    """It is asked to stop, with nothing to do; then jobs come."""
     _is_reading(site, process)
     process.term()
     return busy(site)

@@ -52,7 +52,7 @@ def test_a_task_that_only_the_new_version_knows_waits_for_it(
 
 
 @pytest.mark.audit(lost=["default:half"])
-def test_garbage_in_the_queue_stops_nobody(
+def test_garbage_in_the_queue_stops_no_executor(
     fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
 ) -> None:
     number = scale.of(400, long=10_000)
@@ -97,13 +97,13 @@ def test_garbage_in_the_queue_stops_nobody(
 GARBAGE: Final[list[list[Any] | None]] = [
     None,
     None,
-    ["i", "nobody", "n", "1"],
+    ["i", "missing", "n", "1"],
     ["n", "1"],
     ["i", "x", "i", "y"],
     ["", ""],
     ["i", b"\xff\xfe", "n", "1"],
     ["x", "y" * (1 << 16)],
-    ["i", "nobody", "n", "many"],
+    ["i", "missing", "n", "many"],
     ["i", "", "n", ""],
 ]
 UNREADABLE: Final = [

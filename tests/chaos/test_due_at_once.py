@@ -1,4 +1,4 @@
-"""Very many jobs that are due at one moment: each is moved to its lane once, soon, and nobody is starved meanwhile."""
+"""Very many jobs due at one moment: each is moved to its lane once, soon, and no other job starves meanwhile."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def below(crew: Crew, keys: QueueKeys, number: int) -> None:
     eventually(lambda: not_moved(crew, keys) <= number, within=60, every=0.001)
 
 
-def test_very_many_jobs_due_at_once_are_moved_in_seconds_and_nobody_is_starved(
+def test_very_many_jobs_due_at_once_are_moved_in_seconds_and_no_other_job_starves(
     crew: Crew, figure: Figure
 ) -> None:
     number, schedulers = scale.of(10_000, long=100_000), scale.of(3, long=8)

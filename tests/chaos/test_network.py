@@ -1,4 +1,4 @@
-"""Networks that cut, delay, and swallow what is said."""
+"""Networks that cut, delay, and swallow messages."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ async def test_a_call_whose_reply_was_lost_makes_one_job(
         found = cast("Any", looking.xrange(KEYS["s"]))
     entries = [fields[b"i"].decode() for _, fields in found]
     lost = proxy.counters.dropped
-    told = "with" if keyed else "without"
-    figure("N3", f"{2 * number} calls {told} a key, {lost} replies lost: {len(entries)} jobs")
+    with_or_without = "with" if keyed else "without"
+    figure("N3", f"{2 * number} calls {with_or_without} a key, {lost} replies lost: {len(entries)} jobs")
     assert sorted(f"default:{key}" for key in entries) == sorted(handle.id for handle in handles)
     assert lost >= number // 2
 
@@ -132,7 +132,7 @@ def test_jobs_whose_delivery_was_lost_on_the_way_come_back(
 ) -> None:
     """The executor stays alive and does not know of them."""
     fleet.start(url=proxy.url)
-    fleet.start("--priority", "high")  # somebody else who could take them from it, and nothing else
+    fleet.start("--priority", "high")  # another worker, which could take them from it, and nothing else
     if lost == "fetch":
         meant = answers_of("fetch")
         proxy.drop_reply(1, lambda exchange: meant(exchange) and not exchange.reply.startswith(b"*4\r\n*0"))
@@ -383,8 +383,8 @@ def test_clocks_that_are_hours_apart_have_no_effect(
     assert max(late) <= 1000 + 1000 * SLACK
 
 
-def test_a_machine_whose_clock_is_wrong_forgets_nobody(fleet: Fleet, server: Server) -> None:
-    """What is told of executors is dated by the server: one who is hours ahead takes nobody for dead."""
+def test_a_machine_whose_clock_is_wrong_forgets_no_executor(fleet: Fleet, server: Server) -> None:
+    """Facts about executors are dated by the server: a worker hours ahead takes no other for dead."""
     fleet.start()
     fleet.start(settings=skewed(7200))
 

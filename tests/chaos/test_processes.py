@@ -168,10 +168,10 @@ def test_what_outlasts_the_grace_period_is_handed_back_untouched(
         for job in sent:
             record = cast("Any", client.hgetall(f"fq:{{{jobs.NAME}/default}}:j:{job.partition(':')[2]}"))
             assert b"n" not in record, "a try was spent"
-            told = cast(
+            history = cast(
                 "Any", client.lrange(f"fq:{{{jobs.NAME}/default}}:hist:{job.partition(':')[2]}", 0, -1)
             )
-            assert b'"what":"stopped"' in told[0]
+            assert b'"what":"stopped"' in history[0]
 
 
 def test_a_second_signal_hands_everything_back_at_once(
@@ -224,7 +224,7 @@ def test_a_blocked_loop_keeps_its_jobs(
     it = account(server, sent, ledger)
     it.sound()
     assert (it.done, it.recovered, it.started_again) == (1, 0, 0)
-    (line,) = [line for line in fleet.told.splitlines() if '"loop_blocked"' in line]
+    (line,) = [line for line in fleet.output.splitlines() if '"loop_blocked"' in line]
     assert "jobs.py:" in line
     assert f"in {how}" in line
     assert f"jobs:{how}" in line
@@ -243,7 +243,7 @@ def test_a_call_that_keeps_the_interpreter_to_itself_ends_once_all_the_same(
     fleet.stop()
     it = account(server, sent, ledger, budget=1)
     it.sound()
-    stale = fleet.told.count('"lease_lost"')
+    stale = fleet.output.count('"lease_lost"')
     figure("F7", f"interpreter held for {2.5 * LEASE:g} s: extra runs {it.started_again}, stale {stale}")
     assert it.done == 1
     assert stale == it.started_again

@@ -318,14 +318,14 @@ async def waited_for(app: App, job_id: str, number: int) -> bool:
 
 
 @pytest.mark.parametrize("how", ["expired", "unknown"])
-async def test_who_waits_for_a_result_that_is_not_there_any_more_is_told(
+async def test_waiting_for_a_result_that_has_gone_raises(
     clients: Clients, server: Server, proxy: Proxy, how: str
 ) -> None:
     """D10. The result expires while its message is lost, or the job is unknown: ResultExpired, and no hang."""
     shop, (app, *_) = await clients(1, result_ttl=60, record_ttl=60, tombstone_ttl=60)
     if how == "unknown":
         with pytest.raises(ResultExpired):
-            await soon(app.result("default:nobody").get())
+            await soon(app.result("default:missing").get())
         return
     async with shop.app_of(proxy.url) as far:
         shop.gate.clear()
@@ -348,7 +348,7 @@ async def is_unknown(result: AsyncResult[Any]) -> bool:
     return await result.status() is Status.UNKNOWN
 
 
-async def test_a_waiter_whose_redis_was_restarted_without_its_data_is_told(
+async def test_waiting_raises_when_redis_was_restarted_without_its_data(
     a_server: Callable[..., Server], figure: Figure
 ) -> None:
     """D10. Redis is restarted empty while 20 callers wait: each ends with ResultExpired."""
@@ -376,14 +376,14 @@ async def test_a_job_that_is_cancelled_at_any_moment_has_one_end(
     dice = scale.dice("cancels")
     shop, (app, other) = await clients(2)
     results: list[AsyncResult[Any]] = []
-    said: list[asyncio.Task[bool]] = []
+    cancelling: list[asyncio.Task[bool]] = []
     async with running(app, concurrency=20):
         for n in range(number):
             results.append(await send_one(app, n, dice))
-            said.append(asyncio.create_task(cancel_after(other, results[-1].id, dice.uniform(0, 0.05))))
+            cancelling.append(asyncio.create_task(cancel_after(other, results[-1].id, dice.uniform(0, 0.05))))
             if n % 20 == 0:
                 await asyncio.sleep(dice.uniform(0, 0.02))
-        cancelled = await soon(asyncio.gather(*said))
+        cancelled = await soon(asyncio.gather(*cancelling))
         ends = await soon(asyncio.gather(*(end_of(result) for result in results)))
     statuses = await asyncio.gather(*(result.status() for result in results))
     for n, (end, status, was_cancelled) in enumerate(zip(ends, statuses, cancelled, strict=True)):

@@ -1,4 +1,4 @@
-"""A Redis that dies, forgets, fills up, or does not let anybody write."""
+"""A Redis that dies, forgets, fills up, or refuses writes."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def test_a_redis_that_has_forgotten_everything_is_worked_with_again(
     took, _ = until_a_job_is_done(server, ledger)
     sent = send(server.url, some(number, jobs.work, 5))
     eventually(lambda: set(sent) <= set(ledger.ends()), within=20)
-    told = fleet.told.count('"groups_made_anew"')
-    figure("R2", f"{how}: a new job done {took:.2f} s later, {number} of {number} done, {told} warnings")
+    warnings = fleet.output.count('"groups_made_anew"')
+    figure("R2", f"{how}: a new job done {took:.2f} s later, {number} of {number} done, {warnings} warnings")
     assert nobody_has_ended(fleet, before)
-    assert told >= 1
+    assert warnings >= 1
     assert took < 5 + SLACK
     fleet.stop()
 
@@ -106,7 +106,7 @@ def test_a_redis_that_forgets_its_scripts_again_and_again_is_no_trouble(
     it.sound()
     assert it.done == len(sent)
     assert it.started_again == 0
-    assert 'trouble"' not in fleet.told
+    assert 'trouble"' not in fleet.output
 
 
 # It is away
@@ -131,7 +131,7 @@ def test_an_outage_longer_than_the_lease_takes_no_job_away(
         server.kill()
         time.sleep(2 * LEASE)
         server.start()
-        time.sleep(LEASE + 1)  # whoever judged too early would have done so by now
+        time.sleep(LEASE + 1)  # an executor that judged too early would have done so by now
     assert nobody_has_ended(fleet, before)
     drained(server, within=30 + length)
     fleet.stop()
@@ -213,7 +213,7 @@ def test_a_worker_can_be_stopped_while_redis_is_away(
 # It has no room
 
 
-def test_over_maxmemory_what_runs_is_settled_and_callers_are_told(
+def test_over_maxmemory_what_runs_is_settled_and_callers_get_an_error(
     fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
 ) -> None:
     fleet.start(processes=2)
@@ -284,7 +284,7 @@ def test_a_full_disk_is_waited_out(
 
 @contextmanager
 def unable_to_save(server: Server) -> Generator[None]:
-    """A folder is where the snapshot should go: renaming the file to it fails, for root as for anybody."""
+    """A folder is where the snapshot should go: renaming the file to it fails, for root as for any user."""
     obstacle = server.directory / "dump.rdb"
     obstacle.unlink(missing_ok=True)
     obstacle.mkdir()

@@ -1,4 +1,4 @@
-"""Time, kept by several processes at once: a tick is one job, whatever their clocks say and whichever of them dies."""
+"""Time, kept by several processes at once: a tick is one job, whatever their clocks show and whichever of them dies."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_schedulers_that_are_killed_lose_no_tick_and_make_none_twice(crew: Crew,
     ticks = exactly(crew, "beat", scale.of(60, long=600), 0.1)
     kills = 0
     while crew.now() < ticks[-1]:
-        time.sleep(dice.uniform(0.1, scale.of(1, long=5)))  # a moment that nobody chose
+        time.sleep(dice.uniform(0.1, scale.of(1, long=5)))  # a random moment
         crew.dies(dice.choice(crew.members))
         crew.joins()
         crew.at_work()
@@ -134,8 +134,8 @@ def test_when_all_are_gone_for_three_ticks_those_run_that_are_to_be_caught_up(
     crew: Crew, figure: Figure
 ) -> None:
     policies = {"none": "none", "last": "last", "all": "all:3"}
-    said = {name: {"every": 1, "catchup": catchup} for name, catchup in policies.items()}
-    declared = {clockwork.SCHEDULES: json.dumps(said)}
+    schedules = {name: {"every": 1, "catchup": catchup} for name, catchup in policies.items()}
+    declared = {clockwork.SCHEDULES: json.dumps(schedules)}
     for _ in range(3):
         crew.joins(settings=declared)
     eventually(lambda: all(len(crew.starts(name)) >= 2 for name in policies), within=20)
@@ -163,7 +163,7 @@ def test_when_all_are_gone_for_three_ticks_those_run_that_are_to_be_caught_up(
 
 
 def awake_since(crew: Crew, after: int) -> int:
-    """Since when somebody has been looking (again); 0 while nobody has."""
+    """Since when an executor has been looking (again); 0 while none has."""
     with crew.server.client() as client:
         since = int(cast("bytes", client.hget(KEYS["cron:meta"], "awake") or b"0"))
     return since if since > after else 0

@@ -1,4 +1,4 @@
-"""Everything at once, at random: no job is lost, none has two outcomes, whoever is killed, paused or cut off."""
+"""Everything at once, at random: no job is lost, none has two outcomes, whatever is killed, paused or cut off."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_poisonous_jobs_die_alone(fleet: Fleet, ledger: Ledger, figure: Figure) 
     # Four deliveries. Of the first two it may not have used one: another one killed their executor before it began.
     assert len(starts) == poison
     assert set(starts.values()) <= {2, 3, 4}
-    told = "\n".join(last_words(fleet))
+    lines = "\n".join(last_words(fleet))
     for death in ("SIGKILL", "SIGSEGV", "SIGABRT", "exit code 3"):
-        assert told.count(f"last: {death}") >= poison // 4, told
+        assert lines.count(f"last: {death}") >= poison // 4, lines
 
 
 def last_words(fleet: Fleet) -> Iterator[str]:
-    """What is said of each dead job."""
+    """The last words about each dead job."""
     keys = queue_keys(jobs.NAME, "default")
     with fleet.server.client() as client:
         for _, fields in cast("Any", client.xrange(keys["dlq"])):
@@ -75,7 +75,7 @@ def test_redis_is_killed_and_comes_back(
     assert after.account.done == NUMBER
 
 
-def test_a_worker_is_cut_off_and_what_it_said_arrives_later(
+def test_a_worker_is_cut_off_and_what_it_sent_arrives_later(
     fleet: Fleet, ledger: Ledger, figure: Figure
 ) -> None:
     partitions = scale.of(2, long=12)

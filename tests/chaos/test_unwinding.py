@@ -126,7 +126,7 @@ def test_f8_a_handler_that_swallows_its_cancellation_is_settled_and_its_executor
     assert (it.done, it.lost, it.innocents_dead) == (5, [], [])
     starts = Counter(row.job_id for row in rows_of(ledger, "start"))
     assert starts == Counter([suspect, *others])
-    (line,) = [line for line in fleet.told.splitlines() if '"slot_stuck"' in line]
+    (line,) = [line for line in fleet.output.splitlines() if '"slot_stuck"' in line]
     assert "in deaf" in line
     figure("F8", "timeout written once, executor replaced, 5 of 5 others done")
 

@@ -23,8 +23,8 @@ async def make_app(redis_url: str) -> AsyncIterator[MakeApp]:
     made: list[App] = []
 
     def make(name: str = "shop", **settings: Any) -> App:
-        said: dict[str, Any] = {"redis_url": redis_url, **IMPATIENT, **settings}
-        app = LocalApp(name, **said)
+        options: dict[str, Any] = {"redis_url": redis_url, **IMPATIENT, **settings}
+        app = LocalApp(name, **options)
         made.append(app)
         return app
 

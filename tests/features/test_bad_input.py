@@ -159,9 +159,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize("kind", TASKS)
-async def test_a_task_name_that_nobody_knows_makes_the_job_dead_as_unknown_task(
-    shop: Shop, kind: str
-) -> None:
+async def test_an_unknown_task_name_makes_the_job_dead_as_unknown_task(shop: Shop, kind: str) -> None:
     result = await shop.spoiled(t=TASKS[kind])
     async with running(shop.app, concurrency=1):
         assert await shop.is_dead_once(result) == "unknown_task"
@@ -190,7 +188,7 @@ async def test_entries_that_no_script_wrote_are_dropped_and_the_others_run(shop:
     stream = shop.app.client.keys("default")["s"]
     rubbish: list[dict[Any, Any]] = [
         {"x": "y"},
-        {"i": "nobody", "n": "1"},
+        {"i": "missing", "n": "1"},
         {"n": "1", "i": "7"},
         {"i": "\xff\xfe", "n": "many"},
         {b"\xff": b"\xff"},
@@ -243,7 +241,9 @@ def test_an_app_name_that_could_not_be_a_key_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["key", "job_id"])
-async def test_a_key_that_cannot_be_written_is_refused_and_fails_nobody_else(shop: Shop, option: str) -> None:
+async def test_a_key_that_cannot_be_written_is_refused_and_fails_no_other_job(
+    shop: Shop, option: str
+) -> None:
     bad = ["\ud83c", "a b", "{x}", "a\nb", "", "x" * 300]
     for text in bad:
         with pytest.raises(ConfigurationError):

@@ -210,7 +210,7 @@ async def test_a_search_goes_on_over_the_edges_of_pages(shop: Shop) -> None:
     assert sorted(ids(await shop.app.dlq.list(ids=oldest))) == sorted(oldest)
 
 
-async def test_get_tells_everything(shop: Shop) -> None:
+async def test_get_returns_everything(shop: Shop) -> None:
     [dead] = await shop.kill(charges=1)
     letter = await shop.app.dlq.get(dead.id)
     assert letter is not None
@@ -224,9 +224,9 @@ async def test_get_tells_everything(shop: Shop) -> None:
 async def test_get_knows_nothing_of_what_is_not_dead(shop: Shop) -> None:
     sent = await shop.charge.delay(1)
     assert await shop.app.dlq.get(sent.id) is None
-    assert await shop.app.dlq.get("mail:nobody") is None
+    assert await shop.app.dlq.get("mail:missing") is None
     with pytest.raises(ValueError, match="is not a job id"):
-        await shop.app.dlq.get("nobody")
+        await shop.app.dlq.get("missing")
 
 
 async def test_groups_count_the_dead_by_task_and_error(shop: Shop) -> None:
@@ -267,7 +267,7 @@ async def test_a_limit_brings_back_the_oldest(shop: Shop) -> None:
 async def test_ids_that_are_not_dead_are_no_harm(shop: Shop) -> None:
     [dead] = await shop.kill(charges=1)
     waiting = await shop.welcome.delay(1)
-    assert await shop.app.dlq.replay(ids=[dead.id, waiting.id, "mail:nobody"]) == ReplayReport(replayed=1)
+    assert await shop.app.dlq.replay(ids=[dead.id, waiting.id, "mail:missing"]) == ReplayReport(replayed=1)
     assert await shop.app.dlq.replay(ids=[dead.id]) == NEVER
     assert await shop.waiting() == 2
 
@@ -379,7 +379,7 @@ async def test_a_job_whose_key_is_taken_stays_dead(shop: Shop, server: Server) -
 
 
 @pytest.mark.audit(skip="a record was robbed of its arguments")
-async def test_a_record_that_cannot_be_read_is_told_apart(shop: Shop, server: Server) -> None:
+async def test_a_record_that_cannot_be_read_is_reported_separately(shop: Shop, server: Server) -> None:
     await shop.kill(charges=2)
     with server.client() as client:
         client.hdel(keys(server, "*:j:*")[0].decode(), "a")

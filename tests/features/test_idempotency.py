@@ -30,7 +30,7 @@ class Desk:
             self.runs += 1
             await self.may_end.wait()
             if user_id < 0:
-                raise ValueError("nobody has such a number")
+                raise ValueError("no such number")
             return self.runs
 
         self.welcome: Task[[int], int] = welcome
@@ -95,7 +95,7 @@ async def test_the_same_key_while_the_first_job_is_dead_gets_the_dead_ones_handl
         again = await desk.ask(-1)
         assert again == first
         assert again.deduplicated
-        with pytest.raises(TaskFailed, match="nobody has such a number"):
+        with pytest.raises(TaskFailed, match="no such number"):
             await again.get(timeout=5)
     assert desk.runs == 1
 
@@ -186,7 +186,7 @@ async def test_a_delayed_job_holds_its_key_while_it_waits(app: App, desk: Desk) 
 
 
 async def test_ones_own_repeated_call_is_not_a_duplicate(proxy: Proxy, make_app: MakeApp) -> None:
-    """The reply to the script is lost, so `delay()` says it again and meets its own job."""
+    """The reply to the script is lost, so `delay()` sends it again and meets its own job."""
     app = make_app(redis_url=proxy.url)
     desk = Desk(app)
     await desk.welcome.delay(0)

@@ -1,4 +1,4 @@
-"""Lifetimes: nothing is kept for ever that nobody needs."""
+"""Lifetimes: nothing unneeded is kept for ever."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BRIEFLY: Final[dict[str, Any]] = {
 KINDS = 10
 
 NO_DIARIES: Final = {"latency_tracking": "no", "slowlog_log_slower_than": "-1"}
-"""A server remembers slow calls, and 25 kB of latencies for every command it was ever told: half of all its memory
+"""A server remembers slow calls, and 25 kB of latencies for every command it ever ran: half of all its memory
 here, and more with each command that is new. That is not what jobs leave behind."""
 
 

@@ -1,4 +1,4 @@
-"""What beginners write: each mistake is refused where it is written, with a sentence that says what to write instead.
+"""What beginners write: each mistake is refused where it is written, with a sentence that names what to write instead.
 
 The sentence is compared as a whole, up to its first line break: nothing of a library's internals is in it.
 """

@@ -80,7 +80,7 @@ async def test_an_urgent_job_overtakes_those_that_wait_while_the_worker_is_busy(
     assert seq.order[0] == "high"
 
 
-async def test_a_worker_may_be_told_to_serve_some_priorities_only(app: App) -> None:
+async def test_a_worker_may_serve_some_priorities_only(app: App) -> None:
     seq = Sequence(app)
     low = await seq.note.options(priority="low").delay("low")
     high = await seq.note.options(priority="high").delay("high")
@@ -134,7 +134,7 @@ async def test_a_queue_that_is_not_named_is_left_alone(app: App) -> None:
     assert await left_alone.status() is Status.SENT
 
 
-async def test_a_queue_nobody_knew_of_is_discovered(app: App, make_app: MakeApp) -> None:
+async def test_a_new_queue_is_discovered(app: App, make_app: MakeApp) -> None:
     """By a worker that serves every queue, before and after its start."""
     seq = Sequence(app)
     caller = make_app()

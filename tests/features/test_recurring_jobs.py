@@ -144,7 +144,7 @@ async def test_jobs_of_a_queue_that_no_worker_has_opened_are_found(app: App, run
     assert runs.jobs[0].startswith("quite-new:cron.s.")
 
 
-async def test_a_schedule_whose_task_no_longer_exists_hurts_nobody(app: App, runs: Runs) -> None:
+async def test_a_schedule_whose_task_no_longer_exists_harms_no_other(app: App, runs: Runs) -> None:
     @app.every(0.05)
     async def report() -> None:
         runs.note()
@@ -270,15 +270,15 @@ async def test_a_new_version_of_the_code_adds_changes_and_removes(make_app: Make
     new.every(90, name="changed")(noting(runs))
     new.every(60, name="new")(noting(runs))
     async with running(old):
-        await aeventually(lambda: says(old, ["changed", "kept", "vanished"]))
+        await aeventually(lambda: has_schedules(old, ["changed", "kept", "vanished"]))
         await add(old, name="runtime", every=3600)
         async with running(new):
-            await aeventually(lambda: says(new, ["changed", "kept", "new", "runtime"]))
+            await aeventually(lambda: has_schedules(new, ["changed", "kept", "new", "runtime"]))
             assert (await new.schedules.get("changed")).schedule.every_ms == 90_000
             assert (await new.schedules.get("runtime")).declared is False
 
 
-async def says(app: App, wanted: list[str]) -> bool:
+async def has_schedules(app: App, wanted: list[str]) -> bool:
     return await names(app) == wanted
 
 
@@ -343,7 +343,7 @@ async def test_two_runs_by_hand_at_the_same_moment_are_two_jobs(report: App) -> 
     assert len({result.id for result in results}) == 20
 
 
-async def test_what_does_not_exist_is_told_with_the_nearest_name(report: App) -> None:
+async def test_an_error_about_a_missing_schedule_contains_the_nearest_name(report: App) -> None:
     await add(report, name="nightly", every=3600)
     schedules = report.schedules
     for asked in (schedules.get, schedules.pause, schedules.resume, schedules.remove, schedules.run):
@@ -355,7 +355,7 @@ async def test_what_does_not_exist_is_told_with_the_nearest_name(report: App) ->
 async def test_what_the_code_declares_can_only_be_changed_and_removed_there(report: App, runs: Runs) -> None:
     report.every(3600, name="s")(noting(runs))
     async with running(report):
-        await aeventually(lambda: says(report, ["s"]))
+        await aeventually(lambda: has_schedules(report, ["s"]))
         with pytest.raises(ConfigurationError, match="declared in code"):
             await add(report)
         with pytest.raises(ConfigurationError, match="declared in code"):
@@ -436,7 +436,7 @@ async def test_of_three_days_without_a_worker_those_run_that_are_to_be_caught_up
 
     server_clock.stop_at(at("2026-03-27T20:00:00+01:00"))
     async with running(app := version()):
-        await aeventually(lambda: says(app, ["s"]))
+        await aeventually(lambda: has_schedules(app, ["s"]))
     server_clock.stop_at(at("2026-03-30T20:00:00+02:00"))
     async with running(app := version()):
         await aeventually(lambda: is_due(app, "2026-03-31T09:00:00+02:00"))
@@ -461,7 +461,7 @@ async def test_in_autumn_the_hour_that_comes_twice_has_its_runs_once(
     server_clock.stop_at(at("2026-10-25T01:50:00+02:00"))
     app.cron("0,30 2 * * *", tz="Europe/Paris", name="s", catchup="all:9")(noting(runs))
     async with running(app):
-        await aeventually(lambda: says(app, ["s"]))
+        await aeventually(lambda: has_schedules(app, ["s"]))
         for _ in range(20):
             server_clock.pass_by(10 * MINUTE)
             await app.schedules.resume("s")  # wakes the executor, as its own clock would
@@ -535,8 +535,8 @@ async def test_a_service_of_the_same_app_leaves_the_schedules_of_another_alone(
         for app in (orders, mails, quiet, orders):
             async with running(app):
                 await aeventually(partial(has_declared, app))
-        told = {info.name: info.service for info in await orders.schedules.list()}
-    assert told == {"a": "orders:shop", "b": "orders:shop", "c": "mails:shop"}
+        services = {info.name: info.service for info in await orders.schedules.list()}
+    assert services == {"a": "orders:shop", "b": "orders:shop", "c": "mails:shop"}
 
 
 async def has_declared(app: App) -> bool:
@@ -549,7 +549,7 @@ async def has_declared(app: App) -> bool:
 async def test_of_two_services_that_declare_the_same_name_the_first_has_it(make_service: MakeService) -> None:
     orders, mails = make_service("orders", report=60), make_service("mails", report=30, other=30)
     async with orders, mails, running(orders):
-        await aeventually(lambda: says(orders, ["report"]))
+        await aeventually(lambda: has_schedules(orders, ["report"]))
         with capture_logs() as logged:
             async with running(mails):
                 await aeventually(
@@ -558,18 +558,18 @@ async def test_of_two_services_that_declare_the_same_name_the_first_has_it(make_
         report = await orders.schedules.get("report")
     assert (report.service, report.schedule.every_ms) == ("orders:shop", 60_000)
     assert report.service_seen is not None
-    (told,) = [line for line in logged if line["event"] == "schedules_of_another_service"]
-    assert (told["log_level"], told["schedules"]) == ("warning", {"report": "code:orders:shop"})
+    (line,) = [line for line in logged if line["event"] == "schedules_of_another_service"]
+    assert (line["log_level"], line["schedules"]) == ("warning", {"report": "code:orders:shop"})
 
 
 async def test_what_a_new_version_removes_is_named(make_service: MakeService) -> None:
     async with make_service("orders", kept=60, vanished=60) as old, running(old):
-        await aeventually(lambda: says(old, ["kept", "vanished"]))
+        await aeventually(lambda: has_schedules(old, ["kept", "vanished"]))
     with capture_logs() as logged:
         async with make_service("orders", kept=60) as new, running(new):
-            await aeventually(lambda: says(new, ["kept"]))
-    (told,) = [line for line in logged if line["event"] == "schedules_removed"]
-    assert (told["log_level"], told["service"], told["schedules"]) == ("warning", "orders:shop", ["vanished"])
+            await aeventually(lambda: has_schedules(new, ["kept"]))
+    (line,) = [line for line in logged if line["event"] == "schedules_removed"]
+    assert (line["log_level"], line["service"], line["schedules"]) == ("warning", "orders:shop", ["vanished"])
 
 
 def test_a_service_has_the_same_name_as_a_script_and_in_a_worker(
@@ -577,10 +577,10 @@ def test_a_service_has_the_same_name_as_a_script_and_in_a_worker(
 ) -> None:
     imported = make_service("orders").service
     for words in (["orders.py"], ["-m", "orders"]):
-        told = subprocess.run(
+        script = subprocess.run(
             [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        assert told.stdout.strip() == imported == "orders:shop"
+        assert script.stdout.strip() == imported == "orders:shop"
 
 
 def test_services_that_share_a_function_which_makes_their_apps_are_two(
@@ -608,6 +608,6 @@ async def test_after_a_flush_the_schedules_of_the_code_come_back_by_themselves(
     async with running(app):
         await aeventually(lambda: runs.jobs)
         server.flush()
-        await aeventually(lambda: says(app, ["s"]), within=2)
+        await aeventually(lambda: has_schedules(app, ["s"]), within=2)
         before = len(runs.jobs)
         await aeventually(lambda: len(runs.jobs) >= before + 3, within=3)

@@ -50,7 +50,7 @@ async def test_a_failures_result_is_kept_for_a_day_and_its_record_as_long_as_it_
     assert await ttl(app, result.id, "j") == -1
 
 
-async def test_the_app_the_task_and_the_call_may_say_how_long(make_app: MakeApp) -> None:
+async def test_the_app_the_task_and_the_call_may_choose_how_long(make_app: MakeApp) -> None:
     app = make_app(result_ttl=100, failure_ttl=200, record_ttl=600, tombstone_ttl=1)
 
     @app.task
@@ -93,7 +93,7 @@ async def test_a_record_outlives_its_result_and_the_tombstone(make_app: MakeApp)
     assert 90_000 < await ttl(app, long.id, "j") <= 100_000
 
 
-async def test_an_expired_result_says_so_and_the_record_still_tells_the_status(make_app: MakeApp) -> None:
+async def test_an_expired_result_raises_and_the_record_still_has_the_status(make_app: MakeApp) -> None:
     app = make_app(result_ttl=0.05)
 
     @app.task
@@ -306,7 +306,7 @@ async def is_gone(app: App, job_id: str, kind: str) -> bool:
 
 
 async def is_watched(app: App, job_id: str) -> bool:
-    """Whether somebody has asked to be told the job's end."""
+    """Whether a client waits for the job's end."""
     queue, _, key = job_id.partition(":")
     return await app.client.ask(Command(["HEXISTS", app.client.keys(queue).record(key), "W"], bool))
 

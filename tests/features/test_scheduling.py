@@ -164,7 +164,7 @@ async def test_a_job_that_expires_before_it_is_due_never_runs(app: App) -> None:
     assert runs == []
 
 
-async def test_a_waiter_is_told_when_its_job_expires(app: App) -> None:
+async def test_a_waiter_is_notified_when_its_job_expires(app: App) -> None:
     @app.task
     async def greet() -> None: ...
 

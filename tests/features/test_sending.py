@@ -258,7 +258,7 @@ async def test_a_batch_with_too_few_answers_leaves_no_caller_waiting() -> None:
 async def test_a_delay_whose_replies_are_lost_makes_exactly_one_job(
     make_app: MakeApp, proxy: Proxy, app: App, ran: Counter[int]
 ) -> None:
-    """Every second reply to a script is lost; what is said again must be the same jobs."""
+    """Every second reply to a script is lost; what is sent again must be the same jobs."""
     caller = counting(make_app(redis_url=proxy.url), Counter())
     await caller.delay(0)
     fate = random.Random(7)
@@ -357,7 +357,7 @@ async def test_a_server_that_comes_back_in_time_is_only_a_delay(make_app: MakeAp
     assert await queued(app) == 1
 
 
-async def test_a_server_out_of_memory_is_told_to_the_caller_and_nothing_is_created(
+async def test_a_server_out_of_memory_raises_and_nothing_is_created(
     make_app: MakeApp, server: Server
 ) -> None:
     app = make_app(enqueue_timeout=0.3)

@@ -260,7 +260,7 @@ def test_one_event_loop_after_another_leaves_no_connections_behind(shop: Shop, s
         await shop.double.delay(n)
 
     with warnings.catch_warnings(), server.client() as client:
-        warnings.simplefilter("ignore", ResourceWarning)  # nobody has closed the app
+        warnings.simplefilter("ignore", ResourceWarning)  # the app was not closed
         for n in range(20):
             asyncio.run(send(n))
         gc.collect()
@@ -339,7 +339,7 @@ def test_gather_raises_the_first_error_without_waiting_for_the_rest(shop: Shop) 
         shop.app.sync.gather(later, shop.double.sync.delay(-1))
 
 
-def test_one_thread_is_told_of_every_end_as_it_comes(shop: Shop, server: Server) -> None:
+def test_one_thread_learns_of_every_end_as_it_comes(shop: Shop, server: Server) -> None:
     """By messages: it subscribes once, and looks once at each job."""
     gates = [threading.Event() for _ in range(3)]
 
@@ -359,7 +359,7 @@ def test_one_thread_is_told_of_every_end_as_it_comes(shop: Shop, server: Server)
         assert list(ends) == [results[3]]
 
 
-def test_wait_tells_those_that_have_ended_from_the_others(shop: Shop) -> None:
+def test_wait_separates_those_that_have_ended_from_the_others(shop: Shop) -> None:
     app = shop.app.sync
     with running_aside(shop.app):
         soon, later = shop.double.sync.delay(1), shop.double.options(delay=500).sync.delay(2)
@@ -392,14 +392,14 @@ def test_the_dead_are_found_replayed_and_purged(shop: Shop) -> None:
         assert whole is not None
         assert whole.traceback.endswith("ValueError: less than nothing\n")
         assert dlq.get(shop.double.options(delay=500).sync.delay(1).id) is None
-        told: list[int] = []
-        assert dlq.replay(limit=2, rate=1000, progress=told.append).replayed == 2
-        assert told == [2]
+        counts: list[int] = []
+        assert dlq.replay(limit=2, rate=1000, progress=counts.append).replayed == 2
+        assert counts == [2]
         eventually(lambda: dlq.count() == 3)
         assert (dlq.purge(ids=[letters[0].id]), dlq.purge(), dlq.count()) == (1, 2, 0)
 
 
-def test_results_tell_their_history(shop: Shop) -> None:
+def test_results_have_a_history(shop: Shop) -> None:
     with running_aside(shop.app):
         result = shop.double.sync.delay(-1)
         shop.app.sync.wait([result], timeout=5)
@@ -435,8 +435,8 @@ def test_queues_are_looked_at_and_emptied(shop: Shop) -> None:
     assert [queue.name for queue in queues.list()] == ["default", "mail"]
     assert [job.id for job in queues.peek("mail", limit=2)] == [result.id for result in waiting[:2]]
     assert [job.id for job in queues.peek("mail", place="scheduled")] == [later.id]
-    told: list[int] = []
-    assert (queues.purge("mail", told.append), told) == (4, [4])
+    counts: list[int] = []
+    assert (queues.purge("mail", counts.append), counts) == (4, [4])
     assert queues.info("mail").waiting == 0
 
 
@@ -478,7 +478,7 @@ def test_a_short_break_of_the_network_goes_unnoticed(flaky: Shop, proxy: Proxy) 
     assert [job.id for job in flaky.app.sync.queues.peek("mail")] != []
 
 
-# What is there twice says the same twice
+# What is there twice is the same twice
 
 TWINS: list[tuple[type[object], type[object]]] = [
     (App, BlockingApp),
@@ -651,13 +651,13 @@ def test_every_other_end_raises(shop: Shop) -> None:
         assert not cancelled.cancel()
         with pytest.raises(JobCancelled):
             cancelled.get(timeout=5)
-    unknown = sync.BlockingResult[int](shop.app, "default:nobody", None)
+    unknown = sync.BlockingResult[int](shop.app, "default:missing", None)
     assert (unknown.status(), unknown.info(), unknown.cancel()) == (Status.UNKNOWN, None, False)
     with pytest.raises(ResultExpired):
         unknown.get()
 
 
-def test_a_waiting_thread_is_told_of_a_cancellation(shop: Shop, server: Server) -> None:
+def test_a_waiting_thread_learns_of_a_cancellation(shop: Shop, server: Server) -> None:
     result = shop.double.options(delay=500).sync.delay(1)
     with ThreadPoolExecutor(1) as threads:
         waiter = threads.submit(result.get)
@@ -692,7 +692,7 @@ def test_with_a_timeout_of_zero_one_gets_what_is_there_and_registers_nothing(
     with pytest.raises(JobCancelled):
         result.get(timeout=0)
     with pytest.raises(ResultExpired):
-        sync.BlockingResult[int](shop.app, "default:nobody", None).get(timeout=0)
+        sync.BlockingResult[int](shop.app, "default:missing", None).get(timeout=0)
 
 
 def test_a_process_that_polls_uses_one_connection_and_registers_once(
@@ -847,8 +847,8 @@ def registered(shop: Shop, server: Server, job_id: str) -> list[bytes]:
     """The channels that the job's record names."""
     queue, _, key = job_id.partition(":")
     with server.client() as client:
-        said = cast("bytes | None", client.hget(queue_keys(shop.app.namespace, queue).record(key), "W"))
-    return (said or b"").split()
+        channels = cast("bytes | None", client.hget(queue_keys(shop.app.namespace, queue).record(key), "W"))
+    return (channels or b"").split()
 
 
 def subscribers(server: Server) -> int:

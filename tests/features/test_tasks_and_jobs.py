@@ -85,7 +85,7 @@ async def test_a_plain_call_involves_no_queue_and_no_redis(make_app: MakeApp) ->
     assert half(21) == 10.5
 
 
-async def test_arguments_and_results_come_back_as_what_the_annotations_say(app: App) -> None:
+async def test_arguments_and_results_come_back_as_annotated(app: App) -> None:
     @app.task
     async def ship(order: Order, not_before: datetime, weight: Decimal = Decimal(0)) -> tuple[Order, Decimal]:
         assert order == ORDER
@@ -98,15 +98,15 @@ async def test_arguments_and_results_come_back_as_what_the_annotations_say(app: 
         assert await result.get(timeout=5) == (ORDER, Decimal("0.2"))
 
 
-@pytest.mark.parametrize(("said", "parameter"), [(("7",), "user_id"), ((7, 3), "template")])
+@pytest.mark.parametrize(("arguments", "parameter"), [(("7",), "user_id"), ((7, 3), "template")])
 async def test_a_wrong_call_fails_at_delay_and_names_the_parameter(
-    app: App, said: Sequence[object], parameter: str
+    app: App, arguments: Sequence[object], parameter: str
 ) -> None:
     @app.task
     async def welcome(user_id: int, template: str = "hello") -> None: ...
 
     with pytest.raises(InvalidArguments, match=parameter) as refused:
-        await welcome.delay(*said)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        await welcome.delay(*arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert refused.value.parameter == parameter
     assert not await sent(app)
 
@@ -414,8 +414,8 @@ async def test_everything_known_about_a_job_is_in_its_info(app: App) -> None:
     assert (info.error, info.reason, info.owner) == (None, None, None)
 
 
-async def test_a_job_nobody_knows_has_no_info_and_the_status_unknown(app: App) -> None:
-    result = app.result("mail:nobody")
+async def test_an_unknown_job_has_no_info_and_the_status_unknown(app: App) -> None:
+    result = app.result("mail:missing")
     assert await result.info() is None
     assert await result.status() is Status.UNKNOWN
     assert not await result.cancel()

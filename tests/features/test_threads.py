@@ -1,4 +1,4 @@
-"""Plain functions as tasks: they run in threads and block nobody."""
+"""Plain functions as tasks: they run in threads and do not block the loop."""
 
 from __future__ import annotations
 

@@ -125,10 +125,10 @@ async def test_waiters_that_give_up_leave_nothing_behind_in_the_process(app: App
 # Never for ever
 
 
-async def test_a_job_nobody_knows_raises_at_once(app: App) -> None:
+async def test_an_unknown_job_raises_at_once(app: App) -> None:
     with pytest.raises(ResultExpired) as expired:
-        await soon(app.result("mail:nobody").get())
-    assert expired.value.job_id == "mail:nobody"
+        await soon(app.result("mail:missing").get())
+    assert expired.value.job_id == "mail:missing"
 
 
 async def test_a_dead_job_raises_what_it_died_of(app: App) -> None:
@@ -141,7 +141,7 @@ async def test_a_dead_job_raises_what_it_died_of(app: App) -> None:
                 await soon(result.get())
 
 
-async def test_a_dead_job_goes_on_telling_when_its_result_has_expired(make_app: MakeApp) -> None:
+async def test_a_dead_job_still_raises_its_failure_when_its_result_has_expired(make_app: MakeApp) -> None:
     app = make_app(failure_ttl=0.05)
     gate = Gate(app)
     gate.open.set()
@@ -178,7 +178,7 @@ async def test_an_expired_job_raises_whether_one_waits_or_comes_late(app: App) -
 async def test_a_waiter_whose_job_is_removed_learns_it_at_the_next_look(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is told when a record vanishes (a flush, somebody's DEL): that is what looking again is for."""
+    """No message announces that a record vanished (a flush, a DEL): that is what looking again is for."""
     monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
     gate = Gate(app)
     result = await gate.task.delay(7)
@@ -275,7 +275,9 @@ async def test_a_result_published_while_a_waiter_is_cut_off_is_found_when_it_is_
         assert await soon(waiter) == 7
 
 
-async def test_a_waiter_whose_server_comes_back_without_its_data_is_told(app: App, server: Server) -> None:
+async def test_a_waiter_whose_server_comes_back_without_its_data_gets_an_error(
+    app: App, server: Server
+) -> None:
     gate = Gate(app)
     result = await gate.task.delay(7)
     waiter = asyncio.create_task(result.get())
@@ -340,7 +342,7 @@ async def test_a_result_with_a_ttl_of_one_second_ends_the_waiting_of_those_who_c
     assert time.monotonic() - began < 6
 
 
-async def test_closing_the_app_ends_the_waiting_of_whoever_still_waits(app: App) -> None:
+async def test_closing_the_app_ends_the_waiting_of_all_callers(app: App) -> None:
     gate = Gate(app)
     result = await gate.task.delay(7)
     waiter = asyncio.create_task(result.get())
@@ -395,7 +397,7 @@ async def test_a_batch_of_looks_answers_item_by_item(app: App) -> None:
         results = await gate.task.map(range(3))
         assert await gather(*results, timeout=5) == [0, 1, 2]
     waiting = app.client.waiting
-    ids = [results[0].id, "mail:\ud800", results[1].id, results[0].id, "mail:nobody", results[2].id]
+    ids = [results[0].id, "mail:\ud800", results[1].id, results[0].id, "mail:missing", results[2].id]
     looks = [waiting._looks.submit(job_id) for job_id in ids]
     answers = await soon(asyncio.gather(*looks, return_exceptions=True))
     assert isinstance(answers.pop(1), InvalidJobId)
@@ -458,7 +460,7 @@ async def test_with_a_timeout_of_zero_one_gets_what_is_there(app: App) -> None:
     with pytest.raises(TaskFailed, match="less than nothing"):
         await failed.get(timeout=0)
     with pytest.raises(ResultExpired):
-        await app.result("mail:nobody").get(timeout=0)
+        await app.result("mail:missing").get(timeout=0)
 
 
 async def test_several_results_are_looked_at_with_a_timeout_of_zero(app: App) -> None:
@@ -546,7 +548,7 @@ async def test_without_the_right_to_subscribe_results_are_polled_for(
     assert "NOPERM" in lines[0].getMessage()
 
 
-async def test_a_wrong_password_is_told_at_once_and_not_taken_for_a_refused_subscription(
+async def test_a_wrong_password_raises_at_once_and_is_not_taken_for_a_refused_subscription(
     make_app: MakeApp, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = make_app(redis_url=redis_url.replace("redis://", "redis://stranger:wr0ng@"))
@@ -562,7 +564,7 @@ async def test_polling_gets_slower_up_to_a_bound_and_quick_again_for_a_new_waite
     waiting._polling = True
     assert [waiting._pause() for _ in range(5)] == [0.25, 0.5, 1.0, 1.0, 1.0]
     with pytest.raises(ResultExpired):
-        await app.result("mail:nobody").get()
+        await app.result("mail:missing").get()
     assert waiting._poll == 0.25
 
 
@@ -614,7 +616,7 @@ async def test_a_message_that_is_not_text_harms_no_waiter(app: App, server: Serv
         await aeventually(lambda: watchers(app, result.id, 1))
         with server.client() as client:
             for channel in await channels(app, result.id):
-                for junk in (b"\xff\xfe\n{}", b"", b"\n", b"mail:nobody\nx"):
+                for junk in (b"\xff\xfe\n{}", b"", b"\n", b"mail:missing\nx"):
                     client.publish(channel, junk)
         gate.open.set()
         assert await soon(waiter) == 7
@@ -688,7 +690,7 @@ async def test_gather_raises_the_first_exception_or_gives_them_in_their_places(a
     assert isinstance(values[1], TaskFailed)
 
 
-async def test_wait_tells_the_ended_from_those_that_go_on(app: App) -> None:
+async def test_wait_separates_the_ended_from_those_that_go_on(app: App) -> None:
     gate = Gate(app)
     slow = await gate.task.options(delay=500).delay(1)
     gate.open.set()
@@ -785,8 +787,8 @@ async def channels(app: App, job_id: str) -> list[str]:
 
     queue, _, key = job_id.partition(":")
     record = app.client.keys(queue).record(key)
-    said = await app.client.ask(Command(["HGET", record, "W"], text_or_nothing))
-    return said.split()
+    channels = await app.client.ask(Command(["HGET", record, "W"], text_or_nothing))
+    return channels.split()
 
 
 def text_or_nothing(reply: bytes | None) -> str:
@@ -794,7 +796,7 @@ def text_or_nothing(reply: bytes | None) -> str:
 
 
 async def watchers(app: App, job_id: str, number: int) -> bool:
-    """Whether so many processes have asked to be told the job's end."""
+    """Whether so many processes wait for the job's end."""
     return len(await channels(app, job_id)) == number
 
 

@@ -1,4 +1,4 @@
-"""A job that does not run says why: to whoever waits for it, and to those who look at it."""
+"""A job that does not run has a reason, for clients that wait for it and for inspection."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def deploy(app: App) -> App:
 async def reason(result: AsyncResult[int], timeout: float = 0.05) -> str | None:
     with pytest.raises(ResultTimeout) as late:
         await result.get(timeout=timeout)
-    told = f"job {result.id} has not ended after {timeout:g} s"
+    expected = f"job {result.id} has not ended after {timeout:g} s"
     if late.value.reason is None:
-        assert str(late.value) == f"{told}; it goes on: ask again, or cancel it"
+        assert str(late.value) == f"{expected}; it goes on: ask again, or cancel it"
     else:
-        assert str(late.value) == f"{told}: {late.value.reason}. The job is kept: ask again, or cancel it"
+        assert str(late.value) == f"{expected}: {late.value.reason}. The job is kept: ask again, or cancel it"
     return late.value.reason
 
 
@@ -80,12 +80,12 @@ async def test_a_queue_without_a_worker_is_named_with_the_command_that_serves_it
     task = app.task(name="shop:add", queue="mail")(add)
     async with running(app, queues="default"):
         result = await task.delay(1)
-        told = (
+        expected = (
             "no worker serves queue 'mail' (the running ones serve: default); "
             "start one with `fennelq worker -q mail`, or without -q for every queue"
         )
-        await aeventually(lambda: _is(because(result), told))
-        assert await reason(result) == told
+        await aeventually(lambda: _is(because(result), expected))
+        assert await reason(result) == expected
     await result.cancel()
 
 
@@ -93,9 +93,9 @@ async def test_a_priority_that_no_worker_takes_is_named(app: App) -> None:
     task = app.task(name="shop:add")(add)
     async with running(app, priorities=["high", "normal"]):
         result = await task.options(priority="low").delay(1)
-        told = "no worker takes jobs of low priority from queue 'default'; start one without --priority"
-        await aeventually(lambda: _is(because(result), told))
-        assert await reason(result) == told
+        expected = "no worker takes jobs of low priority from queue 'default'; start one without --priority"
+        await aeventually(lambda: _is(because(result), expected))
+        assert await reason(result) == expected
     await result.cancel()
 
 
@@ -118,9 +118,9 @@ async def test_a_task_that_the_workers_do_not_have_is_named_with_the_nearest(
     result = await new.send("shop:ad", 1)
     async with running(deploy(app)):
         await aeventually(lambda: _is_scheduled(result))
-        told = UNKNOWN + re.escape("unknown task 'shop:ad': did you mean 'shop:add'?")
-        assert re.fullmatch(told, await because(result) or "")
-        assert re.fullmatch(told, await reason(result) or "")
+        expected = UNKNOWN + re.escape("unknown task 'shop:ad': did you mean 'shop:add'?")
+        assert re.fullmatch(expected, await because(result) or "")
+        assert re.fullmatch(expected, await reason(result) or "")
         (event,) = await result.history()
         assert (event.what, event.more) == (
             "unknown_task",
@@ -138,9 +138,11 @@ async def test_an_argument_that_the_worker_does_not_know_waits_for_the_worker_th
     result = await new.task(name="shop:add")(add).delay(1, b=2)
     async with running(deploy(app)):
         await aeventually(lambda: _is_scheduled(result))
-        told = "shop:add, parameter 'b': the task has no such parameter; it takes (a: 'int') -> 'int'"
-        assert re.fullmatch(UNKNOWN + re.escape(told), await because(result) or "")
-        assert [(event.what, event.more) for event in await result.history()] == [("unknown_argument", told)]
+        expected = "shop:add, parameter 'b': the task has no such parameter; it takes (a: 'int') -> 'int'"
+        assert re.fullmatch(UNKNOWN + re.escape(expected), await because(result) or "")
+        assert [(event.what, event.more) for event in await result.history()] == [
+            ("unknown_argument", expected)
+        ]
     async with running(new):
         assert await result.get(timeout=15) == 3
     info = await result.info()

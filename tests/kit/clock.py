@@ -23,10 +23,10 @@ _KEY: Final = "kit:clock"
 
 VARIANT: Final = f"""
 local redis = setmetatable({{call = function(command, ...)
-  local said = redis.call(command, ...)
-  if command ~= 'TIME' then return said end
+  local reply = redis.call(command, ...)
+  if command ~= 'TIME' then return reply end
   local set = redis.call('GET', '{_KEY}') or '+0'
-  local ms = said[1] * 1000 + math.floor(said[2] / 1000)
+  local ms = reply[1] * 1000 + math.floor(reply[2] / 1000)
   ms = string.sub(set, 1, 1) == '@' and tonumber(string.sub(set, 2)) or ms + tonumber(set)
   return {{math.floor(ms / 1000), (ms % 1000) * 1000}}
 end}}, {{__index = redis}})
@@ -68,24 +68,24 @@ class ServerClock:
         return int(str(self._client.eval(_NOW, 0)))
 
     def stop_at(self, ms: int) -> None:
-        """It is this moment, until told otherwise."""
+        """The clock stands at this moment, until a test moves it."""
         self._client.set(_KEY, f"@{ms}")
 
     def jump(self, ms: int) -> None:
-        """Somebody sets the server's clock, forward or (below 0) back: TTLs and idle times follow, too."""
+        """Sets the server's clock, forward or (below 0) back: TTLs and idle times follow, too."""
         self._client.eval(_JUMP, 0, str(ms))
 
     def pass_by(self, ms: int) -> None:
         """So much time passes at once; a clock that stands goes on standing."""
-        said = self._client.get(_KEY)
-        text = said.decode() if isinstance(said, bytes) else "+0"
+        reply = self._client.get(_KEY)
+        text = reply.decode() if isinstance(reply, bytes) else "+0"
         self._client.set(_KEY, f"@{int(text[1:]) + ms}" if text[0] == "@" else f"{int(text) + ms:+}")
 
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on every verb of this process is said with the clock that can be moved."""
+    """From now on every verb of this process uses the clock that can be moved."""
     for module in pkgutil.iter_modules(verbs.__path__, f"{verbs.__name__}."):
-        said = import_module(module.name)
-        if hasattr(said, "script"):
-            monkeypatch.setattr(said, "script", partial(script, variant=VARIANT))
+        room = import_module(module.name)
+        if hasattr(room, "script"):
+            monkeypatch.setattr(room, "script", partial(script, variant=VARIANT))
     monkeypatch.setattr(verbs.server, "now", lambda: Command(["EVAL", _NOW, 0], int))

@@ -28,7 +28,7 @@ from pathlib import Path
 
 
 class Guardian:
-    """The test process's side: says what has to go when the test process does."""
+    """The test process's side: names what has to go when the test process does."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
@@ -39,21 +39,21 @@ class Guardian:
 
     def kill_later(self, group: int) -> None:
         """Kill this process group when the test process ends, unless it is forgotten first."""
-        self._tell(f"+kill {group}")
+        self._send(f"+kill {group}")
 
     def forget_group(self, group: int) -> None:
-        """The group is gone: its number may soon be somebody else's."""
-        self._tell(f"-kill {group}")
+        """The group is gone: its number may soon be that of another."""
+        self._send(f"-kill {group}")
 
     def remove_later(self, directory: Path) -> None:
         """Remove this directory when the test process ends, unless it is forgotten first."""
-        self._tell(f"+remove {directory}")
+        self._send(f"+remove {directory}")
 
     def forget_directory(self, directory: Path) -> None:
-        """The directory is gone or somebody else's business."""
-        self._tell(f"-remove {directory}")
+        """The directory is gone, or the guardian must not remove it any more."""
+        self._send(f"-remove {directory}")
 
-    def _tell(self, order: str) -> None:
+    def _send(self, order: str) -> None:
         # One write below PIPE_BUF: orders of several threads never mix.
         os.write(self._pipe.fileno(), order.encode() + b"\n")
 

@@ -51,7 +51,7 @@ class Ledger:
         return {LEDGER_VARIABLE: str(self.path)}
 
     def start(self, job_id: str, token: str = "", note: str = "") -> None:
-        """A run of the job begins; `token` tells the runs of one job apart (stream and entry, or fence)."""
+        """A run of the job begins; `token` distinguishes the runs of one job (stream and entry, or fence)."""
         self._write("start", job_id, token, note)
 
     def end(self, job_id: str, token: str = "", note: str = "") -> None:
@@ -59,7 +59,7 @@ class Ledger:
         self._write("end", job_id, token, note)
 
     def read(self) -> list[Row]:
-        """All rows in the order they were written; empty when nobody wrote."""
+        """All rows in the order they were written; empty when no process wrote."""
         return list(self._rows())
 
     def starts(self) -> Counter[str]:

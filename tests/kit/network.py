@@ -39,7 +39,7 @@ class Exchange:
 
     @cached_property
     def words(self) -> tuple[bytes, ...]:
-        """The command and its arguments; empty for what nobody asked for (messages of a subscription)."""
+        """The command and its arguments; empty for what no command asked for (messages of a subscription)."""
         return words(self.request) if self.request else ()
 
     @property

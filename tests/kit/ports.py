@@ -12,7 +12,7 @@ class Port:
     """A free port of 127.0.0.1, reserved until `release()`.
 
     A server that is killed and started again needs its port back, and a proxy that refuses must refuse on the
-    port it had. A bound socket that never listens keeps the kernel from giving the port to anybody who asks
+    port it had. A bound socket that never listens keeps the kernel from giving the port to another process that asks
     for *a* port, while connecting to it is refused. Linux lets a server that sets SO_REUSEADDR listen beside
     it (as redis, valkey and `listen()` do); macOS does not, so there the port is only found, not held.
     """
@@ -31,7 +31,7 @@ class Port:
         return listener
 
     def release(self) -> None:
-        """Give the port back to everybody; does no harm a second time."""
+        """Give the port back; does no harm a second time."""
         self._holder.close()
 
 

@@ -95,18 +95,18 @@ class Proxy:
         self._do(self._network.enter(Mode.REFUSE))
 
     def blackhole(self) -> None:
-        """Nothing passes in either direction and nobody is told; `up()` delivers what was sent meanwhile.
+        """Nothing passes in either direction and no end notices; `up()` delivers what was sent meanwhile.
 
         New connections are accepted (the kernel cannot be kept from it) and held like the others.
         """
         self._do(self._network.enter(Mode.BLACKHOLE))
 
     def half(self) -> None:
-        """What clients send arrives; what the server says is lost, without a word."""
+        """What clients send arrives; what the server sends is lost, without an error."""
         self._do(self._network.enter(Mode.HALF))
 
     def cut_all(self) -> int:
-        """Reset every connection, once, and say how many; the state stays and new ones are welcome."""
+        """Reset every connection, once, and return how many; the state stays and new ones are welcome."""
         return self._do(self._network.cut_all())
 
     def lead_to(self, upstream: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a message of the Redis protocol ends: enough of RESP2 and RESP3 to tell replies apart."""
+"""Where a message of the Redis protocol ends: enough of RESP2 and RESP3 to separate replies."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def words(request: bytes) -> tuple[bytes, ...]:
 
 
 def is_push(reply: bytes) -> bool:
-    """Whether the server said this unasked (RESP3)."""
+    """Whether the server sent this unasked (RESP3)."""
     return reply.startswith(b">")

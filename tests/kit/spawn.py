@@ -52,7 +52,7 @@ class Process:
     ) -> Self:
         """`python -m module arguments…`, with this interpreter, unbuffered, from the project's root.
 
-        `redirect` is what a shell would be told at the end of that line, such as `2>/dev/full` or `>&-`.
+        `redirect` is what a shell would read at the end of that line, such as `2>/dev/full` or `>&-`.
         """
         # -u and not PYTHONUNBUFFERED: the child's own children are none of our business.
         command = (sys.executable, "-u", "-m", module, *arguments)
@@ -94,7 +94,7 @@ class Process:
             time.sleep(POLL)
 
     def returncode(self, timeout: float = 10.0) -> int:
-        """Wait for the child to end and say how; minus the signal's number if one killed it."""
+        """Wait for the child to end and return how; minus the signal's number if one killed it."""
         __tracebackhide__ = True
         try:
             return self._child.wait(timeout)
@@ -241,7 +241,7 @@ def launch(
         )
     guardian().kill_later(child.pid)
     assert child.stdin is not None
-    with suppress(BrokenPipeError):  # somebody killed it already
+    with suppress(BrokenPipeError):  # it was killed already
         child.stdin.write(b"go\n")
         child.stdin.close()
     return child

@@ -54,7 +54,7 @@ def refuses(port: int) -> bool:
 
 @pytest.fixture
 def own(server_kind: Kind, tmp_path: Path) -> Iterator[Server]:
-    """A server that only this test uses, not started, which keeps what it is told in an append-only file."""
+    """A server that only this test uses, not started, which keeps what is written in an append-only file."""
     own = Server(server_kind, aof=True, config={"appendfsync": "always"})
     yield own
     own.close()
@@ -421,7 +421,9 @@ def test_replies_are_chosen_by_what_was_asked_and_answered(proxy: Proxy, through
 
 
 @pytest.mark.both_servers
-def test_replies_inside_pipelines_and_transactions_are_told_apart(proxy: Proxy, through: redis.Redis) -> None:
+def test_replies_inside_pipelines_and_transactions_are_distinguished(
+    proxy: Proxy, through: redis.Redis
+) -> None:
     seen: list[str] = []
 
     def note(exchange: Exchange) -> bool:

@@ -45,7 +45,7 @@ def eventually(
     """Call `predicate` until it returns something true, and return that.
 
     A failed `assert` inside it, and exceptions of the `tolerate`d types, mean "not yet". When `within`
-    seconds have passed, `NeverHappened` says what was waited for, for how long, and what was seen last.
+    seconds have passed, `NeverHappened` contains what was waited for, for how long, and what was seen last.
     """
     __tracebackhide__ = True
     watch = _Watch(predicate, within, what)

@@ -31,7 +31,7 @@ def failing() -> None:
 
 
 def main_thread() -> None:
-    """Tells where it runs, and hangs if asked to. It runs before the others."""
+    """Notes where it runs, and hangs if asked to. It runs before the others."""
     note("main thread" if threading.current_thread() is threading.main_thread() else "another thread")
     if HANGS in os.environ and "fennelq.worker.processes.supervisor" not in sys.modules:
         threading.Event().wait()

@@ -105,7 +105,7 @@ async def follow(n: int) -> None:
 
 
 async def whisper(secret: str, answer: str, fail: bool = False) -> str:
-    """A job whose arguments and result are nobody's business."""
+    """A job whose arguments and result are secret."""
     with written_down():
         if fail:
             raise ValueError(f"{secret} is not {answer}")

@@ -1,4 +1,4 @@
-"""An app whose tasks log, for worker processes: in TALKATIVE the test says how it configures logging when imported."""
+"""An app whose tasks log, for worker processes: TALKATIVE names how it configures logging when imported."""
 
 from __future__ import annotations
 

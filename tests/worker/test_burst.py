@@ -73,7 +73,7 @@ async def test_a_burst_finds_the_queues_that_its_jobs_make(app: App) -> None:
     assert runs == [5, 4, 3, 2, 1, 0]
 
 
-async def test_a_burst_that_is_told_to_stop_ends_although_much_is_left(app: App) -> None:
+async def test_a_burst_that_is_asked_to_stop_ends_although_much_is_left(app: App) -> None:
     @app.task
     async def nap() -> None:
         await asyncio.sleep(0.01)

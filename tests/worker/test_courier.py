@@ -29,9 +29,9 @@ KEYS = AppKeys("shop")
 LONGEST = 60.0
 
 
-def a_schedule(name: str = "report", **told: Any) -> Schedule:
+def a_schedule(name: str = "report", **given: Any) -> Schedule:
     fields: dict[str, Any] = {"task": "shop:report", "queue": "mail", "args": b"[[],{}]", "every_ms": 1000}
-    return Schedule(name=name, **fields | told)
+    return Schedule(name=name, **fields | given)
 
 
 async def decided(broker: Broker, schedule: Schedule, *dues: int) -> list[AnyWireJob]:
@@ -119,7 +119,7 @@ async def test_large_jobs_arrive(courier: Courier, broker: Broker, server: Serve
 async def test_handed_over_again_it_is_the_same_job(
     courier: Courier, broker: Broker, mail: QueueKeys, server: Server, ended: bool
 ) -> None:
-    """As when a courier dies before it can say that the job has arrived."""
+    """As when a courier dies before it can report that the job has arrived."""
     await decided(broker, a_schedule(), 5)
     with server.client() as client:
         before = cast("dict[bytes, bytes]", client.hgetall(KEYS["out"]))
@@ -206,8 +206,8 @@ def in_outbox(server: Server, box: AppKeys | QueueKeys, **jobs: bytes) -> None:
 
 def a_hand_over(key: str, queue: str = "post") -> dict[str, bytes]:
     """What a script writes to its outbox so that this job is made in another queue."""
-    said = {"queue": queue, "key": key, "task": "shop:report", "args": "[[],{}]"}
-    return {f"{queue}:{key}": orjson.dumps(said)}
+    fields = {"queue": queue, "key": key, "task": "shop:report", "args": "[[],{}]"}
+    return {f"{queue}:{key}": orjson.dumps(fields)}
 
 
 def left_in(server: Server, box: AppKeys | QueueKeys) -> set[str]:

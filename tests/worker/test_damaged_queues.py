@@ -181,11 +181,11 @@ async def test_info_names_the_damaged_key_and_counts_the_other_queues(
 GOOD = queue_keys("shop", "good")
 
 
-async def two_queues(broker: Broker, **told: Any) -> None:
+async def two_queues(broker: Broker, **given: Any) -> None:
     """A job in each."""
     for keys in (BAD, GOOD):
         await broker.run(verbs.queues.open_queue(keys))
-        job = sent(keys.queue, "1", "shop:note", **told)
+        job = sent(keys.queue, "1", "shop:note", **given)
         await broker.run(verbs.jobs.enqueue(keys, [job]))
 
 

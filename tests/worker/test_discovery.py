@@ -67,7 +67,7 @@ def refusal(explicit: str | None = None, folder: Path | None = None) -> str:
 # The order of what is looked at
 
 
-def test_what_is_said_comes_before_all_else(here: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_comes_before_all_else(here: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two", "three", "app"):
         here.write(f"{name}.py", AN_APP)
     here.write("pyproject.toml", '[tool.fennelq]\napp = "three:app"\n')
@@ -169,7 +169,7 @@ def test_without_an_app_all_that_was_looked_at_is_listed(here: Folder) -> None:
         assert looked_at in sentence
 
 
-# What may be said
+# What may be given
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_task_is_not_an_app(here: Folder) -> None:
     assert refusal("shop:welcome") == "shop:welcome is an AsyncTask object, not a fennelq App; known: app"
 
 
-def test_a_file_named_like_another_module_is_told_apart_from_it(here: Folder) -> None:
+def test_a_file_named_like_another_module_is_distinguished_from_it(here: Folder) -> None:
     file = here.write("queue.py", AN_APP)
     import queue
 
@@ -275,7 +275,7 @@ def test_what_is_named_must_be_an_app(here: Folder) -> None:
 # What goes wrong in the user's own code
 
 
-def test_a_missing_module_is_said_to_be_missing(here: Folder) -> None:
+def test_a_missing_module_is_reported_as_missing(here: Folder) -> None:
     sentence = refusal("shop.tasks:app")
     assert "No module named 'shop'" in sentence
     assert str(here.path) in sentence
@@ -309,7 +309,7 @@ def test_an_error_in_a_library_names_the_user_s_line_that_led_to_it(here: Folder
     assert "app name 's h o p' is not valid" in refusal("shop:app")
 
 
-def test_a_wrong_setting_is_said_as_it_is(here: Folder) -> None:
+def test_a_wrong_setting_is_reported_as_it_is(here: Folder) -> None:
     here.write("shop.py", 'from fennelq import App\napp = App("shop", leese=3)\n')
     assert refusal("shop:app") == (
         f"App(…): unknown setting 'leese': did you mean 'lease'? ({here.path / 'shop.py'}, line 2)"
@@ -341,7 +341,9 @@ def test_a_task_has_the_same_name_in_a_script_and_in_the_worker(
     assert script.stdout.split() == list(find_app(f"{module}:app").app.tasks) == [f"{module}:welcome"]
 
 
-def test_services_that_share_an_app_are_told_apart_by_the_module_they_are_started_with(here: Folder) -> None:
+def test_services_that_share_an_app_are_distinguished_by_the_module_they_are_started_with(
+    here: Folder,
+) -> None:
     here.write("common.py", AN_APP)
     for module in ("orders", "mails"):
         here.write(f"{module}.py", "from common import app\n" + A_TASK.replace("welcome", module))

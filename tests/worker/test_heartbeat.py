@@ -74,7 +74,7 @@ class Noting(Heartbeat):
 
 
 class HeldByHand(HeldJobs):
-    """What a test says is held, or an error."""
+    """What the test holds, or an error."""
 
     def __init__(self) -> None:
         super().__init__()

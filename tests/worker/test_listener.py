@@ -1,4 +1,4 @@
-"""The listener: what others say is heard at once, and what was said while nobody listened is looked up."""
+"""The listener: messages arrive at once, and what was published while the connection was away is looked up."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def heard(broker: Broker) -> Listening:
     return heard
 
 
-def say(server: Server, channel: str, text: str) -> None:
+def publish(server: Server, channel: str, text: str) -> None:
     with server.client() as client:
         assert client.publish(channel, text) == 1
 
@@ -83,15 +83,15 @@ async def test_it_hears_that_a_schedule_has_changed(heard: Listening, broker: Br
 
 async def test_it_hears_whose_outbox_has_something_in_it(heard: Listening, server: Server) -> None:
     facts = published(heard.state, HandOverWaits)
-    say(server, f"{queue_keys('shop', 'mail').prefix}wake", "out")
-    say(server, KEYS["wake"], "out")
+    publish(server, f"{queue_keys('shop', 'mail').prefix}wake", "out")
+    publish(server, KEYS["wake"], "out")
     await aeventually(lambda: facts == [HandOverWaits("mail"), HandOverWaits(None)])
 
 
 @pytest.mark.parametrize("text", ["", "soon", "nan", "cron2"])
 async def test_what_it_does_not_understand_it_ignores(heard: Listening, server: Server, text: str) -> None:
-    say(server, KEYS["wake"], text)
-    say(server, KEYS["wake"], "cron")
+    publish(server, KEYS["wake"], text)
+    publish(server, KEYS["wake"], "cron")
     await aeventually(lambda: heard.changes == 1)
     assert [due for due in heard.due if due == due] == []
     assert heard.state.listening
@@ -113,7 +113,7 @@ async def test_a_connection_that_was_lost_is_made_again_and_everything_looked_up
     await heard.listener.tick()
     await aeventually(lambda: heard.state.listening and heard.changes == 2)
     assert heard.due == [0.0, 0.0]
-    say(server, KEYS["wake"], "1500")
+    publish(server, KEYS["wake"], "1500")
     await aeventually(lambda: heard.due[-1] == 1.5)
 
 
@@ -125,7 +125,7 @@ async def test_while_it_listens_a_tick_does_nothing(heard: Listening, server: Se
     assert heard.changes == 0
 
 
-async def test_a_user_who_may_not_subscribe_is_told_so_once_and_does_without(
+async def test_a_user_who_may_not_subscribe_gets_one_warning_and_does_without(
     server: Server, logged: list[EventDict]
 ) -> None:
     with server.client() as client:

@@ -1,4 +1,4 @@
-"""Logs: every line about a job names it and says why it failed, and no line shows arguments or results."""
+"""Logs: every line about a job names it and why it failed, and no line shows arguments or results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_every_line_about_a_job_names_job_task_queue_and_try(workers: Work
         await task_of(app, shop.double).delay(1),
         await task_of(app, shop.whisper).delay("a", "b", fail=True),
         await task_of(app, shop.whisper).options(retries=1, queue="mail").delay("a", "b", fail=True),
-        await app.send("shop:nobody"),
+        await app.send("shop:missing"),
     ]
     events = ["job_succeeded", "job_died", "job_retries", "task_unknown"]
     eventually(lambda: {line["event"] for line in lines(worker)} >= set(events), within=15)
@@ -151,7 +151,7 @@ async def test_a_password_is_never_shown(workers: Workers, spawn: Spawner) -> No
         assert quote(password) not in worker.text
 
 
-async def test_a_wrong_password_ends_the_worker_or_is_told_without_showing_it(workers: Workers) -> None:
+async def test_a_wrong_password_ends_the_worker_or_is_logged_without_showing_it(workers: Workers) -> None:
     with Server(password="open sesame") as guarded:
         worker = workers(FENNELQ_REDIS_URL=guarded.url.replace("open%20sesame", "shut%20sesame"))
         eventually(lambda: "WRONGPASS" in worker.text, within=15)

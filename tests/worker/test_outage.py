@@ -58,7 +58,7 @@ def events(logged: list[EventDict]) -> list[str]:
     return [line["event"] for line in logged]
 
 
-def test_all_parts_together_say_once_that_redis_is_away_and_once_that_it_is_back(
+def test_all_parts_together_log_once_that_redis_is_away_and_once_that_it_is_back(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
     parts = [LogThrottle(name, outage) for name in ("reading", "settling", "renewing leases")]
@@ -86,7 +86,7 @@ def test_all_parts_together_say_once_that_redis_is_away_and_once_that_it_is_back
     assert len(logged) == 2
 
 
-def test_while_redis_is_away_it_is_said_once_a_minute(
+def test_while_redis_is_away_it_is_logged_once_a_minute(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
     part, other = LogThrottle("reading", outage), LogThrottle("settling", outage)
@@ -173,7 +173,7 @@ def test_a_part_that_gave_up_does_not_keep_redis_away(
     ],
     ids=str,
 )
-def test_trouble_with_redis_as_a_whole_is_told_together(
+def test_trouble_with_redis_as_a_whole_is_logged_together(
     outage: Outage, logged: list[EventDict], error: Exception
 ) -> None:
     for name in ("reading", "settling"):
@@ -190,7 +190,7 @@ def test_trouble_with_redis_as_a_whole_is_told_together(
     ],
     ids=str,
 )
-def test_other_trouble_is_told_by_the_part_that_has_it(
+def test_other_trouble_is_logged_by_the_part_that_has_it(
     outage: Outage, logged: list[EventDict], error: Exception
 ) -> None:
     for name in ("reading", "settling"):

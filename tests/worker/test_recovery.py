@@ -205,7 +205,7 @@ async def test_a_queue_that_fits_on_one_page_is_one_call(
 async def test_a_job_that_has_been_delivered_too_often_is_dead_with_what_is_known_of_the_last_death(
     sweeper: Sweeper, desk: Desk, logged: list[EventDict]
 ) -> None:
-    """A setting of the executor says how often; the default is 4."""
+    """A setting of the executor limits how often; the default is 4."""
     desk.enqueue(a_job())
     desk.redelivered("1", 4)
     desk.take("anna")

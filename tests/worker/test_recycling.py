@@ -59,7 +59,7 @@ async def test_an_executor_that_waits_when_its_last_job_comes_starts_no_other(ap
     assert await late.status() is Status.SENT
 
 
-async def test_an_executor_that_is_told_to_stop_is_not_recycled(app: App) -> None:
+async def test_an_executor_that_is_asked_to_stop_is_not_recycled(app: App) -> None:
     executor = Executor(app, ExecutorConfig(concurrency=4, max_jobs=100))
     life = asyncio.create_task(executor.run())
     await aeventually(lambda: executor.state.connected)

@@ -1,4 +1,4 @@
-"""Reports: the line about a failed try says what happened, where, and when the job runs again."""
+"""Reports: the line about a failed try contains what happened, where, and when the job runs again."""
 
 from __future__ import annotations
 

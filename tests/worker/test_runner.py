@@ -50,14 +50,14 @@ def delivery(
     return Delivery("mail", "s", "1-1", "7", task, args, options, tries, 1, 1, 1_700_000_000_000)
 
 
-async def run(function: Function, args: bytes = b"[[],{}]", **told: Any) -> Outcome:
-    told_of_delivery = {name: told.pop(name) for name in ("options", "tries") if name in told}
-    return await runner_of(app_with(function, **told)).run(Held(delivery(args, **told_of_delivery)), never)
+async def run(function: Function, args: bytes = b"[[],{}]", **given: Any) -> Outcome:
+    of_delivery = {name: given.pop(name) for name in ("options", "tries") if name in given}
+    return await runner_of(app_with(function, **given)).run(Held(delivery(args, **of_delivery)), never)
 
 
 def failure(ended: Outcome) -> dict[str, Any]:
-    said: dict[str, Any] = orjson.loads(ended.error)
-    return said
+    failure: dict[str, Any] = orjson.loads(ended.error)
+    return failure
 
 
 async def add(a: int, b: int) -> int:
@@ -72,7 +72,7 @@ async def nothing() -> None: ...
 
 
 async def fail() -> None:
-    raise ConnectionError("nobody listens")
+    raise ConnectionError("connection refused")
 
 
 # What would end the process
@@ -147,7 +147,7 @@ async def test_nothing_returned_is_a_success_without_value() -> None:
     assert (await run(nothing)).kind == outcome.SUCCESS_WITHOUT_VALUE
 
 
-async def test_the_tasks_options_and_then_the_calls_say_how_long_a_result_is_kept() -> None:
+async def test_the_tasks_options_and_then_the_calls_decide_how_long_a_result_is_kept() -> None:
     assert (await run(add, b"[[1,2],{}]", result_ttl=5)).ttl_ms == 5000
     assert (await run(add, b"[[1,2],{}]", result_ttl=5, options=b'{"s":7}')).ttl_ms == 7000
 
@@ -168,7 +168,7 @@ async def test_a_failed_try_is_retried_with_what_went_wrong() -> None:
     ended = await run(fail, retry=RetryPolicy.fixed(2, delay=1.5))
     assert (ended.kind, ended.value) == (outcome.RETRY, b"1500")
     assert failure(ended)["type"] == "ConnectionError"
-    assert failure(ended)["message"] == "nobody listens"
+    assert failure(ended)["message"] == "connection refused"
 
 
 async def test_a_retried_try_knows_how_many_there_are() -> None:
@@ -187,12 +187,12 @@ async def test_the_last_try_that_fails_is_the_jobs_death(tries: int, kind: str) 
         assert ended.ttl_ms == FAILURE_MS
 
 
-async def test_a_task_may_say_how_it_goes_on() -> None:
-    async def say(what: str) -> None:
+async def test_a_task_may_choose_how_it_goes_on() -> None:
+    async def choose(what: str) -> None:
         raise {"retry": Retry(delay=2), "snooze": Snooze(3), "reject": Reject("no")}[what]
 
     retry, snooze, reject = [
-        await run(say, b'[["%s"],{}]' % what) for what in (b"retry", b"snooze", b"reject")
+        await run(choose, b'[["%s"],{}]' % what) for what in (b"retry", b"snooze", b"reject")
     ]
     assert (retry.kind, retry.value) == (outcome.RETRY, b"2000")
     assert (snooze.kind, snooze.value) == (outcome.SNOOZE, b"+3000")
@@ -210,7 +210,7 @@ async def test_a_run_that_takes_too_long_has_timed_out() -> None:
 # What cannot be run
 
 
-async def test_an_unknown_task_is_left_to_somebody_who_knows_it() -> None:
+async def test_an_unknown_task_is_left_to_a_worker_that_knows_it() -> None:
     ended = await runner_of(app_with(add)).run(Held(delivery(task="shop:tusk")), never)
     assert (ended.kind, ended.reason) == (outcome.UNKNOWN_TASK, "unknown_task")
     assert "did you mean 'shop:task'" in failure(ended)["message"]
@@ -345,16 +345,16 @@ async def test_a_handler_may_still_finish_when_it_is_cancelled(started: threadin
     assert (await stopped(wait, started)).value == b'{"ok":"finished quickly"}'
 
 
-@pytest.mark.parametrize(("said", "kind"), [(Snooze(5), "Z"), (Retry(delay=5), "R"), (Reject("no"), "D")])
-async def test_a_handler_may_say_how_its_job_goes_on_when_it_is_cancelled(
-    started: threading.Event, said: Exception, kind: str
+@pytest.mark.parametrize(("raised", "kind"), [(Snooze(5), "Z"), (Retry(delay=5), "R"), (Reject("no"), "D")])
+async def test_a_handler_may_choose_how_its_job_goes_on_when_it_is_cancelled(
+    started: threading.Event, raised: Exception, kind: str
 ) -> None:
     async def wait() -> None:
         started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            raise said from None
+            raise raised from None
 
     assert (await stopped(wait, started)).kind == kind
 

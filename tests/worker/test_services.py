@@ -39,8 +39,8 @@ from tests.worker.states import published, state_of
 LONGEST = 5.0
 
 
-def a_job(key: str, **told: Any) -> AnyWireJob:
-    fields: dict[str, Any] = {"task": "shop:note", "args": b"[[],{}]", **told}
+def a_job(key: str, **given: Any) -> AnyWireJob:
+    fields: dict[str, Any] = {"task": "shop:note", "args": b"[[],{}]", **given}
     return sent("mail", key, **fields)
 
 
@@ -179,7 +179,7 @@ def executor_of(broker: Broker) -> State:
     return state_of(broker, queue_keys("shop", "mail"), default_queue="mail", heartbeat_interval=2.5)
 
 
-async def test_an_executor_tells_people_about_itself(broker: Broker) -> None:
+async def test_an_executor_publishes_facts_about_itself(broker: Broker) -> None:
     state = executor_of(broker)
     for _ in range(3):
         state.slots.take()
@@ -218,11 +218,11 @@ async def test_executors_that_have_been_silent_for_hours_are_forgotten(broker: B
     assert known.keys() == {"anna", "clara"}
 
 
-async def test_the_executors_of_a_running_app_say_what_they_do(app: App) -> None:
+async def test_the_executors_of_a_running_app_publish_what_they_do(app: App) -> None:
     from tests.kit.workers import running
 
     async with running(app, concurrency=7) as executor:
-        facts = await aeventually(lambda: said_by(app, executor.name))
+        facts = await aeventually(lambda: facts_of(app, executor.name))
     assert facts["concurrency"] == 7
     assert facts["queues"] == ["default"]
     assert facts["running"] == 0
@@ -230,16 +230,16 @@ async def test_the_executors_of_a_running_app_say_what_they_do(app: App) -> None
     assert facts.keys().isdisjoint({"lanes", "too_old_for"})
 
 
-async def test_an_executor_tells_what_it_cannot_run_and_what_it_does_not_serve(app: App) -> None:
+async def test_an_executor_publishes_what_it_cannot_run_and_what_it_does_not_serve(app: App) -> None:
     from tests.kit.workers import running
 
-    async def told(executor: str) -> dict[str, Any] | None:
-        facts = await said_by(app, executor)
+    async def facts_with_misfits(executor: str) -> dict[str, Any] | None:
+        facts = await facts_of(app, executor)
         return facts if facts and "too_old_for" in facts else None
 
     async with running(app, queues="mail", priorities=["high", "normal"]) as executor:
         result = await app.client.send(as_sent(app.describe("tests.worker.shop:dubble", queue="mail")))
-        facts = await aeventually(lambda: told(executor.name), within=15)
+        facts = await aeventually(lambda: facts_with_misfits(executor.name), within=15)
         await aeventually(result.cancel)
     assert facts["lanes"] == ["s:high", "s"]
     assert "every_queue" not in facts
@@ -253,7 +253,7 @@ async def test_an_executor_tells_what_it_cannot_run_and_what_it_does_not_serve(a
     ]
 
 
-async def said_by(app: App, executor: str) -> dict[str, Any] | None:
+async def facts_of(app: App, executor: str) -> dict[str, Any] | None:
     known = await app.client.ask(verbs.executors.known_executors("shop"))
     return orjson.loads(known[executor]) if executor in known else None
 
@@ -262,7 +262,7 @@ async def said_by(app: App, executor: str) -> dict[str, Any] | None:
 
 
 class Duty(Service):
-    """Ticks as it is told to, and counts."""
+    """Ticks as it is facts_with_misfits to, and counts."""
 
     name = "duty"
 

@@ -170,7 +170,7 @@ async def test_a_second_signal_hands_everything_back_at_once(
 async def test_a_deploy_runs_every_job_exactly_once_and_loses_none(
     workers: Workers, app: App, ledger: Ledger
 ) -> None:
-    """Three generations of workers, each told to stop in the middle of its work."""
+    """Three generations of workers, each asked to stop in the middle of its work."""
     nap = task_of(app, shop.nap)
     results = await app.enqueue([nap.job(0.02) for _ in range(300)])
     worker: Process | None = None

@@ -332,7 +332,7 @@ async def test_a_failed_start_leaves_no_file_descriptor_open(
     assert "/no/such/python" in logged[0]["error"]
 
 
-async def test_a_death_that_cannot_be_noted_disturbs_nobody(
+async def test_a_death_that_cannot_be_noted_disturbs_no_executor(
     holding: Supervisor, folder: Path, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_thread(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The ticker, tick by tick, on a server whose clock stands still until it is told to go on."""
+"""The ticker, tick by tick, on a server whose clock stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ LIFETIMES = Lifetimes(600_000, 600_000)
 FAILURE = JobFailure("ValueError", "no such user")
 
 
-def a_schedule(name: str = "report", **told: Any) -> Schedule:
+def a_schedule(name: str = "report", **given: Any) -> Schedule:
     """Every minute."""
     fields: dict[str, Any] = {"task": "shop:report", "queue": "mail", "args": b"[[],{}]", "every_ms": MINUTE}
-    return Schedule(name=name, **fields | told)
+    return Schedule(name=name, **fields | given)
 
 
 class Declaring(LocalApp):
@@ -95,7 +95,7 @@ class Fleet:
             await self.settled(*tickers)
 
     async def silence(self, minutes: float, *newcomers: Ticker) -> None:
-        """So many pass in which nobody is there; then these come."""
+        """So many pass in which no executor is there; then these come."""
         self.time.pass_by(round(minutes * MINUTE))
         await self.settled(*newcomers)
 
@@ -107,8 +107,8 @@ class Fleet:
         return sorted((int(due) - NOW) // MINUTE for due in made)
 
     async def state(self, name: str = "report") -> dict[str, str]:
-        said = await self.broker.ask(verbs.schedules.state(KEYS, name))
-        return {field: value.decode() for field, value in said.items() if field != "definition"}
+        fields = await self.broker.ask(verbs.schedules.state(KEYS, name))
+        return {field: value.decode() for field, value in fields.items() if field != "definition"}
 
     async def queued(self, name: str = "report") -> list[int]:
         waiting = (await self.broker.ask(verbs.schedules.queued(KEYS, [name])))[name]
@@ -144,7 +144,7 @@ def fleet(broker: Broker, server: Server, server_clock: ServerClock, mail: Queue
 
 
 def complaints(logged: list[EventDict]) -> list[str]:
-    """What is told of schedules that cannot be claimed."""
+    """What is logged about schedules that cannot be claimed."""
     stuck = [line for line in logged if line["event"] == "schedules_stuck"]
     return [f"{', '.join(line['schedules'])}: {line['error']}" for line in stuck]
 
@@ -204,7 +204,7 @@ async def test_many_schedules_that_are_due_at_once_are_all_claimed(fleet: Fleet)
     assert all(fleet.runs(f"s{n}") == [1] for n in range(250))
 
 
-async def test_what_was_left_on_its_way_is_handed_over_by_somebody_else(fleet: Fleet) -> None:
+async def test_what_was_left_on_its_way_is_handed_over_by_another_executor(fleet: Fleet) -> None:
     await fleet.minutes(1, await fleet.started(a_schedule()))
     fleet.woken = 0
     fleet.time.pass_by(250)
@@ -229,7 +229,7 @@ async def test_the_job_of_a_tick_is_remembered_for_a_day_after_its_end(fleet: Fl
 # Late, and missed
 
 
-async def test_late_ticks_all_run_while_somebody_is_there(fleet: Fleet) -> None:
+async def test_late_ticks_all_run_while_an_executor_is_there(fleet: Fleet) -> None:
     ticker = await fleet.started(a_schedule(every_ms=10_000))
     fleet.time.pass_by(45_000)
     await fleet.settled(ticker)
@@ -280,7 +280,7 @@ async def test_what_was_missed_stays_missed_when_the_one_who_found_out_dies(flee
     assert fleet.runs() == []
 
 
-async def test_a_tick_that_somebody_saw_and_did_not_live_to_claim_runs(fleet: Fleet) -> None:
+async def test_a_tick_that_an_executor_saw_and_did_not_live_to_claim_runs(fleet: Fleet) -> None:
     colleague = await fleet.started(a_schedule())
     fleet.time.pass_by(MINUTE)
     await fleet.broker.run(verbs.schedules.look(KEYS, SERVICE, "dying", again=True, longest_ms=4000))
@@ -461,7 +461,7 @@ async def test_a_tick_queues_behind_those_that_wait_already(fleet: Fleet) -> Non
     await fleet.end()
     fleet.time.pass_by(MINUTE)
     verb = verbs.schedules.look(KEYS, SERVICE, "", again=True, longest_ms=4000)
-    await fleet.broker.run(verb)  # somebody else has the turn
+    await fleet.broker.run(verb)  # another executor has the turn
     await ticker.tick()
     assert await fleet.queued() == [2, 3]
 
@@ -641,22 +641,22 @@ async def test_it_says_which_it_cannot_claim_once_a_minute(
     names = await unreadable(fleet, 130)
     fleet.time.pass_by(1000)
 
-    def told() -> list[tuple[object, object]]:
+    def stuck() -> list[tuple[object, object]]:
         return [(line["schedules"], line["number"]) for line in logged if line["event"] == "schedules_stuck"]
 
     for _ in range(50):
         passed += 1
         await fleet.settled(ticker)
-    assert told() == [(names[:20], 130)]
+    assert stuck() == [(names[:20], 130)]
     assert [line["log_level"] for line in logged if line["event"] == "schedules_stuck"] == ["warning"]
     await fleet.broker.run(verbs.schedules.schedule(KEYS, "put", "another", b"what?", NOW + 1))
     for _ in range(5):
         passed += 1
         await fleet.settled(ticker)
-    assert told()[1:] == [(["another"], 1)]
+    assert stuck()[1:] == [(["another"], 1)]
     passed += 60
     await fleet.settled(ticker)
-    assert told()[2:] == [(sorted([*names, "another"])[:20], 131)]
+    assert stuck()[2:] == [(sorted([*names, "another"])[:20], 131)]
 
 
 async def test_claims_that_fail_again_and_again_hold_up_no_other(
@@ -825,18 +825,24 @@ async def test_a_second_service_removes_nothing_of_the_first(fleet: Fleet, logge
 async def test_a_removal_names_what_it_removes(fleet: Fleet, logged: list[EventDict]) -> None:
     await fleet.started(a_schedule("a"), a_schedule("b"), a_schedule("c"))
     await fleet.started(a_schedule("b"))
-    (told,) = [line for line in logged if line["event"] == "schedules_removed"]
-    assert (told["log_level"], told["service"], sorted(told["schedules"])) == ("warning", SERVICE, ["a", "c"])
+    (warning,) = [line for line in logged if line["event"] == "schedules_removed"]
+    assert (warning["log_level"], warning["service"], sorted(warning["schedules"])) == (
+        "warning",
+        SERVICE,
+        ["a", "c"],
+    )
 
 
-async def test_a_service_is_told_which_names_belong_to_another(fleet: Fleet, logged: list[EventDict]) -> None:
+async def test_a_service_gets_a_warning_which_names_belong_to_another(
+    fleet: Fleet, logged: list[EventDict]
+) -> None:
     await fleet.started(a_schedule("a"), a_schedule("same"))
     theirs = a_schedule("a", every_ms=1000), a_schedule("same"), a_schedule("b")
     other = await fleet.started(*theirs, service="billing.tasks:shop")
     await fleet.minutes(1, other)
-    (told,) = [line for line in logged if line["event"] == "schedules_of_another_service"]
-    assert (told["log_level"], told["service"]) == ("warning", "billing.tasks:shop")
-    assert (told["schedules"], told["number"]) == ({"a": f"code:{SERVICE}"}, 1)
+    (warning,) = [line for line in logged if line["event"] == "schedules_of_another_service"]
+    assert (warning["log_level"], warning["service"]) == ("warning", "billing.tasks:shop")
+    assert (warning["schedules"], warning["number"]) == ({"a": f"code:{SERVICE}"}, 1)
     assert [fleet.runs(name) for name in ("a", "same", "b")] == [[1], [1], [1]]
 
 
@@ -869,8 +875,8 @@ async def test_a_declaration_that_fails_keeps_no_schedule_from_running(
     ticker = await fleet.started(a_schedule("broken"))
     await fleet.minutes(1, ticker)
     assert fleet.runs("due") == [1]
-    (told,) = [line for line in logged if line["event"] == "trouble"]
-    assert told["what"] == "declaring schedules"
+    (warning,) = [line for line in logged if line["event"] == "trouble"]
+    assert warning["what"] == "declaring schedules"
     fleet.redis.delete(KEYS.schedule("broken"))
     await fleet.minutes(1, ticker)
     assert (await fleet.state("broken"))["source"] == f"code:{SERVICE}"

@@ -105,7 +105,7 @@ def test_each_task_is_reported_once_a_minute_with_how_often_it_was_met(
     ]
 
 
-def test_it_remembers_a_hundred_and_tells_of_the_latest_ten(time: Time, logged: list[EventDict]) -> None:
+def test_it_remembers_a_hundred_and_reports_the_latest_ten(time: Time, logged: list[EventDict]) -> None:
     unrunnable = UnrunnableJobs({"shop:welcome"}, "tasks")
     for number in range(101):
         meet(unrunnable, f"shop:{number}")
@@ -124,7 +124,7 @@ def test_it_remembers_a_hundred_and_tells_of_the_latest_ten(time: Time, logged: 
     }
 
 
-def test_what_was_not_met_lately_is_told_no_more(time: Time) -> None:
+def test_what_was_not_met_lately_is_reported_no_more(time: Time) -> None:
     unrunnable = UnrunnableJobs({"shop:welcome"}, "tasks")
     meet(unrunnable)
     time.now += 90

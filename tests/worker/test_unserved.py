@@ -17,13 +17,13 @@ from tests.worker.states import state_of
 NOW = 2_000_000_000_000
 
 
-def executors(**told: dict[str, Any]) -> Executors:
+def executors(**given: dict[str, Any]) -> Executors:
     heard = {"beat_ms": NOW, "interval": 1, "host": "box", "queues": ["mail"]}
-    return Executors({name: orjson.dumps(heard | facts) for name, facts in told.items()}, NOW)
+    return Executors({name: orjson.dumps(heard | facts) for name, facts in given.items()}, NOW)
 
 
 class Watch:
-    """An executor named `anna` that looks at queues whenever it is told to, on a clock that is moved by hand."""
+    """An executor named `anna` that looks at queues whenever the test asks it to, on a clock that is moved by hand."""
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -44,7 +44,7 @@ async def send(app: App, queue: str, number: int = 1, **options: Any) -> None:
     await app.enqueue([app.describe("shop:any", queue=queue, **options) for _ in range(number)])
 
 
-def told(logged: list[EventDict]) -> list[str]:
+def warnings(logged: list[EventDict]) -> list[str]:
     return [line["waiting"] for line in logged if line["event"] == "queues_unserved"]
 
 
@@ -57,7 +57,7 @@ async def test_jobs_that_wait_in_a_queue_without_a_worker_are_counted_once_a_min
     known = {"reports", "mail", "empty", "images"}
     for _ in range(0, 150, 5):
         await watch.after(5, known)
-    assert told(logged) == ["images: 1, reports: 3"] * 3
+    assert warnings(logged) == ["images: 1, reports: 3"] * 3
     (line, *_) = [line for line in logged if line["event"] == "queues_unserved"]
     assert line["log_level"] == "warning"
     assert line["how"] == (
@@ -74,9 +74,9 @@ async def test_a_queue_whose_worker_restarts_is_not_reported(
     await watch.after(2, {"reports"}, berta={"queues": ["reports"]})
     await watch.after(0, {"reports"})
     await watch.after(9, {"reports"})
-    assert told(logged) == []
+    assert warnings(logged) == []
     await watch.after(1, {"reports"})
-    assert told(logged) == ["reports: 1"]
+    assert warnings(logged) == ["reports: 1"]
 
 
 @pytest.mark.parametrize("served", [{"queues": ["reports"]}, {"every_queue": True}])
@@ -86,7 +86,7 @@ async def test_a_queue_that_another_worker_serves_is_not_reported(
     await send(app, "reports")
     for _ in range(5):
         await watch.after(30, {"reports"}, berta=served)
-    assert told(logged) == []
+    assert warnings(logged) == []
 
 
 async def test_jobs_that_are_scheduled_count_when_they_are_due(
@@ -96,7 +96,7 @@ async def test_jobs_that_are_scheduled_count_when_they_are_due(
     await send(app, "late", delay=60 * 60 * 24 * 365 * 9)
     for _ in range(3):
         await watch.after(10, {"soon", "late"})
-    assert told(logged) == ["soon: 1"]
+    assert warnings(logged) == ["soon: 1"]
 
 
 async def test_of_the_executors_of_a_machine_the_first_reports(
@@ -105,7 +105,7 @@ async def test_of_the_executors_of_a_machine_the_first_reports(
     await send(app, "reports")
     for _ in range(5):
         await watch.after(30, {"reports"}, adam={})
-    assert told(logged) == []
+    assert warnings(logged) == []
 
 
 async def test_at_most_ten_queues_are_looked_at(app: App, watch: Watch, logged: list[EventDict]) -> None:
@@ -114,7 +114,7 @@ async def test_at_most_ten_queues_are_looked_at(app: App, watch: Watch, logged: 
         await send(app, queue)
     for _ in range(3):
         await watch.after(10, known)
-    assert told(logged) == [", ".join(f"q{number:02}: 1" for number in range(10))]
+    assert warnings(logged) == [", ".join(f"q{number:02}: 1" for number in range(10))]
 
 
 @pytest.mark.audit(skip="a key is damaged on purpose")
@@ -128,4 +128,4 @@ async def test_a_damaged_queue_does_not_hide_another_one(
     await broker.ask(Command(["SET", queue_keys("shop", "broken")["s"], "x"], bytes))
     for _ in range(3):
         await watch.after(10, {"reports", "broken"})
-    assert told(logged) == ["reports: 1"]
+    assert warnings(logged) == ["reports: 1"]

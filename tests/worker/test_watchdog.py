@@ -164,7 +164,7 @@ async def test_an_executor_whose_heartbeat_died_asks_for_a_successor_and_falls_o
     executor = Executor(app, ExecutorConfig(concurrency=1), pipe)
     monkeypatch.setattr(executor.heartbeat, "beat", deadly)
     result = await task_of(app, shop.hold).delay(str(gate))
-    # Nothing tells it to stop.
+    # Nothing asks it to stop.
     with pytest.raises(GivenUp):
         await asyncio.wait_for(executor.run(), 15)
     assert Signal.HEARTLESS in pipe.signals

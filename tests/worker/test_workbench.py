@@ -488,7 +488,7 @@ async def lived_by(bench: Bench) -> None:
 
 
 class Fates:
-    """A task that ends as its argument says."""
+    """A task that ends as its argument names."""
 
     def __init__(self, app: App) -> None:
         @app.task(name="shop:fate", retry=RetryPolicy.fixed(1, delay=100))
