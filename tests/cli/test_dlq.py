@@ -10,7 +10,7 @@ import pytest
 from fennelq import App
 from fennelq.broker.verb import Command
 from fennelq.cli.exits import Exit
-from fennelq.manage import dead
+from fennelq.manage import dead, search
 from tests.cli.shop import Shop
 
 
@@ -179,7 +179,7 @@ def test_what_a_task_says_cannot_drive_the_terminal(shop: Shop) -> None:
 
 def test_a_long_list_goes_page_by_page(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.kill(5)
-    monkeypatch.setattr(dead, "_PAGE", 2)
+    monkeypatch.setattr(search, "_PAGE", 2)
     monkeypatch.setattr(dead, "MOST_JOBS", 2)
     assert len(shop.ok("dlq", "list", "-n", "0").rows) == 5
     assert len(shop.ok("dlq", "export").rows) == 5
