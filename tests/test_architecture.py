@@ -21,12 +21,11 @@ import pytest
 
 import fennelq
 from fennelq import errors
-from fennelq.broker import verbs
 from fennelq.broker.keys import KEY_KINDS, STREAMS
 from fennelq.broker.lua_files import lua_file, with_includes
 from fennelq.broker.scripts import script
 from fennelq.model import outcome
-from fennelq.model.fields import MEANINGS
+from fennelq.model.fields import MEANINGS, STATUSES
 from fennelq.model.job import Status
 from fennelq.worker.duties import DUTIES
 from tests.chaos.rows import ROWS
@@ -477,9 +476,9 @@ def test_a_script_decides_by_nothing_but_its_arguments_and_the_servers_data(name
 
 
 def test_every_status_of_a_record_has_a_letter_that_the_scripts_write() -> None:
-    assert set(verbs.jobs._STATUS.values()) == set(Status) - {Status.UNKNOWN}
+    assert set(STATUSES.values()) == set(Status) - {Status.UNKNOWN}
     described = re.findall(r"\b([A-Z])\b", MEANINGS["s"])
-    assert sorted(described) == sorted(verbs.jobs._STATUS)
+    assert sorted(described) == sorted(STATUSES)
     written = "\n".join(text_of(path) for path in LUA.rglob("*.lua"))
     for letter in set(described) - {"S", "N"}:
         assert f"F.status, '{letter}'" in written

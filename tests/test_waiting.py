@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from fennelq import clock
+from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.inbox import REFUSED_FOR
@@ -77,7 +78,7 @@ def other(server: Server) -> Iterator[Desk]:
 
 
 def opened(desk: Desk) -> Iterator[Desk]:
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     yield desk
     desk.close()
 

@@ -1,4 +1,4 @@
-"""The only package that speaks Redis.
+"""The only package that talks to Redis.
 
-`verbs` say what to say, as values; `Broker` says it on an event loop, `BlockingBroker` without one.
+`verbs` describe calls as values; `Broker` sends them on an event loop, `BlockingBroker` without one.
 """

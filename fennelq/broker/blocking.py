@@ -22,11 +22,11 @@ A = TypeVar("A")
 
 
 class BlockingBroker:
-    """Runs verbs from any thread. After a fork the child opens connections of its own: its parent's are
-    not to be talked on.
+    """Runs verbs from any thread. After a fork the child opens connections of its own: on a connection that two
+    processes share, each could read the replies of the other.
 
-    A connection that fails, or reaches a replica, is a reason to distrust the others as well. An idle one may lead to
-    a demoted server, and a subscription to such a server stays connected and receives nothing.
+    When one connection fails or reaches a replica, the others are closed as well. An idle one may lead to a server that
+    has become a replica, and a subscription to such a server stays connected and receives nothing.
     """
 
     def __init__(self, address: Address) -> None:
@@ -36,7 +36,9 @@ class BlockingBroker:
         self._pid = os.getpid()
         self._idle: list[_Pooled] = []
         self._era = self._proven = 0
-        """Every failure begins an era. The first success in it shows that new connections work again."""
+        """The number of failures so far, and the one after which a call has succeeded. A connection of an earlier era
+        is closed when it is given back. The first success after a failure shows that new connections work again, and
+        the subscription is made anew."""
 
     def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Send a verb and read its reply. A server that has forgotten the script receives its source."""
@@ -58,21 +60,21 @@ class BlockingBroker:
     def run_each(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | Exception]:
         """Send many verbs or commands in one round trip. One that fails has its error among the replies. Raises errors
         of the connection, and those that ask for another server."""
-        what = steps[0].name if steps else ""
+        name = steps[0].name if steps else ""
         if crash.at is not None:
-            crash.at(f"before:{what}")
+            crash.at(f"before:{name}")
         with self._link() as link:
-            replies = link.call_all([step.by_sha() for step in steps], timeout, what)
+            replies = link.call_all([step.by_sha() for step in steps], timeout, name)
             forgotten = [place for place, reply in enumerate(replies) if _is_forgotten(reply)]
             if forgotten:
-                taught = link.call_all([steps[place].by_source() for place in forgotten], timeout)
-                for place, reply in zip(forgotten, taught, strict=True):
+                repeated = link.call_all([steps[place].by_source() for place in forgotten], timeout)
+                for place, reply in zip(forgotten, repeated, strict=True):
                     replies[place] = reply
             for reply in replies:
                 if isinstance(reply, ReplyError) and classify(reply) is Trouble.ROLE:
                     raise reply
         if crash.at is not None:
-            crash.at(f"answered:{what}")
+            crash.at(f"answered:{name}")
         return [_read(step, reply) for step, reply in zip(steps, replies, strict=True)]
 
     def converse(self, talk: Talk[A]) -> A:
@@ -104,13 +106,13 @@ class BlockingBroker:
             return command.read(link.call(command.words, timeout))
 
     def close(self) -> None:
-        """End every idle connection."""
-        self._end_idle()
+        """Close every idle connection."""
+        self._close_idle()
         self.inbox.renew()
 
     @contextmanager
     def _link(self) -> Generator[BlockingLink]:
-        pooled = self._taken()
+        pooled = self._take()
         try:
             yield pooled.link
         except Exception as error:
@@ -124,9 +126,9 @@ class BlockingBroker:
         finally:
             self._give_back(pooled)
 
-    def _taken(self) -> _Pooled:
+    def _take(self) -> _Pooled:
         if self._pid != os.getpid():
-            # The lock may have been held by a thread that does not exist here.
+            # After a fork: a thread of the parent may have held the lock, and it does not exist here to release it.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         with self._lock:
             return self._idle.pop() if self._idle else _Pooled(BlockingLink(self.address), self._era)
@@ -143,9 +145,9 @@ class BlockingBroker:
             if pooled.era != self._era:
                 return
             self._era += 1
-        self._end_idle()
+        self._close_idle()
 
-    def _end_idle(self) -> None:
+    def _close_idle(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for pooled in idle:
@@ -157,7 +159,7 @@ def _read(step: Step[Any], reply: Any) -> Any:
         return reply
     try:
         return step.read(reply)
-    except Exception as error:  # what one step cannot read does not concern the others
+    except Exception as error:  # an error of one step must not cost the others their replies
         return error
 
 

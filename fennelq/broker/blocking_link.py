@@ -58,7 +58,7 @@ class BlockingLink:
         return reply
 
     def call_all(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
-        """Send many commands at once; errors of the server are among the replies.
+        """Send many commands in one write; errors of the server are among the replies.
 
         As with `Link`, the reply of a replica ends the connection, and so does a reply that refuses it."""
         try:
@@ -79,18 +79,18 @@ class BlockingLink:
         return replies
 
     def read(self, timeout: float) -> Any:
-        """The next message of a subscription; a TimeoutError does no harm to the connection."""
+        """The next message of a subscription. After a TimeoutError the connection can still be used."""
         return self._next(self._connected(), timeout)
 
     def interrupt(self) -> None:
-        """End the connection while another thread may be reading from it: that read fails at once."""
+        """End the connection while another thread may be reading from it; that read then fails."""
         sock = self._socket
         if sock is not None:
             try:
                 # `SSLSocket.shutdown` would discard the TLS state that the reading thread still uses.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
-                pass  # it has ended meanwhile
+                pass  # the connection has ended by itself
 
     def close(self) -> None:
         """End the connection."""
@@ -121,7 +121,7 @@ class BlockingLink:
         try:
             return self._encrypted(address.tls, min(timeout, PROBE_TIMEOUT))
         except TimeoutError:
-            # A Redis without TLS does not reply to a handshake, and waits for more: look for one.
+            # A Redis without TLS does not reply to a handshake but waits for more bytes: find out whether it is one.
             if reply := self._reply_to(PING):
                 raise WrongServer(reply) from None
             return self._encrypted(address.tls, timeout)

@@ -21,11 +21,11 @@ _SOON = 0.01
 
 
 class Broker:
-    """Runs verbs, on one pipelined connection. Errors of the server and of the connection reach the caller,
-    which knows whether asking again is harmless.
+    """Runs verbs, on one pipelined connection. It retries nothing: errors of the server and of the connection reach the
+    caller, and only the caller knows whether a repeated call is harmless.
 
-    A subscription never hears that its server has become a replica: it stays connected and receives nothing. So
-    every time the command connection is made anew, the subscriptions are closed, and their owners open them again.
+    When a server becomes a replica, its subscriptions stay connected and receive nothing, without an error. So each
+    time the command connection is made anew, the broker closes the subscriptions, and their owners open them again.
     """
 
     def __init__(self, address: Address, *, timeout: float = ANSWER_TIMEOUT) -> None:
@@ -34,7 +34,7 @@ class Broker:
         self._doorbells: WeakSet[Link] = WeakSet()
         self._listening: WeakSet[Link] = WeakSet()
         self._latest: Link | None = None
-        """The last one that was to listen."""
+        """The newest subscription, even if it could not connect: the next one must know whether it got a reply."""
 
     async def run(self, verb: Verb[A], within: float = ANSWER_TIMEOUT) -> A:
         """Send a verb and read its reply. A server that has forgotten the script receives its source."""
@@ -82,7 +82,7 @@ class Broker:
     async def _replies(self, asked: Sequence[Step[Any]] | Within) -> Replies:
         steps, within = asked if isinstance(asked, Within) else (asked, ANSWER_TIMEOUT)
         if len(steps) != 1:
-            # One by one, and still one round trip: the link sends what is asked for in one turn of the loop together.
+            # One call per step is still one round trip: the link sends all calls of one turn of the loop together.
             return await asyncio.gather(*(self._send(step, within) for step in steps), return_exceptions=True)
         try:
             return [await self._send(steps[0], within)]
@@ -93,15 +93,15 @@ class Broker:
         return self.run(step, within) if isinstance(step, Verb) else self.ask(step, within)
 
     def doorbell(self) -> Doorbell:
-        """A connection of its own for reads that block."""
+        """A further connection, for reads that block: on the command connection other calls would wait behind them."""
         link = Link(self.address)
         self._doorbells.add(link)
         return Doorbell(self, link)
 
     async def listen(self, words: Sequence[Word], on_message: OnMessage) -> Link:
-        """A connection of its own that listens, until it fails or the command connection is made anew."""
+        """A further connection that only listens, until it fails or the command connection is made anew."""
         if not self._link.connected:
-            # First, because it would close this one when it is made later.
+            # The command connection comes first: if it were made later, it would close this one.
             await self._link.connect()
         link = self._latest = Link(self.address, suspicious=self._latest is not None and self._latest.mute)
         self._listening.add(link)
@@ -133,8 +133,9 @@ class Doorbell:
         self._waiting = False
 
     async def wait(self, words: Sequence[Word], block_ms: int, within: float = ANSWER_TIMEOUT) -> Any:
-        """The answer of a blocking command: at the latest `within` seconds after it has blocked as long as it may."""
+        """The reply to a blocking command, which may take `block_ms` and then `within` seconds."""
         if not self._link.connected:
+            # The server gives each connection another id.
             self._id = None
         self._waiting = True
         try:
@@ -149,9 +150,10 @@ class Doorbell:
             self._waiting = False
 
     async def wake(self) -> None:
-        """Make a waiting `wait` return now, with nothing. Cancelling it would strand what it is to get."""
-        while self._waiting and not await self._unblocked():  # noqa: ASYNC110 - what it waits for is in Redis
-            # It has not come to block yet: it connects, or its command is on the way.
+        """Make a waiting `wait` return now, with an empty reply. Cancelling it would strand an entry that the server
+        may have delivered to it already."""
+        while self._waiting and not await self._unblocked():  # noqa: ASYNC110 - there is no event for a server's state
+            # The server does not block yet: the connection is being made, or the command is on its way.
             await asyncio.sleep(_SOON)
 
     async def _unblocked(self) -> bool:

@@ -19,27 +19,27 @@ SCHEMES = ("redis", "rediss", "unix")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one server is, and the first commands of a connection. Not a tuple: its repr would show the password, and
-    in JSON."""
+    """Where one server is, and the first commands of a connection. It is not a tuple, because a tuple would show the
+    password in its repr and when it is written as JSON."""
 
     shown: str
     """The URL as it may be logged."""
     host: str
     port: int
     path: str
-    """Of a unix socket; then host and port mean nothing."""
+    """Of a unix socket: host and port are not used then."""
     greeting: tuple[tuple[Word, ...], ...] = field(repr=False)
-    """It contains the password."""
+    """Not in the repr, because it contains the password."""
     tls: ssl.SSLContext | None = None
     private: bool = False
     """Whether fennelq itself has started this server, for one project."""
 
 
 def masked(url: str) -> str:
-    """The URL with its password hidden: the only form that is ever shown.
+    """The URL with its password hidden: the only form that fennelq shows.
 
-    It goes by the text and not by what a URL means: a password with characters that should have been escaped is what
-    makes a URL not understood, and must not be shown for that.
+    It splits the text and does not parse the URL. A password with characters that should have been escaped makes the
+    URL invalid, and the error about this URL must not show the password either.
     """
     scheme, separator, rest = url.partition("://")
     credentials, at, where = rest.rpartition("@")
@@ -67,7 +67,7 @@ def address_of(url: str) -> Address:
             _tls(parts) if url.startswith("rediss") else None,
         )
     except ValueError:
-        # The error would quote a part of the URL that may be a part of the password.
+        # Without the text of the error: it quotes a part of the URL, which may be a part of the password.
         raise ConfigurationError(
             f"redis_url {shown!r} is not understood: it reads redis://user:password@host:port/db, "
             "with every special character of the password percent-escaped"
@@ -77,7 +77,7 @@ def address_of(url: str) -> Address:
 
 
 def _refuse_stray_at(url: str) -> None:
-    """An @ behind the host is part of a password that was not escaped; the parser would connect somewhere else."""
+    """An @ after the host is part of a password that was not escaped: the parser would connect to the wrong host."""
     parts = urlsplit(url)
     if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ValueError

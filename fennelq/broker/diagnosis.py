@@ -1,6 +1,6 @@
-"""The problem between this process and Redis, in a sentence with its cause and its cure: one table for all.
+"""A problem between this process and Redis, as a sentence with its cause and its cure.
 
-The asynchronous and the synchronous API, the command line and the worker use the same sentences.
+The asynchronous and the synchronous API, the command line and the worker all use this table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(address: Address, error: BaseException) -> Diagnosis:
-    """The cause of this error at this address, and what to do about it."""
+    """The cause of this error at this address, and its cure."""
     if isinstance(error, ReplyError):
         reason, cure = _of_reply(error)
     else:

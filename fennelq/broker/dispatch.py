@@ -1,7 +1,7 @@
 """Sends many items: groups them by queue, cuts each group into pages, and gives every item its own reply.
 
-A script takes items of one queue, and only so many of them. When a call fails because of what it carries, its items are
-sent one by one, so that a bad one does not fail its neighbours. A queue that fails does not stop the other queues.
+A call takes items of one queue, up to a limit. When it fails because of one of its items, all are sent again one by
+one, so that a bad item does not fail the others. A queue that fails does not stop the other queues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 20
 
 
 class Limits(NamedTuple):
-    """What one call takes: so many items and so many bytes. A single larger item goes alone."""
+    """The most items and bytes of one call. A single larger item is sent alone."""
 
     items: int = MOST_JOBS
     bytes: int = MOST_BYTES
@@ -49,7 +49,7 @@ def dispatch(
         try:
             by_queue[queue_of(item)].append(place)
         except Exception as error:
-            # The item names no queue. It is not sent, the others are.
+            # The item does not name a valid queue: its reply is this error, and the other items are sent.
             replies[place] = error
     # One queue after the other: a round trip carries 1 MiB at most, whatever the number of queues.
     for queue, places in by_queue.items():
@@ -64,7 +64,7 @@ def dispatch(
 def _alone(
     item: T, queue_of: Callable[[T], str], call: Callable[[str, list[T]], Talk[Sequence[A]]]
 ) -> Talk[list[A | Exception]]:
-    """The same for one item, as most calls are: without grouping and paging they cost a microsecond less."""
+    """The same for one item. Most calls have one, and cost a microsecond less without grouping and paging."""
     try:
         return [*(yield from call(queue_of(item), [item]))]
     except Exception as error:
@@ -72,7 +72,7 @@ def _alone(
 
 
 def concerns_the_call(error: Exception) -> bool:
-    """Whether the call itself is wrong: without the item that is the reason, it may succeed."""
+    """Whether the call itself is wrong: without its bad item it may succeed."""
     return classify(error) is Trouble.BUG and not isinstance(error, BrokerUnavailable)
 
 
@@ -94,7 +94,7 @@ def in_pages(
 
 
 def raise_first(replies: Iterable[object]) -> None:
-    """Raises the first error among the replies: for a caller that has nothing to do with each."""
+    """Raises the first error among the replies, for a caller that does not treat each reply on its own."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -128,7 +128,7 @@ def _pages(items: Sequence[T], size: Callable[[T], int] | None, limits: Limits) 
         try:
             cost = 0 if size is None else size(item)
         except Exception:
-            # It cannot be sent either: then the page fails, and its items are sent one by one.
+            # An item whose size is unknown cannot be sent either: its page fails, and its items are sent one by one.
             cost = 0
         if page and (len(page) >= limits.items or cost > room):
             yield page

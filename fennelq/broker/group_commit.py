@@ -1,6 +1,6 @@
-"""Group commit: whatever is asked for while one batch is under way becomes the next batch.
+"""Group commit: items that are submitted while one batch is under way become the next batch.
 
-No timer: a lone call goes out at once, and under load batches grow by themselves.
+There is no timer: a single call is sent at once, and under load the batches grow by themselves.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class GroupCommit(Generic[T, A]):
         self._flushing: asyncio.Task[None] | None = None
 
     def submit(self, item: T) -> asyncio.Future[A]:
-        """The reply to come for this item."""
+        """Sends the item with the next batch; returns the future of its reply."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[A] = loop.create_future()
         self._waiting.append((item, reply))
-        # A task that is cancelled before its first step does nothing, not even what its `finally` says.
+        # `done()` is tested because a task that is cancelled before its first step does not run its `finally`, which
+        # would replace `_flushing`.
         if self._flushing is None or self._flushing.done():
-            # The task starts on the next turn of the loop, so all calls of this turn are one batch.
+            # The task starts in the next turn of the loop, so all calls of this turn are one batch.
             self._flushing = loop.create_task(self._run())
         return reply
 
@@ -50,7 +51,7 @@ class GroupCommit(Generic[T, A]):
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._send([pair for pair in batch if not pair[1].cancelled()])
         except asyncio.CancelledError:
-            # Cancelled with everything else on the loop: the items that still wait are not to wait for ever.
+            # Other code has cancelled every task of the loop. Without a successor, the other items would wait for ever.
             if self._waiting:
                 successor = asyncio.get_running_loop().create_task(self._run())
             raise
@@ -63,11 +64,11 @@ class GroupCommit(Generic[T, A]):
             for (_, reply), value in zip(batch, replies, strict=True):
                 _settle(reply, value)
         except BaseException as error:
-            # Also when there are too few replies: a caller without one would wait for ever.
+            # This includes the error of `zip` when there are too few replies: a caller without one would wait for ever.
             for _, reply in batch:
                 _settle(reply, error)
                 if not reply.cancelled():
-                    reply.exception()  # outcomes are submitted without waiting: it counts as retrieved
+                    reply.exception()  # marks it as retrieved: asyncio logs an error of a future that is never awaited
             if not isinstance(error, Exception):
                 raise
 

@@ -1,7 +1,8 @@
-"""Messages for the waiting threads of this process: one connection and one channel for all, no thread of its own.
+"""Messages for the waiting threads of this process, over one connection and one channel.
 
-Of the threads that wait, one at a time reads the connection and hands messages to the others. When it has what it
-waited for, another one goes on reading. A background thread would have to survive forks and to be stopped at the exit.
+There is no background thread: it would have to survive forks and to be stopped at the exit. Instead, one of the waiting
+threads at a time reads the connection and hands messages to the others. When its own message has arrived, another
+thread goes on reading.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _names: dict[int, str] = {}
 
 
 def process_name() -> str:
-    """Names this process on its channels: the same for all its threads and event loops, another one after a fork."""
+    """The name of this process in its channels: one for all its threads and event loops, and a new one after a fork."""
     return _names.get(os.getpid()) or _names.setdefault(os.getpid(), os.urandom(9).hex())
 
 
@@ -38,11 +39,12 @@ class Inbox:
         return Ticket(self._desk(), channel, topics)
 
     def renew(self) -> None:
-        """The connection may lead to a server that no longer publishes anything: every waiting thread opens it anew."""
+        """Make the connection anew: it may lead to a server that has become a replica and publishes nothing any more.
+        Every waiting thread subscribes again."""
         self._desk().renew()
 
     def _desk(self) -> _Desk:
-        # A fork copies connections, and locks that a thread of the parent holds. The child uses none of them.
+        # A fork copies connections, and locks that a thread of the parent may hold. The child makes its own.
         pid = os.getpid()
         desk = self._desks.get(pid) or self._desks.setdefault(pid, _Desk(self._address))
         if len(self._desks) > 1:
@@ -59,7 +61,8 @@ class Ticket:
         self.messages: deque[bytes] = deque()
         self.wakes = threading.Condition(desk.lock)
         self.subscription = 0
-        """The subscription on which it listens: a message may have been lost when the desk has another one."""
+        """The number of the subscription with which it began. When the desk has another number, the connection was lost
+        in between, and perhaps a message with it."""
         self._desk = desk
 
     def __enter__(self) -> Self:
@@ -70,19 +73,19 @@ class Ticket:
         self._desk.leave(self)
 
     def open(self, timeout: float) -> None:
-        """Subscribe, unless that is done. What was published before is lost: look afterwards.
+        """Subscribe, unless another thread has. Messages published before are lost, so look at the state afterwards.
 
         Raises ReplyError when the server refuses the subscription, OSError when it cannot be reached.
         """
         self._desk.open(self, timeout)
 
     def message(self, timeout: float) -> bytes | None:
-        """The next message; None when none comes in time, or when the connection is lost and must be opened again."""
+        """The next message; None when none arrives in time, or when the connection is lost and must be opened again."""
         return self._desk.message(self, timeout)
 
 
 class _Desk:
-    """The connection of one process, and who waits for its messages."""
+    """The connection of one process, and the threads that wait for its messages."""
 
     def __init__(self, address: Address) -> None:
         self.lock = threading.Lock()
@@ -90,7 +93,7 @@ class _Desk:
         self._tickets: dict[bytes, set[Ticket]] = {}
         self._sleeping: set[Ticket] = set()
         self._busy = False
-        """Whether a thread is using the connection. It does so without the lock."""
+        """Whether a thread is using the connection. It does so without holding the lock, which the others need."""
         self._subscribed = False
         self._subscriptions = 0
         self._refused: tuple[float, str] | None = None
@@ -108,7 +111,8 @@ class _Desk:
                 if not tickets:
                     del self._tickets[topic]
             if not self._tickets:
-                # The connection stays, but no thread reads it. Subscribing again skips what it has received meanwhile.
+                # The connection stays open, but no thread reads it. The next thread subscribes again, and skips the
+                # messages that arrived in between.
                 self._subscribed = False
 
     def renew(self) -> None:
@@ -136,7 +140,7 @@ class _Desk:
         deadline = clock.monotonic() + timeout
         with self.lock:
             try:
-                while not ticket.messages and self._hears(ticket):
+                while not ticket.messages and self._is_current(ticket):
                     if not self._busy:
                         self._busy = True
                         self._read_for(ticket, deadline)
@@ -144,7 +148,7 @@ class _Desk:
                     if not self._sleep(ticket, deadline):
                         break
             finally:
-                # Also when it is interrupted: it may have been the one that was to go on reading.
+                # Also when this thread is interrupted: it may be the one that was woken to go on reading.
                 self._pass_on()
             return ticket.messages.popleft() if ticket.messages else None
 
@@ -156,7 +160,7 @@ class _Desk:
         try:
             reply = self._link.call(["SUBSCRIBE", ticket.channel], max(deadline - clock.monotonic(), 0.001))
             while reply[0] != b"subscribe":
-                # Left over from the time when no thread was waiting.
+                # A message that arrived while no thread was waiting.
                 reply = self._read(deadline)
             confirmed = True
         except ReplyError as error:
@@ -166,7 +170,7 @@ class _Desk:
             with self.lock:
                 self._busy = False
                 self._refused = None if refused is None else (clock.monotonic(), str(refused))
-                # Not if another thread gave the connection up meanwhile.
+                # Otherwise another thread has called `renew` in between: this connection is the old one.
                 self._subscribed = confirmed and ticket.subscription == self._subscriptions
                 if not self._subscribed:
                     self._link.close()
@@ -194,7 +198,7 @@ class _Desk:
                 self._lost()
 
     def _read(self, deadline: float) -> Any:
-        # A timeout of zero would make the socket one that never blocks.
+        # Not zero: a socket with a timeout of zero does not block, and raises another error than a TimeoutError.
         reply = self._link.read(max(deadline - clock.monotonic(), 0.001))
         if isinstance(reply, ReplyError):
             raise LinkDown(str(reply))
@@ -217,7 +221,7 @@ class _Desk:
             if not self._sleep(ticket, deadline):
                 raise TimeoutError("not subscribed in time")
         if not self._subscribed and clock.monotonic() >= deadline:
-            # The thread before has used up the time of this one as well.
+            # Waiting for the other thread's attempt has used up the time.
             raise TimeoutError("not subscribed in time")
         if self._subscribed:
             ticket.subscription = self._subscriptions
@@ -225,8 +229,8 @@ class _Desk:
             raise ReplyError(self._refused[1])
         return self._subscribed
 
-    def _hears(self, ticket: Ticket) -> bool:
-        """Whether every message since the ticket was opened reaches it."""
+    def _is_current(self, ticket: Ticket) -> bool:
+        """Whether every message since the ticket was opened has reached it, or will."""
         return self._subscribed and ticket.subscription == self._subscriptions
 
     def _sleep(self, ticket: Ticket, deadline: float) -> bool:
@@ -242,7 +246,7 @@ class _Desk:
         return True
 
     def _pass_on(self) -> None:
-        """Have another thread read on, when this one does not."""
+        """Wake another thread to read the connection, when this one stops reading."""
         if not self._busy:
             for ticket in self._sleeping:
                 ticket.wakes.notify()

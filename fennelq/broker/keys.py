@@ -1,6 +1,6 @@
 """Every key name, its type and its lifetime. No other place holds a key literal.
 
-Everything of one queue shares the hash tag `{app/queue}`, so each arrow is one script on one slot.
+All keys of a queue share the hash tag `{app/queue}`, so that each arrow is one script on one slot of a Redis Cluster.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ QUEUE_NAMES: Final = {
     "cursors": "sweep",
     "outbox": "out",
 }
-"""What scripts call the keys of a queue, `K.dead`, and what they are called in Redis: short, because every call of a
-script names them. `K[lane]` is the stream of a lane."""
+"""The name of a key of a queue in scripts, `K.dead`, and its name in Redis, which is short because every call of a
+script contains it. `K[lane]` is the stream of a lane."""
 
 APP_NAMES: Final = {
     "due": "cron:due",
@@ -44,7 +44,7 @@ APP_NAMES: Final = {
 
 
 class KeyKind(NamedTuple):
-    """What a key is, for the reference page and for the test that no key outlives its reason."""
+    """The facts about a kind of key, for the reference page and for the test that finds keys without a TTL."""
 
     pattern: str
     type: str
@@ -77,7 +77,7 @@ KEY_KINDS: Final = (
     KeyKind(
         "hist:<key>",
         "list",
-        "unusual events of a job",
+        "lines of a job's history",
         "release, recover, finish, replay",
         "with the record",
         False,
@@ -89,7 +89,7 @@ KEY_KINDS: Final = (
     KeyKind(
         "{app} executors",
         "hash",
-        "facts about the executors, for people",
+        "facts about executors, for people",
         "beat",
         "fields after an hour",
         True,
@@ -149,6 +149,36 @@ TYPES: Final = {
 """The keys that every queue has by the same name, and the type of each."""
 
 
+class KeyName(NamedTuple):
+    """The name of a key, in its parts."""
+
+    app: str
+    queue: str | None
+    """None when the key belongs to no queue."""
+    rest: str
+
+    @property
+    def kind(self) -> KeyKind | None:
+        """What KEY_KINDS has on this key; None when it has nothing."""
+        name = f"{{app}} {self.rest}" if self.queue is None else self.rest
+        return next((kind for kind in KEY_KINDS if _fits(name, kind.pattern)), None)
+
+
+def _fits(name: str, patterns: str) -> bool:
+    for pattern in patterns.split(", "):
+        fixed, variable, _ = pattern.partition("<")
+        if name.startswith(fixed) if variable else name == pattern:
+            return True
+    return False
+
+
+def parse_key(key: str) -> KeyName:
+    """The parts of a key's name."""
+    prefix, _, rest = key.partition("}:")
+    app, slash, queue = prefix.removeprefix("fq:{").partition("/")
+    return KeyName(app, queue if slash else None, rest)
+
+
 class QueueKeys:
     """The keys of one queue."""
 
@@ -168,12 +198,16 @@ class QueueKeys:
         return f"{self.prefix}j:{key}"
 
     def history(self, key: str) -> str:
-        """The lines of the job's unusual life."""
+        """The lines of the job's history."""
         return f"{self.prefix}hist:{key}"
 
     def result(self, key: str) -> str:
         """The job's result list."""
         return f"{self.prefix}r:{key}"
+
+    def idempotency(self, name: str) -> str:
+        """What an idempotency key names; `name` is that of the task, a colon and the key."""
+        return f"{self.prefix}idem:{name}"
 
 
 class AppKeys:
@@ -213,17 +247,17 @@ def queues_key(app: str) -> str:
 
 
 def executors_key(app: str) -> str:
-    """Hash of executor → what people want to know of it; never ownership. Fields carry their own time."""
+    """Hash of executor → facts about it, for people: they never decide who owns a job. Each contains its own time."""
     return f"fq:{{{app}}}:executors"
 
 
 def channel_name(app: str, client: str) -> str:
-    """The pub/sub channel on which one process is told of the jobs it waits for."""
+    """The pub/sub channel on which one process receives the ends of the jobs it waits for."""
     return f"fq:{{{app}}}:c:{client}"
 
 
 def wake_patterns(app: str) -> tuple[str, str]:
-    """Channels that wake executors: of every queue, when something is due sooner; and of the app's schedules."""
+    """Channels that wake executors: those of the queues, when a job is due sooner, and that of the app's schedules."""
     return f"fq:{{{app}/*}}:wake", f"fq:{{{app}}}:wake"
 
 

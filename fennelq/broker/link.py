@@ -1,7 +1,7 @@
 """A connection to one server on an event loop. `blocking_link` has the one for code without a loop.
 
-A link sends a command once and never retries it: one lost reply must not become two jobs. It speaks through hiredis on
-a bare transport, which takes half the time of redis-py's asyncio connection (docs/adr/0002).
+A link sends a command once and never retries it: a retry after a lost reply could run a command twice. It uses hiredis
+on a bare transport, which takes half the time of redis-py's asyncio connection (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ OnMessage = Callable[[Any], None]
 class Link:
     """A connection on an event loop. Calls are pipelined: any number may be under way, replies come in order.
 
-    Cancelling a call abandons its reply and nothing else. A call without a reply in time ends the connection, and
-    with it every call under way: a late reply must not be taken for the reply to another call.
+    Cancelling a call abandons its reply and nothing else. A call that times out ends the connection, and with it every
+    call under way: replies have no ids, so a late one would be taken for the reply to the next call.
 
-    A reply that shows that the server is a replica ends the connection as well. After a failover behind one
-    name or one address the connection to the old primary is healthy, and only a new one leads to the new primary.
+    A reply that shows that the server is a replica ends the connection as well. After a failover, the connection to the
+    old primary still works, and only a new connection to the same name or address leads to the new primary.
     """
 
     def __init__(
         self, address: Address, reconnected: Callable[[], None] = lambda: None, *, suspicious: bool = False
     ) -> None:
-        """`reconnected` is called after every connection but the first. `suspicious` means that an earlier connection
-        was closed without a reply: `connect` looks for the reason."""
+        """`reconnected` is called after every connection but the first. `suspicious` means that the server closed an
+        earlier connection without a reply: `connect` then looks for the reason."""
         self.address = address
         self._reconnected = reconnected
         self._connections = 0
@@ -103,7 +103,8 @@ class Link:
             raise
 
     async def listen(self, words: Sequence[Word], on_message: OnMessage) -> None:
-        """Make this a connection that only listens: `on_message` gets every message, and at last the LinkDown."""
+        """Make this a connection that only listens: `on_message` gets every message, and when the connection ends, the
+        LinkDown."""
         wire = await self.connect()
         wire.write(words)
         wire.on_message = on_message
@@ -123,7 +124,7 @@ class Link:
             self._wire = None
 
     def _connect_ended(self, task: asyncio.Task[_Wire]) -> None:
-        """Keeps the connection here and not in `connect`, whose caller may have been cancelled meanwhile."""
+        """Stores the connection here and not in `connect`, whose callers may all have been cancelled."""
         self._connecting = None
         if task.cancelled():
             return
@@ -136,7 +137,7 @@ class Link:
 
 
 class _Wire(asyncio.Protocol):
-    """One connected socket: the commands sent on it and their replies. Never used again once it is down."""
+    """One connected socket: the commands sent on it and their replies. After its end it is not used again."""
 
     def __init__(self) -> None:
         self.on_message: OnMessage | None = None
@@ -177,7 +178,8 @@ class _Wire(asyncio.Protocol):
             self.abort(unreadable(data, replied=self._replied))
 
     def _take_first(self) -> None:
-        """A server that refuses a connection sends the reason, perhaps before the first command, and closes it."""
+        """A server that refuses a connection sends the reason, perhaps before the first command, and then closes the
+        connection. The reason is kept: it explains the end better than a closed connection does."""
         reply = self._gets()
         if reply is NOT_YET:
             return
@@ -269,7 +271,8 @@ async def _open(wire: _Wire, address: Address) -> None:
 
 
 async def _open_tls(wire: _Wire, address: Address) -> None:
-    """A Redis without TLS does not reply to a handshake, and waits for more: when it takes long, look for one."""
+    """Connect with TLS. A Redis without TLS does not reply to a handshake but waits for more bytes: when there is no
+    reply, find out whether it is one."""
     loop = asyncio.get_running_loop()
 
     async def connect() -> None:
@@ -287,7 +290,7 @@ async def _open_tls(wire: _Wire, address: Address) -> None:
 
 
 async def _reply_to(probe: bytes, address: Address) -> bytes:
-    """How the server replies to these bytes on a connection of their own; empty when it does not."""
+    """The reply of the server to these bytes, on a further connection; empty when there is none."""
     with suppress(OSError):
         async with asyncio.timeout(PROBE_TIMEOUT):
             reading, writing = await asyncio.open_connection(address.host, address.port)

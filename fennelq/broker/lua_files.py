@@ -1,19 +1,20 @@
-"""Puts a script together from Lua files. All of it is text, pasted when the script is loaded: in Lua, a call of a
-function costs each job, and a file that is not needed costs the server memory.
+"""Assembles a script from Lua files. Their text is pasted when the script is loaded. A script contains only the files
+that it needs, because the server keeps its source in memory, and hot code is pasted in place, because a call of a Lua
+function costs time for every job.
 
-    --@include now, outcome/dead    files that it needs, of `lua/lib` where no folder is named; each is pasted once
+    --@include now, outcome/dead    files that it needs, from `lua/lib` unless a folder is named; each is pasted once
 
 A script that runs gates lists them in its header, and pastes their checks into a function:
 
     --@gates place, expired         files of `lua/gates`, in the order in which they decide
-      --@pass gates                 here each gate's check is pasted, which is what follows `--@check` in its file
+      --@pass gates                 here the check of each gate is pasted: the code after `--@check` in its file
 
-What acts when a run is over is listed in the header of the file that calls it (`lua/lib/run_over.lua`):
+The file that calls the leavings, which act when a run is over, lists them in its header (`lua/lib/run_over.lua`):
 
     --@leavings waiters, history    files of `lua/leaving`, in the order in which they act
-    --@reads kept_at_least          fields of the record that this file needs besides those that the leavings name
-      --@read ended                 here they are read, in one HMGET, and become locals
-      --@leave ended                here those leavings are called that have a part `--@when ended`
+    --@reads kept_at_least          fields of the record that this file needs besides those that the leavings need
+      --@read ended                 here the fields are read, in one HMGET, and become locals
+      --@leave ended                here the leavings that have a part `--@when ended` are called
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ _PART: Final = re.compile(r"^--@(check|when [^\n]*)\n", re.MULTILINE)
 _MARKER: Final = re.compile(r"^( +)--@(pass|read|leave) +(.+)\n", re.MULTILINE)
 _CASES: Final = ("ended", "later", "again")
 _KNOWN: Final = "how, record, job, what, more, keep"
-"""What every part of a leaving is passed."""
+"""The arguments of every part of a leaving, before its fields."""
 
 
 class Leaving(NamedTuple):
-    """What a leaving does in some cases."""
+    """The part of a leaving that acts in some of the cases."""
 
     name: str
     cases: tuple[str, ...]
     fields: tuple[str, ...]
-    """Of the record. Without the first of them it does nothing."""
+    """Of the record. It is not called when the record does not have the first of them."""
     code: str
 
     @property
     def function(self) -> str:
-        """As which it is pasted."""
+        """The name of its function in the script."""
         return f"{self.name}_{self.cases[0]}"
 
     def declared(self) -> str:
-        """Its function."""
+        """The declaration of its function."""
         return f"local function {self.function}({', '.join([_KNOWN, *self.fields])})\n{self.code}end\n"
 
     def called(self, cases: Sequence[str]) -> str:
@@ -61,7 +62,7 @@ class Leaving(NamedTuple):
 
 
 class LuaFile:
-    """A Lua file and what its comments ask for."""
+    """A Lua file, and the directives in its comments."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -70,11 +71,11 @@ class LuaFile:
         self._directives = {kind: _words(words) for kind, words in _DIRECTIVE.findall(self._text)}
 
     def words(self, kind: str) -> tuple[str, ...]:
-        """What a directive lists."""
+        """The words that a directive lists."""
         return self._directives.get(kind, ())
 
     def needed(self) -> Iterator[LuaFile]:
-        """The files that have to come before it."""
+        """The files that have to be pasted before it."""
         for name in self.words("include"):
             yield lua_file(name if "/" in name else f"lib/{name}")
         for gate in self.words("gates"):
@@ -84,20 +85,22 @@ class LuaFile:
 
     @property
     def code(self) -> str:
-        """Its code, with gates and leavings in their places and without comments, which the server would keep."""
+        """Its code, with gates and leavings in their places and without comments, which would cost the server
+        memory."""
         declared = "".join(leaving.declared() for leaving in self._called)
         return declared + _without_comments(_MARKER.sub(self._pasted, self._text))
 
     @property
     def check(self) -> str:
-        """How a gate decides."""
+        """The code with which a gate decides."""
         code = "".join(code for kind, code in self._parts if kind == "check")
-        # A block of its own where it has locals: a function may have 200 of them, and names must not meet.
+        # A check with locals gets a block of its own: a Lua function may have 200 locals, and the names of two checks
+        # must not collide.
         return f"do\n{code}end\n" if code.startswith("local ") else code
 
     @cached_property
     def leavings(self) -> list[Leaving]:
-        """What a leaving does, case by case."""
+        """The parts of a leaving, one per `--@when`."""
         return [_leaving(self.name, kind, code) for kind, code in self._parts if kind != "check"]
 
     def _pasted(self, marker: re.Match[str]) -> str:
@@ -140,7 +143,7 @@ def lua_file(name: str) -> LuaFile:
 
 
 def with_includes(file: LuaFile) -> list[LuaFile]:
-    """This file after all that it needs, each once."""
+    """The files that this file needs, each once and in order, and then this file."""
     found: dict[str, LuaFile] = {}
     _add(file, found)
     return list(found.values())

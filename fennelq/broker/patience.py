@@ -1,4 +1,4 @@
-"""How long to go on asking a server that does not reply."""
+"""How long to retry while a server does not reply."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class Patience:
-    """How long to try to reach `address`: so many seconds from now, or from `since`. If it is renewable, the time
-    begins anew with every reply. Only calls that may be repeated are tried with patience."""
+    """How long to try to reach `address`: `seconds` from now, or from `since`. If it is renewable, the time begins anew
+    with every reply. It is only for calls that are safe to repeat."""
 
     def __init__(
         self, seconds: float, address: Address, since: float | None = None, *, renewable: bool = True
     ) -> None:
         self._address, self._seconds, self._renewable = address, seconds, renewable
         self.since = clock.monotonic() if since is None else since
-        """When it began: at first, or when it was renewed."""
+        """When the time began, or was last renewed."""
         self._deadline = self.since + seconds
         self._pause = _FIRST_PAUSE
         self._error: Exception = TimeoutError(f"no reply within {seconds:g} s")
@@ -38,7 +38,7 @@ class Patience:
         """The seconds to wait before the next attempt. Raises the error itself when it is not about Redis, and
         BrokerUnavailable when no further attempt would help."""
         if not classify(error).passes:
-            # With its cause: the cause of a BrokerUnavailable is what the server replied.
+            # Not `from error`: `verdict` sets the cause of a BrokerUnavailable, and the error itself keeps its own.
             raise self.verdict(error)
         self._remember(error)
         pause = self._pause * random.uniform(0.5, 1.0)
@@ -46,7 +46,7 @@ class Patience:
         return min(pause, max(0.0, self._deadline - clock.monotonic()))
 
     def verdict(self, error: Exception) -> Exception:
-        """What to raise for an error that waiting does not help: the error itself when it is not about Redis, otherwise
+        """The exception for an error that does not pass: the error itself when it is not about Redis, otherwise a
         BrokerUnavailable."""
         if classify(error) is Trouble.BUG:
             return error
@@ -62,7 +62,7 @@ class Patience:
         self._deadline, self._pause = self.since + self._seconds, _FIRST_PAUSE
 
     def _remember(self, error: Exception) -> None:
-        # The last attempt is cut short by the deadline: the one before it failed for a better reason.
+        # The deadline cuts the last attempt short. Its timeout explains less than the error of an earlier attempt.
         cut_short = isinstance(error, TimeoutError) and clock.monotonic() >= self._deadline
         if not cut_short or isinstance(self._error, TimeoutError):
             self._error = error

@@ -1,4 +1,4 @@
-"""What both links share: the parser and packer of Redis's protocol, and how they recognise another protocol."""
+"""The parts that both links use: the parser and packer of Redis's protocol, and the detection of other protocols."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ CONNECT_TIMEOUT = 5.0
 PROBE_TIMEOUT = 1.0
 REFUSED_WITHIN = 0.1
 """Seconds to listen before the greeting when the last connection was closed without a reply. A server that refuses a
-connection says why, and closes it: a greeting that meets the closed connection makes that reply lost."""
+connection sends the reason and closes the connection. A greeting that arrives after that makes the kernel discard the
+reason before it can be read."""
 SHOWN = 40
 PING = b"PING\r\n"
 TLS_HELLO = (
@@ -27,7 +28,7 @@ TLS_HELLO = (
 """The first message of a TLS client: a TLS server replies with its own, or with an alert. It is padded so that the line
 break in its length comes before any zero: to a Redis without TLS it begins with an unknown command."""
 NOT_YET = object()
-"""What the parser returns while a reply is incomplete."""
+"""The parser returns this while a reply is incomplete."""
 
 ProtocolError = hiredis.ProtocolError
 

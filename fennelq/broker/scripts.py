@@ -3,10 +3,11 @@
 A file opens with comments, among them
 
     --@args prefix, limit      its leading arguments; each becomes a local
-    --@each lane, entry        what follows, repeated per job: `first` and `stride` tell where
+    --@each lane, entry        the arguments after them, repeated per job: `first` is the index of the first of these,
+                               and `stride` their number per job
     --@flags allow-oom         it may run over maxmemory
 
-and with what it is put together from (`lua_files.py`).
+and the files that it includes (`lua_files.py`).
 
 The loader replaces, in all files,
 
@@ -16,8 +17,8 @@ The loader replaces, in all files,
     LANES, PRIORITIES          the lanes in the order they are read, with and without the quarantine
     NORMAL, QUARANTINE, GROUP  the names of two lanes, and of the group that reads them all
 
-and declares the keys that are named, here or in what is included: on Redis Cluster a script may only touch keys of the
-slot that its call declares. A name that is not known is an error when the script is loaded, not when it runs.
+and declares the keys that the script and its included files name: on Redis Cluster a script may only touch keys of the
+slot that its call declares. An unknown name is an error when the script is loaded, not when it runs.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ class Script(NamedTuple):
     source: str
     sha: str
     keys: tuple[str, ...]
-    """What they are called in Redis, without the prefix of the queue or the app."""
+    """Their names in Redis, without the prefix of the queue or the app."""
     args: tuple[str, ...]
     each: tuple[str, ...]
 
     def of(self, owner: QueueKeys | AppKeys) -> list[str]:
-        """The keys it declares, of this queue or app."""
+        """The keys that a call declares, of this queue or app."""
         return [owner[name] for name in self.keys]
 
 
@@ -82,7 +83,7 @@ def script(name: str, variant: str = "") -> Script:
     code = code.replace("ONLY_MARKED", "false" if any(part.words("every") for part in parts) else "true")
     names = _names_of_keys(name, code)
     keys = tuple(names.values()) + (STREAMS if _LANE.search(code) else ())
-    # A call is routed by its keys, even of a script that touches records alone.
+    # A script that touches only records declares no other key, but on Redis Cluster the first key routes the call.
     keys = keys or (QUEUE_NAMES["counters"],)
     args, each = arrow.words("args"), arrow.words("each")
     lines = [_shebang(arrow.words("flags")), variant, *_locals(names, args, each), _replaced(name, code)]
@@ -91,7 +92,7 @@ def script(name: str, variant: str = "") -> Script:
 
 
 def _names_of_keys(script: str, code: str) -> dict[str, str]:
-    """The keys that a script names, and what they are called in Redis. They are all of a queue or all of an app."""
+    """The keys that a script names, and their names in Redis: all of a queue, or all of an app."""
     named = set(_KEY.findall(code))
     owner = QUEUE_NAMES if named <= QUEUE_NAMES.keys() or _LANE.search(code) else APP_NAMES
     for name in named - owner.keys():

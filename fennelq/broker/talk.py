@@ -1,11 +1,11 @@
-"""A conversation is a value too: several steps with Redis, written once, run with an event loop or without one.
+"""A conversation is several steps with Redis, written once for code with an event loop and without one.
 
 It is a generator that yields rounds and receives their replies. `Broker.converse` runs it on an event loop,
-`BlockingBroker.converse` without one. Both send each round once. `patient` is what repeats a round while Redis cannot
-be reached: then every step must be safe to repeat.
+`BlockingBroker.converse` without one. Both send each round once. Only `patient` repeats a round, while Redis cannot be
+reached: then every step must be safe to repeat.
 
-An error is a reply like any other. So an error of one step reaches only the conversation that asked for this step, even
-when many conversations share a round trip.
+An error is a reply like any other. So the error of a step reaches only the conversation that sent this step, even when
+many conversations share a round trip.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def together(talks: Iterable[Talk[A]]) -> Talk[list[A]]:
                 except StopIteration as end:
                     values[place] = end.value
                 else:
-                    assert not isinstance(asked, Pause | Within), "what shares its round trips may not pause"
+                    assert not isinstance(asked, Pause | Within), "a conversation in `together` may not pause"
                     steps[place] = asked
             if not steps:
                 return values
@@ -117,9 +117,9 @@ def together(talks: Iterable[Talk[A]]) -> Talk[list[A]]:
 
 
 def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
-    """The same conversation, in which each round is repeated for as long as the trouble may be a passing one.
+    """The same conversation, in which steps with errors that may pass are repeated, for as long as the patience lasts.
 
-    Every reply renews the patience, and its end makes a BrokerUnavailable the reply of what is still open.
+    Every complete round renews the patience. When it ends, the steps without a reply get a BrokerUnavailable.
     """
     replies: Replies | None = None
     try:
@@ -147,7 +147,7 @@ def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
 
 
 def _repeated(steps: Sequence[Step[Any]], replies: list[Any], patience: Patience) -> Talk[Replies]:
-    """The replies, after those of the steps whose errors may pass were repeated until they have passed."""
+    """The replies, after steps whose errors may pass were repeated until they had passed."""
     while again := [place for place, reply in enumerate(replies) if _passes(reply)]:
         yield Pause(patience.pause_after(replies[again[-1]]))
         try:
@@ -169,7 +169,7 @@ def _passes(reply: object) -> bool:
 
 
 def at_most(seconds: float, talk: Talk[A]) -> Talk[A]:
-    """The same conversation, whose rounds may take so many seconds altogether: what is later has a TimeoutError as its
+    """The same conversation, whose rounds may take so many seconds altogether. Later steps get a TimeoutError as their
     reply. Nothing is repeated."""
     deadline = clock.monotonic() + seconds
     replies: Replies | None = None
@@ -179,12 +179,12 @@ def at_most(seconds: float, talk: Talk[A]) -> Talk[A]:
                 asked = talk.send(replies)
             except StopIteration as end:
                 return cast("A", end.value)
-            assert not isinstance(asked, Pause | Within), "what has a deadline may not pause"
+            assert not isinstance(asked, Pause | Within), "a conversation in `at_most` may not pause"
             replies = yield Within(asked, max(0.001, deadline - clock.monotonic()))
 
 
 class Finds(Generic[A]):
-    """Reads what a conversation hands out, one at a time, as part of another conversation."""
+    """Reads the values that a conversation hands out, one at a time, as part of another conversation."""
 
     def __init__(self, finding: Finding[A]) -> None:
         self._finding = finding

@@ -1,4 +1,4 @@
-"""The kinds of errors of a server or a connection, and what helps: one table for all code that retries."""
+"""The kinds of errors of a server or a connection, and the remedy for each: one table for all code that retries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LinkDown(ConnectionError):
 
 
 class NoReply(LinkDown):
-    """The server has closed the connection before its first reply. A restart does this, a proxy without a server behind
-    it, and a server that expects something else."""
+    """The server has closed the connection before its first reply. Possible causes are a restart, a proxy without a
+    server behind it, and a server that expects TLS or another protocol."""
 
 
 class WrongServer(LinkDown):
@@ -34,7 +34,7 @@ class WrongServer(LinkDown):
 
 
 class Trouble(Enum):
-    """Kinds of errors, by what helps."""
+    """Kinds of errors, by their remedy."""
 
     FATAL = "the configuration is wrong: waiting does not help"
     CONNECTION = "no answer: reconnect and try again; whether the call was executed is unknown"
@@ -81,7 +81,7 @@ _MISCONFIGURED: Final = (
     "Unknown Redis command",
     "Error compiling script",
 )
-"""Parts of errors that begin with a plain ERR, and are errors of the configuration all the same."""
+"""Parts of errors of the configuration whose first word is only ERR."""
 _TLS_MISCONFIGURED: Final = (
     "WRONG_VERSION_NUMBER",
     "RECORD_LAYER_FAILURE",
@@ -94,7 +94,7 @@ _TLS_MISCONFIGURED: Final = (
 
 
 def refuses_to_publish(error: ReplyError) -> bool:
-    """Whether the server refuses a subscription and nothing else: no right to it, no room for one more connection.
+    """Whether the server refuses a subscription and nothing else: it lacks permission, or room for another connection.
 
     Other errors, such as a wrong password or a server that is loading, concern every command.
     """
@@ -113,7 +113,7 @@ def refuses_connection(error: ReplyError) -> bool:
 
 
 def classify(error: BaseException) -> Trouble:
-    """The kind of trouble an error is."""
+    """The kind of an error."""
     if isinstance(error, ReplyError):
         return _of_reply(error)
     if isinstance(error, WrongServer) or tls_reason(error) in _TLS_MISCONFIGURED:
@@ -122,7 +122,7 @@ def classify(error: BaseException) -> Trouble:
 
 
 def tls_reason(error: BaseException) -> str:
-    """The name that OpenSSL has for this error, or for the one that caused it; empty when it is not about TLS."""
+    """OpenSSL's name for this error, or for the one that caused it; empty when it is not about TLS."""
     cause = error if isinstance(error, ssl.SSLError) else error.__cause__
     return (
         str(getattr(cause, "reason", None) or type(cause).__name__) if isinstance(cause, ssl.SSLError) else ""
@@ -137,6 +137,6 @@ def _of_reply(error: ReplyError) -> Trouble:
         if any(part in text for part in _MISCONFIGURED):
             return Trouble.FATAL
     if error.word == "UNBLOCKED" and "instance state changed" in text:
-        # A blocked read is ended by the demotion itself, before any command is answered with READONLY.
+        # The server ends blocked reads when it becomes a replica, before it replies READONLY to any command.
         return Trouble.ROLE
     return _BY_WORD.get(error.word, Trouble.BUG)

@@ -1,4 +1,4 @@
-"""A verb is a value: what to say to Redis, and how to read the answer. It sends nothing."""
+"""A verb is a value: a call of Redis, and how to read its reply. A broker sends it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ A = TypeVar("A")
 Word = str | bytes | int
 
 _OF_A_SERVER: Final = ("TIME", "INFO", "CLIENT", "CONFIG", "EVAL")
-"""Commands without a key. EVAL is here for what the preflight evaluates: scripts that touch keys are verbs."""
+"""Commands without a key. EVAL is among them for the preflight, whose script touches none; other scripts are verbs."""
 _KEY_AFTER: Final = {"XINFO": 2}
-"""Where the key of a command stands, when it is not the second word."""
+"""The index of the word that is the key, when it is not 1."""
 
 
 class Verb(NamedTuple, Generic[A]):
@@ -27,12 +27,12 @@ class Verb(NamedTuple, Generic[A]):
 
     @property
     def name(self) -> str:
-        """Of the script; crash points are named after it."""
+        """The name of the script, which is also in the names of crash points."""
         return self.script.name
 
     @property
     def key(self) -> str:
-        """The key that routes it: all keys of a call are in the slot of this one."""
+        """The key that routes the call: all its keys are in the slot of this one."""
         return self.keys[0]
 
     def by_sha(self) -> list[Word]:
@@ -40,7 +40,7 @@ class Verb(NamedTuple, Generic[A]):
         return ["EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args]
 
     def by_source(self) -> list[Word]:
-        """The words of the call, for a server that has to learn the script."""
+        """The words of the call, for a server that does not know the script."""
         return ["EVAL", self.script.source, len(self.keys), *self.keys, *self.args]
 
 
@@ -52,12 +52,12 @@ class Command(NamedTuple, Generic[A]):
 
     @property
     def name(self) -> str:
-        """Of its script: a plain command has none."""
+        """Empty: a plain command calls no script."""
         return ""
 
     @property
     def key(self) -> str | None:
-        """The key that routes it; None when it asks about a server and not about a key."""
+        """The key that routes the command; None when it is about the server and not about a key."""
         if self.words[0] in _OF_A_SERVER:
             return None
         return str(self.words[_KEY_AFTER.get(str(self.words[0]), 1)])
@@ -72,7 +72,7 @@ class Command(NamedTuple, Generic[A]):
 
 
 Step = Verb[A] | Command[A]
-"""What a broker can send."""
+"""A call that a broker can send."""
 
 
 def as_is(reply: Any) -> Any:
@@ -86,5 +86,5 @@ def fields_of(flat: Sequence[Any]) -> dict[str, str]:
 
 
 def text(value: Any) -> str:
-    """A reply's bytes as text; what is not UTF-8 is shown escaped rather than refused."""
+    """A reply's bytes as text. Bytes that are not UTF-8 are escaped: an inspection must not fail because of them."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

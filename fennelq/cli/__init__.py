@@ -52,14 +52,14 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        _complain_of_output(error)
+        _report_output_error(error)
         raise SystemExit(Exit.FAILED) from None
 
 
-def _complain_of_output(error: OSError) -> None:
-    if error.errno != errno.EPIPE:  # a reader such as `head` has seen enough
+def _report_output_error(error: OSError) -> None:
+    if error.errno != errno.EPIPE:  # a reader such as `head` closes the pipe early: no error
         output.note(f"fennelq: the output cannot be written: {error.strerror}")
-    # What is still buffered would fail once more at the end of the interpreter, with an exit code of its own.
+    # The interpreter flushes stdout at its end. The flush would fail once more, with another exit code.
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
@@ -80,6 +80,6 @@ def _always(
 ) -> None:
     from fennelq import log
 
-    # Logs go to stderr, and here only those that a person must see. `worker` sets up its own as soon as it knows the
-    # app, which may bring its own configuration.
+    # Commands log only warnings and errors, to stderr. `worker` configures logging when it has imported the app, which
+    # may have a configuration of its own.
     log.setup(level="warning", stdlib=context.invoked_subcommand != "worker")

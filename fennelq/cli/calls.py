@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def only_given(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that the command line gives."""
+    """The options that are given on the command line."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def array_of(args: str | None) -> list[str]:
-    """The arguments of `--args` as they would be written one by one."""
+    """The elements of the array of `--args`, each as JSON text."""
     if args is None:
         return []
     try:
@@ -37,7 +37,7 @@ def array_of(args: str | None) -> list[str]:
 def described(
     app: App, name: str, arguments: list[str], kwargs: list[str], options: OptionArgs, *, anyway: bool
 ) -> AnyJob:
-    """The call that is meant; raises UnknownTask, with the nearest name, and InvalidArguments."""
+    """The job for this call; raises UnknownTask, with the nearest name, or InvalidArguments."""
     task = _task(app, name)
     if task is not None:
         args, named = _call_of(task, arguments, kwargs)
@@ -57,11 +57,12 @@ def _task(app: App, name: str) -> AnyTask | None:
 def _call_of(
     task: AnyTask, arguments: list[str], kwargs: list[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call, checked and read by the task's annotations: as JSON values, else as the texts they were."""
+    """The arguments, decoded by the task's annotations: as JSON values, or else as texts."""
     try:
         return _decoded(task, [_value(text) for text in arguments], _keywords(kwargs, _value))
     except InvalidArguments as refusal:
-        # `greet 42` for a `name: str` is meant as a text, and a text is read as a number where one is wanted.
+        # In `greet 42` with a `name: str`, 42 is a text. Texts are converted to numbers where the annotation requires
+        # it.
         try:
             return _decoded(task, arguments, _keywords(kwargs, str))
         except InvalidArguments:
@@ -80,10 +81,10 @@ def _keywords(texts: list[str], value: Any) -> dict[str, Any]:
         if text.lstrip().startswith("{"):
             keywords.update(_object(text))
             continue
-        name, equals, worth = text.partition("=")
+        name, equals, value_text = text.partition("=")
         if not equals or not name.isidentifier():
             raise typer.BadParameter(f"--kwargs {text!r} is neither name=value nor a JSON object")
-        keywords[name] = value(worth)
+        keywords[name] = value(value_text)
     return keywords
 
 

@@ -1,7 +1,7 @@
-"""How a function becomes a command, and its parameters options.
+"""Makes a command from a function, and options from its parameters.
 
-A parameter may be a dataclass: each of its fields is an option then, so that commands share options without repeating
-them. `session: Session` gives a command `--app`, `--app-dir` and the way to Redis.
+A parameter may be a dataclass: then each of its fields is an option, so that commands share options without repeating
+them. `session: Session` gives a command `--app`, `--app-dir` and a connection to Redis.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def command(commands: typer.Typer, name: str) -> Callable[[F], F]:
 
 
 class _Flat:
-    """A function whose groups of options are parameters of their own, as typer wants them."""
+    """A function whose groups of options are replaced by single parameters, as typer requires."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function

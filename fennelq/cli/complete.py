@@ -1,4 +1,5 @@
-"""What the shell offers after Tab. Names come from the code of the app, never from Redis: a key press must not wait."""
+"""Shell completion. Names come from the code of the app and not from Redis, because a key press must not wait for
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def words(*choices: str) -> Callable[[str], list[str]]:
 
 
 def tasks(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes the name of a task: only the function where that is enough, because bash treats `:` as the end of a
+    """Completes the name of a task: with only the function if that is unique, because bash treats `:` as the end of a
     word."""
     app = _app(ctx)
     if app is None:
@@ -54,7 +55,7 @@ def _beginning(choices: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _app(ctx: typer.Context) -> App | None:
-    """The app that the command line so far names; None when there is none, because Tab is no place for errors."""
+    """The app of the command line so far, or None. Errors are ignored: a completion must not print them."""
     from fennelq.worker.processes.discovery import find_app
 
     folder = ctx.params.get("app_dir")

@@ -1,4 +1,4 @@
-"""Asks before something is done that cannot be undone."""
+"""Asks for confirmation before a command that cannot be undone."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def agree(question: str, *, yes: bool) -> None:
 
 
 def on_a_terminal() -> bool:
-    """Whether a person can be asked."""
+    """Whether stdin and stderr are a terminal, so that a person can answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 async def ended(app: App, job: str, timeout: float | None) -> Document:
-    """How a job ended; raises ResultTimeout, or a Problem when nothing is known of it."""
+    """Wait for the end of a job; raises ResultTimeout, or a Problem when the job is unknown."""
     try:
         return of_end(await end_of(app, job, timeout))
-    except asyncio.CancelledError:  # which only Ctrl-C does here
+    except asyncio.CancelledError:  # only Ctrl-C cancels a command
         raise Interrupted(f"Interrupted: job {job} goes on; `fennelq job wait {job}` waits again.") from None
     except ResultExpired:
         if await app.client.info(job) is None:
@@ -31,7 +31,7 @@ async def ended(app: App, job: str, timeout: float | None) -> Document:
 
 
 def print_end(end: Document, *, as_json: bool) -> None:
-    """Print how a job ended; an end without a result exits with 1."""
+    """Print how a job ended; without a result, exit with 1."""
     if as_json:
         output.document(end)
     elif "error" not in end:

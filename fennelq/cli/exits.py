@@ -26,7 +26,7 @@ from fennelq.streams import is_terminal
 
 
 class Exit(IntEnum):
-    """What an exit code means."""
+    """The exit codes."""
 
     OK = 0
     FAILED = 1
@@ -64,7 +64,7 @@ _CODES: Final = {
 
 
 class Problem(FennelqError):
-    """An error that a command finds itself."""
+    """An error that the command line finds itself, with its exit code."""
 
     def __init__(self, sentence: str, code: Exit) -> None:
         self.code = code
@@ -81,10 +81,10 @@ class Interrupted(Exception):
 
 
 class Commands(helps.Group):
-    """The commands. What fennelq raises on purpose becomes a sentence and an exit code, never a traceback."""
+    """The commands. An error of fennelq is shown as a sentence and an exit code, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command; print its error and exit with the code for it."""
         try:
             return super().invoke(ctx)
         except Interrupted as how_far:

@@ -25,7 +25,7 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(metavar(one) for one in self.get_params(ctx) if _is_argument(one))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """What the command takes, and what each option means."""
+        """The arguments and options of the command, and their meanings."""
         _write_parameters(self, ctx, formatter)
 
 
@@ -37,7 +37,7 @@ class Group(TyperGroup):
         return ["[OPTIONS]", "COMMAND", "…"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """What each command does, then the options of all of them."""
+        """The commands with their first lines of help, then the options that all of them have."""
         rows = [
             (name, _first_sentence(command.help or ""))
             for name in self.list_commands(ctx)
@@ -48,19 +48,19 @@ class Group(TyperGroup):
 
 
 def write_rows(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
-    """A section of names and what they mean."""
+    """A section of names and their meanings."""
     if rows:
         with formatter.section(f"\x1b[1m{title}\x1b[0m" if colours(sys.stdout) else title):
             formatter.write_dl(rows, col_max=_NAMES_WIDTH)
 
 
 def metavar(parameter: Any) -> str:
-    """What stands for the value of an option or an argument."""
+    """The placeholder for the value of an option or an argument."""
     return str(parameter.metavar or parameter.name.upper())
 
 
 def meaning(parameter: Any) -> str:
-    """What an option or an argument means, and its default."""
+    """The meaning of an option or an argument, and its default."""
     text, default = parameter.help or "", parameter.default
     takes_value = not getattr(parameter, "is_flag", False)
     if takes_value and isinstance(default, str | int | float) and "Default: " not in text:

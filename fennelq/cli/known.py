@@ -1,4 +1,4 @@
-"""What exists: a queue or a job that does not is an error which names the nearest that does."""
+"""Checks that queues and jobs exist. The error for one that does not names the most similar one that does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASKED_AT_ONCE: Final = 100
 
 
 async def require_queues(app: App, queues: Iterable[str]) -> None:
-    """Raises a Problem for the first queue that neither a task of the app names nor Redis knows."""
+    """Raises a Problem for the first queue that is neither the queue of a task nor known in Redis."""
     known = await app.client.converse(queues_of(app))
     for queue in queues:
         if queue not in known:
@@ -27,7 +27,7 @@ async def require_queues(app: App, queues: Iterable[str]) -> None:
 
 
 async def no_record(app: App, job: str) -> Problem:
-    """Why nothing is known of a job."""
+    """The Problem for a job that is unknown."""
     queue, _ = split_id(job)
     known = await app.client.converse(queues_of(app))
     if queue in known:
@@ -40,7 +40,7 @@ async def no_record(app: App, job: str) -> Problem:
 
 
 async def name_unknown(app: App, jobs: Iterable[str]) -> bool:
-    """Name on stderr every job of which there is no record; whether there was one."""
+    """Print every job without a record on stderr; whether there are any."""
     ids = list(dict.fromkeys(jobs))
     unknown: list[str] = []
     for start in range(0, len(ids), _ASKED_AT_ONCE):

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, tab-separated lines for pipes, JSON for programs.
+"""The output of commands: tables for people, tab-separated lines for pipes, JSON for programs.
 
 Texts out of Redis are shown with their control characters escaped: the message of an error must not
 be able to drive the terminal of an operator.
@@ -29,7 +29,7 @@ def note(sentence: str) -> None:
 
 
 def line(text: str) -> None:
-    """One line of the answer."""
+    """Print one line."""
     print(clean(text))
 
 
@@ -48,7 +48,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, empty:
 
 
 def facts(known: Mapping[str, object]) -> None:
-    """Name and value, one below the other; what is None or empty is left out."""
+    """Print names and values, a line for each; values that are None or empty are left out."""
     cells = {name: cell(value) for name, value in known.items() if value not in (None, "", {}, ())}
     if not is_terminal(sys.stdout):
         for name, value in cells.items():
@@ -60,7 +60,7 @@ def facts(known: Mapping[str, object]) -> None:
 
 
 def answer(count: int, what: str, rest: str) -> None:
-    """`2,000 jobs cancelled` as the answer of a command; in a pipe the number is plain."""
+    """Print `2,000 jobs cancelled`; in a pipe the number has no separators."""
     line(f"{number(count)} {what}{'' if count == 1 else 's'} {rest}")
 
 

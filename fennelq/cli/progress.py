@@ -1,4 +1,4 @@
-"""Long work: a bar on a terminal, and Ctrl-C, which ends it between two steps and reports how far it got."""
+"""Commands that take long: a bar on a terminal, and Ctrl-C, which ends them between two steps and reports how far."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from fennelq.streams import is_terminal
 T = TypeVar("T")
 
 _PATIENCE: Final = 1.0
-"""Seconds that the page which is being worked on may take to end after Ctrl-C."""
+"""Seconds that the current step may still take after Ctrl-C."""
 
 
 class Steps:
-    """Counts what is done, and ends the work between two steps when a person presses Ctrl-C.
+    """Counts finished items, and ends the work between two steps when a person presses Ctrl-C.
 
-    A step is one call to Redis for up to a hundred jobs. After a cancellation in the middle of one it
-    would not be known whether Redis has done it. So the work ends after the step, and is cancelled only if that takes
-    too long.
+    A step is one call to Redis for up to a hundred jobs. If it were cancelled in the middle, it would be unknown
+    whether Redis has executed it. So the work ends after the step, and is cancelled only if the step takes too long.
     """
 
     def __init__(
@@ -37,13 +36,13 @@ class Steps:
         advice: str = "run it again to go on",
         show: Callable[[int], None] | None = None,
     ) -> None:
-        """`show` is called with how many more are done."""
+        """`show` is called with the number of further finished items."""
         self._total, self._what, self._advice, self._show = total, what, advice, show
         self._done = 0
         self._interrupted = False
 
     def __call__(self, done: int) -> None:
-        """So many are done by now; raises Interrupted when that is enough."""
+        """Report how many items are finished; raises Interrupted after Ctrl-C, unless all are."""
         if self._show:
             self._show(done - self._done)
         self._done = done
@@ -51,11 +50,11 @@ class Steps:
             raise self._how_far()
 
     def shown_by(self, show: Callable[[int], None]) -> Steps:
-        """The same work from its beginning, with something that shows how far it is."""
+        """New steps for the same work, which report their progress to `show`."""
         return Steps(self._total, self._what, self._advice, show)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the work returns; raises Interrupted after Ctrl-C."""
+        """Run the work and return its result; raises Interrupted after Ctrl-C."""
         task = asyncio.create_task(work)
         with _on_interrupt(self._interrupt, task):
             try:
@@ -92,7 +91,7 @@ def progress(title: str, steps: Steps, total: int, *, quiet: bool = False) -> Ge
 @contextmanager
 def _on_interrupt(handler: Callable[[asyncio.Task[Any]], None], task: asyncio.Task[Any]) -> Generator[None]:
     loop = asyncio.get_running_loop()
-    # Where signals cannot be handled (not the main thread, another platform) Ctrl-C ends the command as usual.
+    # Signals cannot be handled outside the main thread and on some platforms. There Ctrl-C ends the command as usual.
     with suppress(ValueError, RuntimeError, NotImplementedError):
         loop.add_signal_handler(signal.SIGINT, handler, task)
     try:

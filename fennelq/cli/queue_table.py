@@ -15,7 +15,7 @@ _COLUMNS = (
 
 
 def show_queues(queues: Sequence[QueueInfo]) -> None:
-    """A table of queues, and below it what is wrong with any of them."""
+    """A table of queues, and below it their problems."""
     output.table(_COLUMNS, [_row(queue) for queue in queues], empty="No queues yet: send a job.")
     for queue in queues:
         if queue.damage:

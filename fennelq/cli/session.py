@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Session:
-    """The app that a command is about, and the way to its Redis."""
+    """The app of a command, and the connection to its Redis."""
 
     app: AppPath = None
     app_dir: AppDir = None
@@ -37,7 +37,8 @@ class Session:
         return find_app(self.app, self.app_dir)
 
     def run(self, work: Callable[[App], Awaitable[T]]) -> T:
-        """What `work` returns, connected to the app's Redis; raises BrokerUnavailable at once when there is none."""
+        """Run `work` with a connection to the app's Redis; returns its result. Raises BrokerUnavailable without
+        retries."""
         return asyncio.run(_connected(self.found.app, work))
 
 
@@ -60,11 +61,11 @@ async def _reach(app: App) -> None:
 
 
 async def _server(broker: Broker) -> dict[str, str]:
-    """The facts of the server: none, when this user may not ask for them, and may use it otherwise."""
+    """The server's INFO; empty when this user may not call it, but may use the server otherwise."""
     try:
         with suppress(NoReply):
             return await broker.ask(verbs.server.server())
-        return await broker.ask(verbs.server.server())  # the second attempt finds out why
+        return await broker.ask(verbs.server.server())  # a connection after a NoReply finds its cause
     except ReplyError as error:
         if error.word != "NOPERM":
             raise

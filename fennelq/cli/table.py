@@ -13,38 +13,38 @@ from typing import Final, NamedTuple
 GAP: Final = "  "
 ELLIPSIS: Final = "…"
 EMPTY: Final = 100
-"""`leave` of a column without values: it goes before anything else is shortened."""
+"""`leave` of a column without values: it is left out before any other is shortened."""
 _EMOJI_STYLE: Final = "\ufe0f"
 
 
 class Column(NamedTuple):
-    """A column, and how it gives way where there is no room."""
+    """A column, and how it is shortened or left out in a narrow terminal."""
 
     name: str
     least: int = 0
     """It may be shortened down to this width; 0 if it must not be shortened."""
     end: bool = False
-    """Shortened, it keeps its end instead of its beginning: of `shop.tasks:charge` the function counts."""
+    """Whether to cut its beginning and not its end: in `shop.tasks:charge` the function is the important part."""
     leave: int = 0
-    """0 if it always stays; of the others, the highest is left out first."""
+    """0 if it always stays; columns with the highest number are left out first."""
 
 
 class Fit(NamedTuple):
-    """What of a table is shown."""
+    """The columns that are shown."""
 
     shown: list[int]
-    """Numbers of the columns."""
+    """Their numbers."""
     widths: list[int]
-    """How wide each of those is."""
+    """Their widths."""
 
     def left_out(self, columns: Sequence[Column]) -> list[str]:
-        """The names of the columns for which there is no room, without those that hold nothing."""
+        """The names of the columns that were left out, except those without values."""
         hidden = (column for i, column in enumerate(columns) if i not in self.shown)
         return [column.name for column in hidden if column.leave != EMPTY]
 
 
 def fit(columns: Sequence[Column], widths: Sequence[int], room: int) -> Fit:
-    """Which columns are shown in so much room, and how wide, given how wide each would like to be."""
+    """The columns that fit into the room, and their widths. `widths` are those that they would need."""
     shown = list(range(len(columns)))
     if _total(widths) > room:
         shown = [i for i in shown if columns[i].leave != EMPTY]
@@ -85,8 +85,8 @@ def width(text: str, most: int | None = None) -> int:
 
 
 def _width_of(character: str, before: int) -> int:
-    """Without a table of its own this can only be nearly right; where terminals differ, the wider answer is taken, so
-    that no line is longer than the terminal."""
+    """The width of a character, as an estimate without tables of its own. Where terminals differ it is the larger
+    width, so that no line is longer than the terminal."""
     if character == _EMOJI_STYLE:
         return (
             1 if before == 1 else 0
@@ -115,7 +115,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrunk(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
-    """The widest column of text gives way first, until all of them fit."""
+    """Shorten the widest column of text, again and again, until all columns fit."""
     widths = [min(wide, room) if column.least else wide for column, wide in zip(columns, widths, strict=True)]
     while _total(widths) > room:
         able = [i for i, column in enumerate(columns) if widths[i] > _least(column, widths[i])]

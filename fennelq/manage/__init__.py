@@ -1,4 +1,4 @@
-"""For operators: look at jobs, queues, dead jobs, schedules and executors, and change them.
+"""For operators: inspect jobs, queues, dead jobs, schedules and executors, and change them.
 
-Running jobs never needs it: nothing below this ring imports it.
+Workers run jobs without this package: no ring below it imports it.
 """

@@ -1,4 +1,4 @@
-"""The JSON objects of `--json`: the one place that gives each kind of value its documented form."""
+"""The JSON objects of `--json`: the only place that knows the documented form of each kind of value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fennelq.manage.server import ServerInfo
 from fennelq.model.job import Event, JobInfo
 
 Document = dict[str, Any]
-"""The members of a JSON object. Bytes, moments and enums may still be in it: `plain` turns them into texts."""
+"""The members of a JSON object. It may contain bytes, datetimes and enums: `plain` turns them into texts."""
 
 # Jobs
 
@@ -44,12 +44,12 @@ def of_end(end: JobEnd) -> Document:
 
 
 def of_answer(answer: Answer) -> Document:
-    """What became of a request to cancel or retry a job."""
+    """The answer to a request to cancel or retry a job."""
     return {"id": answer.id, "done": answer.done, "answer": answer.text}
 
 
 def of_call(arguments: bytes) -> object:
-    """The arguments of a call, `[[…],{…}]`; a text when they cannot be read, None when they are not kept."""
+    """The arguments of a call, `[[…],{…}]`; a text when they are not JSON, None when they were not kept."""
     if not arguments:
         return None
     try:
@@ -59,7 +59,7 @@ def of_call(arguments: bytes) -> object:
 
 
 def text_of(arguments: bytes) -> str:
-    """The arguments of a call as they were written."""
+    """The arguments of a call as the text that is stored."""
     return arguments.decode("utf-8", "backslashreplace")
 
 
@@ -67,7 +67,7 @@ def text_of(arguments: bytes) -> str:
 
 
 def of_letter(letter: DeadLetter) -> Document:
-    """A dead job, with all that is known of it."""
+    """A dead job, with all known facts about it."""
     names = ("id", "queue", "task", "error_type", "message", "reason", "died_at")
     document = {name: getattr(letter, name) for name in names}
     if letter.info is None:
@@ -83,7 +83,7 @@ def of_letter(letter: DeadLetter) -> Document:
 
 
 def of_report(report: ReplayReport) -> Document:
-    """What a replay came to."""
+    """The result of a replay."""
     return asdict(report)
 
 
@@ -91,7 +91,7 @@ def of_report(report: ReplayReport) -> Document:
 
 
 def of_queue(queue: QueueInfo) -> Document:
-    """How much is where in a queue."""
+    """A queue, with its numbers of jobs by state."""
     return asdict(queue)
 
 
@@ -110,7 +110,7 @@ def of_server(server: ServerInfo) -> Document:
 
 
 def of_schedule(info: ScheduleInfo, now: datetime) -> Document:
-    """A schedule, with what has come of it."""
+    """A schedule, its definition and its runs."""
     return {
         "name": info.name,
         "state": state_of(info),
@@ -196,7 +196,7 @@ def _length(seconds: int) -> str:
 
 
 def in_zone(value: datetime | None, tz: str) -> str | None:
-    """A moment as ISO 8601 writes it in a zone."""
+    """A moment in ISO 8601, in this time zone."""
     return value.astimezone(ZoneInfo(tz)).isoformat(timespec="milliseconds") if value else None
 
 
@@ -205,5 +205,5 @@ def _moment(ms: int) -> datetime | None:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON has no form for, as a text."""
+    """A value that JSON cannot represent, as a text."""
     return text_of(value) if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""The executors of an app, for people to look at."""
+"""The executors of an app, as they have reported themselves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fennelq.reasons import executors_of
 
 
 class ExecutorInfo(NamedTuple):
-    """An executor, and what it has reported."""
+    """An executor, and the facts that it has reported."""
 
     name: str
     state: str
     """`works`, `silent`, or how its process ended."""
     facts: Mapping[str, Any]
-    """As it reported them; what a later version reports is there too."""
+    """All reported facts, also those of a later version of fennelq."""
 
 
 def executors(app: str) -> Talk[list[ExecutorInfo]]:
-    """The executors of an app, by name; none where the user of Redis may not read them."""
+    """The executors of an app, by name; an empty list when the user of Redis may not read them."""
     known = yield from executors_of(app)
     if known is None:
         return []

@@ -1,4 +1,4 @@
-"""Single jobs: how one ended, and what a request to cancel or retry it came to."""
+"""Single jobs: how one ended, and requests to cancel or retry it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class JobEnd(NamedTuple):
     status: Status
     result: Any = None
     error: str | None = None
-    """Why there is no result."""
+    """The reason, when the job ended without a result."""
 
 
 class Answer(NamedTuple):
-    """What a request to cancel or retry a job came to."""
+    """The answer to a request to cancel or retry a job."""
 
     id: str
     done: bool
     text: str
-    """What was done, or why not."""
+    """What was done, or the reason why nothing was."""
     known: bool = True
-    """False when there is no record of the job."""
+    """False when Redis has no record of the job."""
 
 
 async def look(app: App, job: str) -> tuple[JobInfo | None, list[Event]]:
@@ -38,7 +38,7 @@ async def look(app: App, job: str) -> tuple[JobInfo | None, list[Event]]:
 
 
 async def end_of(app: App, job: str, timeout: float | None) -> JobEnd:
-    """How a job ended, once it has; raises ResultTimeout, or ResultExpired when nothing is known of it."""
+    """Wait for the end of a job; raises ResultTimeout, or ResultExpired when the job is unknown."""
     try:
         return JobEnd(job, Status.SUCCESS, await app.result(job).get(timeout))
     except ResultExpired:

@@ -45,7 +45,7 @@ class Blocking:
 
 
 class Operation(Generic[P, A]):
-    """A conversation as a method: it returns what the conversation returns."""
+    """A conversation as a method, which returns the value of the conversation."""
 
     def __init__(self, talk: Callable[Concatenate[Any, P], Talk[A]]) -> None:
         @_like(talk, "{}")
@@ -71,7 +71,7 @@ class Operation(Generic[P, A]):
 
 
 class Scan(Generic[P, A]):
-    """A conversation as a method: it iterates over what the conversation finds."""
+    """A conversation as a method, which iterates over the values that the conversation hands out."""
 
     def __init__(self, finding: Callable[Concatenate[Any, P], Finding[A]]) -> None:
         @_like(finding, "AsyncIterator[{}]")
@@ -98,7 +98,7 @@ class Scan(Generic[P, A]):
 
 
 def _like(talk: Callable[..., Any], returns: str) -> Callable[[F], F]:
-    """`functools.wraps`, but with what the method returns: `help()` need not explain conversations."""
+    """`functools.wraps`, but with the return type of the method, so that `help()` does not show conversations."""
     signature = inspect.signature(talk)
     found = str(signature.return_annotation).partition("[")[2].removesuffix("]")
     described = {name: getattr(talk, name) for name in ("__module__", "__name__", "__qualname__", "__doc__")}

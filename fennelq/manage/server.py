@@ -13,10 +13,10 @@ from fennelq.errors import BrokerUnavailable
 
 
 class ServerInfo(NamedTuple):
-    """What a server reports of itself; None is what it does not."""
+    """The facts that a server reports; None for those that it does not report."""
 
     name: str | None
-    """Its kind and version."""
+    """Kind and version of the server."""
     memory: int | None
     """Bytes in use."""
     memory_limit: int | None
@@ -26,7 +26,7 @@ class ServerInfo(NamedTuple):
 
 
 def server() -> Talk[ServerInfo]:
-    """What the server reports; nothing where the user of Redis may not ask."""
+    """The facts about the server; all None when the user of Redis may not call INFO."""
     facts = yield from _facts()
     return ServerInfo(
         verbs.server.named(facts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from fennelq.model.job import Status
 from fennelq.model.options import CARRIED, OPTIONS, moment
 
 
@@ -98,3 +99,15 @@ one letter. Priority and due time are not here: they say where the job goes."""
 
 KNOWN: Final = frozenset(SENT) | {option.carried for option in CARRIED.values()}
 """Everything that a job can carry, by the names it has in schedules and between queues."""
+
+STATUSES: Final = {
+    "Q": Status.SENT,
+    "L": Status.SCHEDULED,
+    "X": Status.EXECUTING,
+    "R": Status.RETRY,
+    "S": Status.SUCCESS,
+    "N": Status.SUCCESS,
+    "D": Status.DEAD,
+    "K": Status.CANCELLED,
+}
+"""What the letters in the field `status` mean."""

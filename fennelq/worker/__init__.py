@@ -1,1 +1,1 @@
-"""Runs jobs. One process is one Executor; a Supervisor keeps a number of them alive."""
+"""Runs jobs. Each process runs one Executor; a Supervisor keeps a number of these processes alive."""

@@ -1,7 +1,7 @@
-"""What happens inside one executor, as typed facts: a part publishes one, the parts that act on it subscribe.
+"""The events inside one executor, as typed facts: one part publishes a fact, and the parts that act on it subscribe.
 
-A fact is delivered at once, on the loop, and kept nowhere. Metrics and tracing are subscribers as well: the parts that
-publish know none of them.
+A fact is delivered at once, on the loop, and is not stored. Metrics and tracing are subscribers as well, so the parts
+that publish do not depend on them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class JobStarted(NamedTuple):
 
 
 class JobEnded(NamedTuple):
-    """A run has come to an outcome, which is to be written now. Runs that were stopped or lost have none."""
+    """A run has an outcome, which will be written next. Runs that were stopped or lost have none."""
 
     delivery: Delivery
     outcome: Outcome
     seconds: float | None
-    """How long it ran; None when it goes on although its time is over."""
+    """How long it ran; None when it still runs although its timeout is over."""
 
 
 class JobDue(NamedTuple):
@@ -44,14 +44,14 @@ class SchedulesChanged(NamedTuple):
 
 
 class HandOverWaits(NamedTuple):
-    """Jobs wait in an outbox to be taken to the queue they belong to."""
+    """Jobs wait in an outbox for a courier to take them to their queue."""
 
     queue: str | None = None
-    """Whose outbox; None is the app's, where schedules put their jobs."""
+    """The queue that the outbox belongs to; None is the outbox of the app, which has the jobs of schedules."""
 
 
 class MessagesArrive(NamedTuple):
-    """The subscription works from now on. What was announced before is unknown."""
+    """The subscription works from now on. Earlier messages are lost, so look at the state in Redis."""
 
 
 class QueuesDiscovered(NamedTuple):
@@ -73,11 +73,11 @@ class EntriesStranded(NamedTuple):
 
 
 class StopAsked(NamedTuple):
-    """The executor is to stop in order, to make room for a fresh one."""
+    """The executor should stop in order, to make room for a fresh one."""
 
 
 class ExecutorGivenUp(NamedTuple):
-    """The watchdog has given the executor up: its loop was stalled, or a thread that it needs has died."""
+    """The watchdog asks for a successor: the loop of the executor was stalled, or a thread that it needs has died."""
 
 
 class Bus:
@@ -89,7 +89,7 @@ class Bus:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Facts that threads publish are delivered on this loop."""
+        """Deliver facts that threads publish on this loop."""
         self._loop = loop
 
     def subscribe(self, kind: type[F], subscriber: Callable[[F], object]) -> None:
@@ -97,12 +97,12 @@ class Bus:
         self.subscribers(kind).append(subscriber)
 
     def subscribers(self, kind: type[F]) -> list[Callable[[F], object]]:
-        """Those of this kind of fact, now and later. A part that publishes a fact for every job tests this list first:
-        then a fact without subscribers is not even made."""
+        """The list of subscribers of this kind of fact, to which later ones are added. A part that publishes a fact for
+        every job tests this list first, and does not create a fact that has no subscribers."""
         return self._subscribers.setdefault(kind, [])
 
     def publish(self, fact: object) -> None:
-        """Call the subscribers of this kind of fact. One that fails is logged, and keeps no other from being called."""
+        """Call the subscribers of this kind of fact. An error of one is logged, and the others are still called."""
         for subscriber in self._subscribers.get(type(fact), ()):
             try:
                 subscriber(fact)

@@ -46,15 +46,16 @@ class Executor:
         self._stop = asyncio.Event()
         self._given_up = False
         self.recycled = False
-        """Whether it has ended itself to make room for a fresh one."""
+        """Whether it stopped to make room for a fresh one."""
         state.bus.subscribe(StopAsked, lambda _: self.recycle())
         state.bus.subscribe(ExecutorGivenUp, lambda _: self._give_up())
 
     async def run(self) -> None:
         """Run jobs until `stop` is called, or in a burst until nothing is left to run.
 
-        Raises when it falls over: when a part of it, or this very call, ends otherwise. What ran then keeps its lease:
-        a job that makes its executor fall over spends a delivery each time, and is dead in the end.
+        Raises when it fails: when one of its parts, or this very call, ends in any other way. The jobs that ran then
+        are not handed back but recovered when their leases have run out, which counts as a delivery. So a job that
+        makes its executor fail is dead after `max_deliveries`, and does not return for ever.
         """
         state = self.state
         state.bus.attach(asyncio.get_running_loop())
@@ -82,10 +83,10 @@ class Executor:
             loops.executing.discard(asyncio.get_running_loop())
         if not in_order:
             await self._shutdown.at_once(parts)
-            raise GivenUp if self._given_up else _why(parts)
+            raise GivenUp if self._given_up else _cause_of_end(parts)
 
     def stop(self, *, now: bool = False) -> None:
-        """Take no more jobs, let those that run finish within the grace period. `now` skips the wait."""
+        """Take no more jobs, and let the running ones finish within the grace period. `now` skips the wait."""
         self._stop.set()
         self.consumer.halt()
         if now:
@@ -114,15 +115,15 @@ class Executor:
 
 
 class GivenUp(Exception):
-    """The watchdog has given the executor up: its loop was stalled, or a thread that it needs has died."""
+    """The watchdog has asked for a successor: the loop was stalled, or a thread that the executor needs has died."""
 
 
 def _has_ended_well(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _why(parts: list[asyncio.Task[None]]) -> BaseException:
-    """What made the executor fall over: the error of a part, unless a job has cancelled the part."""
+def _cause_of_end(parts: list[asyncio.Task[None]]) -> BaseException:
+    """The error that ended a part of the executor. A part without one was cancelled by the code of a job."""
     errors = [part.exception() for part in parts if part.done() and not part.cancelled()]
     found = next((error for error in errors if error is not None), None)
     return found or RuntimeError(

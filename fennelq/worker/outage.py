@@ -1,4 +1,4 @@
-"""How a worker warns of what goes wrong, and how often: of one part of it, and of Redis as a whole."""
+"""How often a worker logs that one of its parts fails, or that Redis as a whole cannot be used."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _logger = log.get("fennelq.worker.service")
 _QUIET_FOR = 60.0
 _MOST_REMEMBERED = 1000
 _STALE = 15.0
-"""Seconds: a part that is in trouble tries again, and warns again, sooner than this."""
+"""Seconds. A part that is in trouble retries, and warns again, sooner than this."""
 _LATE = 10.0
-"""Seconds: a call that was under way when a connection failed may fail so much later, when Redis is back."""
+"""Seconds. A call that was under way when a connection failed may fail so much later, when Redis is back already."""
 _CLOSED = (LinkDown, NoReply, ConnectionResetError, BrokenPipeError)
 _BLIP = 1.0
-"""Seconds: when a connection was closed, the next attempt shows whether anything is wrong, and what."""
+"""Seconds. After a connection was closed, the next attempt shows whether Redis is in trouble, and the reason."""
 
 
 class LogThrottle:
-    """Limits the warnings of one part of a worker to one a minute for each kind of error and queue. Trouble with Redis
-    as a whole goes to the `outage` that all parts share."""
+    """Limits the warnings of one part of a worker to one per minute for each kind of error and queue. Errors of Redis
+    as a whole go to the `outage` that all parts share."""
 
     def __init__(self, what: str, outage: Outage | None = None) -> None:
         self._what, self._outage = what, outage
         self._last: dict[tuple[str, object], float] = {}
 
     def warn(self, error: BaseException, **facts: object) -> None:
-        """Log it, unless the like was logged within the last minute."""
+        """Log the error, unless one of this kind was logged within the last minute."""
         if self._outage is not None and _concerns_redis(error):
             self._outage.warn(self._what, error)
             return
@@ -44,7 +44,7 @@ class LogThrottle:
             _logger.warning("trouble", what=self._what, error=f"{kind}: {_text_of(error)}"[:500], **facts)
 
     def over(self) -> None:
-        """What this part does works."""
+        """The work of this part has succeeded."""
         if self._outage is not None:
             self._outage.over(self._what)
 
@@ -52,28 +52,28 @@ class LogThrottle:
 class Outage:
     """Warns that Redis cannot be used, once a minute for all parts of a worker, and logs when it is back.
 
-    It is back when no part warns any more. Parts may warn from any thread. A connection that is closed, and
-    made anew at the first attempt, is not worth a line.
+    Redis is back when no part is in trouble any more. Parts may call it from any thread. A connection that was closed
+    and made anew with the first attempt is not logged.
     """
 
     def __init__(self, address: Address, event: str = "redis_trouble") -> None:
         self._address, self._event = address, event
         self._lock = threading.Lock()
         self._parts: dict[str, float] = {}
-        """Which parts are in trouble, and when each warned last."""
+        """Parts that are in trouble → when each warned last."""
         self._since: float | None = None
         self._since_ms = 0
         self._silent_until = 0.0
         self._announced = False
 
     def warn(self, part: str, error: BaseException) -> None:
-        """A part cannot do its work for this reason. Log it, unless an outage was logged within the last minute."""
+        """This error keeps a part from its work. Log it, unless an outage was logged within the last minute."""
         if self._noted(part, closed=type(error) in _CLOSED):
             since = clock.from_ms(self._since_ms).astimezone().isoformat(timespec="seconds")
             _logger.warning(self._event, problem=diagnose(self._address, error).sentence, since=since)
 
     def over(self, part: str) -> None:
-        """A part does its work (again)."""
+        """The work of a part has succeeded."""
         if self._since is None:
             return
         seconds = self._ended(part)
@@ -81,11 +81,11 @@ class Outage:
             _logger.warning("redis_is_back", redis=self._address.shown, seconds=round(seconds, 1))
 
     def _noted(self, part: str, *, closed: bool) -> bool:
-        """Whether to log it."""
+        """Record that a part is in trouble; whether to log it."""
         now = clock.monotonic()
         with self._lock:
             if self._since is not None and not self._in_trouble(now):
-                # The outage before is over, although no part noticed: this one is to be logged soon.
+                # The last outage has ended, although no part has called `over`: log the new one soon.
                 self._announced = False
                 self._silent_until = min(self._silent_until, now + _LATE)
                 self._since = None
@@ -98,7 +98,7 @@ class Outage:
             return True
 
     def _ended(self, part: str) -> float | None:
-        """How long an outage has lasted that ends now, and was logged."""
+        """The seconds that an outage has lasted which ends now; None when none ends, or it was not logged."""
         now = clock.monotonic()
         with self._lock:
             self._parts.pop(part, None)
@@ -107,7 +107,8 @@ class Outage:
             seconds, self._since = now - self._since, None
             self._parts.clear()
             if seconds >= _LATE:
-                # After a short one the minute goes on: one slow part would fill the log with outages.
+                # Only after a long outage the next one is logged soon. If this were done after short ones too, one slow
+                # part could fill the log with outages.
                 self._silent_until = min(self._silent_until, now + _LATE)
             announced, self._announced = self._announced, False
             return seconds if announced else None
@@ -127,5 +128,5 @@ def _concerns_redis(error: BaseException) -> bool:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as inner:  # it may be the user's code, and even exit
+    except BaseException as inner:  # `__str__` may be the user's code, and may even raise SystemExit
         return f"(its message cannot be shown: {type(inner).__name__})"

@@ -1,4 +1,4 @@
-"""The same verb for many queues: one whose keys are damaged, or may not be used, stops no other."""
+"""Runs the same verb for many queues. A queue whose keys are damaged, or may not be used, does not stop the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A = TypeVar("A")
 
 
 def concerns_one_queue(error: BaseException) -> bool:
-    """Whether the error is about the keys of the queue that was asked for, and not about Redis or the way to it."""
+    """Whether the error is about the keys of one queue, and not about Redis or the way to it."""
     trouble = classify(error)
     return trouble is Trouble.BUG or (trouble is Trouble.FATAL and str(error).startswith("NOPERM"))
 
@@ -26,7 +26,7 @@ async def run_per_queue(
     verb_of: Callable[[QueueKeys], Verb[A]],
     throttle: LogThrottle,
 ) -> list[tuple[QueueKeys, A]]:
-    """Run a verb for each queue in one round trip; the replies of those queues where it worked."""
+    """Run a verb for each queue in one round trip; the queues where it succeeded, with their replies."""
     verbs: list[Verb[A]] = [verb_of(keys) for keys in queues]
     replies = await broker.run_each(verbs)
     return answered(queues, replies, throttle)

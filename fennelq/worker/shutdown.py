@@ -1,4 +1,4 @@
-"""The end of an executor: in order, with its jobs finished or handed back; or at once, when it falls over."""
+"""The end of an executor: in order, with its jobs finished or handed back, or at once, when it fails."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ class Shutdown:
         self._hurry.set()
 
     async def in_order(self, reading: asyncio.Task[None], duties: list[asyncio.Task[None]]) -> None:
-        """Stop reading, finish what runs, hand the rest back, and leave."""
+        """Stop reading, finish the running jobs, hand the rest back, and remove this executor from Redis."""
         await self._consumer.stop(reading)
         await self._finish_running()
         await _cancelled(duties)
         await self._leave()
 
     async def at_once(self, parts: list[asyncio.Task[None]]) -> None:
-        """Hand nothing back: the leases bring back the jobs that run, and count it. Outcomes are still written down."""
+        """Hand nothing back: the running jobs are recovered when their leases have run out, which counts as a delivery,
+        because one of them may be the reason. Outcomes are still written."""
         self._heartbeat.end()
         self._watchdog.end()
         self._consumer.halt()
@@ -56,7 +57,7 @@ class Shutdown:
         await self._state.broker.close()
 
     async def _finish_running(self) -> None:
-        """Wait for what runs, at most the grace period; then stop the rest and hand it back untouched."""
+        """Wait for the running jobs, at most the grace period; then stop the rest and hand them back untouched."""
         hurry = asyncio.create_task(self._hurry.wait())
         deadline = clock.monotonic() + self._state.config.grace
         while (running := self._state.held.tasks()) and not hurry.done() and clock.monotonic() < deadline:
@@ -64,14 +65,14 @@ class Shutdown:
             await asyncio.wait([hurry, *running], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if rest := self._workbench.stop_all():
-            # A handler may swallow its cancellation, and a thread cannot be stopped: neither may hold up the exit.
+            # With a timeout: a handler may swallow its cancellation, and a thread cannot be stopped.
             await asyncio.wait(rest, timeout=1.0)
         await self._settle_the_rest()
         await self._hand_back()
 
     async def _settle_the_rest(self) -> None:
         with suppress(TimeoutError):
-            # Without Redis no outcome can be written down, and an exit cannot wait for ever: such a job runs again.
+            # While Redis is away no outcome can be written, and an exit cannot wait for ever: those jobs run again.
             async with asyncio.timeout(_LAST_WRITES):
                 await self._workbench.settled()
 
@@ -90,7 +91,7 @@ class Shutdown:
         try:
             released = await self._state.broker.run(release)
         except Exception as error:
-            # They come back all the same, when their leases have run out.
+            # Not a reason to fail: the jobs are recovered when their leases have run out.
             problem = diagnose(self._state.broker.address, error).sentence
             _logger.warning("not_handed_back", queue=keys.queue, jobs=jobs, error=problem)
         else:

@@ -1,4 +1,4 @@
-"""What the parts of one executor share. Each part is made from it, reads it, and changes it by its methods."""
+"""The state that the parts of an executor share. Each part is made from it, reads it, and changes it by its methods."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fennelq.worker.threads.lease import Lease
 
 
 def executor_name() -> str:
-    """A name that no other executor has or will have. Short: with it no field of a plain record is longer than the 64
-    bytes up to which Redis keeps small hashes packed."""
+    """A unique name. It is short, so that no field of a plain record is longer than the 64 bytes up to which Redis
+    keeps a small hash in its compact encoding."""
     return f"{socket.gethostname()[:28]}.{os.getpid()}.{os.urandom(3).hex()}"
 
 
 class State:
-    """Of one executor, from its making to its end."""
+    """The state of one executor."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class State:
         self.namespace, self.lifetimes = app.namespace, app.lifetimes
         self.name = config.name or executor_name()
         self.lanes = tuple(config.lanes)
-        """In the order in which they are read."""
+        """The lanes that it reads, in this order."""
         self.broker = broker or Broker(app.address)
         self.bus = Bus()
         self.signals = signals or SignalPipe()
@@ -55,9 +55,9 @@ class State:
         self.wanted = Routing.parse(config.queues)
         """The queues that the executor was started for."""
         self.routing = Routing({})
-        """Those that it serves now: with every queue wanted, those that are known."""
+        """The queues that it serves now. When it was started for every queue, these are the known ones."""
         self.connected = False
-        """Whether the last read was answered."""
+        """Whether the last read got a reply."""
         self.listening = False
         """Whether messages about due jobs and changed schedules arrive."""
         self.deaths: Mapping[str, str] = {}
@@ -75,8 +75,8 @@ class State:
 
     @property
     def longest_sleep(self) -> float:
-        """Seconds between two looks for what is due. A message announces what becomes due sooner; while messages
-        cannot arrive, look more often."""
+        """The most seconds between two looks for due jobs and schedules. Messages announce those that become due
+        sooner. While messages cannot arrive, executors look more often."""
         interval = self.settings.schedule_interval
         return max(self.settings.beat, interval) if self.listening else interval
 
@@ -90,7 +90,7 @@ class State:
         return changed
 
     def note_connected(self, connected: bool) -> None:
-        """A read was answered, or failed."""
+        """A read got a reply, or failed."""
         self.connected = connected
 
     def note_listening(self, listening: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fennelq.broker import verbs
 from tests.broker.desk import Desk
 from tests.broker.timetable import Timetable
 from tests.kit.clock import ServerClock
@@ -23,7 +24,7 @@ def bare(server: Server) -> Iterator[Desk]:
 @pytest.fixture
 def desk(bare: Desk) -> Desk:
     """The queue `mail`, opened."""
-    bare.open()
+    bare.do(verbs.queues.open_queue)
     return bare
 
 

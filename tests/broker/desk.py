@@ -1,18 +1,18 @@
-"""A queue on the workbench: verbs are said to it, and its keys are looked at from behind."""
+"""A queue for the tests of verbs: they run verbs on it and read its keys directly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
 import orjson
 
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
-from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queue_keys
-from fennelq.broker.verb import Command, Verb, Word, as_is
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE, AppKeys, QueueKeys, queue_keys
+from fennelq.broker.verb import Command, Step, Word, as_is
 from fennelq.broker.verbs.runs import Catch, Settled, Sweep, Woken
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
@@ -22,6 +22,8 @@ from tests.kit.jobs import sent
 from tests.kit.server import Server
 
 A = TypeVar("A")
+K = TypeVar("K", QueueKeys, AppKeys)
+P = ParamSpec("P")
 Reason = Literal["stopped", "unstarted", "stranded"]
 
 APP, QUEUE = "shop", "mail"
@@ -34,39 +36,44 @@ DONE = succeeded(b"42", RESULT_MS)
 DEAD = died(FAILURE, 3, LIFETIMES.failure_ms)
 
 
-def a_job(key: str = "1", **told: Any) -> AnyWireJob:
-    """A call of `welcome`, with whatever is told of it."""
-    fields: dict[str, Any] = {"task": "app:welcome", "args": b"[42]"} | told
+def a_job(key: str = "1", **given: Any) -> AnyWireJob:
+    """A call of `welcome`, with the given fields."""
+    fields: dict[str, Any] = {"task": "app:welcome", "args": b"[42]"} | given
     return sent(QUEUE, key, **fields)
 
 
-def some_jobs(number: int, **told: Any) -> list[AnyWireJob]:
+def some_jobs(number: int, **given: Any) -> list[AnyWireJob]:
     """Jobs 1, 2, 3 …"""
-    return [a_job(str(key), **told) for key in range(1, number + 1)]
+    return [a_job(str(key), **given) for key in range(1, number + 1)]
 
 
-class Desk:
-    """The queue `mail` of the app `shop`: verbs by their names, keys by what they hold, everything as text."""
+class Bench(Generic[K]):
+    """A set of keys on a server: tests run verbs on them, and read what these have written."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, keys: K) -> None:
+        self.keys: K = keys
         self.redis = server.client()
         self.broker = BlockingBroker(address_of(server.url))
-        self.keys: QueueKeys = queue_keys(APP, QUEUE)
 
     def close(self) -> None:
         self.broker.close()
         self.redis.close()
 
-    # What is said
+    def do(self, verb: Callable[Concatenate[K, P], Step[A]], *args: P.args, **kwargs: P.kwargs) -> A:
+        """Run a verb, or an inspecting command, on these keys: `desk.do(verbs.dead.replay, [entry])`."""
+        return self.broker.send_all([verb(self.keys, *args, **kwargs)])[0]
 
-    def say(self, verb: Verb[A]) -> A:
-        return self.broker.run(verb)
 
-    def open(self) -> int:
-        return self.say(verbs.queues.open_queue(self.keys))
+class Desk(Bench[QueueKeys]):
+    """The queue `mail` of the app `shop`; everything it reads is text."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server, queue_keys(APP, QUEUE))
+
+    # Verbs with the arguments that most tests give them
 
     def enqueue(self, *jobs: AnyWireJob) -> list[Any]:
-        return self.say(verbs.jobs.enqueue(self.keys, jobs))
+        return self.do(verbs.jobs.enqueue, jobs)
 
     def fetch(
         self,
@@ -77,10 +84,9 @@ class Desk:
         lifetimes: Lifetimes = LIFETIMES,
         woken: Sequence[Woken] = (),
     ) -> Catch:
-        verb = verbs.runs.fetch(
-            self.keys, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, woken=woken
+        return self.do(
+            verbs.runs.fetch, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, woken=woken
         )
-        return self.say(verb)
 
     def take(self, consumer: str = "anna", free: int = 100) -> list[Delivery]:
         return self.fetch(consumer, free=free).deliveries
@@ -88,71 +94,25 @@ class Desk:
     def finish(
         self, deliveries: Iterable[Delivery], outcome: Outcome = DONE, *, lifetimes: Lifetimes = LIFETIMES
     ) -> list[int]:
-        return self.settle(*(Settled(delivery, outcome) for delivery in deliveries), lifetimes=lifetimes)
-
-    def settle(self, *settled: Settled, lifetimes: Lifetimes = LIFETIMES) -> list[int]:
-        return self.say(verbs.runs.finish(self.keys, settled, lifetimes))
+        return self.do(verbs.runs.finish, [Settled(delivery, outcome) for delivery in deliveries], lifetimes)
 
     def release(self, held: Iterable[Delivery | Woken], why: Reason = "stopped") -> int:
-        return self.say(verbs.runs.release(self.keys, [(one.lane, one.entry) for one in held], why))
+        return self.do(verbs.runs.release, [(one.lane, one.entry) for one in held], why)
 
-    def recover(
-        self,
-        *,
-        silent: bool = True,
-        interval_ms: int = 1000,
-        max_deliveries: int = 4,
-        limit: int = 100,
-        more: bool = True,
-        late_ms: int = 0,
-        deaths: Mapping[str, str] | None = None,
-    ) -> Sweep:
-        """A page of recovery, after everybody has been `silent` for a lease."""
+    def recover(self, *, silent: bool = True, late_ms: int = 0, **given: Any) -> Sweep:
+        """A page of recovery, after every executor has been `silent` for a lease."""
         if silent:
             self.silence()
-        verb = verbs.runs.recover(
-            self.keys,
-            LIFETIMES,
-            lease_ms=LEASE_MS,
-            interval_ms=interval_ms,
-            max_deliveries=max_deliveries,
-            limit=limit,
-            more=more,
-            beaten_ms=self.now() - late_ms,
-            deaths=deaths,
-        )
-        return self.say(verb)
-
-    def beat(
-        self, consumer: str = "anna", *held: Delivery | Woken, grace_ms: int = 1_000_000
-    ) -> verbs.executors.Beat:
-        tokens = [(one.lane, one.entry) for one in held]
-        return self.say(verbs.executors.beat(self.keys, consumer, grace_ms, tokens))
-
-    def promote(self, limit: int = 100) -> tuple[int, int]:
-        return self.say(verbs.queues.promote(self.keys, limit))
+        usual: dict[str, Any] = {"lease_ms": LEASE_MS, "interval_ms": 1000, "max_deliveries": 4, "more": True}
+        return self.do(verbs.runs.recover, LIFETIMES, beaten_ms=self.now() - late_ms, **usual | given)
 
     def cancel(self, *keys: str, why: str = "cancelled") -> list[int]:
-        return self.say(verbs.jobs.cancel(self.keys, keys, LIFETIMES, why))
-
-    def watch(self, channel: str, *keys: str) -> list[tuple[str, str | None, bytes | None]]:
-        return self.say(verbs.jobs.watch(self.keys, channel, keys))
-
-    def replay(self, *entries: str) -> list[int]:
-        return self.say(verbs.dead.replay(self.keys, entries))
-
-    def forget(self, *entries: str) -> int:
-        return self.say(verbs.dead.forget(self.keys, entries))
-
-    def purge(self, limit: int = 100) -> int:
-        return self.say(verbs.queues.purge(self.keys, LIFETIMES, limit))
+        return self.do(verbs.jobs.cancel, keys, LIFETIMES, why)
 
     def gc(
         self, *, max_age_ms: int = 10**12, max_len: int = 10**6, idle_ms: int = 10**12, limit: int = 100
     ) -> tuple[int, int]:
-        return self.say(
-            verbs.queues.gc(self.keys, max_age_ms=max_age_ms, max_len=max_len, idle_ms=idle_ms, limit=limit)
-        )
+        return self.do(verbs.queues.gc, max_age_ms=max_age_ms, max_len=max_len, idle_ms=idle_ms, limit=limit)
 
     # Shortcuts to a state
 
@@ -283,11 +243,8 @@ class Desk:
 
     def holder(self, name: str) -> str | None:
         """The job that an idempotency key names."""
-        value = cast("Any", self.redis.get(self.idem(name)))
+        value = cast("Any", self.redis.get(self.keys.idempotency(name)))
         return None if value is None else shown(value)
-
-    def idem(self, name: str) -> str:
-        return f"{self.keys.prefix}idem:{name}"
 
     def ttl(self, name: str) -> int:
         """Milliseconds a key has left; -1 is for ever, -2 is no such key."""

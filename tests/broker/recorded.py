@@ -191,12 +191,12 @@ def fates(desk: Desk, keys: dict[str, str]) -> None:
     desk.silence(*of("recovered"))
     recover(desk, NOW)
     entries = {fields["i"]: entry for entry, fields in desk.entries("dlq")}
-    desk.replay(entries["replayed"])
+    desk.do(verbs.dead.replay, [entries["replayed"]])
 
 
 def recover(desk: Desk, now: int) -> None:
     """A page of recovery, on a clock that stands still."""
-    desk.say(
+    desk.broker.run(
         verbs.runs.recover(
             desk.keys,
             LIFETIMES,
@@ -225,7 +225,7 @@ def recur(desk: Desk, timetable: Timetable, schedules: list[Schedule]) -> None:
     desk.enqueue(first)
     timetable.broker.ask(verbs.schedules.handed(timetable.keys, [first.id]))
     desk.enqueue(verbs.schedules.job_by_hand(schedules[2]))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     for delivery in desk.take("bert"):
         if delivery.key == "retried-and-done":
             desk.finish([delivery], succeeded(b"[1]", RESULT_MS))
@@ -360,10 +360,10 @@ def readings(desk: Desk, timetable: Timetable) -> dict[str, Any]:
         "schedules": {name: _schedule(state["definition"]) for name, state in states.items()},
         "on their way": sorted(job.id for job in page.jobs),
         "unreadable": page.unreadable,
-        "ends": [[code, task, _plain(end)] for code, task, end in desk.watch("", *keys)],
+        "ends": [[code, task, _plain(end)] for code, task, end in desk.do(verbs.jobs.watch, "", keys)],
     }
     desk.enqueue(*page.jobs)
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     arrived = {job.id.partition(":")[2]: desk.record(job.id.partition(":")[2]) for job in page.jobs}
     read["arrived"] = {
         key: {name: value for name, value in record.items() if name != "p"} for key, record in arrived.items()

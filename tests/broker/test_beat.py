@@ -22,7 +22,7 @@ LANES = ("s:high", "s", "s:low")
 
 def beat(desk: Desk, held: Iterable[Delivery] = (), consumer: str = "anna", *, grace_ms: int = HOUR) -> Beat:
     entries = [(delivery.lane, delivery.entry) for delivery in held]
-    return desk.say(verbs.executors.beat(desk.keys, consumer, grace_ms, entries))
+    return desk.do(verbs.executors.beat, consumer, grace_ms, entries)
 
 
 def idle(desk: Desk, lane: str = "s") -> dict[str, int]:
@@ -167,7 +167,7 @@ def test_it_tells_the_time_by_the_server(desk: Desk) -> None:
 
 
 def test_without_groups_everything_is_lost(bare: Desk) -> None:
-    bare.open()
+    bare.do(verbs.queues.open_queue)
     held = one_in_each_lane(bare)
     bare.redis.flushall()
     answer = beat(bare, held)

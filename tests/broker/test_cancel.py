@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.model.outcome import Outcome, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -64,7 +65,7 @@ def test_the_reason_is_told(desk: Desk) -> None:
 def test_those_who_wait_are_told(desk: Desk) -> None:
     desk.enqueue(a_job())
     with desk.listening("me") as heard:
-        desk.watch("me", "1")
+        desk.do(verbs.jobs.watch, "me", ["1"])
         desk.cancel("1")
         assert heard() == ("me", b'mail:1\n{"cancelled":"cancelled"}')
 
@@ -126,7 +127,7 @@ def test_a_job_whose_entry_vanished_is_not_cancelled_twice(desk: Desk, delay: in
     desk.redis.delete(desk.keys["s"], desk.keys["sched"])
     assert desk.cancel("1") == [0]
     assert desk.result() == []
-    desk.open()
+    desk.do(verbs.queues.open_queue)
 
 
 @pytest.mark.audit(lost={"mail:1"})
@@ -146,7 +147,7 @@ def test_a_record_that_names_no_place_is_left_alone(desk: Desk) -> None:
 def test_a_cancelled_job_keeps_its_idempotency_key_while_its_record_lives(desk: Desk) -> None:
     desk.enqueue(a_job(idempotency="app:welcome:42"))
     desk.cancel("1")
-    assert desk.ttl(desk.idem("app:welcome:42")) == about(LIFETIMES.failure_ms)
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == about(LIFETIMES.failure_ms)
     assert desk.enqueue(a_job("2", idempotency="app:welcome:42")) == [b"1"]
 
 

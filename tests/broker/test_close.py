@@ -11,14 +11,10 @@ from tests.kit.server import Server
 pytestmark = pytest.mark.both_servers
 
 
-def close(desk: Desk, consumer: str) -> int:
-    return desk.say(verbs.executors.close_consumer(desk.keys, consumer))
-
-
 def test_its_consumers_are_gone_from_every_lane(desk: Desk) -> None:
     desk.enqueue(a_job("1"), a_job("2", priority="high"), a_job("3", priority="low"))
     desk.finish(desk.take("anna"))
-    assert close(desk, "anna") == 4
+    assert desk.do(verbs.executors.close_consumer, "anna") == 4
     assert [desk.consumers(lane) for lane in ("s:high", "s", "s:low")] == [set()] * 3
 
 
@@ -26,7 +22,7 @@ def test_the_consumers_of_others_stay(desk: Desk) -> None:
     for name in ("anna", "berta"):
         desk.enqueue(a_job(name))
         desk.finish(desk.take(name))
-    close(desk, "anna")
+    desk.do(verbs.executors.close_consumer, "anna")
     assert desk.consumers() == {"berta"}
 
 
@@ -35,24 +31,24 @@ def test_a_consumer_that_still_holds_an_entry_stays_and_loses_nothing(desk: Desk
     desk.enqueue(a_job("1"), a_job("2", priority="low"))
     first, second = desk.take("anna")
     desk.finish([second])
-    assert close(desk, "anna") == 3
+    assert desk.do(verbs.executors.close_consumer, "anna") == 3
     assert desk.consumers("s") == {"anna"}
     assert desk.consumers("s:low") == set()
     assert desk.finish([first]) == [1]
 
 
 def test_a_stranger_may_say_good_bye(desk: Desk) -> None:
-    assert close(desk, "nobody") == 4
+    assert desk.do(verbs.executors.close_consumer, "nobody") == 4
     assert desk.consumers() == set()
 
 
 def test_a_queue_without_groups_has_nobody_to_say_good_bye(bare: Desk) -> None:
     bare.enqueue(a_job())
-    assert close(bare, "anna") == 0
+    assert bare.do(verbs.executors.close_consumer, "anna") == 0
 
 
 def test_over_maxmemory_one_can_say_good_bye(desk: Desk, server: Server) -> None:
     desk.finish(desk.executing())
     with server.configured(maxmemory="1"):
-        close(desk, "anna")
+        desk.do(verbs.executors.close_consumer, "anna")
     assert desk.consumers() == set()

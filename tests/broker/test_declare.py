@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fennelq.broker import verbs
 from tests.broker.timetable import MINUTE, NEXT, NOW, OTHER, PATIENCE, SHOP, V1, V2, Timetable, a_schedule
 from tests.kit.server import Server
 
@@ -265,7 +266,7 @@ def test_a_name_belongs_to_the_service_that_declared_it_first(timetable: Timetab
     before = timetable.state(), timetable.definition()
     assert timetable.declare(V1, a_schedule(every_ms=2000), a_schedule("b"), service=OTHER) == "done"
     assert (timetable.state(), timetable.definition()) == before
-    assert timetable.denied(OTHER) == {"report": f"code:{SHOP}"}
+    assert timetable.do(verbs.schedules.denied, OTHER) == {"report": f"code:{SHOP}"}
     assert timetable.look(service=OTHER).denied == 1
     assert timetable.names() == {"report", "a", "b"}
 
@@ -273,7 +274,7 @@ def test_a_name_belongs_to_the_service_that_declared_it_first(timetable: Timetab
 def test_the_same_schedule_declared_by_two_is_nothing_to_complain_about(timetable: Timetable) -> None:
     timetable.declare(V1, a_schedule())
     timetable.declare(V1, a_schedule(), service=OTHER)
-    assert timetable.denied(OTHER) == {"report": ""}
+    assert timetable.do(verbs.schedules.denied, OTHER) == {"report": ""}
 
 
 def test_two_services_that_declare_the_same_name_do_not_fight(timetable: Timetable) -> None:
@@ -298,7 +299,7 @@ def test_a_name_goes_over_when_its_service_declares_it_no_more(timetable: Timeta
         assert timetable.page(V1, [theirs], "again", service=OTHER).state == "done"
     assert messages == ["cron"]
     assert (timetable.definition(), timetable.state()["source"]) == (theirs, f"code:{OTHER}")
-    assert timetable.denied(OTHER) == {}
+    assert timetable.do(verbs.schedules.denied, OTHER) == {}
     timetable.declare(V2, service=OTHER)
     assert timetable.names() == set()
 
@@ -325,7 +326,7 @@ def test_a_name_goes_over_when_its_service_is_gone_as_after_a_renaming(timetable
     # The first service comes back, and learns that the name is no longer its own.
     assert timetable.look(V1).version == ""
     assert timetable.declare(V1, ours) == "done"
-    assert timetable.denied(SHOP) == {"report": f"code:{OTHER}"}
+    assert timetable.do(verbs.schedules.denied, SHOP) == {"report": f"code:{OTHER}"}
     assert timetable.definition() == theirs
     timetable.declare(V2)
     assert timetable.names() == {"report"}
@@ -345,7 +346,7 @@ def test_what_is_denied_to_an_old_version_does_not_concern_the_next(timetable: T
     timetable.declare(V1, a_schedule(every_ms=1000))
     timetable.declare(V1, a_schedule(every_ms=2000), service=OTHER)
     timetable.declare(V2, a_schedule("b"), service=OTHER)
-    assert timetable.denied(OTHER) == {}
+    assert timetable.do(verbs.schedules.denied, OTHER) == {}
     assert timetable.look(V2, service=OTHER).denied == 0
 
 

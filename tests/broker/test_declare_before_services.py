@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.model.schedule import Schedule
 from tests.broker.timetable import MINUTE, NEXT, OTHER, PATIENCE, SHOP, V1, V2, Timetable, a_schedule
 
@@ -106,7 +107,7 @@ def test_it_takes_its_own_set_over_whatever_task_one_of_them_has_now(timetable: 
     assert timetable.removed == []
     timetable.page(V1, changed[:1], "again")
     assert timetable.definition("a") == changed[0]
-    assert timetable.denied(SHOP) == {}
+    assert timetable.do(verbs.schedules.denied, SHOP) == {}
 
 
 def test_many_vanished_ones_are_removed_a_page_at_a_time(timetable: Timetable) -> None:
@@ -130,7 +131,9 @@ def test_a_service_to_which_the_set_does_not_belong_leaves_it_alone(
     assert timetable.names() == {"kept", "vanished"} | {schedule.name for schedule in schedules}
     assert (timetable.state("kept"), timetable.definition("kept")) == state
     assert timetable.meta()["digest"] == "old"
-    assert timetable.denied(SHOP) == {s.name: "code" for s in schedules if s.name == "kept"}
+    assert timetable.do(verbs.schedules.denied, SHOP) == {
+        s.name: "code" for s in schedules if s.name == "kept"
+    }
 
 
 def test_a_name_of_a_set_that_is_not_its_own_goes_over_when_its_workers_are_gone(
@@ -192,7 +195,7 @@ def test_and_the_later_version_again_once_that_one_is_gone(timetable: Timetable,
     assert timetable.look(V1).version == ""
     assert timetable.declare(V1, *ours) == "done"
     assert timetable.definition("kept") == a_schedule("kept"), "they do not fight"
-    assert timetable.denied(SHOP) == {"kept": "code"}
+    assert timetable.do(verbs.schedules.denied, SHOP) == {"kept": "code"}
     assert timetable.look(V1).version == V1
     timetable.clock.pass_by(PATIENCE - 1)
     timetable.look(V1)

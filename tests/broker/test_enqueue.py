@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from tests.broker.desk import DEAD, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -61,7 +62,7 @@ def test_a_repeat_finds_the_job_wherever_it_has_got_to(desk: Desk, end: str) -> 
 
 def test_a_job_sent_before_any_worker_came_is_delivered_to_the_first(bare: Desk) -> None:
     bare.enqueue(a_job())
-    bare.open()
+    bare.do(verbs.queues.open_queue)
     assert [delivery.key for delivery in bare.take()] == ["1"]
 
 
@@ -164,7 +165,7 @@ def test_an_id_whose_key_is_no_record_is_refused(desk: Desk) -> None:
 def test_the_first_call_with_a_key_takes_it_for_as_long_as_its_record_lives(desk: Desk) -> None:
     assert desk.enqueue(a_job("1", idempotency="app:welcome:42")) == [1]
     assert desk.holder("app:welcome:42") == "1"
-    assert desk.ttl(desk.idem("app:welcome:42")) == -1
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
     assert desk.record()["k"] == "=app:welcome:42"
 
 
@@ -196,15 +197,15 @@ def test_the_key_of_a_holder_that_is_gone_is_taken_over(desk: Desk) -> None:
     desk.redis.delete(desk.keys.record("1"), desk.keys.result("1"))
     assert desk.enqueue(a_job("2", idempotency="app:welcome:42")) == [1]
     assert desk.holder("app:welcome:42") == "2"
-    assert desk.ttl(desk.idem("app:welcome:42")) == -1
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
 
 
 def test_a_window_frees_the_key_although_the_job_lives(desk: Desk) -> None:
     desk.enqueue(a_job("1", idempotency="app:welcome:42", window_ms=DAY))
-    assert desk.ttl(desk.idem("app:welcome:42")) == about(DAY)
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == about(DAY)
     assert desk.record()["k"] == "~app:welcome:42"
     assert desk.enqueue(a_job("2", idempotency="app:welcome:42", window_ms=DAY)) == [b"1"]
-    desk.redis.pexpire(desk.idem("app:welcome:42"), 1)
+    desk.redis.pexpire(desk.keys.idempotency("app:welcome:42"), 1)
     eventually(lambda: desk.holder("app:welcome:42") is None)
     assert desk.enqueue(a_job("3", idempotency="app:welcome:42", window_ms=DAY)) == [1]
     assert desk.waiting() == ["1", "3"]
@@ -216,7 +217,7 @@ def test_a_delayed_job_takes_its_key_at_once(desk: Desk) -> None:
 
 
 def test_a_key_of_a_wrong_type_holds_nothing(desk: Desk) -> None:
-    desk.redis.rpush(desk.idem("app:welcome:42"), "what?")
+    desk.redis.rpush(desk.keys.idempotency("app:welcome:42"), "what?")
     assert desk.enqueue(a_job("1", idempotency="app:welcome:42"), a_job("2")) == [1, 1]
     assert desk.holder("app:welcome:42") == "1"
 

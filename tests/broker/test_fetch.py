@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.verbs.runs import TooNew, Woken
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import not_known, retried, snoozed
@@ -172,7 +173,7 @@ def test_a_missing_group_is_an_answer_and_not_an_error(bare: Desk) -> None:
     catch = bare.fetch()
     assert catch.groups_missing
     assert catch.deliveries == []
-    bare.open()
+    bare.do(verbs.queues.open_queue)
     catch = bare.fetch()
     assert not catch.groups_missing
     assert [delivery.key for delivery in catch.deliveries] == ["1"]
@@ -184,14 +185,14 @@ def test_one_missing_lane_does_not_keep_the_others_from_being_read(desk: Desk) -
     catch = desk.fetch()
     assert catch.groups_missing
     assert [delivery.key for delivery in catch.deliveries] == ["1", "2"]
-    desk.open()
+    desk.do(verbs.queues.open_queue)
 
 
 def test_a_job_whose_group_was_destroyed_under_it_starts_again_and_is_finished_once(desk: Desk) -> None:
     """Its entry comes again with the new group. It is the job's place, so it must not be dropped."""
     (first,) = desk.executing()
     desk.redis.xgroup_destroy(desk.keys["s"], "fq")
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     (second,) = desk.take("berta")
     assert second.token == first.token
     assert second.fence == 2
@@ -260,7 +261,7 @@ def test_a_woken_entry_of_a_vanished_lane_is_lost(desk: Desk) -> None:
     woken = desk.block(lanes=["s"])
     desk.redis.delete(desk.keys["s"], desk.keys.record("1"))
     assert [delivery.key for delivery in desk.fetch(woken=woken).deliveries] == ["2"]
-    desk.open()
+    desk.do(verbs.queues.open_queue)
 
 
 def test_a_woken_entry_that_names_no_job_is_dropped(desk: Desk) -> None:
@@ -320,7 +321,7 @@ def test_a_job_that_has_started_once_runs_again_after_its_expiry(desk: Desk, how
         desk.recover()
     else:
         desk.release(deliveries)
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     (again,) = desk.take("berta")
     assert (again.key, again.fence) == ("1", 2)
     assert desk.finish([again]) == [1]
@@ -367,7 +368,7 @@ def pass_over(desk: Desk, met: str) -> None:
         assert desk.finish(desk.take("old"), not_known(FAILURE, 0, LIFETIMES.failure_ms)) == [1]
     assert desk.record()["s"] == "L"
     desk.redis.zadd(desk.keys["sched"], {"1": 1})
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
 
 
 def test_an_expired_job_takes_no_slot(desk: Desk) -> None:
@@ -555,6 +556,6 @@ def test_no_lifetime_for_failures_means_no_result_is_kept(desk: Desk) -> None:
 
 def test_dead_and_replayed_jobs_keep_counting_their_starts(desk: Desk) -> None:
     (entry,) = desk.dead(outcome=DEAD)
-    desk.replay(entry)
+    desk.do(verbs.dead.replay, [entry])
     (delivery,) = desk.take()
     assert (delivery.fence, delivery.tries, delivery.deliveries) == (2, 0, 1)

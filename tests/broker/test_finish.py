@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -83,7 +84,7 @@ def test_no_result_is_kept_when_its_lifetime_is_zero(desk: Desk) -> None:
 def test_a_record_outlives_a_late_retry_of_its_call_and_its_result(desk: Desk) -> None:
     first, second = desk.executing(*some_jobs(2))
     short, long = succeeded(b"1", 1_000), succeeded(b"1", DAY)
-    desk.settle(Settled(first, short), Settled(second, long))
+    desk.do(verbs.runs.finish, [Settled(first, short), Settled(second, long)], LIFETIMES)
     assert desk.record_ttl("1") == about(LIFETIMES.record_ms)
     assert desk.record_ttl("2") == about(DAY)
     assert desk.result_ttl("2") == about(DAY)
@@ -162,7 +163,7 @@ def test_its_record_and_its_history_say_why_and_of_which_start(desk: Desk) -> No
         desk.finish(deliveries, other)
         assert desk.record()["Y"] == f"{starts} reason {starts}"
         desk.redis.zadd(desk.keys["sched"], {"1": 1})
-        desk.promote()
+        desk.do(verbs.queues.promote, 100)
         deliveries = desk.take()
     (line,) = desk.history()
     assert (line["what"], line["more"], line["owner"]) == ("failed", "reason 1", "anna")
@@ -198,7 +199,7 @@ def test_every_failed_try_is_counted(desk: Desk) -> None:
         (delivery,) = desk.take()
         tries.append(delivery.tries)
         desk.finish([delivery], retried(0, FAILURE))
-        assert desk.promote()[0] == 1
+        assert desk.do(verbs.queues.promote, 100)[0] == 1
     assert tries == [0, 1, 2]
 
 
@@ -227,7 +228,7 @@ def test_a_cancelled_job_says_why_to_those_who_wait(desk: Desk) -> None:
 def test_a_batch_settles_each_job_in_its_own_way(desk: Desk) -> None:
     outcomes = [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED, DONE]
     deliveries = desk.executing(*some_jobs(6), a_job("7", priority="low"))
-    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 7
+    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 7
     assert [desk.record(d.key)["s"] for d in deliveries] == ["S", "N", "D", "R", "L", "K", "S"]
     assert desk.stats() == {"S": 2, "N": 1, "D": 1, "R": 1, "Z": 1, "K": 1}
     assert desk.entries("s") == desk.entries("s:low") == []
@@ -264,7 +265,7 @@ def test_a_settle_that_is_repeated_within_one_batch_counts_once(desk: Desk) -> N
 def test_a_settle_is_still_known_when_the_job_has_gone_on(desk: Desk, outcome: Outcome, steps: int) -> None:
     deliveries = desk.executing()
     desk.finish(deliveries, outcome)
-    while steps > 1 and desk.promote()[0] == 0:
+    while steps > 1 and desk.do(verbs.queues.promote, 100)[0] == 0:
         pass
     if steps > 2:
         desk.take("berta")
@@ -276,7 +277,7 @@ def test_a_settle_is_still_known_when_the_job_has_gone_on(desk: Desk, outcome: O
 def test_a_settle_is_still_known_when_the_next_run_has_ended(desk: Desk) -> None:
     first = desk.executing()
     desk.finish(first, retried(0, FAILURE))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     second = desk.take()
     desk.finish(second)
     assert desk.finish(first) == [2]
@@ -353,7 +354,7 @@ def test_what_a_failover_has_forgotten_of_a_run_does_not_lose_it(desk: Desk, for
     desk.enqueue(a_job("1", idempotency="order:1"), a_job("2"))
     first, second = desk.take()
     with desk.listening("app") as heard:
-        desk.watch("app", "1")
+        desk.do(verbs.jobs.watch, "app", ["1"])
         desk.redis.hset(desk.keys.record("1"), "s", "Q")
         desk.redis.hdel(desk.keys.record("1"), "w")
         if forgotten == "that it was delivered":
@@ -365,7 +366,7 @@ def test_what_a_failover_has_forgotten_of_a_run_does_not_lose_it(desk: Desk, for
         assert desk.finish([first, second]) == [1, 0]
         assert heard()
     assert desk.record()["s"] == "S"
-    assert desk.ttl(desk.idem("order:1")) == about(LIFETIMES.record_ms)
+    assert desk.ttl(desk.keys.idempotency("order:1")) == about(LIFETIMES.record_ms)
     assert not desk.pending()
     assert not desk.take()
 
@@ -434,7 +435,7 @@ def test_a_record_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
     desk.redis.delete(desk.keys.record("3"))
     desk.redis.set(desk.keys.record("3"), "what?")
     outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
-    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 5
+    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 5
     broken(desk, "3")
     all_but_the_third_succeeded(desk)
     assert desk.due("retry") == desk.due("sched") == {}
@@ -447,7 +448,7 @@ def test_a_result_key_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
     deliveries = in_the_middle(desk)
     desk.redis.set(desk.keys.result("3"), "what?")
     outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
-    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 5
+    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 5
     broken(desk, "3")
     all_but_the_third_succeeded(desk)
 
@@ -470,7 +471,7 @@ def test_a_result_key_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
 def test_an_outcome_that_cannot_be_read_is_dead_as_broken(desk: Desk, outcome: Outcome) -> None:
     deliveries = in_the_middle(desk)
     outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
-    assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 5
+    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 5
     broken(desk, "3")
     all_but_the_third_succeeded(desk)
     assert desk.due("retry") == desk.due("sched") == {}
@@ -488,7 +489,7 @@ def test_a_count_of_tries_that_is_no_number_is_dead_as_broken_and_not_retried(de
     deliveries = in_the_middle(desk)
     desk.redis.hset(desk.keys.record("3"), "n", "many")
     outcomes = [RETRY if delivery.key == "3" else DONE for delivery in deliveries]
-    desk.settle(*map(Settled, deliveries, outcomes))
+    desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES)
     broken(desk, "3")
     assert desk.due("retry") == {}
 
@@ -497,8 +498,8 @@ def test_a_broken_job_tells_those_who_wait(desk: Desk) -> None:
     (delivery,) = desk.executing()
     desk.redis.set(desk.keys.result("1"), "what?")
     with desk.listening("me") as heard:
-        desk.watch("me", "1")
-        desk.settle(Settled(delivery, DONE))
+        desk.do(verbs.jobs.watch, "me", ["1"])
+        desk.do(verbs.runs.finish, [Settled(delivery, DONE)], LIFETIMES)
         assert heard() == ("me", b"mail:1\n" + desk.result()[0].encode())
     assert "W" not in desk.record()
 
@@ -519,7 +520,7 @@ def test_a_broken_job_stays_for_as_long_as_its_dlq_entry(desk: Desk) -> None:
 
 
 def test_nothing_is_kept_of_a_broken_job_when_failures_have_no_lifetime(desk: Desk) -> None:
-    desk.settle(Settled(desk.executing()[0], Outcome("?")), lifetimes=Lifetimes(600_000, 0))
+    desk.do(verbs.runs.finish, [Settled(desk.executing()[0], Outcome("?"))], Lifetimes(600_000, 0))
     assert desk.record()["s"] == "D"
     assert desk.result() == []
 
@@ -527,7 +528,9 @@ def test_nothing_is_kept_of_a_broken_job_when_failures_have_no_lifetime(desk: De
 def test_a_broken_job_can_be_buried_although_a_set_is_of_a_wrong_type(desk: Desk) -> None:
     desk.redis.set(desk.keys["retry"], "what?")
     deliveries = desk.executing(*some_jobs(2))
-    assert desk.settle(Settled(deliveries[0], RETRY), Settled(deliveries[1], DONE)) == [1, 1]
+    assert desk.do(
+        verbs.runs.finish, [Settled(deliveries[0], RETRY), Settled(deliveries[1], DONE)], LIFETIMES
+    ) == [1, 1]
     broken(desk, "1")
     assert desk.record("2")["s"] == "S"
     desk.redis.delete(desk.keys["retry"])
@@ -535,11 +538,11 @@ def test_a_broken_job_can_be_buried_although_a_set_is_of_a_wrong_type(desk: Desk
 
 def test_an_idempotency_key_of_a_wrong_type_does_not_spoil_an_outcome(desk: Desk) -> None:
     deliveries = desk.executing(a_job(idempotency="app:welcome:42"))
-    desk.redis.delete(desk.idem("app:welcome:42"))
-    desk.redis.rpush(desk.idem("app:welcome:42"), "what?")
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
+    desk.redis.rpush(desk.keys.idempotency("app:welcome:42"), "what?")
     desk.finish(deliveries)
     assert desk.record()["s"] == "S"
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
 
 
 @pytest.mark.parametrize("entry", ["no-entry", "", "1-2-3", "99999999999999999999-0"])
@@ -557,7 +560,7 @@ def test_what_ran_when_its_lane_vanished_is_settled_like_the_others(desk: Desk, 
     if instead == "a string":
         desk.redis.set(desk.keys["s:low"], "what?")
     elif instead == "an empty lane":
-        desk.open()
+        desk.do(verbs.queues.open_queue)
     assert desk.finish(deliveries) == [1, 1, 1]
     assert [desk.record(key)["s"] for key in "123"] == ["S", "S", "S"]
     if instead == "a string":
@@ -615,9 +618,15 @@ def test_nothing_is_settled_while_there_is_no_room_for_the_dead(desk: Desk) -> N
     desk.enqueue(a_job("9"))
     desk.redis.set(desk.keys["dlq"], "what?")
     before = desk.everything()
-    for say in (lambda: desk.finish(deliveries, DEAD), desk.take, lambda: desk.cancel("9"), desk.purge):
+    calls: list[Callable[[], object]] = [
+        lambda: desk.finish(deliveries, DEAD),
+        desk.take,
+        lambda: desk.cancel("9"),
+        lambda: desk.do(verbs.queues.purge, LIFETIMES, 100),
+    ]
+    for call in calls:
         with pytest.raises(ReplyError, match=r"WRONGTYPE .*dlq is a string and should be a stream"):
-            say()
+            call()
     assert desk.everything() == before
     desk.redis.delete(desk.keys["dlq"])
     assert desk.finish(deliveries, DEAD) == [1, 1]
@@ -636,8 +645,8 @@ def test_nothing_fails_because_it_cannot_be_counted(desk: Desk, spoiled: str) ->
     assert desk.finish([first], DEAD) == [1]
     assert desk.release([second]) == 1
     assert desk.finish([third, fourth]) == [1, 1]
-    assert desk.replay(*(entry for entry, _ in desk.entries("dlq"))) == [1]
-    assert desk.purge() == 2
+    assert desk.do(verbs.dead.replay, [entry for entry, _ in desk.entries("dlq")]) == [1]
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 2
     desk.redis.delete(desk.keys["stats"])
 
 
@@ -664,35 +673,35 @@ def test_an_entry_that_an_operator_deleted_can_still_be_settled(desk: Desk) -> N
 def test_an_idempotency_key_ends_with_the_record(desk: Desk, outcome: Outcome) -> None:
     desk.finish(desk.executing(a_job(idempotency="app:welcome:42")), outcome)
     assert desk.holder("app:welcome:42") == "1"
-    assert desk.ttl(desk.idem("app:welcome:42")) == about(LIFETIMES.record_ms)
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == about(LIFETIMES.record_ms)
 
 
 def test_an_idempotency_key_with_a_window_keeps_its_own_time(desk: Desk) -> None:
     desk.finish(desk.executing(a_job(idempotency="app:welcome:42", window_ms=DAY)))
-    assert desk.ttl(desk.idem("app:welcome:42")) == about(DAY)
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == about(DAY)
 
 
 def test_an_idempotency_key_that_another_job_has_by_now_is_left_alone(desk: Desk) -> None:
     deliveries = desk.executing(a_job(idempotency="app:welcome:42"))
-    desk.redis.set(desk.idem("app:welcome:42"), "another")
+    desk.redis.set(desk.keys.idempotency("app:welcome:42"), "another")
     desk.finish(deliveries)
-    assert desk.ttl(desk.idem("app:welcome:42")) == -1
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
 
 
 @pytest.mark.parametrize("outcome", [DEAD, RETRY, SNOOZE], ids="DRZ")
 def test_a_job_that_may_go_on_keeps_its_idempotency_key_for_ever(desk: Desk, outcome: Outcome) -> None:
     desk.finish(desk.executing(a_job(idempotency="app:welcome:42")), outcome)
     assert desk.holder("app:welcome:42") == "1"
-    assert desk.ttl(desk.idem("app:welcome:42")) == -1
+    assert desk.ttl(desk.keys.idempotency("app:welcome:42")) == -1
 
 
 @pytest.mark.parametrize("outcome", [DONE, NOTHING, DEAD, CANCELLED], ids="SNDK")
 def test_those_who_wait_are_told_once_with_the_envelope(desk: Desk, outcome: Outcome) -> None:
     (delivery,) = desk.executing()
     with desk.listening("me", "you") as heard:
-        desk.watch("me", "1")
-        desk.watch("you", "1")
+        desk.do(verbs.jobs.watch, "me", ["1"])
+        desk.do(verbs.jobs.watch, "you", ["1"])
         desk.finish([delivery], outcome)
         message = b"mail:1\n" + outcome.value
         assert {heard(), heard()} == {("me", message), ("you", message)}
@@ -703,7 +712,7 @@ def test_those_who_wait_are_told_once_with_the_envelope(desk: Desk, outcome: Out
 @pytest.mark.parametrize("outcome", [RETRY, SNOOZE], ids="RZ")
 def test_those_who_wait_for_a_job_that_goes_on_go_on_waiting(desk: Desk, outcome: Outcome) -> None:
     (delivery,) = desk.executing()
-    desk.watch("me", "1")
+    desk.do(verbs.jobs.watch, "me", ["1"])
     desk.finish([delivery], outcome)
     assert desk.record()["W"] == "me"
 
@@ -713,7 +722,7 @@ def test_who_may_not_publish_settles_all_the_same(desk: Desk, server: Server) ->
     desk.broker.ask(Command(words, as_is))
     mute = BlockingBroker(address_of(f"redis://mute:word@127.0.0.1:{server.port}"))
     deliveries = desk.executing(*some_jobs(3))
-    desk.watch("me", "1", "2", "3")
+    desk.do(verbs.jobs.watch, "me", ["1", "2", "3"])
     settled = [Settled(*each) for each in zip(deliveries, [DONE, RETRY, SNOOZE], strict=True)]
     assert mute.run(verbs.runs.finish(desk.keys, settled, LIFETIMES)) == [1, 1, 1]
     assert mute.run(verbs.jobs.enqueue(desk.keys, [a_job("4", delay_ms=DAY)])) == [1]
@@ -726,7 +735,7 @@ def test_over_maxmemory_every_outcome_is_written(desk: Desk, server: Server) -> 
     deliveries = desk.executing(*some_jobs(6))
     outcomes = [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED]
     with server.configured(maxmemory="1"):
-        assert desk.settle(*map(Settled, deliveries, outcomes)) == [1] * 6
+        assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 6
     assert [desk.record(str(key))["s"] for key in range(1, 7)] == ["S", "N", "D", "R", "L", "K"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.model.outcome import retried
 from tests.broker.desk import DEAD, FAILURE, Desk, a_job, some_jobs
 from tests.kit.server import Server
@@ -16,7 +17,7 @@ DAY = 86_400_000
 @pytest.mark.parametrize("window", [0, DAY])
 def test_entry_record_result_and_key_go_together(desk: Desk, window: int) -> None:
     (entry,) = desk.dead(a_job(idempotency="app:welcome:42", window_ms=window))
-    assert desk.forget(entry) == 1
+    assert desk.do(verbs.dead.forget, [entry]) == 1
     assert desk.entries("dlq") == []
     assert desk.record() == {}
     assert desk.result() == []
@@ -26,16 +27,16 @@ def test_entry_record_result_and_key_go_together(desk: Desk, window: int) -> Non
 
 def test_a_history_goes_along(desk: Desk) -> None:
     desk.finish(desk.executing(), retried(0, FAILURE))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     desk.finish(desk.take(), DEAD)
     assert len(desk.history()) == 1
-    desk.forget(desk.entries("dlq")[0][0])
+    desk.do(verbs.dead.forget, [desk.entries("dlq")[0][0]])
     assert desk.history() == []
 
 
 def test_only_those_named_are_removed(desk: Desk) -> None:
     entries = desk.dead(*some_jobs(3))
-    assert desk.forget(entries[0], entries[2]) == 2
+    assert desk.do(verbs.dead.forget, [entries[0], entries[2]]) == 2
     assert desk.waiting("dlq") == ["2"]
     assert desk.record("2")["s"] == "D"
     assert desk.stats()["purged"] == 2
@@ -43,21 +44,21 @@ def test_only_those_named_are_removed(desk: Desk) -> None:
 
 def test_what_is_gone_is_not_counted(desk: Desk) -> None:
     (entry,) = desk.dead()
-    desk.forget(entry)
+    desk.do(verbs.dead.forget, [entry])
     before = desk.everything()
-    assert desk.forget(entry, "1-1") == 0
+    assert desk.do(verbs.dead.forget, [entry, "1-1"]) == 0
     assert desk.everything() == before
 
 
 def test_nobody_forgotten_is_nobody_counted(desk: Desk) -> None:
-    assert desk.forget("1-1") == 0
+    assert desk.do(verbs.dead.forget, ["1-1"]) == 0
     assert desk.stats() == {}
 
 
 def test_a_job_that_was_replayed_meanwhile_is_left_alone(desk: Desk) -> None:
     (entry,) = desk.dead()
-    desk.replay(entry)
-    assert desk.forget(entry) == 0
+    desk.do(verbs.dead.replay, [entry])
+    assert desk.do(verbs.dead.forget, [entry]) == 0
     assert desk.waiting() == ["1"]
     assert desk.record()["s"] == "Q"
 
@@ -65,7 +66,7 @@ def test_a_job_that_was_replayed_meanwhile_is_left_alone(desk: Desk) -> None:
 def test_a_stray_entry_goes_and_the_job_that_is_elsewhere_stays(desk: Desk) -> None:
     desk.enqueue(a_job(idempotency="app:welcome:42"))
     entry = desk.stray("dlq", i="1")
-    assert desk.forget(entry) == 1
+    assert desk.do(verbs.dead.forget, [entry]) == 1
     assert desk.entries("dlq") == []
     assert desk.everywhere() == ["1"]
     assert desk.holder("app:welcome:42") == "1"
@@ -73,7 +74,7 @@ def test_a_stray_entry_goes_and_the_job_that_is_elsewhere_stays(desk: Desk) -> N
 
 def test_an_entry_that_was_not_written_by_an_arrow_goes(desk: Desk) -> None:
     entry = desk.stray("dlq", what="this")
-    assert desk.forget(entry) == 1
+    assert desk.do(verbs.dead.forget, [entry]) == 1
     assert desk.entries("dlq") == []
 
 
@@ -82,7 +83,7 @@ def test_a_record_of_a_wrong_type_is_left_to_whoever_made_it(desk: Desk) -> None
     (entry,) = desk.dead()
     desk.redis.delete(desk.keys.record("1"))
     desk.redis.set(desk.keys.record("1"), "what?")
-    assert desk.forget(entry) == 1
+    assert desk.do(verbs.dead.forget, [entry]) == 1
     assert desk.entries("dlq") == []
     assert desk.redis.get(desk.keys.record("1")) == b"what?"
 
@@ -90,19 +91,19 @@ def test_a_record_of_a_wrong_type_is_left_to_whoever_made_it(desk: Desk) -> None
 @pytest.mark.parametrize("kind", ["another job's", "of a wrong type"])
 def test_a_key_that_is_not_its_own_is_left_alone(desk: Desk, kind: str) -> None:
     (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42"))
-    desk.redis.delete(desk.idem("app:welcome:42"))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
     if kind == "of a wrong type":
-        desk.redis.rpush(desk.idem("app:welcome:42"), "what?")
+        desk.redis.rpush(desk.keys.idempotency("app:welcome:42"), "what?")
     else:
         desk.enqueue(a_job("2", idempotency="app:welcome:42"))
-    assert desk.forget(entry) == 1
+    assert desk.do(verbs.dead.forget, [entry]) == 1
     assert desk.record("1") == {}
-    assert desk.redis.exists(desk.idem("app:welcome:42"))
+    assert desk.redis.exists(desk.keys.idempotency("app:welcome:42"))
     if kind == "of a wrong type":
-        desk.redis.delete(desk.idem("app:welcome:42"))
+        desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
 
 
 def test_over_maxmemory_the_dead_can_be_forgotten(desk: Desk, server: Server) -> None:
     entries = desk.dead(*some_jobs(3))
     with server.configured(maxmemory="1"):
-        assert desk.forget(*entries) == 3
+        assert desk.do(verbs.dead.forget, entries) == 3

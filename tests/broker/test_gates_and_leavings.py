@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from fennelq.broker import lua_files, scripts
+from fennelq.broker import lua_files, scripts, verbs
 from fennelq.model.outcome import Outcome, retried, snoozed, succeeded
-from tests.broker.desk import DEAD, DONE, FAILURE, Desk, a_job, shown, some_jobs
+from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, shown, some_jobs
 
 Add = Callable[..., None]
 
@@ -124,14 +124,14 @@ def test_what_ends_without_a_run_has_ended(probed: Desk) -> None:
     probed.redis.hset(probed.keys.record("2"), "E", "1")
     probed.finish(probed.take(), snoozed(1))
     assert over(probed) == ["ended 1 K", "ended 2 K", "later 3 nil"]
-    probed.purge()
+    probed.do(verbs.queues.purge, LIFETIMES, 100)
     assert over(probed) == ["ended 3 K"]
 
 
 def test_a_dead_job_that_is_replayed_is_there_again(probed: Desk) -> None:
     (entry,) = probed.dead()
     over(probed)
-    probed.replay(entry)
+    probed.do(verbs.dead.replay, [entry])
     assert over(probed) == ["again 1 replayed"]
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.model.outcome import Outcome, not_known, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -18,7 +19,7 @@ DAY = 86_400_000
 
 def test_a_due_job_goes_to_its_lane_as_a_new_entry(desk: Desk) -> None:
     desk.enqueue(a_job(at_ms=1))
-    assert desk.promote() == (1, -1)
+    assert desk.do(verbs.queues.promote, 100) == (1, -1)
     ((entry, fields),) = desk.entries("s")
     record = desk.record()
     assert fields == {"i": "1"}
@@ -30,7 +31,7 @@ def test_a_due_job_goes_to_its_lane_as_a_new_entry(desk: Desk) -> None:
 def test_a_job_that_is_not_due_stays(desk: Desk) -> None:
     desk.enqueue(a_job(delay_ms=DAY))
     before = desk.everything()
-    promoted, wait = desk.promote()
+    promoted, wait = desk.do(verbs.queues.promote, 100)
     assert promoted == 0
     assert wait == about(DAY)
     assert desk.everything() == before
@@ -39,20 +40,20 @@ def test_a_job_that_is_not_due_stays(desk: Desk) -> None:
 def test_a_job_becomes_due_by_the_servers_clock(desk: Desk) -> None:
     desk.enqueue(a_job(delay_ms=20))
     due = desk.due()["1"]
-    eventually(lambda: desk.promote()[0] == 1)
+    eventually(lambda: desk.do(verbs.queues.promote, 100)[0] == 1)
     assert desk.now() >= due
 
 
 def test_a_job_goes_to_the_lane_of_its_priority(desk: Desk) -> None:
     desk.enqueue(a_job("1", at_ms=1, priority="low"), a_job("2", at_ms=1, priority="high"))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     assert (desk.waiting("s:low"), desk.waiting("s:high"), desk.waiting()) == (["1"], ["2"], [])
 
 
 @pytest.mark.audit(unfinished=True)
 def test_a_retry_is_promoted_with_its_tries_kept(desk: Desk) -> None:
     desk.finish(desk.executing(), retried(0, FAILURE))
-    assert desk.promote() == (1, -1)
+    assert desk.do(verbs.queues.promote, 100) == (1, -1)
     assert desk.due("retry") == {}
     (delivery,) = desk.take()
     assert (delivery.tries, delivery.deliveries) == (1, 1)
@@ -61,7 +62,7 @@ def test_a_retry_is_promoted_with_its_tries_kept(desk: Desk) -> None:
 @pytest.mark.audit(unfinished=True)
 def test_a_snoozed_job_is_promoted_without_a_try(desk: Desk) -> None:
     desk.finish(desk.executing(), snoozed(0))
-    eventually(lambda: desk.promote()[0] == 1)
+    eventually(lambda: desk.do(verbs.queues.promote, 100)[0] == 1)
     (delivery,) = desk.take()
     assert delivery.tries == 0
 
@@ -73,7 +74,7 @@ def test_a_job_that_ran_finds_back_to_its_own_lane(desk: Desk, outcome: Outcome,
     desk.finish([first], outcome)
     for name in ("sched", "retry"):
         desk.redis.zadd(desk.keys[name], {"1": 1}, xx=True)
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     (second,) = desk.take()
     assert second.lane == first.lane
     desk.finish([second])
@@ -81,30 +82,30 @@ def test_a_job_that_ran_finds_back_to_its_own_lane(desk: Desk, outcome: Outcome,
 
 def test_jobs_are_promoted_in_the_order_they_are_due(desk: Desk) -> None:
     desk.enqueue(*(a_job(key, at_ms=int(key)) for key in "31524"))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     assert desk.waiting() == ["1", "2", "3", "4", "5"]
 
 
 def test_a_million_due_jobs_are_promoted_in_pages(desk: Desk) -> None:
     desk.enqueue(*some_jobs(7, at_ms=1))
-    assert [desk.promote(3) for _ in range(4)] == [(3, 0), (3, 0), (1, -1), (0, -1)]
+    assert [desk.do(verbs.queues.promote, 3) for _ in range(4)] == [(3, 0), (3, 0), (1, -1), (0, -1)]
 
 
 def test_it_tells_the_next_due_time_of_both_sets(desk: Desk) -> None:
     desk.finish(desk.executing(a_job("1")), retried(2 * 86_400, FAILURE))
-    assert desk.promote() == (0, about(2 * DAY))
+    assert desk.do(verbs.queues.promote, 100) == (0, about(2 * DAY))
     desk.enqueue(a_job("2", delay_ms=DAY))
-    assert desk.promote() == (0, about(DAY))
+    assert desk.do(verbs.queues.promote, 100) == (0, about(DAY))
     desk.enqueue(a_job("3", delay_ms=3 * DAY))
-    assert desk.promote() == (0, about(DAY))
+    assert desk.do(verbs.queues.promote, 100) == (0, about(DAY))
     desk.cancel("2")
-    assert desk.promote() == (0, about(2 * DAY))
+    assert desk.do(verbs.queues.promote, 100) == (0, about(2 * DAY))
 
 
 def test_a_member_whose_record_is_gone_is_dropped_and_counted(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2, at_ms=1))
     desk.redis.delete(desk.keys.record("1"))
-    assert desk.promote() == (1, -1)
+    assert desk.do(verbs.queues.promote, 100) == (1, -1)
     assert desk.everywhere() == ["2"]
     assert desk.stats() == {"dropped": 1}
 
@@ -114,7 +115,7 @@ def test_a_member_whose_record_is_no_record_is_dropped(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2, at_ms=1))
     desk.redis.delete(desk.keys.record("1"))
     desk.redis.set(desk.keys.record("1"), "what?")
-    assert desk.promote() == (1, -1)
+    assert desk.do(verbs.queues.promote, 100) == (1, -1)
     assert desk.everywhere() == ["2"]
 
 
@@ -126,7 +127,7 @@ def test_a_member_whose_job_is_elsewhere_is_dropped_and_the_job_is_not(desk: Des
     else:
         desk.enqueue(a_job(delay_ms=DAY))
     desk.redis.zadd(desk.keys[where], {"1": 1})
-    assert desk.promote()[0] == 0
+    assert desk.do(verbs.queues.promote, 100)[0] == 0
     assert desk.due(where) == {}
     assert list(desk.due(other)) == ["1"]
     assert desk.stats()["dropped"] == 1
@@ -135,7 +136,7 @@ def test_a_member_whose_job_is_elsewhere_is_dropped_and_the_job_is_not(desk: Des
 def test_a_dead_job_is_not_revived(desk: Desk) -> None:
     desk.dead(outcome=DEAD)
     desk.redis.zadd(desk.keys["retry"], {"1": 1})
-    assert desk.promote() == (0, -1)
+    assert desk.do(verbs.queues.promote, 100) == (0, -1)
     assert desk.record()["s"] == "D"
 
 
@@ -143,7 +144,8 @@ def test_many_promoters_promote_each_job_once(desk: Desk) -> None:
     for page in range(10):
         desk.enqueue(*(a_job(f"{page}-{key}", at_ms=1) for key in range(100)))
     with ThreadPoolExecutor(8) as pool:
-        promoted = sum(done for done, _ in pool.map(desk.promote, [20] * 80))
+        pages = [pool.submit(desk.do, verbs.queues.promote, 20) for _ in range(80)]
+        promoted = sum(page.result()[0] for page in pages)
     assert promoted == 1000
     assert len(set(desk.waiting())) == len(desk.waiting()) == 1000
 
@@ -151,5 +153,5 @@ def test_many_promoters_promote_each_job_once(desk: Desk) -> None:
 def test_over_maxmemory_jobs_are_promoted(desk: Desk, server: Server) -> None:
     desk.enqueue(*some_jobs(3, at_ms=1))
     with server.configured(maxmemory="1"):
-        assert desk.promote() == (3, -1)
+        assert desk.do(verbs.queues.promote, 100) == (3, -1)
     assert desk.waiting() == ["1", "2", "3"]

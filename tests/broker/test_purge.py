@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.model.outcome import retried
 from tests.broker.desk import FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -26,8 +27,8 @@ def test_whatever_waits_is_cancelled_wherever_it_waits(desk: Desk) -> None:
     desk.finish(desk.executing(a_job("retry")), retried(86_400, FAILURE))
     desk.enqueue(a_job("high", priority="high"), a_job("normal"), a_job("low", priority="low"))
     desk.enqueue(a_job("later", delay_ms=DAY))
-    assert desk.purge() == 5
-    assert desk.purge() == 0
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 5
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
     assert desk.everywhere() == []
     purged(desk, "retry", "high", "normal", "low", "later")
     assert desk.stats() == {"R": 1, "K": 5}
@@ -35,12 +36,12 @@ def test_whatever_waits_is_cancelled_wherever_it_waits(desk: Desk) -> None:
 
 def test_a_queue_that_nobody_has_ever_served_is_purged(bare: Desk) -> None:
     bare.enqueue(*some_jobs(3))
-    assert bare.purge() == 3
+    assert bare.do(verbs.queues.purge, LIFETIMES, 100) == 3
     purged(bare, "1", "2", "3")
 
 
 def test_an_empty_queue_has_nothing_to_purge(bare: Desk) -> None:
-    assert bare.purge() == 0
+    assert bare.do(verbs.queues.purge, LIFETIMES, 100) == 0
     assert bare.everything() == {}
 
 
@@ -48,7 +49,7 @@ def test_an_empty_queue_has_nothing_to_purge(bare: Desk) -> None:
 def test_jobs_that_run_are_left_alone(desk: Desk) -> None:
     running = desk.executing(*some_jobs(2))
     desk.enqueue(a_job("3"))
-    assert desk.purge() == 1
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 1
     assert desk.finish(running) == [1, 1]
     purged(desk, "3")
 
@@ -56,27 +57,27 @@ def test_jobs_that_run_are_left_alone(desk: Desk) -> None:
 def test_a_job_that_a_blocked_read_holds_already_is_left_to_it(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2))
     woken = desk.block()
-    assert desk.purge() == 1
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 1
     assert desk.finish(desk.fetch(woken=woken).deliveries) == [1]
     purged(desk, "2")
 
 
 def test_the_dead_are_left_alone(desk: Desk) -> None:
     desk.dead()
-    assert desk.purge() == 0
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
     assert desk.waiting("dlq") == ["1"]
 
 
 def test_a_page_is_no_more_than_asked_for_of_each_kind(desk: Desk) -> None:
     desk.enqueue(*some_jobs(25), *(a_job(f"later-{key}", delay_ms=DAY) for key in range(25)))
-    assert [desk.purge(10) for _ in range(4)] == [20, 20, 10, 0]
+    assert [desk.do(verbs.queues.purge, LIFETIMES, 10) for _ in range(4)] == [20, 20, 10, 0]
 
 
 def test_those_who_wait_are_told(desk: Desk) -> None:
     desk.enqueue(a_job())
     with desk.listening("me") as heard:
-        desk.watch("me", "1")
-        desk.purge()
+        desk.do(verbs.jobs.watch, "me", ["1"])
+        desk.do(verbs.queues.purge, LIFETIMES, 100)
         assert heard() == ("me", b'mail:1\n{"cancelled":"purged"}')
 
 
@@ -85,15 +86,15 @@ def test_entries_that_belong_to_no_job_go_and_are_not_the_end(desk: Desk, delay:
     desk.enqueue(*some_jobs(20, delay_ms=delay))
     desk.redis.delete(*(desk.keys.record(str(key)) for key in range(1, 21)))
     desk.enqueue(a_job("last", delay_ms=2 * delay))
-    assert desk.purge(5) == 1
-    assert desk.purge(5) == 0
+    assert desk.do(verbs.queues.purge, LIFETIMES, 5) == 1
+    assert desk.do(verbs.queues.purge, LIFETIMES, 5) == 0
     assert desk.everywhere() == []
     purged(desk, "last")
 
 
 def test_an_entry_that_was_not_written_by_an_arrow_goes(desk: Desk) -> None:
     desk.stray("s", what="this")
-    assert desk.purge() == 0
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
     assert desk.entries("s") == []
 
 
@@ -101,7 +102,7 @@ def test_an_entry_of_a_job_that_is_elsewhere_goes_and_the_job_does_not(desk: Des
     desk.dead()
     desk.redis.xadd(desk.keys["s"], {"i": "1", "n": "1"})
     desk.redis.zadd(desk.keys["sched"], {"1": 1})
-    assert desk.purge() == 0
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
     assert desk.everywhere() == ["1"]
     assert desk.record()["s"] == "D"
 
@@ -109,5 +110,5 @@ def test_an_entry_of_a_job_that_is_elsewhere_goes_and_the_job_does_not(desk: Des
 def test_over_maxmemory_a_queue_can_be_purged(desk: Desk, server: Server) -> None:
     desk.enqueue(*some_jobs(3), a_job("later", delay_ms=DAY))
     with server.configured(maxmemory="1"):
-        assert desk.purge() == 4
+        assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 4
     assert desk.everywhere() == []

@@ -26,7 +26,7 @@ def recover(desk: Desk, *, lease_ms: int = 0, beaten_ms: int | None = None, **to
     beaten = desk.now() + LEASE if beaten_ms is None else beaten_ms
     if beaten_ms is None:
         given = {"ago_ms": -2 * LEASE} | given
-    return desk.say(verbs.runs.recover(desk.keys, LIFETIMES, lease_ms=lease_ms, beaten_ms=beaten, **given))
+    return desk.do(verbs.runs.recover, LIFETIMES, lease_ms=lease_ms, beaten_ms=beaten, **given)
 
 
 def history(desk: Desk, key: str = "1") -> list[Mapping[str, Any]]:
@@ -71,7 +71,7 @@ def test_the_fence_of_the_next_run_is_higher(desk: Desk) -> None:
 def test_a_delivery_is_spent_and_a_try_is_not(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.finish(desk.take(), retried(0, FAILURE))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     desk.take()
     recover(desk)
     (delivery,) = desk.take()
@@ -124,7 +124,7 @@ def test_after_the_last_delivery_a_job_is_dead(desk: Desk) -> None:
 
 def test_who_waits_for_a_dead_job_is_told(desk: Desk) -> None:
     desk.executing()
-    desk.watch("me", "1")
+    desk.do(verbs.jobs.watch, "me", ["1"])
     with desk.listening("me") as heard:
         recover(desk, max_deliveries=1)
         (result,) = desk.result()
@@ -136,7 +136,7 @@ def test_who_waits_for_a_dead_job_is_told(desk: Desk) -> None:
 def test_the_tries_of_a_job_that_crashed_for_good_are_kept(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.finish(desk.take(), retried(0, FAILURE))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     desk.take()
     recover(desk, max_deliveries=1)
     assert desk.record()["n"] == "1"

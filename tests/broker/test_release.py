@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.model.outcome import retried
 from tests.broker.desk import FAILURE, Desk, Reason, a_job, some_jobs
 from tests.kit.server import Server
@@ -28,7 +29,7 @@ def test_a_released_job_waits_again_under_a_new_token(desk: Desk) -> None:
 def test_a_release_costs_neither_a_try_nor_a_delivery(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.finish(desk.take(), retried(0, FAILURE))
-    desk.promote()
+    desk.do(verbs.queues.promote, 100)
     for _ in range(3):
         desk.release(desk.take())
     (delivery,) = desk.take()

@@ -31,7 +31,7 @@ from fennelq.broker.verbs.runs import Settled, Woken
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, not_known, succeeded
 from fennelq.model.wire import AnyWireJob
-from tests.broker.desk import APP, FAILURE, QUEUE, READ, Desk, a_job
+from tests.broker.desk import APP, FAILURE, LIFETIMES, QUEUE, READ, Desk, a_job
 from tests.kit.audit import audit
 from tests.kit.jobs import altered
 from tests.kit.server import Server
@@ -75,7 +75,7 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.server.flush()
         self.desk = Desk(self.server)
-        self.desk.open()
+        self.desk.do(verbs.queues.open_queue)
         self.jobs: dict[str, AnyWireJob] = {}
         self.delivered: list[Delivery] = []
         self.woken: list[Woken] = []
@@ -129,7 +129,7 @@ class Walk(RuleBasedStateMachine):
     @rule(which=ANY, channel=st.sampled_from(["me", "you"]))
     def watch(self, which: int, channel: str) -> None:
         key = pick(list(self.jobs), which)
-        ((code, _, envelope),) = self.desk.watch(channel, key)
+        ((code, _, envelope),) = self.desk.do(verbs.jobs.watch, channel, [key])
         if key in self.ended:
             letter, result = self.ended[key]
             assert (code, envelope) == ("end", result[0].encode() if result else b"")
@@ -171,13 +171,13 @@ class Walk(RuleBasedStateMachine):
 
     @rule(who=EXECUTORS)
     def good_bye(self, who: str) -> None:
-        self.desk.say(verbs.executors.close_consumer(self.desk.keys, who))
+        self.desk.do(verbs.executors.close_consumer, who)
 
     # Services
 
     @rule(limit=st.integers(1, 3))
     def promote(self, limit: int) -> None:
-        self.desk.promote(limit)
+        self.desk.do(verbs.queues.promote, limit)
 
     @rule(limit=st.integers(1, 3), max_deliveries=st.sampled_from([2, 3, 4]))
     def sweep(self, limit: int, max_deliveries: int) -> None:
@@ -190,7 +190,7 @@ class Walk(RuleBasedStateMachine):
         """It renews what is held, names what is not as it should be, and moves nothing."""
         believed = [pick(self.delivered[-12:], which) for which in held if self.delivered]
         before = [self.desk.pending(lane) for lane in LANES]
-        beat = self.desk.beat(who, *believed, grace_ms=0)
+        beat = self.desk.do(verbs.executors.beat, who, 0, [(one.lane, one.entry) for one in believed])
         after = [self.desk.pending(lane) for lane in LANES]
         owned = {
             (lane, entry)
@@ -220,7 +220,7 @@ class Walk(RuleBasedStateMachine):
     def replay(self, which: list[int]) -> None:
         dead = self.desk.entries("dlq")
         chosen = [pick(dead, one) for one in which if dead]
-        answers = self.desk.replay(*(entry for entry, _ in chosen)) if chosen else []
+        answers = self.desk.do(verbs.dead.replay, [entry for entry, _ in chosen]) if chosen else []
         for (_, fields), answer in zip(chosen, answers, strict=True):
             if answer == 1:
                 self.ended.pop(fields["i"], None)
@@ -231,12 +231,12 @@ class Walk(RuleBasedStateMachine):
         dead = self.desk.entries("dlq")
         if dead:
             entry, fields = pick(dead, which)
-            assert self.desk.forget(entry) == 1
+            assert self.desk.do(verbs.dead.forget, [entry]) == 1
             self.forget(fields["i"])
 
     @rule(limit=st.integers(1, 3))
     def purge(self, limit: int) -> None:
-        purged = self.desk.purge(limit)
+        purged = self.desk.do(verbs.queues.purge, LIFETIMES, limit)
         assert self.notice_the_end("purged") <= purged
 
     @rule(which=ANY)
@@ -305,7 +305,7 @@ class Walk(RuleBasedStateMachine):
         for _ in range(20):
             for lane in LANES:
                 self.hand_back(lane, 1000)
-            self.desk.promote(1000)
+            self.desk.do(verbs.queues.promote, 1000)
             deliveries = self.desk.fetch("eve", lanes=LANES).deliveries
             self.notice_the_end("expired")
             self.settle([(delivery, "S") for delivery in deliveries])
@@ -323,7 +323,7 @@ class Walk(RuleBasedStateMachine):
             return
         owners = {delivery.token for delivery, _ in batch if self.owns(delivery)}
         outcomes = [(delivery, an_outcome(kind, delivery)) for delivery, kind in batch]
-        answers = self.desk.settle(*(Settled(*each) for each in outcomes))
+        answers = self.desk.do(verbs.runs.finish, [Settled(*each) for each in outcomes], LIFETIMES)
         for (delivery, outcome), answer in zip(outcomes, answers, strict=True):
             # Of an entry that was robbed, the record is left to tell whose it was.
             owned = delivery.token in owners or (answer == 1 and delivery.key in self.lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.model.outcome import cancelled, retried, succeeded
 from tests.broker.desk import DEAD, DONE, FAILURE, Desk, a_job, some_jobs
 from tests.kit.server import Server
@@ -17,7 +18,7 @@ GONE = [("gone", None, None)]
 
 def test_who_asks_before_the_end_is_registered(desk: Desk) -> None:
     desk.enqueue(a_job())
-    assert desk.watch("me", "1") == WAIT
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == WAIT
     assert desk.record()["W"] == "me"
 
 
@@ -28,95 +29,95 @@ def test_a_job_is_waited_for_wherever_it_is(desk: Desk, where: str) -> None:
         deliveries = desk.take()
         if where == "retry":
             desk.finish(deliveries, retried(86_400, FAILURE))
-    assert desk.watch("me", "1") == WAIT
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == WAIT
 
 
 def test_asking_again_registers_once(desk: Desk) -> None:
     desk.enqueue(a_job())
-    desk.watch("me", "1")
+    desk.do(verbs.jobs.watch, "me", ["1"])
     before = desk.everything()
-    assert desk.watch("me", "1") == WAIT
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == WAIT
     assert desk.everything() == before
 
 
 def test_channels_are_told_apart_by_their_whole_names(desk: Desk) -> None:
     desk.enqueue(a_job())
     for channel in ("me:1", "me", "e:1", "me:1", "me", "a.c", "abc", "a.c"):
-        desk.watch(channel, "1")
+        desk.do(verbs.jobs.watch, channel, ["1"])
     assert desk.record()["W"] == "me:1 me e:1 a.c abc"
 
 
 def test_a_record_names_so_many_processes_at_most_and_the_latest(desk: Desk) -> None:
     desk.enqueue(a_job())
     for number in range(200):
-        desk.watch(f"process:{number}", "1")
+        desk.do(verbs.jobs.watch, f"process:{number}", ["1"])
     assert desk.record()["W"].split() == [f"process:{number}" for number in range(136, 200)]
 
 
 def test_a_record_that_an_earlier_version_has_filled_is_cut_down(desk: Desk) -> None:
     desk.enqueue(a_job())
-    desk.watch("first", "1")
+    desk.do(verbs.jobs.watch, "first", ["1"])
     desk.redis.hset(desk.keys.record("1"), "W", " ".join(f"old:{number}" for number in range(3000)))
-    desk.watch("me", "1")
+    desk.do(verbs.jobs.watch, "me", ["1"])
     assert desk.record()["W"].split() == [*(f"old:{number}" for number in range(2937, 3000)), "me"]
 
 
 def test_without_a_channel_one_only_looks(desk: Desk) -> None:
     desk.enqueue(a_job("1"), a_job("2"))
-    desk.watch("me", "2")
+    desk.do(verbs.jobs.watch, "me", ["2"])
     before = desk.everything()
-    assert desk.watch("", "1", "2") == [*WAIT, *WAIT]
+    assert desk.do(verbs.jobs.watch, "", ["1", "2"]) == [*WAIT, *WAIT]
     assert desk.everything() == before
     desk.finish(desk.take())
-    assert desk.watch("", "1", "2") == [("end", "app:welcome", b'{"ok":42}')] * 2
+    assert desk.do(verbs.jobs.watch, "", ["1", "2"]) == [("end", "app:welcome", b'{"ok":42}')] * 2
 
 
 def test_who_asks_after_the_end_is_answered(desk: Desk) -> None:
     desk.finish(desk.executing())
     before = desk.everything()
-    assert desk.watch("me", "1") == [("end", "app:welcome", b'{"ok":42}')]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("end", "app:welcome", b'{"ok":42}')]
     assert desk.everything() == before
 
 
 def test_the_end_without_a_value_is_an_end(desk: Desk) -> None:
     desk.finish(desk.executing(), succeeded(b"", 0))
-    assert desk.watch("me", "1") == [("end", "app:welcome", b"")]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("end", "app:welcome", b"")]
 
 
 def test_a_dead_job_is_an_end_for_as_long_as_it_is_dead(desk: Desk) -> None:
     desk.finish(desk.executing(), DEAD)
     envelope = DEAD.value
-    assert desk.watch("me", "1") == [("end", "app:welcome", envelope)]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("end", "app:welcome", envelope)]
     desk.redis.delete(desk.keys.result("1"))
-    assert desk.watch("me", "1") == [("end", "app:welcome", envelope)]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("end", "app:welcome", envelope)]
     assert "W" not in desk.record()
 
 
 def test_a_cancelled_job_is_an_end_for_as_long_as_its_record_lives(desk: Desk) -> None:
     desk.finish(desk.executing(), cancelled('so "be" it', 60_000))
     envelope = b'{"cancelled":"so \\"be\\" it"}'
-    assert desk.watch("me", "1") == [("end", "app:welcome", envelope)]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("end", "app:welcome", envelope)]
     desk.redis.delete(desk.keys.result("1"))
-    assert desk.watch("me", "1") == [("end", "app:welcome", envelope)]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("end", "app:welcome", envelope)]
 
 
 def test_a_result_that_is_no_longer_kept_is_gone(desk: Desk) -> None:
     desk.finish(desk.executing(), DONE)
     desk.redis.delete(desk.keys.result("1"))
-    assert desk.watch("me", "1") == [("gone", "app:welcome", None)]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("gone", "app:welcome", None)]
     assert "W" not in desk.record()
 
 
 def test_a_job_that_nobody_knows_is_gone_and_leaves_no_trace(desk: Desk) -> None:
     before = desk.everything()
-    assert desk.watch("me", "nobody") == GONE
+    assert desk.do(verbs.jobs.watch, "me", ["nobody"]) == GONE
     assert desk.everything() == before
 
 
 @pytest.mark.audit(lost={"mail:1"})
 def test_a_record_of_a_wrong_type_is_gone(desk: Desk) -> None:
     desk.redis.set(desk.keys.record("1"), "what?")
-    assert desk.watch("me", "1") == GONE
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == GONE
 
 
 @pytest.mark.audit(lost={"mail:1"})
@@ -124,25 +125,25 @@ def test_a_result_is_told_although_the_record_is_of_a_wrong_type(desk: Desk) -> 
     desk.finish(desk.executing())
     desk.redis.delete(desk.keys.record("1"))
     desk.redis.set(desk.keys.record("1"), "what?")
-    assert desk.watch("me", "1") == [("end", None, b'{"ok":42}')]
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == [("end", None, b'{"ok":42}')]
 
 
 @pytest.mark.audit(lost={"mail:1"})
 def test_a_result_of_a_wrong_type_is_no_end(desk: Desk) -> None:
     desk.executing()
     desk.redis.set(desk.keys.result("1"), "what?")
-    assert desk.watch("me", "1") == WAIT
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == WAIT
 
 
 def test_a_replayed_job_is_waited_for_again(desk: Desk) -> None:
-    desk.replay(*desk.dead())
-    assert desk.watch("me", "1") == WAIT
+    desk.do(verbs.dead.replay, desk.dead())
+    assert desk.do(verbs.jobs.watch, "me", ["1"]) == WAIT
 
 
 def test_each_job_has_its_own_answer(desk: Desk) -> None:
     desk.finish(desk.executing())
     desk.enqueue(a_job("2"))
-    assert desk.watch("me", "1", "nobody", "2") == [
+    assert desk.do(verbs.jobs.watch, "me", ["1", "nobody", "2"]) == [
         ("end", "app:welcome", b'{"ok":42}'),
         *GONE,
         *WAIT,
@@ -152,4 +153,4 @@ def test_each_job_has_its_own_answer(desk: Desk) -> None:
 def test_over_maxmemory_one_can_wait(desk: Desk, server: Server) -> None:
     desk.enqueue(*some_jobs(2))
     with server.configured(maxmemory="1"):
-        assert desk.watch("me", "1", "2") == WAIT * 2
+        assert desk.do(verbs.jobs.watch, "me", ["1", "2"]) == WAIT * 2

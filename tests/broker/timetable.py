@@ -1,25 +1,21 @@
-"""The schedules of an app on the workbench: verbs are said, and keys are looked at from behind."""
+"""The schedules of an app for the tests of verbs: they run verbs on them and read their keys directly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import orjson
 
 from fennelq.broker import verbs
-from fennelq.broker.blocking import BlockingBroker
-from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys
-from fennelq.broker.verb import Command, Verb, as_is
+from fennelq.broker.verb import Command, as_is
 from fennelq.broker.verbs.schedules import Change, Claim, Declared, Look, Position, Seen
 from fennelq.model.schedule import Schedule
-from tests.broker.desk import APP, shown
+from tests.broker.desk import APP, Bench, shown
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
-
-A = TypeVar("A")
 
 NOW = 1_795_000_000_000
 MINUTE = 60_000
@@ -31,33 +27,25 @@ SHOP, OTHER = "shop.tasks:shop", "billing.tasks:shop"
 """Services."""
 
 
-def a_schedule(name: str = "report", **told: Any) -> Schedule:
+def a_schedule(name: str = "report", **given: Any) -> Schedule:
     """Every minute."""
     fields: dict[str, Any] = {"task": "app:report", "queue": "mail", "args": b"[[],{}]", "every_ms": MINUTE}
-    return Schedule(name=name, **fields | told)
+    return Schedule(name=name, **fields | given)
 
 
-class Timetable:
-    """The schedules of the app `shop`. The clock of the server stands at `NOW`, until it is told to go on."""
+class Timetable(Bench[AppKeys]):
+    """The schedules of the app `shop`. The clock of the server stands at `NOW`, until a test moves it."""
 
     def __init__(self, server: Server, clock: ServerClock) -> None:
-        self.clock, self.redis = clock, server.client()
-        self.broker = BlockingBroker(address_of(server.url))
-        self.keys = AppKeys(APP)
+        super().__init__(server, AppKeys(APP))
+        self.clock = clock
         self.removed: list[str] = []
         clock.stop_at(NOW)
 
-    def close(self) -> None:
-        self.broker.close()
-        self.redis.close()
-
-    # What is said
-
-    def say(self, verb: Verb[A]) -> A:
-        return self.broker.run(verb)
+    # Verbs with the arguments that most tests give them
 
     def declare(self, version: str, *schedules: Schedule, service: str = SHOP) -> str:
-        """Declare these, to the end; answers `done` or `held`. What it removes is in `removed`."""
+        """Declare these, to the end; returns `done` or `held`. What it removes is in `removed`."""
         self.removed = []
         at = 0
         while (page := self.page(version, schedules, at, service=service)).state == "open":
@@ -77,17 +65,16 @@ class Timetable:
         """Declare one page of these, from `at` on."""
         now = self.clock.now()
         page = schedules if at == "again" else schedules[at : at + most]
-        said = [(one.name, one.to_wire(), one.next_after(now)) for one in page]
+        lines = [(one.name, one.to_wire(), one.next_after(now)) for one in page]
         total = len(schedules) if total is None else total
-        verb = verbs.schedules.declare(self.keys, service, version, PATIENCE, said, at=at, total=total)
-        declared = self.say(verb)
+        declared = self.do(verbs.schedules.declare, service, version, PATIENCE, lines, at=at, total=total)
         self.removed += declared.removed
         return declared
 
     def schedule(
         self, what: Change, name: str = "report", value: bytes | str = "", next_ms: int | None = None
     ) -> int:
-        return self.say(verbs.schedules.schedule(self.keys, what, name, value, next_ms))
+        return self.do(verbs.schedules.schedule, what, name, value, next_ms)
 
     def put(self, schedule: Schedule) -> int:
         due = schedule.next_after(self.clock.now())
@@ -103,10 +90,14 @@ class Timetable:
         limit: int = 100,
         after: Position | None = None,
     ) -> Look:
-        return self.say(
-            verbs.schedules.look(
-                self.keys, service, version, again=again, longest_ms=longest_ms, limit=limit, after=after
-            )
+        return self.do(
+            verbs.schedules.look,
+            service,
+            version,
+            again=again,
+            longest_ms=longest_ms,
+            limit=limit,
+            after=after,
         )
 
     def seen(self, name: str = "report") -> Seen:
@@ -137,13 +128,13 @@ class Timetable:
             last_error_ms=error_ms,
             jobs=[verbs.schedules.job_of(schedule, run) for run in runs],
         )
-        return self.say(verbs.schedules.tick(self.keys, claim))
+        return self.do(verbs.schedules.tick, claim)
 
     def unqueue(self, seen: Seen) -> bool:
         """Start the first of the runs that wait."""
         first, *rest = verbs.schedules.runs_of(seen.queued)
         job = verbs.schedules.job_of(Schedule.from_wire(seen.definition), first)
-        return self.say(verbs.schedules.unqueue(self.keys, seen, rest, first, job))
+        return self.do(verbs.schedules.unqueue, seen, rest, first, job)
 
     def hand_over(self) -> None:
         """Be a courier whose jobs arrive."""
@@ -175,7 +166,7 @@ class Timetable:
     def out(self) -> dict[str, dict[str, Any]]:
         """Job id → the job that is to be handed over."""
         reply = cast("dict[bytes, bytes]", self.redis.hgetall(self.keys["out"]))
-        return {shown(job): orjson.loads(said) for job, said in reply.items()}
+        return {shown(job): orjson.loads(line) for job, line in reply.items()}
 
     def queued(self, name: str = "report") -> list[int] | None:
         raw = cast("bytes | None", self.redis.hget(self.keys["cron:queued"], name))
@@ -185,10 +176,6 @@ class Timetable:
         """Schedule of this service → the round it was declared in last."""
         reply = cast("Any", self.redis.zrange(self.keys.schedules_of(service), 0, -1, withscores=True))
         return {shown(name): int(score) for name, score in reply}
-
-    def denied(self, service: str) -> dict[str, str]:
-        """Schedule of this service → the source that keeps it from it."""
-        return self.broker.ask(verbs.schedules.denied(self.keys, service))
 
     def schedules(self) -> dict[str, Any]:
         """All that is in Redis of the schedules themselves."""

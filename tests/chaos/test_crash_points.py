@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import pytest
 import redis
@@ -19,7 +19,6 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QueueKeys, queue_keys
 from fennelq.broker.scripts import script
-from fennelq.broker.verb import Verb
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import AnyJob, Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
@@ -35,8 +34,6 @@ from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
 from tests.kit.waiting import eventually
-
-A = TypeVar("A")
 
 pytestmark = pytest.mark.timeout(scale.of(150, long=1200))
 
@@ -62,18 +59,15 @@ class Site(NamedTuple):
     def keys(self) -> QueueKeys:
         return queue_keys(jobs.NAME, self.queue)
 
-    def say(self, verb: Verb[A]) -> A:
-        return self.broker.run(verb)
-
     def send(self, number: int, function: Any, *args: Any, **options: Any) -> Sent:
         return send(self.server.url, some(number, function, *args, queue=self.queue, **options))
 
     def take(self, number: int) -> list[Delivery]:
         """Delivered to somebody who will not be heard of any more."""
-        self.say(verbs.queues.open_queue(self.keys))
+        self.broker.run(verbs.queues.open_queue(self.keys))
         lanes = [*LANES.values()]
         verb = verbs.runs.fetch(self.keys, consumer="ghost", free=number, lanes=lanes, lifetimes=LIFETIMES)
-        return self.say(verb).deliveries
+        return self.broker.run(verb).deliveries
 
     def begun(self) -> int:
         """Runs that have begun."""
@@ -130,7 +124,7 @@ def dead(site: Site) -> Sent:
     sent = known(site)
     outcome = died(JobFailure("ValueError", "it never worked"), 1, 3_600_000)
     held = [Settled(delivery, outcome) for delivery in site.take(client.COUNT)]
-    assert site.say(verbs.runs.finish(site.keys, held, LIFETIMES)) == [1] * client.COUNT
+    assert site.broker.run(verbs.runs.finish(site.keys, held, LIFETIMES)) == [1] * client.COUNT
     return sent
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP
 from tests.broker.desk import Desk, a_job
 from tests.chaos import jobs, scale
@@ -276,7 +277,7 @@ def test_consumers_of_many_lives_do_not_pile_up(server: Server, figure: Figure) 
     """Each start of an executor has a name of its own."""
     lives = scale.of(1_000, long=10_000)
     desk = Desk(server)
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     for life in range(lives):
         desk.fetch(f"executor.{life}", free=1)
     desk.enqueue(*(a_job(str(key)) for key in range(20)))

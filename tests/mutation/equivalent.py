@@ -11,7 +11,7 @@ Key = tuple[str, str, str]
 
 BY_REASON: Final[dict[str, list[Key]]] = {
     "an error of redis.pcall is a table without elements: what follows comes to the same": [
-        ("beat.lua", "look", "if page.err → false"),
+        ("beat.lua", "check_lane", "if page.err → false"),
         ("enqueue.lua", "meet", "without known.err"),
         ("fetch.lua", "", "without not mine.err"),
         ("fetch.lua", "next_due", "without not head.err"),

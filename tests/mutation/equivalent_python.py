@@ -72,7 +72,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/running/workbench.py", "Workbench.stop_all", "if held.task is not None → true"),
         (
             "worker/running/workbench.py",
-            "Workbench._look_whether_stuck",
+            "Workbench._check_whether_stuck",
             "without 'held.task is not None' in: held.task is not None and (not held.task.done())",
         ),
     ],
@@ -89,7 +89,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Waiting._ask",
             "without 'not self._settled' in: batcher is self._watches and (not self._settled)",
         ),
-        ("worker/running/consumer.py", "Consumer._ring", "if self._blocking → true"),
+        ("worker/running/consumer.py", "Consumer._wake_soon", "if self._blocking → true"),
         (
             "worker/running/consumer.py",
             "Consumer._fetch_round",
@@ -118,11 +118,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/running/consumer.py", "_by_queue", "only the first of: entries"),
     ],
     "the fetch finds it too": [
-        ("worker/running/consumer.py", "Consumer._trouble", "removed: self._opened.clear()"),
+        ("worker/running/consumer.py", "Consumer._after_error", "removed: self._opened.clear()"),
         ("worker/running/consumer.py", "Consumer._woken", "removed: await self._put_aside(keys, error)"),
         (
             "worker/running/consumer.py",
-            "Consumer._trouble",
+            "Consumer._after_error",
             "without 'concerns_one_queue(error)' in: classify(error) is Trouble.GROUP or concerns_one_queue(er…",
         ),
     ],
@@ -149,12 +149,12 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "a queue that is open is opened once more, which changes nothing": [
         (
             "worker/running/consumer.py",
-            "Consumer._trouble",
+            "Consumer._after_error",
             "if classify(error) is Trouble.GROUP or concerns_one_queue(er… → true",
         ),
     ],
     "a doorbell is rung only while it is waited at": [
-        ("worker/running/consumer.py", "Consumer._doorbell_rings", "if self._blocking → true"),
+        ("worker/running/consumer.py", "Consumer._wake_blocked_read", "if self._blocking → true"),
         ("worker/running/consumer.py", "Consumer._block", "removed: self._blocking = False"),
     ],
     "a server answers a subscription once": [

@@ -24,7 +24,6 @@ APART: Final = (
     "test_inbox.py",
     "test_trouble.py",
     "test_connection.py",
-    "test_audit.py",
 )
 """Tests that have nothing to do with scripts."""
 

@@ -271,7 +271,7 @@ async def test_a_job_that_recovery_queues_again_while_it_is_blocked_runs(
     reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
 ) -> None:
     result = await jobs.task.delay("a", True)
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     desk.take("berta")
     await reader.read()
     await reader.idle()
@@ -494,7 +494,7 @@ async def test_what_lost_replies_have_stranded_is_handed_back_and_runs(
 ) -> None:
     lost: list[Token] = []
     for queue, names in ((desk, "ab"), (other, "cd")):
-        queue.open()
+        queue.do(verbs.queues.open_queue)
         await jobs.send(*names, queue=queue.keys.queue)
         lost += stranded(queue, reader)
     await reader.read()
@@ -540,8 +540,8 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
     reader: Reader, jobs: Jobs, desk: Desk, other: Desk
 ) -> None:
     """Entries that two queues get within one millisecond have the same number."""
-    desk.open()
-    other.open()
+    desk.do(verbs.queues.open_queue)
+    other.do(verbs.queues.open_queue)
     with desk.redis.pipeline(transaction=True) as together:
         for queue, name in ((desk, "a"), (other, "b")):
             job = jobs.task.options(queue=queue.keys.queue).job(name, True)
@@ -560,7 +560,7 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
 
 
 async def test_what_was_handed_back_is_not_handed_back_again(reader: Reader, jobs: Jobs, desk: Desk) -> None:
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     await jobs.send("a")
     lost = stranded(desk, reader)
     await reader.read()
@@ -578,7 +578,7 @@ async def test_when_nothing_is_stranded_nothing_is_woken(reader: Reader) -> None
     await reader.read()
     await reader.idle()
     reader.consumer.suspect([])
-    assert reader.consumer._ringing is None
+    assert reader.consumer._waking is None
 
 
 # Stopping
@@ -628,7 +628,7 @@ async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
         return answer
 
     monkeypatch.setattr(reader.executor.broker, "run", held_up)
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     await jobs.send("a", "b")
     await reader.read(MAIL)
     await aeventually(lambda: len(desk.pending()) == 2)
@@ -859,7 +859,7 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
 async def test_trouble_with_redis_itself_is_not_taken_for_that_of_a_queue(
     reader: Reader, jobs: Jobs, desk: Desk, refusals: Refusals, logged: list[EventDict], call: str
 ) -> None:
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     if call == "fetch":
         await reader.read()
         await reader.idle()
@@ -919,7 +919,7 @@ async def test_stranded_jobs_of_a_queue_that_cannot_be_read_wait_and_those_of_ot
 ) -> None:
     lost: list[Token] = []
     for queue, name in ((desk, "a"), (other, "b")):
-        queue.open()
+        queue.do(verbs.queues.open_queue)
         await jobs.send(name, queue=queue.keys.queue)
         lost += stranded(queue, reader)
     await reader.read()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.typing import EventDict
 
+from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
@@ -140,7 +141,7 @@ def other(server: Server) -> Iterator[Desk]:
 
 
 def opened(desk: Desk) -> Iterator[Desk]:
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     yield desk
     desk.close()
 

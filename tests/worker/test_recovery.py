@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.typing import EventDict
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import queue_keys
 from fennelq.worker.duties.recovery import Recovery
@@ -51,7 +52,7 @@ def other(server: Server) -> Iterator[Desk]:
 
 
 def opened(desk: Desk) -> Iterator[Desk]:
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     yield desk
     desk.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.typing import EventDict
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.dispatch import MOST_BYTES, MOST_JOBS
@@ -103,7 +104,7 @@ def other(server: Server) -> Iterator[Desk]:
 
 
 def opened(desk: Desk) -> Iterator[Desk]:
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     yield desk
     desk.close()
 

@@ -10,6 +10,7 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App, Reject, RetryPolicy, Snooze, Status, current_job
+from fennelq.broker import verbs
 from fennelq.broker.keys import queue_keys
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, died
@@ -60,7 +61,7 @@ def desk(server: Server) -> Iterator[Desk]:
     """The queue `default`."""
     desk = Desk(server)
     desk.keys = queue_keys("shop", "default")
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     yield desk
     desk.close()
 
@@ -588,7 +589,7 @@ async def test_the_try_of_a_retried_job_is_counted(app: App, bench: Bench, logge
     result = await stumble.delay()
     bench.start_all()
     await bench.all_done()
-    bench._desk.promote()
+    bench._desk.do(verbs.queues.promote, 100)
     bench.start_all()
     await bench.all_done()
     assert await result.get(timeout=5) == 2

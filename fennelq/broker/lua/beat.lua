@@ -1,12 +1,15 @@
 -- beat: renews the lease of every job an executor holds, started or not.
 --
--- The lease is the idle time of an entry in the pending list, so there is no second truth that could be lost, refused
--- under OOM or expire for a whole fleet at once. Renewing is XCLAIM to oneself with JUSTID, which leaves the delivery
--- count alone. The answer names what was lost (held here, but no longer ours) and what is stranded (ours, idle for longer
--- than `grace`, but unknown here: a reply was lost). It only names them: a reply that is under way may yet bring one.
+-- The lease is the idle time of an entry in the pending list. A key with a TTL beside it could get lost, be refused under
+-- OOM, or expire for a whole fleet at once. An executor renews with XCLAIM to itself and JUSTID, which does not change the
+-- delivery count.
 --
--- Answers {lost: lane, entry, …}, {stranded: lane, entry, …}, jobs in quarantine that nobody has taken, the server's
--- time in ms.
+-- Lost are entries that the executor holds and that are not pending on it any more. Stranded are entries that have been
+-- pending on it for longer than `grace` and that it does not hold, because a reply was lost. This script only reports
+-- stranded entries, it does not release them: the reply that delivers one may still be under way.
+--
+-- Answers {lost: lane, entry, …}, {stranded: lane, entry, …}, the number of jobs in quarantine that no executor has
+-- taken, the server's time in ms.
 --
 --@args prefix, consumer, grace
 --@each lane, entry
@@ -26,7 +29,8 @@ local function note(list, lane, entry)
   list[#list + 1] = entry
 end
 
--- An entry that somebody deleted is not claimed but leaves the pending list: the next beat finds it lost.
+-- XCLAIM removes an entry that was deleted by hand from the pending list instead of claiming it: the next beat reports it
+-- as lost.
 local function renew(stream, entries)
   for from = 1, #entries, PAGE do
     local words = {}
@@ -37,8 +41,8 @@ local function renew(stream, entries)
   end
 end
 
--- One lane: what is pending here is either held, and renewed, or stranded once it is old enough.
-local function look(lane)
+-- A pending entry is either held by the executor, then it is renewed, or reported as stranded when it is old enough.
+local function check_lane(lane)
   local stream, mine, kept, from = K[lane], held[lane], {}, '-'
   while true do
     local page = redis.pcall('XPENDING', stream, GROUP, from, '+', PAGE, consumer)
@@ -64,6 +68,6 @@ local function not_taken(stream)
   return waiting - (taken.err and 0 or taken[1])
 end
 
-for _, lane in ipairs(LANES) do look(lane) end
+for _, lane in ipairs(LANES) do check_lane(lane) end
 if vanished > 0 then redis.pcall('HINCRBY', K.counters, 'vanished', vanished) end
 return {lost, stranded, not_taken(K[QUARANTINE]), now}

@@ -1,7 +1,7 @@
 -- cancel: ends jobs that have not started.
 --
--- A queued job is acknowledged as well as deleted: a blocked reader may hold the entry already, and must find that it is
--- no longer its own.
+-- A queued job's entry is acknowledged as well as deleted: a blocked read may have delivered it to an executor already,
+-- and that executor's fetch then finds that the entry is not pending on it any more.
 --
 -- Answers, per job: 1 cancelled · 0 too late: it runs or has ended · -1 unknown.
 --
@@ -12,7 +12,7 @@
 
 local envelope = cjson.encode({cancelled = why})
 
--- Takes a job out of the place where it waits; false when it does not wait.
+-- Removes a waiting job from its place; false when it does not wait.
 local function take_out(job, f)
   if f[F.status] == 'L' then return redis.call('ZREM', K.scheduled, job) == 1 end
   if f[F.status] == 'R' then return redis.call('ZREM', K.retries, job) == 1 end

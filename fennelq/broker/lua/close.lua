@@ -1,6 +1,9 @@
--- close: an executor says good-bye: its consumers go, if nothing is pending on them.
+-- close: removes the consumers of an executor that ends.
 --
--- Answers in how many lanes none of that name is left.
+-- A consumer with pending entries stays: deleting it would drop them from the pending list, and recovery would never find
+-- them.
+--
+-- Answers in how many lanes no consumer of this name is left.
 --
 --@args prefix, consumer
 --@flags allow-oom

@@ -1,25 +1,27 @@
 -- declare: makes the schedules of one service in Redis those that its code declares, a page per call.
 --
--- Schedules belong to the service that declares them: only that service changes or removes them. A name that another
--- service has declared is left to it while it is there; it is noted in `cron:denied` and declared `again` now and then.
+-- Schedules belong to the service that declares them: only that service changes or removes them. While another service
+-- that declares a name is active, this script leaves the schedule to it and notes the name in `cron:denied`; executors
+-- declare such names `again` from time to time.
 --
--- Each version of the code is known by the digest of all it declares. Two versions may run at once during a deploy: the
--- one that came later holds, and an older one that restarts changes nothing. It takes over again (a rollback) once the
--- later one has not looked for `patience`.
+-- The digest of everything that the code declares identifies its version. During a deploy two versions may run at once.
+-- The version that declared last is the holder, and an older one that restarts changes nothing. An older version becomes
+-- the holder again (a rollback) when no executor of the newer one has called `look` for `patience`.
 --
--- The first call of a version opens a round. Pages follow in order, and `at` says where a page begins; the script knows
--- how far the round has come, so any executor of this version can go on where another one stopped, and a page that comes
--- twice or out of order writes nothing. Once another version holds, further pages of this one are refused. Only when all
--- `total` schedules are declared does the round remove, a page at a time as well, what belongs to an earlier round: a
--- round that was broken off has removed nothing. New schedules are added, changed ones changed, vanished ones removed.
--- A paused one stays paused; those made at run time are left alone, unless the code now declares their name.
+-- The first call of a version opens a round. Its pages follow in order; `at` is the position of a page. The script stores
+-- how far the round has come. So any executor of this version can continue a round, and a page that arrives twice or out
+-- of order writes nothing. When another version becomes the holder, the script refuses further pages of this one. The
+-- round removes the schedules of earlier rounds, a page per call as well, only after all `total` schedules are declared:
+-- a round that was interrupted has removed nothing. A paused schedule stays paused. Schedules made at run time are left
+-- alone, unless the code now declares their name.
 --
--- A fennelq from before there were services wrote all schedules of the code as one set. If this service declares one of
--- them, with the same task, the set is its own: it takes it over and removes what has vanished from it. In `cron:meta` it
--- then follows as the version that came later, so that workers with the older fennelq change nothing during the deploy.
+-- A fennelq from before there were services stored all schedules of the code as one set. A service that declares one of
+-- them, with the same task, takes the set over and removes the schedules that its code does not declare any more. It then
+-- writes its digest to `cron:meta` as the version that declared last, so that workers with the older fennelq change
+-- nothing during the deploy.
 --
--- Answers {'held', 0, {}} when a later version holds · {'open', where the next page begins, names of the removed} ·
--- {'done', total, names of the removed}.
+-- Answers {'held', 0, {}} when a newer version is the holder · {'open', position of the next page, names of the removed}
+-- · {'done', total, names of the removed}.
 --
 --@args prefix, service, digest, patience, total, at
 --@each name, definition, next_due
@@ -37,7 +39,7 @@ local known = redis.call('HMGET', K.sources, of('digest'), of('heard'), of('lega
 local holder, legacy, reached, round = known[1], known[3], known[4], known[5]
 local current = redis.call('HGET', K.meta, 'digest') or ''
 
--- Towards workers with a fennelq from before there were services.
+-- Makes this version the holder for workers with a fennelq from before there were services.
 local function hold_legacy()
   redis.call('HSET', K.meta, 'digest', digest, 'heard', stamp)
   redis.call('ZADD', K.versions, 'NX', stamp, digest)
@@ -56,11 +58,12 @@ local function open()
   redis.call('DEL', denied_to(service))
 end
 
--- Takes over what a fennelq from before there were services has declared, and is this service's, as the task tells.
+-- Takes over the set that a fennelq from before there were services has declared. The task shows whether it is this
+-- service's: two services may use one name for different tasks.
 local function adopts(definition, other)
   if decoded(definition).task ~= decoded(other).task then return current == digest end
   if current ~= digest then
-    if redis.call('ZSCORE', K.versions, digest) and is_there(LEGACY) then return false end
+    if redis.call('ZSCORE', K.versions, digest) and is_active(LEGACY) then return false end
     hold_legacy()
     set('legacy', current)
   end
@@ -68,10 +71,10 @@ local function adopts(definition, other)
   return true
 end
 
--- Whether the schedule belongs to another service that is there.
+-- Whether the schedule belongs to another service that is active.
 local function is_kept(definition, source, other)
   if not is_of_code(source) or source == mine then return false end
-  if source == LEGACY and adopts(definition, other) or not is_there(source) then
+  if source == LEGACY and adopts(definition, other) or not is_active(source) then
     declares_anew(source)
     return false
   end
@@ -82,7 +85,7 @@ local changed = false
 local function declare(name, definition, next_due)
   local state = redis.call('HMGET', state_of(name), 'source', 'definition')
   if is_kept(definition, state[1], state[2]) then
-    -- The same schedule, declared twice, is nothing to complain about.
+    -- Two services that declare the same schedule are no conflict: '' keeps executors from logging one.
     redis.call('HSET', denied_to(service), name, state[2] == definition and '' or state[1])
     return
   end
@@ -98,7 +101,7 @@ local function forget(name)
   remove(name)
 end
 
--- What belongs to an earlier round; true when nothing does any more.
+-- Removes a page of the schedules of earlier rounds; true when none is left.
 local function sweep_own()
   local page = redis.call('ZRANGEBYSCORE', schedules_of(service), '-inf', '(' .. round, 'LIMIT', 0, PAGE)
   for _, name in ipairs(page) do
@@ -111,7 +114,8 @@ local function sweep_own()
   return #page < PAGE
 end
 
--- What has vanished from the set that was taken over; true when all names have been gone through.
+-- Removes schedules of the set that was taken over, which the code does not declare any more; true when all names have
+-- been visited.
 local function sweep_legacy()
   local cursor = redis.call('HGET', K.sources, of('sweep'))
   if not cursor then return true end
@@ -140,14 +144,14 @@ if at == reached then
   set('at', reached)
 end
 if reached == 'done' then
-  if changed then tell() end
+  if changed then announce_schedules() end
   if not redis.call('HGET', K.sources, of('sweep')) then return {'done', tonumber(total), removed} end
-  -- What was declared again has brought a set from before there were services along.
+  -- Declaring `again` has taken over a set from before there were services: sweep it.
   reached = total
   set('at', reached)
 end
 if reached ~= total then return {'open', tonumber(reached), removed} end
 if not (sweep_own() and sweep_legacy()) then return {'open', tonumber(total), removed} end
 set('at', 'done')
-tell()
+announce_schedules()
 return {'done', tonumber(total), removed}

@@ -1,15 +1,18 @@
 -- fetch: the only way to take jobs.
 --
--- First what a blocking read woke up with: the entry id never changes its owner, so an XCLAIM to oneself that returns
--- nothing means that the job was cancelled or recovered meanwhile. Then the lanes, high to low, until the free slots or
--- the bytes are full, or ENTRIES were met: a backlog of expired jobs must not hold the server. Nothing may raise after the
--- first XREADGROUP, or what was read is stranded in this consumer: every read and every load is a pcall, and NOGROUP is an
--- answer.
+-- First come the entries that a blocking read has delivered. A re-delivery is a new entry, so an entry never changes its
+-- owner: an XCLAIM to oneself that returns nothing means that the job was cancelled or recovered since the read.
+--
+-- Then come the lanes, high to low, until the free slots or the bytes are used up, or ENTRIES entries were visited: a
+-- backlog of expired jobs must not block the server. After the first XREADGROUP no error may end the script, because the
+-- entries read so far would be stranded in this consumer: every read and every load is a pcall, and lanes without a group
+-- are part of the reply.
 --
 -- Whether a job may start is decided by the gates, one file each in `lua/gates`, in the order below. A gate's code is
--- pasted into `admit` rather than called, because a call per gate and job would be a measurable part of a fetch. It knows
--- `lane`, `entry`, `job`, `deliveries`, `record` and its fields `f`; it refuses by settling or dropping the job and
--- returning. A gate that takes something (a slot of a limit) must be the last one, so that no later gate refuses.
+-- pasted into `admit` rather than called, because a call per gate and job would be a measurable part of a fetch. It may
+-- use `lane`, `entry`, `job`, `deliveries`, `record` and its fields `f`. A gate refuses a job by settling or dropping it
+-- and returning. A gate that takes something (a slot of a limit) must be the last one: no later gate can refuse the job
+-- then, and the slot is not lost.
 --
 -- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later wire
 -- version (job, task and problem of each, at most TOO_NEW)}
@@ -25,7 +28,8 @@ local BYTES, ENTRIES = 1048576, 1000
 local run_so_far = consumer .. ' ' .. stamp .. ' '
 local jobs, missing, taken, bytes, met = {}, {}, 0, 0, 0
 
--- What a first run of a plain call would only repeat is left out of the reply, because every word of it costs.
+-- For the first run of a plain call the counts and options are the defaults. They are left out of the reply, because every
+-- word of a reply costs time.
 local function start(job, deliveries, record, f)
   local starts = f[F.run] and select(3, run_of(f[F.run])) + 1 or 1
   redis.call('HSET', record, F.status, 'X', F.run, run_so_far .. starts)
@@ -46,13 +50,13 @@ local function admit(lane, entry, job, deliveries)
   start(job, deliveries, record, f)
 end
 
--- How many to read at once: a few to learn how large they are, then as many as fit.
+-- How many entries to read at once: first a few, to find their size, then as many as probably fit.
 local function page(room)
   if taken == 0 then return math.min(room, 8) end
   return math.min(room, math.max(1, math.floor((BYTES - bytes) / (bytes / taken))))
 end
 
--- Reads one lane until it is empty or something is full; true when it is empty.
+-- Reads one lane until it is empty or a limit is reached; true when it is empty.
 local function read(lane)
   while taken < tonumber(free) and bytes < BYTES and met < ENTRIES do
     local asked = page(free - taken)

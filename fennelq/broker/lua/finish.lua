@@ -1,11 +1,12 @@
 -- finish: settles a batch of runs.
 --
--- XACK is the gate: it counts an entry for exactly one caller, because every re-delivery is a new entry. One XACK per lane
--- asks for all runs; nearly always it counts them all. When it does not, the records tell which: a run is its caller's
--- while its job's record names this very place and has not ended, for whoever takes a job away writes down where it went.
--- Without a record that can be read, it is the entry that tells: the one who took the job away has deleted it. Who is no
--- longer the owner changes nothing, unless the record says that this token settled the job already: then a reply was lost
--- and the answer is "done by you".
+-- XACK decides who owns a run: it counts an entry for exactly one caller, because every re-delivery is a new entry. One
+-- XACK per lane acknowledges all runs of the batch, and nearly always it counts all of them.
+--
+-- When it counts fewer, the records decide. A run belongs to its caller while the job's record names this very place and
+-- the job has not ended, because a script that moves a job writes its new place. If the record cannot be read, the entry
+-- decides, because a script that moves a job deletes its entry. A caller that is not the owner changes nothing. If the
+-- record shows that this token has settled the job before, the reply to that call was lost, and the answer is 2.
 --
 -- Answers, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
 --
@@ -34,13 +35,14 @@ local function remove(lane, entry)
   return redis.pcall('XDEL', K[lane], entry) == 1
 end
 
--- `ending` is the kind and its number in one word, because every word of a call costs: S3600000, R1500, Z+60000.
+-- `ending` has the kind and its number in one word, because every word of a call costs time: S3600000, R1500, Z+60000.
 local function settle_run(i)
   settle_job(ARGV[i + 1], ARGV[i], string.sub(ARGV[i + 2], 1, 1), string.sub(ARGV[i + 2], 2), ARGV[i + 3])
   return 1
 end
 
--- One of a batch that were not all ours. An entry that was, of a job that is elsewhere, is dropped.
+-- Settles a run of a lane in which XACK counted too few. If the entry was there but the job's record names another place,
+-- the entry is dropped.
 local function settle_by_record(i)
   local place, lane = ARGV[i], lane_of[i]
   local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), F.status, F.place, F.settled_by)

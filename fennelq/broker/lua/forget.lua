@@ -1,4 +1,4 @@
--- forget: removes dead jobs for good: the DLQ entry, the record, the result and the idempotency key, together.
+-- forget: deletes dead jobs: the DLQ entry, the record, the result, the history and the idempotency key, in one step.
 --
 -- Answers how many were removed.
 --

@@ -1,21 +1,26 @@
--- look: what there is to do about recurring jobs, by the server's clock.
+-- look: finds the due schedules and other work on recurring jobs, by the server's clock.
 --
--- Whoever looks promises that somebody will look again by the next due time, or after `longest`. A process that comes
--- new and finds the promise broken knows that nobody was there: ticks that are due by now were missed, and only ticks
--- that come due from now on (`awake`) can be merely late. A process that has looked before was there itself, however late
--- it is; but not even that counts when nobody has looked for a minute, as after a night in a laptop's bag.
+-- A tick that is due is either late or missed, and `catchup` treats the two differently. Missed are ticks that came due
+-- while no executor ran. To know this, every look stores `back`: the time by which some executor will look again, which
+-- is the next due time, or after `longest`. When an executor that has just started looks after this time, no executor ran
+-- in between. Then `awake` is set to now: ticks due before `awake` were missed, later ones are late. An executor that has
+-- looked before (`again`) was running itself, however late it is now. Only a pause of a minute without any look counts as
+-- an outage for it as well, for example when a laptop was asleep.
 --
--- Hand-overs that somebody has left behind, and runs that queue until the one before has ended, which has to be asked of
--- another slot, are looked after in turns: one executor every now and then, not the whole fleet at once.
+-- Two kinds of work are done in turns, by one executor every 200 ms and not by the whole fleet at once: jobs in the outbox
+-- that another executor has not handed over, and runs that queue behind an unfinished one, for which another slot must be
+-- asked.
 --
--- Due schedules come in pages, the longest due first. Those that an executor cannot claim stay due, for others that can:
--- it asks for what comes after them, from the time and the name of the last one on the page before.
+-- Due schedules come in pages, the longest due first. Schedules that an executor cannot claim stay due, because other
+-- executors may be able to. It then asks for the next page, which begins after the time and the name of the last schedule
+-- of the page before.
 --
--- Answers {now, awake, the version that declares, ms to the next due time or -1, hand-overs waiting, schedules whose runs
--- queue, your turn 0/1, the due schedules, some of those whose runs queue, how many schedules another service keeps from
--- this one, whether more are due 0/1, time and name of the last on this page}; of each schedule its name, definition,
--- next, last job, whether that is still on its way, the runs that queue. The version is '' while this one has something
--- to declare: it has not declared all, or a fennelq from before there were services has declared since.
+-- Answers {now, awake, the digest of the holder, ms to the next due time or -1, jobs in the outbox, schedules with queued
+-- runs, whether it is this executor's turn 0/1, the due schedules, some of the schedules with queued runs, how many
+-- schedules of this service belong to another one, whether more are due 0/1, time and name of the last on this page}. A
+-- schedule is its name, definition, next, last job, whether that job is still in the outbox, and its queued runs. The
+-- digest is '' while this service has something to declare: it has not declared everything, or a fennelq from before there
+-- were services has declared since.
 --
 --@args prefix, service, version, again, longest, limit, after, after_name
 --@include now, cron, service_keys
@@ -25,13 +30,14 @@ local LATE, GONE = 1000, 60000
 local TURN = 200
 local BYTES = 1048576
 
-local function about(name)
+-- The fields of a schedule that this script needs, and its row of the reply.
+local function described(name)
   local f = redis.call('HMGET', state_of(name), 'definition', 'next', 'last_job', 'paused')
   local job = f[3] or ''
   return f, {name, f[1], f[2], job, redis.call('HEXISTS', K.outbox, job), redis.call('HGET', K.queued, name) or ''}
 end
 
--- How many of the due ones come before this page.
+-- How many due schedules come before this page.
 local function passed_over()
   if after == '' then return 0 end
   if redis.call('ZSCORE', K.due, after_name) == after then return redis.call('ZRANK', K.due, after_name) + 1 end
@@ -48,11 +54,12 @@ for i = 1, #page, 2 do
     more = 1
     break
   end
-  local f, said = about(name)
+  local f, row = described(name)
   if f[1] and string.match(f[2] or '', '^%d+$') then
-    due[#due + 1] = said
-    bytes = bytes + #f[1] + #said[6]
+    due[#due + 1] = row
+    bytes = bytes + #f[1] + #row[6]
   else
+    -- Its state was deleted or is damaged: if it stayed due, executors would find it with every look.
     redis.call('ZREM', K.due, name)
   end
   last, last_name = page[i + 1], name
@@ -66,7 +73,7 @@ local seen, back, awake = tonumber(known[2]), tonumber(known[3]), tonumber(known
 local broken = not awake or now - seen > GONE or (again == '0' and now > back + LATE)
 if broken then awake = now end
 
--- Due ones are looked after first.
+-- An executor that gets due schedules claims them, and then looks again.
 local pause = #due > 0 and LATE or math.min(tonumber(longest), wait >= 0 and wait or tonumber(longest))
 back = math.min(math.max(broken and 0 or back, now + pause), now + GONE)
 redis.call('HSET', K.meta, 'seen', stamp, 'back', string.format('%.0f', back), 'awake', string.format('%.0f', awake))
@@ -86,12 +93,12 @@ if handing + queued > 0 and math.abs(now - (tonumber(known[5]) or 0)) >= TURN th
   redis.call('HSET', K.meta, 'turn', stamp)
   bytes = 0
   for _, name in ipairs(redis.call('HRANDFIELD', K.queued, limit)) do
-    local f, said = about(name)
+    local f, row = described(name)
     if not f[1] then
       redis.call('HDEL', K.queued, name)
     elseif f[4] ~= '1' then
-      waiting[#waiting + 1] = said
-      bytes = bytes + #f[1] + #said[6]
+      waiting[#waiting + 1] = row
+      bytes = bytes + #f[1] + #row[6]
     end
     if bytes > BYTES then break end
   end

@@ -1,6 +1,7 @@
--- open: makes every lane of a queue and its group, so that a blocking read over all of them finds them.
+-- open: creates every lane of a queue and its group, because a blocking read over several streams fails when the group of
+-- one of them is missing.
 --
--- Groups begin at 0: jobs that were sent before the first worker ever came are delivered.
+-- Groups begin at 0, so that jobs which were sent before the first worker started are delivered.
 --
 -- Answers how many groups were new.
 --

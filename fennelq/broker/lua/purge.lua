@@ -1,6 +1,6 @@
--- purge: cancels jobs that wait in a queue, a page at a time. Jobs that run are left alone; waiters are told.
+-- purge: cancels waiting jobs of a queue, a page per call, and notifies their waiters. Running jobs go on.
 --
--- Answers how many were cancelled; 0 when nothing waits any more.
+-- Answers how many were cancelled; 0 when no job waits any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, limit
 --@include now, keys, fields, outcome/cancelled
@@ -42,7 +42,7 @@ local function purge_set(set, name)
   end
 end
 
--- A page of entries that belong to no job is not the end.
+-- A page may contain only entries without a job. The answer 0 would end the caller's loop, so take the next page.
 repeat
   met = 0
   for _, lane in ipairs(PRIORITIES) do purge_lane(lane) end

@@ -1,20 +1,21 @@
 -- recover: takes jobs from executors that have been silent for longer than a lease.
 --
--- Walks each lane with XAUTOCLAIM from a kept cursor, a page at a time, so that many fresh entries in front never hide
--- the old ones behind. Each entry becomes a new one, with a new token, in the script that removes the old: whatever the
--- silent executor still does with its job is refused. The new place is written before the old one is removed.
+-- XAUTOCLAIM walks each lane from a stored cursor, a page per call, so that many fresh entries at the beginning never hide
+-- the old ones behind them. The job gets a new entry, and with it a new token, in the script that removes the old one: if
+-- the silent executor wakes up, its settling is refused. The new place is written before the old one is removed.
 --
--- A delivery is spent. From the third on the job runs alone, in quarantine, lest it take bystanders with it; after
--- `max_deliveries` it is dead. Entries that somebody deleted are gone from the pending list by the walk itself.
+-- Each recovery counts as a delivery. From the third delivery on the job runs alone, in quarantine, so that it cannot kill
+-- an executor that runs other jobs; after `max_deliveries` it is dead. XAUTOCLAIM itself removes entries that were deleted
+-- by hand from the pending list.
 --
--- One sweep per queue and interval in the whole fleet: `swept` says it has been done. When the clock is set back, the TTL of
--- `swept` grows by as much, and would stop all sweeps for that long: so a TTL longer than any interval counts for nothing.
--- `more` goes on with a sweep.
+-- The whole fleet sweeps a queue once per interval: the key `swept` exists while this interval's sweep is done. When the
+-- server's clock is set back, the TTL of `swept` grows by as much and would stop all sweeps for that long. So a TTL longer
+-- than any interval is ignored. `more` continues a sweep.
 --
 -- `beaten` is the server's clock at the sweeper's last beat, and `ago` how long ago that was by the sweeper's monotonic
--- clock. A sweep takes nothing when more than half a lease has passed since that beat by the server's clock: the sweep was
--- held up on its way (a server that was paused, packets that came late), or the clock was set forward, and either way all
--- executors look silent. Nor when less has passed than `ago` says: then the clock was set back.
+-- clock. A sweep recovers nothing when more than half a lease has passed since that beat by the server's clock. Then the
+-- call was delayed (the server was paused, packets came late) or the clock was set forward, and in both cases executors
+-- that are alive look silent. It also recovers nothing when less time has passed than `ago`: then the clock was set back.
 --
 -- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
 --
@@ -38,7 +39,7 @@ local function remove(lane, entry)
   redis.call('XDEL', K[lane], entry)
 end
 
--- The job has killed, or lost, its executor too often.
+-- Ends a job whose executors have died or fallen silent too often.
 local function give_up(lane, entry, job, f, deliveries, death)
   remember(record_of(job), job, 'recovered', death)
   death = death or 'nothing is known of the last death'
@@ -47,7 +48,8 @@ local function give_up(lane, entry, job, f, deliveries, death)
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
   })
   settle_job(job, lane .. '/' .. entry, 'D', failure_ttl, failure)
-  -- Its token settled nothing: the silent executor, should it wake up, must not be told that it did.
+  -- Settling has stored the token of the silent executor. If that executor wakes up and settles, it must get the answer
+  -- that it lost the job, and not that it has settled it.
   redis.call('HDEL', record_of(job), 'T')
   dead = dead + 1
 end

@@ -1,12 +1,13 @@
--- release: hands jobs back untouched: neither a try nor a delivery is spent, because nothing was wrong with the job.
+-- release: puts jobs back into their lanes. It counts neither a try nor a delivery, because the jobs are not the reason.
 --
--- As in finish, XACK is the gate, so whoever lost the job meanwhile changes nothing. A job that is stranded again and
--- again (its reply lost each time) is suspicious after all: from the tenth time on it costs a delivery.
+-- As in finish, XACK decides who owns a job, so a caller that has lost it changes nothing. A job that is stranded again and
+-- again, its reply lost each time, may be the reason itself: from the tenth time on it costs a delivery.
 --
--- `why`: stopped · unstarted (its executor took it, and stopped before the handler) · stranded. In the last two cases the
--- start that fetch counted began nothing, and its expiry still counts.
+-- `why`: stopped · unstarted (the executor took it, and stopped before the handler began) · stranded. In the last two
+-- cases the handler did not begin. Fetch has counted a start all the same; `blank_starts` corrects this, so that the job
+-- can still expire.
 --
--- Answers how many were handed back.
+-- Answers how many were put back.
 --
 --@args prefix, why
 --@each lane, entry

@@ -1,6 +1,7 @@
--- replay: puts dead jobs back, as the same jobs with a fresh budget.
+-- replay: puts dead jobs back into their lanes, with the same id and with all their retries again.
 --
--- The XDEL of the DLQ entry is the token: of several callers one gets 1. No `allow-oom`: over maxmemory nothing moves.
+-- The XDEL of the DLQ entry decides between concurrent callers: it returns 1 to one of them. There is no `allow-oom`: over
+-- maxmemory the server refuses the script before it has written anything, and the jobs stay in the DLQ.
 --
 -- Answers, per entry: 1 replayed · 0 no longer there · -1 its idempotency key is taken by another job.
 --
@@ -8,7 +9,7 @@
 --@each entry
 --@include now, keys, fields, idempotency, ready, run_over
 
--- Takes the job's key again; false when another job holds it.
+-- Takes the job's idempotency key again; false when another job holds it.
 local function take_key_again(job, idem)
   local kind, name = string.match(idem or '', '^([=~])(.+)$')
   if kind ~= '=' then return true end

@@ -1,11 +1,14 @@
--- schedule: what people do to a schedule at run time. Executors are told at once.
+-- schedule: changes a schedule at run time, for the API and the command line, and wakes the executors.
 --
--- put: add it or change it to `value`. pause, resume: a resumed one goes on with the time given, what it missed is
--- missed. remove: forget it. run: the job `value` of it was sent by hand; it is the one to wait for unless `value` is ''.
--- Schedules that the code declares can be paused and run, but only the code changes or removes them; one can be removed
--- once no worker of its service has looked for `patience`. It comes back if the service does, and still declares it.
+-- put: adds it, or changes its definition to `value`. pause. resume: it goes on at `next_due`; ticks that were due during
+-- the pause do not run. remove. run: counts a run that was sent by hand; `value` is its job, which an overlap then waits
+-- for, or ''.
 --
--- Answers 1 done · 0 no such schedule · -1 it is the code's.
+-- Schedules that the code declares can be paused and run. Only the code changes or removes them, with one exception: one
+-- can be removed when no worker of its service has called `look` for `patience`. If the service starts again and still
+-- declares it, it is added again.
+--
+-- Answers 1 done · 0 unknown schedule · -1 only the code may do this.
 --
 --@args prefix, verb, name, value, next_due, patience
 --@include now, schedules
@@ -15,7 +18,7 @@ local state = state_of(name)
 local source = redis.call('HGET', state, 'source')
 
 local function change()
-  if is_of_code(source) and (verb == 'put' or verb == 'remove' and is_there(source)) then return -1 end
+  if is_of_code(source) and (verb == 'put' or verb == 'remove' and is_active(source)) then return -1 end
   if verb == 'put' then
     put(name, value, next_due, 'runtime')
   elseif not source then
@@ -37,5 +40,5 @@ local function change()
 end
 
 local answer = change()
-if answer == 1 then tell() end
+if answer == 1 then announce_schedules() end
 return answer

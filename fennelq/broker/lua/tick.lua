@@ -1,10 +1,11 @@
--- tick: claims the due ticks of a schedule. Of any number of executors one gets 1.
+-- tick: claims the due ticks of a schedule. Of any number of executors, one gets 1.
 --
--- The claim is that the schedule is still what the claimer saw: `next` moves on in this very step, outlives the jobs and
--- needs no leader and no clock but the server's. The jobs are written to `out` together with the decision; a courier
--- enqueues them in their queue's slot, under fixed ids, and removes them then. Every step may be repeated.
+-- A claim succeeds when the schedule still is as the executor saw it, and then moves `next` in the same step. So a tick
+-- runs once without a leader, even after its jobs have expired, and only the server's clock matters. The jobs are written
+-- to the outbox in this step as well. A courier enqueues them in the slot of their queue, under fixed ids, and then
+-- removes them from the outbox. Every step may be repeated.
 --
--- Answers 1 claimed · 0 somebody else was first, or the schedule has changed.
+-- Answers 1 claimed · 0 another executor was first, or the schedule has changed.
 --
 --@args prefix, name, definition, seen_next, seen_job, seen_queued, next_due, last_run, skipped, queued, last_error, last_error_at
 --@each id, job

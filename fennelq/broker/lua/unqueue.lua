@@ -1,8 +1,8 @@
--- unqueue: starts the next of the runs that queue behind an unfinished one. Of any number of executors one gets 1.
+-- unqueue: starts the next of the runs that queue behind an unfinished one. Of any number of executors, one gets 1.
 --
--- The claim is that the schedule, its last job and its queue are still what the claimer saw.
+-- A claim succeeds when the schedule, its last job and its queued runs still are as the executor saw them.
 --
--- Answers 1 claimed · 0 somebody else was first, or the schedule has changed.
+-- Answers 1 claimed · 0 another executor was first, or the schedule has changed.
 --
 --@args prefix, name, definition, seen_job, seen_queued, rest, last_run, id, job
 --@include now, cron, outbox

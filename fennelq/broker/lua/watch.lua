@@ -1,13 +1,14 @@
--- watch: who waits for a job is told its end.
+-- watch: returns the end of a job, or registers the channel on which its end will be published.
 --
--- Looking at the state and registering are one step, so no end can fall between them; asking again is harmless, which is
--- how a waiter survives a lost message.
+-- Reading the state and registering are one step, so no end can happen between them. The call may be repeated: a waiter
+-- repeats it from time to time, in case the message was lost.
 --
--- A record names at most CHANNELS processes, because the script that ends the job publishes to each of them: the oldest
--- is dropped, and finds the end when it looks again. An empty channel only looks and registers nothing.
+-- A record has at most CHANNELS channels, one per waiting process, because the script that ends the job publishes to each
+-- of them. The oldest is dropped; that process finds the end when it repeats the call. With an empty channel the script
+-- only reads.
 --
--- Answers, per job: {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' no result is kept any more
--- (or there never was such a job: then without a task).
+-- Answers, per job: {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' the result has expired, or
+-- the job is unknown (then without a task).
 --
 --@args prefix, channel
 --@each job

@@ -1,4 +1,4 @@
-"""What can be asked of Redis, by subject."""
+"""All calls of Redis, by subject."""
 
 from fennelq.broker.verbs import dead, executors, jobs, queues, runs, schedules, server
 

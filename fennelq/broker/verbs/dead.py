@@ -28,12 +28,12 @@ class DeadJob(NamedTuple):
 
     @property
     def died_ms(self) -> int:
-        """When, by the server's clock."""
+        """When it died, by the server's clock."""
         return int(self.entry.partition("-")[0])
 
 
 def dead(keys: QueueKeys, after: str, limit: int, *, newest_first: bool = False) -> Command[list[DeadJob]]:
-    """A page of the DLQ, starting behind the entry `after` ('' for the beginning)."""
+    """A page of the DLQ, beginning after the entry `after` ('' for the beginning)."""
 
     def read(reply: Any) -> list[DeadJob]:
         return [_dead_job(keys.queue, text(entry), fields) for entry, fields in reply]
@@ -53,17 +53,17 @@ def dead_entry(keys: QueueKeys, entry: str) -> Command[DeadJob | None]:
 
 
 def _dead_job(queue: str, entry: str, flat: list[Any]) -> DeadJob:
-    said = fields_of(flat)
-    return DeadJob(queue, entry, *(said.get(name, "") for name in "itemy"))
+    fields = fields_of(flat)
+    return DeadJob(queue, entry, *(fields.get(name, "") for name in "itemy"))
 
 
 def replay(keys: QueueKeys, entries: Sequence[str]) -> Verb[list[int]]:
-    """Put dead jobs back: per DLQ entry 1 replayed, 0 no longer there, -1 its idempotency key is taken."""
+    """Put dead jobs back: per DLQ entry 1 replayed, 0 no longer in the DLQ, -1 its idempotency key is taken."""
     arrow = script("replay")
     return Verb(arrow, arrow.of(keys), [keys.prefix, *entries], as_is)
 
 
 def forget(keys: QueueKeys, entries: Sequence[str]) -> Verb[int]:
-    """Remove dead jobs for good: DLQ entry, record, result, key. Answers how many."""
+    """Delete dead jobs: DLQ entry, record, result, idempotency key. Returns how many."""
     arrow = script("forget")
     return Verb(arrow, arrow.of(keys), [keys.prefix, *entries], int)

@@ -1,4 +1,4 @@
-"""Executors: their leases, and what they tell people of themselves."""
+"""Executors: their leases, and the facts that they publish for people."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fennelq.broker.verb import Command, Verb, Word, text
 
 
 class Beat(NamedTuple):
-    """What a sign of life found out. Entries are (lane, entry)."""
+    """The result of a beat. Entries are (lane, entry)."""
 
     lost: list[tuple[str, str]]
-    """Held here, but no longer ours."""
+    """Held here, but not pending on this executor any more."""
     stranded: list[tuple[str, str]]
-    """Ours in Redis, but unknown here: a reply was lost, or is still under way."""
+    """Pending on this executor, but not held here: a reply was lost, or is still under way."""
     quarantined: int
-    """Jobs in quarantine that nobody has taken."""
+    """Jobs in quarantine that no executor has taken."""
     now_ms: int
     """The server's clock."""
 
@@ -37,18 +37,18 @@ def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str
 
 
 def close_consumer(keys: QueueKeys, consumer: str) -> Verb[int]:
-    """Remove an executor's consumers where nothing is pending on them: in how many lanes none is left."""
+    """Remove an executor's consumers where nothing is pending on them. Returns in how many lanes none is left."""
     arrow = script("close")
     return Verb(arrow, arrow.of(keys), [keys.prefix, consumer], int)
 
 
 def note_executor(app: str, consumer: str, facts: bytes) -> Command[Any]:
-    """Tell people about an executor. This never decides who owns a job."""
+    """Publish facts about an executor, for people. They never decide who owns a job."""
     return Command(["HSET", executors_key(app), consumer, facts], int)
 
 
 def forget_executors(app: str, consumers: Iterable[str]) -> Command[Any]:
-    """These executors are gone."""
+    """Delete the facts of these executors."""
     return Command(["HDEL", executors_key(app), *consumers], int)
 
 

@@ -12,7 +12,7 @@ from fennelq import clock
 from fennelq.broker.keys import LANES, NORMAL, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, as_is, text
-from fennelq.model.fields import SENT, SHOWN
+from fennelq.model.fields import SENT, SHOWN, STATUSES
 from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.options import moment
@@ -79,17 +79,6 @@ def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
     return [(text(code), None if task is None else text(task), envelope) for code, task, envelope in reply]
 
 
-_STATUS = {
-    "Q": Status.SENT,
-    "L": Status.SCHEDULED,
-    "X": Status.EXECUTING,
-    "R": Status.RETRY,
-    "S": Status.SUCCESS,
-    "N": Status.SUCCESS,
-    "D": Status.DEAD,
-    "K": Status.CANCELLED,
-}
-
 _PRIORITY: dict[str, Priority] = {"s:high": "high", "s:low": "low"}
 
 _OUTLINE = ("t", "s", "p", "m", "n", "w", "x", "U", "Y")
@@ -130,7 +119,7 @@ def status(keys: QueueKeys, key: str) -> Command[Status]:
         task, letter = reply
         if task is None and letter is None:
             return Status.UNKNOWN
-        return _STATUS.get(text(letter or b"Q"), Status.UNKNOWN)
+        return STATUSES.get(text(letter or b"Q"), Status.UNKNOWN)
 
     return Command(["HMGET", keys.record(key), "t", "s"], read)
 
@@ -149,7 +138,7 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
     if not raw:
         return None
     record = {letter: text(value) for letter, value in raw.items()}
-    status = _STATUS.get(record.get("s", "Q"), Status.UNKNOWN)
+    status = STATUSES.get(record.get("s", "Q"), Status.UNKNOWN)
     place = record.get("p", "")
     owner, started, starts = _run(record.get("w", ""))
     facts: dict[str, Any] = {

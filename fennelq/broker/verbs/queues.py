@@ -1,4 +1,4 @@
-"""Queues: their lanes, what is due, what waits, how to empty one."""
+"""Queues: their lanes, their due and waiting jobs, and how to empty one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
 
 
 def length(keys: QueueKeys, name: str) -> Command[int]:
-    """Entries of a lane, of the DLQ, or members of a sorted set."""
+    """The number of entries of a lane or the DLQ, or of members of a sorted set."""
     return Command(["ZCARD" if name in ("sched", "retry") else "XLEN", keys[name]], int)
 
 
@@ -41,7 +41,7 @@ def stats(keys: QueueKeys) -> Command[dict[str, int]]:
 
 
 def waiting(keys: QueueKeys, lane: str, after: str, limit: int) -> Command[list[Waiting]]:
-    """A page of a lane, behind the entry `after`."""
+    """A page of a lane, beginning after the entry `after`."""
 
     def read(reply: Any) -> list[Waiting]:
         return [Waiting(lane, text(entry), fields_of(fields).get("i", "")) for entry, fields in reply]
@@ -76,7 +76,7 @@ class Due(NamedTuple):
 
 
 def reading(keys: QueueKeys, lane: str) -> Command[Reading]:
-    """How far a lane has been read: nothing of it while nobody has ever served it. The lane must exist."""
+    """How far a lane has been read. `0-0` and 0 when no executor has ever served it. The lane must exist."""
 
     def read(reply: Any) -> Reading:
         for flat in reply:
@@ -103,9 +103,9 @@ def overdue(keys: QueueKeys, place: str, now_ms: int) -> Command[int]:
 
 
 def damage(keys: QueueKeys) -> list[Command[str]]:
-    """Per key of the queue what is wrong with it, in a sentence; empty when nothing is."""
+    """For each key of the queue: its damage as a sentence, or an empty text."""
 
-    def looked_at(name: str, expected: str) -> Command[str]:
+    def type_of(name: str, expected: str) -> Command[str]:
         def read(reply: Any) -> str:
             kind = text(reply)
             if kind in (expected, "none"):
@@ -114,29 +114,29 @@ def damage(keys: QueueKeys) -> list[Command[str]]:
 
         return Command(["TYPE", keys[name]], read)
 
-    return [looked_at(name, expected) for name, expected in TYPES.items()]
+    return [type_of(name, expected) for name, expected in TYPES.items()]
 
 
 def purge(keys: QueueKeys, lifetimes: Lifetimes, limit: int) -> Verb[int]:
-    """Cancel a page of the jobs that wait in a queue; answers how many, 0 when none is left."""
+    """Cancel a page of the jobs that wait in a queue; returns how many, 0 when none is left."""
     arrow = script("purge")
     return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, limit], int)
 
 
 def gc(keys: QueueKeys, *, max_age_ms: int, max_len: int, idle_ms: int, limit: int) -> Verb[tuple[int, int]]:
-    """Bound the DLQ and drop unused consumers: (dead jobs removed, consumers removed)."""
+    """Bound the DLQ and delete unused consumers: (dead jobs removed, consumers removed)."""
     arrow = script("gc")
     return Verb(arrow, arrow.of(keys), [keys.prefix, max_age_ms, max_len, idle_ms, limit], tuple)
 
 
 def open_queue(keys: QueueKeys) -> Verb[int]:
-    """Make every lane of a queue and its group; harmless when they are there."""
+    """Create every lane of a queue and its group, where they do not exist. Returns how many groups were new."""
     arrow = script("open")
     return Verb(arrow, arrow.of(keys), [keys.prefix], int)
 
 
 def note_queues(app: str, queues: Iterable[str]) -> Command[int]:
-    """Remember that these queues exist."""
+    """Add these queues to the queues that the app has used."""
     return Command(["SADD", queues_key(app), *queues], int)
 
 

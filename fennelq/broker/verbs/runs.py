@@ -24,7 +24,7 @@ class Settled(NamedTuple):
 
 
 class Woken(NamedTuple):
-    """An entry that a blocking read came back with."""
+    """An entry that a blocking read has delivered."""
 
     lane: str
     entry: str
@@ -41,10 +41,11 @@ class TooNew(NamedTuple):
 
 
 class Catch(NamedTuple):
-    """What a fetch brought."""
+    """The result of a fetch."""
 
     deliveries: list[Delivery]
     drained: bool
+    """Whether every lane is empty now."""
     due_ms: int
     """Milliseconds to the next due time; -1 when nothing is scheduled."""
     groups_missing: bool
@@ -74,7 +75,7 @@ def fetch(
 
 
 def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) -> Verb[list[int]]:
-    """Write down how these runs ended: per job 1 settled, 2 settled before by this token, 0 not ours."""
+    """Write the outcomes of these runs: per job 1 settled, 2 settled before with this token, 0 lost."""
     arrow = script("finish")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes]
     for delivery, outcome in settled:
@@ -88,13 +89,13 @@ def release(
     entries: Sequence[tuple[str, str]],
     why: Literal["stopped", "unstarted", "stranded"] = "stopped",
 ) -> Verb[int]:
-    """Hand (lane, entry) pairs back untouched; answers how many. `unstarted`: their handlers were never entered."""
+    """Hand (lane, entry) pairs back untouched; returns how many. `unstarted`: their handlers did not begin."""
     arrow = script("release")
     return Verb(arrow, arrow.of(keys), [keys.prefix, why, *(word for pair in entries for word in pair)], int)
 
 
 class Sweep(NamedTuple):
-    """What a page of recovery came to."""
+    """The result of a page of recovery."""
 
     swept: bool
     """False when another executor has done this interval's sweep."""
@@ -117,9 +118,11 @@ def recover(
     more: bool = False,
     deaths: Mapping[str, str] | None = None,
 ) -> Verb[Sweep]:
-    """Take jobs from executors that have been silent for a lease. `beaten_ms` is the server's clock at the caller's
-    last beat, and `ago_ms` how long ago that was by its own monotonic clock: when the caller has been silent itself, or
-    the server's clock has been set since then, nothing is taken. `deaths` says what is known of their ends."""
+    """Take jobs from executors that have been silent for a lease. `deaths` are the known causes of their ends.
+
+    `beaten_ms` is the server's clock at the caller's last beat, and `ago_ms` how long ago that was by the caller's
+    monotonic clock. When the two show that the caller has been silent itself, or that the server's clock was set since
+    then, nothing is taken: executors that are alive would look silent."""
     arrow = script("recover")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes, lease_ms, interval_ms, max_deliveries, limit]
     args += [int(more), beaten_ms, ago_ms, orjson.dumps(deaths or {})]
@@ -131,7 +134,7 @@ def recover(
 
 
 def _ending(outcome: Outcome) -> tuple[str, bytes]:
-    """Kind and number in one word, and what is written down."""
+    """Kind and number in one word, and the value to write."""
     kind = outcome.kind
     if kind in (RETRY, SNOOZE):
         return kind + outcome.value.decode(), outcome.error

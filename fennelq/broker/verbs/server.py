@@ -18,7 +18,7 @@ def now() -> Command[int]:
 
 
 def server() -> Command[dict[str, str]]:
-    """What the server says of itself."""
+    """The fields of the server's INFO."""
 
     def read(reply: Any) -> dict[str, str]:
         lines = (line.partition(":") for line in text(reply).splitlines() if not line.startswith("#"))
@@ -28,7 +28,7 @@ def server() -> Command[dict[str, str]]:
 
 
 def named(server: Mapping[str, str]) -> str | None:
-    """Kind and version of a server, by what it says of itself."""
+    """Kind and version of a server, from its INFO."""
     if "valkey_version" in server:
         return f"valkey {server['valkey_version']}"
     return f"redis {server['redis_version']}" if "redis_version" in server else None

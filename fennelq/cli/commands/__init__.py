@@ -1,1 +1,1 @@
-"""The commands, a file for each. None of them imports another: what they share is in `fennelq/cli/`."""
+"""The commands, a file for each. They do not import each other: shared code is in `fennelq/cli/`."""

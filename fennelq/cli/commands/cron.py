@@ -329,7 +329,7 @@ def upcoming(
     output.table(_NEXT_COLUMNS, [_shown(run, tz, now) for run in runs])
 
 
-# What is done
+# Actions
 
 
 async def _every(app: App) -> tuple[list[ScheduleInfo], datetime]:
@@ -341,7 +341,7 @@ async def _one(app: App, name: str) -> tuple[ScheduleInfo, datetime]:
 
 
 async def _now(app: App) -> datetime:
-    """By the server's clock: it decides when a schedule is due."""
+    """The time of the server's clock, which decides when a schedule is due."""
     return await app.client.converse(server.now())
 
 
@@ -356,7 +356,8 @@ async def _add(app: App, job: AnyJob, timing: Timing) -> tuple[ScheduleInfo, dat
 
 
 async def _known(app: App, names: list[str]) -> list[ScheduleInfo]:
-    """All or none: a misspelt name is an error before anything is changed. One that cannot be read does exist."""
+    """The schedules of these names. A misspelt name raises before any schedule is changed. A schedule that cannot be
+    read exists, but is not among them."""
     infos: list[ScheduleInfo] = []
     for name in names:
         with suppress(UnreadableSchedule):
@@ -376,7 +377,7 @@ def _by(info: ScheduleInfo) -> str:
     return f" by {info.service}, whose workers are there" if info.service else ""
 
 
-# What is shown
+# Output
 
 
 def _when(schedule: Schedule) -> str:

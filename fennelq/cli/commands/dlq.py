@@ -116,7 +116,7 @@ def replay_dead(
     meant = which.filters(ids)
     count, code = _counted(session, meant, limit)
     if dry_run or not count:
-        _say_count(count, "would be replayed" if dry_run else "to replay", as_json=as_json)
+        _print_count(count, "would be replayed" if dry_run else "to replay", as_json=as_json)
         raise typer.Exit(code)
     if not (meant or yes) and on_a_terminal():
         typer.confirm(f"Replay {output.counted(count, 'dead job')}?", abort=True, err=True)
@@ -124,7 +124,7 @@ def replay_dead(
         report = session.run(
             lambda app: steps.run(app.dlq.replay(limit=limit, rate=rate, progress=steps, **meant))
         )
-    _say_report(report, as_json=as_json)
+    _print_report(report, as_json=as_json)
     raise typer.Exit(Exit.FAILED if report.key_taken or report.broken else code)
 
 
@@ -142,7 +142,7 @@ def purge_dead(
     meant = which.filters(ids)
     count, code = _counted(session, meant, limit)
     if dry_run or not count:
-        _say_count(count, "would be removed" if dry_run else "to remove", as_json=as_json)
+        _print_count(count, "would be removed" if dry_run else "to remove", as_json=as_json)
         raise typer.Exit(code)
     agree(f"Remove {output.counted(count, 'dead job')} for good?", yes=yes)
     with progress("Removing", Steps(count, "dead job"), count, quiet=as_json) as steps:
@@ -216,20 +216,21 @@ async def _export(app: App, meant: Filters, limit: int | None, file: Any, steps:
 
 
 async def _write(app: App, page: list[DeadLetter], file: Any) -> int:
-    """Everything about each, asked for in one round trip; one that was replayed meanwhile as it was listed."""
+    """Write all facts about each job, read in one round trip. A job that is not dead any more is written as it was
+    listed."""
     for letter, whole in zip(page, await asyncio.gather(*(app.dlq.get(one.id) for one in page)), strict=True):
         print(output.record(of_letter(whole or letter)), file=file)
     return len(page)
 
 
-def _say_count(count: int, what: str, *, as_json: bool) -> None:
+def _print_count(count: int, what: str, *, as_json: bool) -> None:
     if as_json:
         output.document({"count": count})
     else:
         output.answer(count, "dead job", what)
 
 
-def _say_report(report: ReplayReport, *, as_json: bool) -> None:
+def _print_report(report: ReplayReport, *, as_json: bool) -> None:
     if as_json:
         output.document(of_report(report))
     else:

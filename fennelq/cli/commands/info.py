@@ -1,4 +1,4 @@
-"""`fennelq info`: which app, which Redis, how much is where, who works."""
+"""`fennelq info`: the app, its Redis, its queues and executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fennelq queue`: what waits, and how to empty a queue."""
+"""`fennelq queue`: list queues, show their next jobs, empty one."""
 
 from __future__ import annotations
 

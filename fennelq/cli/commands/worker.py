@@ -14,7 +14,7 @@ from fennelq.settings import LogConfig, LogErrors, LogFormat, LogLevel
 
 
 @dataclass(frozen=True)
-class How:
+class WorkerOptions:
     """How many executors run which jobs, and for how long."""
 
     processes: Annotated[
@@ -88,7 +88,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Logs:
+class LogOptions:
     """What is logged, and how. Each defaults to the setting of the same name."""
 
     log_level: Annotated[
@@ -133,8 +133,8 @@ class Logs:
 
 def run(
     session: Session,
-    how: How,
-    logs: Logs,
+    how: WorkerOptions,
+    logs: LogOptions,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once."""
     from fennelq import log

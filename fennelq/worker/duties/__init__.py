@@ -1,4 +1,4 @@
-"""Background duties of an executor: each is a service with a tick(), in a file of its own and a line here."""
+"""Background duties of an executor. Each is a Service with a tick(), and has a file and a line in this table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the house in bounds: dead jobs by age and count, consumers of executors that are gone."""
+"""Removes old and surplus dead jobs, and the consumers of executors that have ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fennelq.worker.state import State
 
 _PAGE = 100
 _ROUNDS = 8
-"""Nothing here is urgent: it is done once in so many rounds of maintenance."""
+"""The work is not urgent, so it is done once in so many intervals of maintenance."""
 _CONSUMER_IDLE_MS = 3_600_000
 
 
 class Janitor(Service):
-    """Housekeeping for all queues of an executor. Every executor does a page at a time, to keep the load low."""
+    """Cleans all queues of an executor. Every executor processes one page at a time, to keep the load low."""
 
     name = "janitor"
 
@@ -27,7 +27,7 @@ class Janitor(Service):
         self._log = LogThrottle("housekeeping")
 
     async def tick(self) -> float:
-        """One page of each queue; comes again at once while pages are full."""
+        """Clean one page of each queue. While pages are full, the next tick follows soon."""
         swept = await run_per_queue(self._state.broker, self._state.queues, self._gc, self._log)
         full = any(removed >= _PAGE for _, (removed, _) in swept)
         return 0.05 if full else max(self._settings.maintenance * _ROUNDS, 1.0)

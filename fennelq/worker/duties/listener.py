@@ -1,6 +1,6 @@
 """Receives the messages that an executor should act on at once: something is due sooner, a schedule has changed.
 
-A lost message costs no more than the wait until the next look, so nothing here is repeated or kept.
+A lost message only delays a job until the executor looks by itself, so messages are neither repeated nor stored.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ class Listener(Service):
         """Subscribe, if that is needed."""
         if self._link is None or not self._link.connected:
             self._state.note_listening(False)
-            self._link = await self._state.broker.listen(["PSUBSCRIBE", *self._patterns], self._hear)
+            self._link = await self._state.broker.listen(["PSUBSCRIBE", *self._patterns], self._on_message)
         return _LOOK_EVERY
 
-    def _hear(self, message: Any) -> None:
+    def _on_message(self, message: Any) -> None:
         if isinstance(message, LinkDown):
             self._state.note_listening(False)
             self.woken.set()
         elif isinstance(message, ReplyError):
-            # A user who may not subscribe: executors look often enough by themselves.
+            # The user of Redis may lack the permission to subscribe. Without messages the executor looks more often.
             self._log.warn(message)
         elif message[0] == b"pmessage":
-            self._understand(message[2], message[3])
+            self._publish(message[2], message[3])
         elif message[0] == b"psubscribe":
-            # From here on every message arrives; what earlier ones announced has to be looked up.
+            # From now on every message arrives. Earlier ones may be lost, so every part looks once.
             self._state.note_listening(True)
             self._state.bus.publish(JobDue(0.0))
             self._state.bus.publish(SchedulesChanged())
             self._state.bus.publish(MessagesArrive())
 
-    def _understand(self, channel: bytes, text: bytes) -> None:
+    def _publish(self, channel: bytes, text: bytes) -> None:
         if text == b"cron":
             self._state.bus.publish(SchedulesChanged())
             return

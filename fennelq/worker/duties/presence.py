@@ -1,6 +1,6 @@
-"""Which executors there are, how others ended, which queues exist: for people, and for the other executors.
+"""Publishes and reads which executors exist, how others ended, and which queues are known.
 
-Nothing here decides which executor owns a job: only the lease does.
+It is for people and for the other executors. It never decides which executor owns a job: only the lease does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Presence(Service):
         self._unserved = UnservedQueues(state)
 
     async def tick(self) -> float:
-        """Publish and read. The server's clock dates the facts: those of two machines may be hours apart."""
+        """Publish and read. Facts have the time of the server's clock, because the clocks of two machines may differ by
+        hours."""
         now = await self._broker.ask(verbs.server.now())
         facts = {**self._facts(), "beat_ms": now, "interval": self._interval}
         known, executors, _ = await asyncio.gather(
@@ -67,7 +68,8 @@ class Presence(Service):
             "queues": [keys.queue for keys in state.queues],
             "uptime": round(clock.monotonic() - state.started, 1),
         }
-        # What holds for nearly every executor is left out: each of them writes its facts with every beat.
+        # Facts that are the same for nearly every executor are left out, because each executor writes its facts anew
+        # with every beat.
         if state.wanted.every:
             facts["every_queue"] = True
         if state.lanes != tuple(LANES.values()):

@@ -38,8 +38,8 @@ class Promoter(Service):
             asyncio.get_running_loop().call_later(seconds, self.woken.set)
 
     async def tick(self) -> float:
-        """Promote one slice of each queue; returns when to come again."""
-        # What becomes due while this is under way may be missing in the answers.
+        """Promote one slice of each queue; returns the seconds until the next due job."""
+        # Reset before the call: the replies may miss a job that becomes due sooner while the call is under way.
         self._next = math.inf
         promoted = await run_per_queue(self._state.broker, self._state.queues, _promote, self._log)
         waits = [due / 1000 for _, (_, due) in promoted if due >= 0]

@@ -37,7 +37,7 @@ class Recovery(Service):
     async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
         """A page of each, in one round trip, and further pages of those that have more."""
         for number in range(_PAGES):
-            # Asked before each page, because a beat in between may have found that the server's clock was set.
+            # Test this before each page: a beat in between may have found that the server's clock was set.
             beaten = self._state.lease.beaten()
             if not self._state.lease.steady:
                 return

@@ -1,6 +1,6 @@
-"""Ends an executor that has started enough jobs, has too many stuck slots, or grown too large.
+"""Stops an executor that has started enough jobs, has too many stuck slots, or uses too much memory.
 
-It finishes what runs first; a fresh one takes its place.
+It finishes its running jobs first. The supervisor starts a fresh one in its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOOK_EVERY = 1.0
 
 
 class Recycler(Service):
-    """Looks at the work, the stuck slots and the size of its own process."""
+    """Checks the started jobs, the stuck slots and the memory of its own process."""
 
     name = "recycler"
 
@@ -32,7 +32,7 @@ class Recycler(Service):
         self.woken = state.slots.spent
 
     async def tick(self) -> float:
-        """Stop the executor when it is time."""
+        """Stop the executor when one of its limits is reached."""
         reason = {} if self._recycled else self._reason()
         if reason:
             self._recycled = True
@@ -45,14 +45,14 @@ class Recycler(Service):
             return {"jobs": self._slots.started}
         if self._slots.stuck > self._max_stuck:
             return {"stuck": self._slots.stuck, "of": self._slots.count}
-        # One that is too large from the beginning does something all the same, or nothing would ever be done.
+        # Only after it has started a job: an executor that is too large from the beginning would never run one.
         if self._max_rss is not None and self._slots.started and (rss := resident_bytes()) > self._max_rss:
             return {"rss": rss}
         return {}
 
 
 def resident_bytes() -> int:
-    """Memory this process occupies now."""
+    """The resident memory of this process."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""A background duty of an executor: a Service has a tick(), which is called every so often."""
+"""A background duty of an executor is a Service with a tick(), which is called again and again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Service(ABC):
 
     name: ClassVar[str]
     punctual: ClassVar[bool] = False
-    """Whether it is called exactly when it asks to be."""
+    """Whether tick() is called exactly at the time that it asks for, without jitter."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.woken = asyncio.Event()
-        """Set when the next tick is needed sooner than the last one asked for."""
+        """Set it to make the next tick happen now."""
 
     @abstractmethod
     async def tick(self) -> float:
@@ -32,8 +32,8 @@ class Service(ABC):
 async def tend(service: Service, *, retry_after: float = 1.0, outage: Outage | None = None) -> None:
     """Tick for ever: after the pause that the last tick asked for, or when `woken` is set.
 
-    An error costs one tick, never the loop. A little jitter keeps the executors of a fleet from ticking in step, but
-    not a service that is `punctual`: it has an appointment.
+    An error ends one tick, never the loop. A little jitter keeps the executors of a fleet from ticking in step. A
+    `punctual` service gets none, because its next tick is due at a certain time.
     """
     earliest = 1.0 if service.punctual else 0.9
     throttle = LogThrottle(service.name, outage)

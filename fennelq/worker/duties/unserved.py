@@ -1,4 +1,4 @@
-"""Queues in which jobs wait although no worker serves them: an operator should know, once a minute."""
+"""Warns, once a minute, of queues in which jobs wait although no worker serves them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_QUEUES = 10
 
 
 class UnservedQueues:
-    """Warns of them. Of the executors of a machine, one does."""
+    """Warns of such queues. Only one executor per machine does, so that each log has one warning."""
 
     def __init__(self, state: State) -> None:
         self._app, self._executor, self._broker = state.namespace, state.name, state.broker
@@ -28,7 +28,7 @@ class UnservedQueues:
         self._quiet_until = 0.0
 
     async def look(self, known: set[str], executors: Executors, now_ms: int) -> None:
-        """Look whether jobs wait in those of the known queues that no executor has served for a while."""
+        """Warn if jobs wait in those of the known queues that no executor has served for a while."""
         now = clock.monotonic()
         self._since = {
             queue: self._since.get(queue, now) for queue in sorted(known) if not executors.serving(queue)
@@ -48,7 +48,7 @@ class UnservedQueues:
             )
 
     async def _waiting(self, queue: str, now_ms: int) -> int:
-        """How many jobs wait there: ready, or due. A queue that cannot be looked at counts as empty."""
+        """How many jobs wait there: ready, or due. A queue that cannot be read counts as empty."""
         keys = queue_keys(self._app, queue)
         asked: list[Command[int]] = [verbs.queues.length(keys, lane) for lane in STREAMS]
         asked += [verbs.queues.overdue(keys, place, now_ms) for place in ("sched", "retry")]

@@ -1,1 +1,1 @@
-"""The supervisor, its executor processes, and how a worker starts and stops."""
+"""The supervisor, its executor processes, and the start and stop of a worker."""

@@ -1,4 +1,4 @@
-"""One executor process, as its supervisor sees it."""
+"""One executor process: how its supervisor starts, watches and ends it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ _LOOK_EVERY = 1.0
 _LIVELY = 5.0
 _REMIND_EVERY = 60.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""The first asks to finish what runs, the second to hand it back. Two of the same number could arrive as one."""
+"""The first asks to finish the running jobs, the second to hand them back. They are different signals, because the
+kernel may merge two pending signals with the same number into one."""
 
 
 class NotStarted(Exception):
-    """The process could not be started; the text says why."""
+    """The process could not be started; the text is the reason."""
 
 
 class Child:
-    """Starts a process, reads its signals, waits for its end; kills it when it has been silent for too long.
+    """Starts a process, reads its signals and waits for its end; kills it when it has been silent for too long.
 
-    The process is started without an `await`, so a signal finds it either not started or able to receive it. asyncio's
-    subprocesses are not used for that reason, and because they need a descriptor or a thread per child: if one is
-    missing after the fork, the process runs without an owner.
+    The process is started without an `await`, so that no request to stop can arrive while it is half started and get
+    lost. asyncio's subprocesses are not used for that reason, and because they need a descriptor or a thread per child:
+    when none is left after the fork, the process would run without anything that watches it.
     """
 
     def __init__(self, config: ExecutorConfig, *, silence: float, quarantine: Callable[[], None]) -> None:
@@ -45,16 +46,16 @@ class Child:
         self._began = clock.monotonic()
         self._received: float | None = None
         self._reminders = 0
-        self._stirred = asyncio.Event()
+        self._ended = asyncio.Event()
         self.ready = False
-        """Whether its last signal was that Redis answers and jobs are read."""
+        """Whether its last report was that Redis replies and jobs are read."""
         self.worked = False
-        """Whether there has been such a signal."""
+        """Whether it has ever reported this."""
         self.fate = ""
         """How it ended, in words; empty while it lives."""
 
     async def run(self) -> int:
-        """From its start to its end; returns the exit code, negative for a signal. Raises NotStarted."""
+        """Start the process and wait for its end; returns the exit code, negative for a signal. Raises NotStarted."""
         with ExitStack() as pipes:
             try:
                 self._process = self._start(pipes)
@@ -66,22 +67,24 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of its process, once that was started."""
+        """The id of its process, once that was started."""
         return self._process.pid if self._process is not None else None
 
     @property
     def alive(self) -> bool:
-        """Whether its loop has moved lately. It has none while it imports the app, which may take any time."""
+        """Whether its loop has reported lately. There is no loop yet during the import of the app, which may take any
+        time."""
         return self._received is None or clock.monotonic() - self._received < _LIVELY
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask it to finish what it runs and end, or `now`, to hand it back and end. Asking again changes nothing."""
+        """Ask it to finish its jobs and end, or with `now` to hand them back and end. A repeated call changes
+        nothing."""
         while self._running and self._signalled < (2 if now else 1):
             self._signal(_SIGNALS[self._signalled])
             self._signalled += 1
 
     def kill(self, why: str) -> None:
-        """End it at once; its leases bring its jobs back."""
+        """Kill it; other executors recover its jobs when its leases have run out."""
         if self._running:
             _logger.error("executor_killed", executor=self.name, pid=self.pid, why=why)
             self.fate = f"killed by its supervisor: {why}"
@@ -90,10 +93,10 @@ class Child:
     def collect(self) -> None:
         """Called when some child of this process has ended: find out whether it was this one."""
         if self._process is not None and self._process.poll() is not None:
-            self._stirred.set()
+            self._ended.set()
 
     def ended_as_asked(self, code: int) -> bool:
-        """Whether it died of the request to stop because it was too young to handle it: it had no jobs then."""
+        """Whether the request to stop has killed it before it had a handler for the signal: it had no jobs then."""
         return self._signalled > 0 and not self.worked and code == -signal.SIGTERM
 
     @property
@@ -129,8 +132,8 @@ class Child:
         while (code := process.poll()) is None:
             self._look()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), _LOOK_EVERY)
-            self._stirred.clear()
+                await asyncio.wait_for(self._ended.wait(), _LOOK_EVERY)
+            self._ended.clear()
         return code
 
     def _look(self) -> None:
@@ -140,7 +143,8 @@ class Child:
             self.kill(f"no sign of life for {self._silence:g} s")
 
     def _remind(self) -> None:
-        """An import may take minutes, for example when it loads a model. Killing it would only make it begin again."""
+        """Log that the import goes on. It may take minutes, for example when it loads a model, so the process is not
+        killed: its successor would only begin the same import again."""
         seconds = clock.monotonic() - self._began
         if seconds >= _REMIND_EVERY * (self._reminders + 1):
             self._reminders = int(seconds // _REMIND_EVERY)
@@ -157,7 +161,7 @@ class Child:
         if not received:
             asyncio.get_running_loop().remove_reader(pipe)
             return
-        # Between the import and the first signal of the loop it connects, and may start an embedded server.
+        # After the import there is more time, because the process then connects, and may start an embedded server.
         self._received = clock.monotonic() + (_CONNECTING if received == Signal.IMPORTED else 0.0)
         if Signal.READY.value in received or Signal.NOT_READY.value in received:
             self.ready = received.rfind(Signal.READY.value) > received.rfind(Signal.NOT_READY.value)

@@ -1,4 +1,4 @@
-"""How an executor is to run. A supervisor hands it to its executors as one argument of a command line."""
+"""The configuration of an executor. A supervisor passes it to its executors as one argument of their command line."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from fennelq.broker.keys import LANES, QUARANTINE
 from fennelq.errors import ConfigurationError
 
 CANNOT_RUN = 78
-"""Exit code of an executor that cannot run with these settings: starting it again would not help."""
+"""Exit code of an executor that cannot run with these settings: a restart would not help."""
 
 
 RECYCLED = 75
-"""Exit code of an executor that makes room for a fresh one, although there may be more to do."""
+"""Exit code of an executor that makes room for a fresh one. Unlike 0 in a burst, it does not mean that no job is
+left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:
-    """How an executor is to run."""
+    """The configuration of an executor."""
 
     app: str = ""
     """Where the app is, for an executor in a process of its own: `module:name`."""
     folder: str = "."
-    """Where the app's modules are looked for first."""
+    """The folder in which the app's modules are looked for first."""
     log_format: str = "auto"
     log_level: str = "info"
     log_errors: str = "traceback"
@@ -38,14 +39,14 @@ class ExecutorConfig:
     max_jobs: int | None = None
     """Jobs after which the executor makes room for a fresh one."""
     max_rss: int | None = None
-    """Bytes of memory beyond which it does."""
+    """Bytes of memory above which it does so."""
     lifeline: int = -1
-    """A pipe that the supervisor holds open: its end is the supervisor's end, however it died."""
+    """A pipe that the supervisor holds open. The kernel closes it when the supervisor ends, even if that was killed."""
     signals: int = -1
     """A pipe to the supervisor, for signals."""
 
     def for_quarantine(self) -> ExecutorConfig:
-        """The same, for suspects: one job at a time, from the quarantine lane, until it is empty."""
+        """The same configuration for jobs in quarantine: it runs one at a time, until the quarantine lane is empty."""
         return replace(self, concurrency=1, lanes=(QUARANTINE,), burst=True)
 
     def to_text(self) -> str:

@@ -1,6 +1,6 @@
-"""Which App is meant: `-A`, FENNELQ_APP, pyproject.toml, or the one that lies in the current folder.
+"""Finds the App: by `-A`, FENNELQ_APP or pyproject.toml, or the only one in the current folder.
 
-Importing an app runs its code: nothing is imported before its name was checked, and nothing is evaluated.
+Importing an app runs its code, so its name is checked before the import, and no text is evaluated.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ USUAL_FILES: Final = ("app.py", "tasks.py", "main.py")
 
 _FENNELQ = str(Path(fennelq.__file__).parent)
 _PATH = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?")
-_WAYS = f'say which one with -A module:attribute, {VARIABLE}, or app = "module:attribute" in [tool.fennelq]'
+_WAYS = f'name one with -A module:attribute, {VARIABLE}, or app = "module:attribute" in [tool.fennelq]'
 
 
 class FoundApp(NamedTuple):
-    """An app, and what a further process needs to load it as well: `load_app(found.path, found.folder)`."""
+    """An app, and where it was found. A further process loads it with `load_app(found.path, found.folder)`."""
 
     app: App
     path: str
     """`module:attribute`."""
     how: str
-    """What named it, for people."""
+    """The source of its name, as a text for people."""
     folder: Path
     """Where its modules are looked for first."""
 
@@ -49,7 +49,8 @@ class _Named(NamedTuple):
 
 
 def find_app(explicit: str | None = None, folder: Path | None = None) -> FoundApp:
-    """The app that is meant here; raises ConfigurationError when there is none: it lists what was looked at.
+    """The app of this folder. Raises ConfigurationError, with a list of the places that were searched, if none is
+    found.
 
     `folder` (default: the current one) is where the search starts and where modules are looked for first.
     """
@@ -64,7 +65,7 @@ def find_app(explicit: str | None = None, folder: Path | None = None) -> FoundAp
 
 
 def load_app(path: str, folder: Path | None = None) -> App:
-    """The app at `module:attribute`, or the only one in `module`; raises ConfigurationError if it is none."""
+    """The app at `module:attribute`, or the only one in `module`; raises ConfigurationError if there is none."""
     return _load(path, folder or Path.cwd(), "asked for")[0]
 
 
@@ -113,7 +114,7 @@ def _load(path: str, folder: Path, how: str) -> tuple[App, str]:
         )
     if not isinstance(app, App):
         raise ConfigurationError(_shadowed(module, folder) or _not_an_app(module, attribute, app))
-    # Services may import their App from a module that they share: each is started by a module of its own.
+    # The module that was named, and not the one that defines the App: several services may import one shared App.
     app.service = f"{module_name}:{app.name}"
     return app, f"{module_name}:{attribute}"
 
@@ -129,7 +130,7 @@ def _not_an_app(module: ModuleType, attribute: str, given: object) -> str:
 
 
 def _shadowed(module: ModuleType, folder: Path) -> str:
-    """Why another module than the one in `folder` was imported, when it was; empty when not."""
+    """The problem when another module than the one in `folder` was imported; empty when the right one was."""
     here = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
     there = getattr(module, "__file__", None)
     if not here.is_file() or (there is not None and Path(there).resolve() == here.resolve()):
@@ -152,7 +153,7 @@ def _parts(path: str, how: str) -> tuple[str, str]:
 
 
 def _as_module(path: str) -> str:
-    """What a path of a file means, like `shop/tasks.py`, `shop/tasks.py:app` or `shop/tasks:app`."""
+    """The module path for a path of a file, like `shop/tasks.py`, `shop/tasks.py:app` or `shop/tasks:app`."""
     file, colon, attribute = path.partition(":")
     meant = file.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".") + colon + attribute
     return meant if (file.endswith(".py") or "/" in file) and _PATH.fullmatch(meant) else ""
@@ -187,7 +188,7 @@ def _imported(name: str, folder: Path) -> ModuleType:
 
 
 def _look_first_in(folder: Path) -> None:
-    """A command that was installed does not look in the current folder by itself, as `python -m` does."""
+    """Search this folder first. Python does so by itself for `python -m`, but not for an installed command."""
     entry = str(folder)
     if sys.path[:1] != [entry]:
         sys.path.insert(0, entry)
@@ -210,7 +211,7 @@ def _import_problem(name: str, folder: Path, error: BaseException) -> str:
 
 
 def _way_there(error: BaseException) -> str:
-    """The user's frames from the first on, when there are several: the last alone does not say how it was reached."""
+    """The frames of the user's code, when there are several: the last alone does not show how it was reached."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
     own = [frame for frame in frames if not _is_library(frame.filename)]
     lines = [f'\n  File "{one.filename}", line {one.lineno}, in {one.name}\n    {one.line}' for one in own]
@@ -260,7 +261,8 @@ def _single(found: dict[str, App], looked: list[str], here: Path) -> FoundApp:
         raise ConfigurationError(f"there are several apps in {here}: {', '.join(distinct.values())}; {_WAYS}")
     if not distinct:
         raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If there is one, {_WAYS}")
-    # Of several names the one in the file imported last: tasks.py imports app.py and adds tasks to its app.
+    # One app may be found in several files, because tasks.py imports app.py and adds tasks to its app. The file that
+    # was imported last has all tasks.
     path = next(iter(distinct.values()))
     found[path].service = f"{path.partition(':')[0]}:{found[path].name}"
     return FoundApp(found[path], path, f"{path.partition(':')[0]}.py in {here}", here)
@@ -270,11 +272,12 @@ def _where_none_is_named(here: Path) -> Iterator[str]:
     yield "-A (not given)"
     yield f"{VARIABLE} (not set)"
     pyproject = _nearest_pyproject(here)
-    yield f"{pyproject} (says no app)" if pyproject else "pyproject.toml (none here or above)"
+    yield f"{pyproject} (names no app)" if pyproject else "pyproject.toml (none here or above)"
 
 
 def _why_not_import(file: Path, found: dict[str, App]) -> str:
-    """Why a file is not imported: an app.py or main.py without fennelq is not run just because it lies here."""
+    """The reason not to import a file, or an empty text. An app.py or main.py that does not use fennelq must not be run
+    only because it is in this folder."""
     if not file.is_file():
         return "not there" if file.parent.is_dir() else "no such folder"
     imports = _imports(file)
@@ -293,7 +296,8 @@ def _may_hold_app(imports: set[str], folder: Path) -> bool:
 
 
 def _imports(file: Path) -> set[str]:
-    """Dotted names a file imports; a file that cannot be parsed is left to the import, which says why."""
+    """Dotted names that a file imports. A file that cannot be parsed counts as one that imports fennelq: then it is
+    imported, and the error shows the reason."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):

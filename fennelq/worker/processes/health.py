@@ -1,4 +1,4 @@
-"""A tiny HTTP server for probes: /live says whether the loops move, /ready whether Redis answers and jobs are read."""
+"""A small HTTP server for probes: /live is 200 while the loops move, /ready while Redis replies and jobs are read."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _PAUSE_AFTER_ERROR = 1.0
 
 
 class Health:
-    """Answers probes. It says nothing but yes and no.
+    """Answers probes with yes or no.
 
-    Anyone who reaches the port can open connections, and the executors need descriptors more than probes do. So at
-    most `_MOST_PROBES` are open, each for at most `_PATIENCE` seconds. One more closes the oldest: a probe is answered
-    within milliseconds, so the oldest is one that asks nothing, and holding connections open keeps no probe out.
+    Every client that reaches the port can open connections, and the executors need the descriptors more than probes do.
+    So at most `_MOST_PROBES` connections are open, each for at most `_PATIENCE` seconds. A further one closes the
+    oldest. A real probe gets its answer within milliseconds, so the oldest connection is one without a request, and a
+    client that holds connections open cannot block the probes.
     """
 
     def __init__(self, where: str, *, live: Callable[[], bool], ready: Callable[[], bool]) -> None:
@@ -36,7 +37,7 @@ class Health:
         """The oldest first."""
 
     async def start(self) -> None:
-        """Begin to answer; raises ConfigurationError when the port cannot be opened."""
+        """Start to answer; raises ConfigurationError when the port cannot be opened."""
         try:
             await self._listen()
         except OSError as error:
@@ -46,11 +47,11 @@ class Health:
 
     @property
     def port(self) -> int:
-        """The port in use, also when 0 was asked for."""
+        """The port in use: with port 0, the one that the system has chosen."""
         return int(self._listening[0].getsockname()[1]) if self._listening else self._port
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering, and close all connections."""
         for task in (*self._accepting, *self._probes):
             task.cancel()
         for listening in self._listening:
@@ -68,11 +69,12 @@ class Health:
             self._listening.append(listening)
 
     async def _accept(self, listening: socket.socket) -> None:
-        # Not by asyncio.Server: it accepts any number, and when it has no descriptors left it logs many tracebacks.
+        # asyncio.Server is not used: it accepts any number of connections, and logs many tracebacks when descriptors
+        # are used up.
         while True:
             try:
                 connection, _ = await asyncio.get_running_loop().sock_accept(listening)
-            except ConnectionAbortedError:  # it was gone before it was accepted
+            except ConnectionAbortedError:  # the client has closed it before it was accepted
                 await asyncio.sleep(0)
                 continue
             except OSError as error:
@@ -80,7 +82,7 @@ class Health:
                 await asyncio.sleep(_PAUSE_AFTER_ERROR)
                 continue
             self._admit(connection)
-            # One that was evicted closes its connection now, before the next is accepted.
+            # A cancelled probe closes its connection in this turn of the loop, before the next one is accepted.
             await asyncio.sleep(0)
 
     def _admit(self, connection: socket.socket) -> None:
@@ -135,5 +137,5 @@ def _address(where: str) -> tuple[str, int]:
     host, _, port = where.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"--health-port {where!r} cannot be read: write 8081, or 127.0.0.1:8081")
-    # A probe comes from outside the container, so every interface is the default.
+    # Probes come from outside the container, so the default is to listen on every interface.
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)

@@ -1,4 +1,4 @@
-"""What a worker must do itself when it is PID 1 of a container, where no init process does it."""
+"""The work of an init process, which a worker must do itself when it is PID 1 of a container."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _PR_GET_CHILD_SUBREAPER = 37
 def end_on_sigterm() -> None:
     """As PID 1, end on SIGTERM until the supervisor handles it.
 
-    The kernel does not deliver a signal to PID 1 that it has no handler for: a SIGTERM during a long import would be
-    lost, and the worker would start up and be killed with jobs in hand. Every other process ends by itself.
+    The kernel does not deliver a signal to PID 1 that it has no handler for. So a SIGTERM during a long import would be
+    lost, and the worker would start and later be killed while it runs jobs. For every other process the default
+    applies.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end)
@@ -31,7 +32,7 @@ def reap(own: Collection[int]) -> int:
     """Collect the exit statuses of all children that have ended, except those in `own`, whose starter collects them.
     Returns how many there were. Without this, each orphan that ends stays in the process table as a zombie."""
     reaped = 0
-    with suppress(ChildProcessError):  # there are no children
+    with suppress(ChildProcessError):  # this process has no children
         while (pid := _ended_child()) and pid not in own:
             os.waitpid(pid, os.WNOHANG)
             reaped += 1
@@ -39,7 +40,7 @@ def reap(own: Collection[int]) -> int:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    # Not by an exception: the app's import would take it for an error of the app.
+    # An exception would be reported as an error of the app, which is being imported.
     os._exit(128 + number)
 
 
@@ -52,6 +53,6 @@ def _is_subreaper() -> bool:
 
 
 def _ended_child() -> int:
-    """The pid of a child that has ended, which it leaves as it is; 0 when there is none."""
+    """The pid of a child that has ended, without collecting its status; 0 when there is none."""
     ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return ended.si_pid if ended is not None else 0

@@ -1,6 +1,6 @@
-"""What must be right before a worker starts: found out at once, and not in production.
+"""Checks Redis before a worker starts, so that a wrong configuration fails now and not later in production.
 
-A Redis that cannot be reached is waited for. A configuration that cannot work ends the worker.
+While Redis cannot be reached, it retries. A configuration that cannot work ends the worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fennelq.model.routing import Routing
 from fennelq.worker.outage import Outage
 
 _logger = log.get("fennelq.worker")
-_TRY_AGAIN = 0.5
+_RETRY_EVERY = 0.5
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -
                 raise
             outage.warn("preflight", error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _TRY_AGAIN)
+                await asyncio.wait_for(stop.wait(), _RETRY_EVERY)
         else:
             if server is not None:
                 outage.over("preflight")
@@ -52,9 +52,10 @@ async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -
 
 
 async def _unless(stop: asyncio.Event, work: Callable[[], T]) -> T | None:
-    """What `work` returns in a thread of its own, or None when `stop` is set before.
+    """Run `work` in a thread; returns its result, or None when `stop` is set before.
 
-    The thread is not waited for then, nor at the exit of the process: a host name may take minutes to resolve.
+    A daemon thread, so that neither this function nor the exit of the process waits for it: resolving a host name may
+    take minutes.
     """
     result: Future[T] = Future()
     threading.Thread(target=_fill, args=(result, work), name="fennelq-preflight", daemon=True).start()
@@ -77,8 +78,8 @@ def _fill(result: Future[T], work: Callable[[], T]) -> None:
 
 
 def check(app: App, *, force: bool = False) -> str:
-    """Which server it is. Raises ConfigurationError when it cannot be worked with, and as it is the error of one that
-    cannot be reached for now."""
+    """Check the server; returns its kind and version. Raises ConfigurationError when it cannot be used, and the
+    original error when it cannot be reached now."""
     try:
         server = _server(app)
         problem = _too_old(app, server) or _evicts(app)
@@ -95,8 +96,8 @@ def check(app: App, *, force: bool = False) -> str:
 
 
 def warn_of_unknown_queues(app: App, queues: str | None) -> None:
-    """Warn when `-q` names queues that neither a task nor Redis knows: most often the name is misspelt."""
-    with suppress(Exception):  # the executors report an outage; the worker starts all the same
+    """Warn when `-q` names queues that neither a task nor Redis has: most often the name is misspelt."""
+    with suppress(Exception):  # an outage now is no reason not to start: the executors report it
         known = app.blocking.ask(verbs.queues.known_queues(app.namespace))
         known |= {app.settings.default_queue, *(task.queue for task in app.tasks.values())}
         if unknown := Routing.parse(queues).weights.keys() - known:
@@ -109,7 +110,7 @@ def warn_of_unknown_queues(app: App, queues: str | None) -> None:
 
 
 def _server(app: App) -> dict[str, str]:
-    """The facts of the server: none, when this user may not ask for them."""
+    """The server's INFO; empty when this user of Redis may not call it."""
     try:
         return app.blocking.ask(verbs.server.server())
     except ReplyError as error:
@@ -119,7 +120,7 @@ def _server(app: App) -> dict[str, str]:
 
 
 def _may_be_used(app: App) -> None:
-    """Raises when this user may neither run scripts nor read the keys of the app: then nothing would work."""
+    """Raises when this user of Redis may not run scripts or read the keys of the app, because every job needs both."""
     app.blocking.ask(verbs.queues.known_queues(app.namespace))
     app.blocking.ask(Command(["EVAL", "return 1", 0], as_is))
 
@@ -136,7 +137,7 @@ def _evicts(app: App) -> str | None:
     try:
         policy = app.blocking.ask(Command(["CONFIG", "GET", "maxmemory-policy"], read))
     except Exception as error:
-        # Many hosted servers forbid CONFIG; then the operator has to know.
+        # Many hosted servers forbid CONFIG. Then the policy cannot be checked here.
         if classify(error) in (Trouble.FATAL, Trouble.BUG):
             return None
         raise

@@ -1,4 +1,4 @@
-"""An executor process, from its first line to its last: `python -m fennelq.worker.processes.process CONFIG`."""
+"""The main module of an executor process: `python -m fennelq.worker.processes.process CONFIG`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from fennelq.worker.processes.discovery import load_app
 from fennelq.worker.processes.signals import Signal, SignalPipe
 
 _logger = log.get("fennelq.worker")
-_LAST_WORDS = 2.0
+_HAND_BACK = 2.0
+"""Seconds to hand jobs back after the supervisor's end."""
 _HOOKS = 3.0
-"""Seconds for the exit hooks of the app's code: less than the margin that a supervisor gives."""
+"""Seconds for the exit hooks of the app's code: less than the supervisor waits before it kills the process."""
 
 T = TypeVar("T")
 
@@ -44,8 +45,8 @@ def main(text: str) -> int:
     )
     signals, hand_back = SignalPipe(config.signals), HandBack()
     if config.lifeline >= 0:
-        # Before the import, which may hang for ever.
-        threading.Thread(target=_hold_on, args=(config.lifeline, hand_back), daemon=True).start()
+        # Before the import of the app, which may hang for ever.
+        threading.Thread(target=_watch_supervisor, args=(config.lifeline, hand_back), daemon=True).start()
     try:
         app = load_app(config.app, Path(config.folder))
         signals.send(Signal.IMPORTED)
@@ -56,16 +57,16 @@ def main(text: str) -> int:
 
 
 class HandBack:
-    """Hands back this process's jobs, when called from any thread; it has none until it has an executor."""
+    """Hands back the jobs of this process, from any thread. Without an executor there are none."""
 
     _stop: Callable[[], object] | None = None
 
     def of(self, executor: Executor, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on these are the jobs of this executor."""
+        """From now on the process has this executor."""
         self._stop = lambda: loop.call_soon_threadsafe(lambda: executor.stop(now=True))
 
     def now(self) -> bool:
-        """Begin to hand them back; whether there is an executor that does."""
+        """Begin to hand the jobs back; whether there is an executor."""
         if self._stop is not None:
             with suppress(RuntimeError):
                 self._stop()
@@ -90,27 +91,26 @@ async def _run(app: App, config: ExecutorConfig, signals: SignalPipe, hand_back:
     return RECYCLED if executor.recycled else 0
 
 
-def _hold_on(lifeline: int, hand_back: HandBack) -> None:
-    """Blocks until the supervisor is gone, however it died. Nothing could stop this process any more: hand all jobs
-    back and end. It is a thread, because the loop may be stuck; and whatever fails here, the process ends."""
+def _watch_supervisor(lifeline: int, hand_back: HandBack) -> None:
+    """Blocks until the supervisor has ended, then hands all jobs back and ends this process: without a supervisor, no
+    signal would stop it. It runs in a thread, because the loop may be stuck, and ends the process after any error."""
     try:
         with suppress(OSError):
             os.read(lifeline, 1)
         has_executor = hand_back.now()
         _logger.error("supervisor_gone")
         if has_executor:
-            threading.Event().wait(_LAST_WORDS)
+            threading.Event().wait(_HAND_BACK)
     finally:
         os._exit(1)
 
 
 def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
-    """What `main` returns, on the fastest loop there is.
+    """Run `main` on the fastest loop that is installed; returns its result.
 
-    A SystemExit or KeyboardInterrupt that leaves any task or callback ends `run_until_complete`, and so does
-    `loop.stop()`. The loop is whole all the same, with everything else that was to be done: it goes on. So code of a
-    job ends no loop, and the task that raised has failed, like any other. `asyncio.run` would cancel everything, and
-    wait for tasks that ignore it.
+    A SystemExit or KeyboardInterrupt in any task or callback ends `run_until_complete`, and so does `loop.stop()`. But
+    the loop is intact and still has its other tasks, so it is run again. So the code of a job cannot end the loop: only
+    its own task fails. `asyncio.run` is not used, because it would cancel all tasks, and wait for those that ignore it.
     """
     loop = _fastest_loop()
     asyncio.set_event_loop(loop)
@@ -133,14 +133,14 @@ def _fastest_loop() -> asyncio.AbstractEventLoop:
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process: run the exit hooks of the app's code, write what is buffered, and do not wait for long.
+    """End this process: run the exit hooks of the app's code, for a limited time, and flush the standard streams.
 
-    Threads are not joined, as an interpreter would do at its end: one that is stuck in a task must not hold up the
-    exit, and everything that matters has been written down.
+    Threads are not joined, which the interpreter would do at its end. A thread that is stuck in a task must not hold up
+    the exit, and all outcomes have been written by now.
     """
     try:
-        # Hooks expect to be called in the main thread, so it is another one that loses patience.
-        threading.Thread(target=_lose_patience, args=(code,), daemon=True).start()
+        # Hooks expect to be called in the main thread, so another thread limits their time.
+        threading.Thread(target=_limit_hooks, args=(code,), daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _already_leaving)
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
@@ -149,7 +149,7 @@ def _leave(code: int) -> NoReturn:
         os._exit(code)
 
 
-def _lose_patience(code: int) -> None:
+def _limit_hooks(code: int) -> None:
     try:
         threading.Event().wait(_HOOKS)
         _logger.warning("exit_hooks_abandoned", seconds=_HOOKS)
@@ -158,7 +158,7 @@ def _lose_patience(code: int) -> None:
 
 
 def _already_leaving(_: int, __: FrameType | None) -> None:
-    """Without a handler the signal would end the hooks, and the exit would count as a crash."""
+    """Ignores a signal. Without a handler it would end the hooks, and the exit would count as a crash."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Notices that source files have changed, for `--reload` during development."""
+"""Detects changed source files, for `--reload` during development."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _logger = log.get("fennelq.supervisor")
 
 _LOOK_EVERY = 0.5
 _SHARE = 10
-"""A look that takes long is followed by a pause so many times as long: it may not take a core of its own."""
+"""The pause after a look is so many times as long as the look, so that a large project does not keep a core busy."""
 _PRUNED = {"venv", "node_modules", "__pycache__", "site-packages"}
 _VIRTUALENV = {"pyvenv.cfg", "conda-meta"}
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class SourceWatch:
-    """The Python files of a project, as they were when last looked at.
+    """The Python files of a project, as they were at the last look.
 
-    Left out are hidden folders, virtual environments whatever their name, and `node_modules`; they are not entered.
-    Links to folders are not followed, they may lead in circles; modules imported through one are watched all the same.
+    It skips hidden folders, virtual environments of any name, and `node_modules`. Links to folders are not followed,
+    because they may form a cycle; modules that were imported through one are watched nevertheless.
     """
 
     def __init__(self, root: Path) -> None:
@@ -41,7 +41,7 @@ class SourceWatch:
             try:
                 now = await asyncio.to_thread(self.look)
             except (OSError, RuntimeError) as error:
-                # Out of descriptors or threads. Files that could not be seen have not changed for that.
+                # Out of descriptors or threads. Files that could not be read must not count as deleted.
                 _logger.warning("sources_not_read", error=str(error))
                 continue
             pause = max(_LOOK_EVERY, _SHARE * (clock.monotonic() - began))
@@ -63,7 +63,7 @@ class SourceWatch:
         return found
 
     def _walk(self, pruned: list[str]) -> Iterator[str]:
-        """The paths of Python files; adds to `pruned` what was not entered."""
+        """The paths of Python files; adds the skipped folders to `pruned`."""
         for folder, inner, files in os.walk(self._root, onerror=_raise_if_out_of_resources):
             if folder != self._root and not _VIRTUALENV.isdisjoint((*files, *inner)):
                 pruned.append(folder + os.sep)
@@ -83,7 +83,8 @@ class SourceWatch:
 
 
 def _raise_if_out_of_resources(error: OSError) -> None:
-    """A folder that vanished or may not be read has no files. One that cannot be opened for want of descriptors has."""
+    """A folder that was deleted or may not be read counts as empty. A folder that cannot be opened because descriptors
+    are used up does not: its files would look deleted."""
     if error.errno in _OUT_OF_RESOURCES:
         raise error
 

@@ -1,4 +1,4 @@
-"""The signals an executor sends to its supervisor, one byte each, through a pipe."""
+"""The signals that an executor sends to its supervisor through a pipe, one byte each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import Enum
 
 
 class Signal(bytes, Enum):
-    """What an executor reports."""
+    """The reports of an executor."""
 
     IMPORTED = b"i"
-    """The app is imported. Before this signal silence means nothing: an import may take any time."""
+    """The app is imported. Silence before this signal is no reason to kill it, because an import may take any time."""
     ALIVE = b"."
-    """The loop moves."""
+    """The loop is not blocked."""
     READY = b"+"
     """Redis replies, and jobs are read."""
     NOT_READY = b"-"
@@ -27,7 +27,7 @@ class Signal(bytes, Enum):
 
 
 class SignalPipe:
-    """The executor's end of the pipe; -1 is none. Any thread may send."""
+    """The executor's end of the pipe; with -1 signals are discarded. Any thread may send."""
 
     def __init__(self, pipe: int = -1) -> None:
         self._pipe = pipe
@@ -36,7 +36,7 @@ class SignalPipe:
             os.set_blocking(pipe, False)
 
     def send(self, *signals: Signal) -> None:
-        """Send these together. A supervisor that is gone receives nothing; the lifeline reports its end."""
+        """Send these in one write. Errors are ignored: the lifeline reports the end of the supervisor."""
         if self._pipe >= 0:
             with suppress(OSError):
                 os.write(self._pipe, b"".join(signals))

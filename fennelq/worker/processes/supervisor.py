@@ -49,7 +49,7 @@ def serve(
     """Run a worker until it is stopped; returns the exit code."""
     Routing.parse(config.queues)
     count = processes or app.settings.processes or os.cpu_count() or 1
-    # Starting the embedded server, or finding that Redis cannot be worked with, happens here: once, before any child.
+    # This starts the embedded server, or raises when redis_url is wrong: here it happens once, before any child starts.
     _ = app.address
 
     async def begin(stop: asyncio.Event) -> bool:
@@ -72,7 +72,7 @@ def serve(
 
 
 class Supervisor:
-    """The parent of the executors. It runs no job, so nothing can stall it."""
+    """The parent of the executors. It does not import or run the code of jobs on its loop, so no job can block it."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class Supervisor:
         self._signals = 0
         self._stop = asyncio.Event()
         self._change = asyncio.Event()
-        """Set, and replaced by another, when source files change."""
+        """Set, and replaced by a new event, when source files change."""
         self._adopts = pid_one.adopts_orphans()
         self._quarantine: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Until a signal, or in a burst until every executor is done; returns the exit code."""
+        """Run until a signal, or in a burst until every executor is done; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -138,8 +138,8 @@ class Supervisor:
     # Signals and changes
 
     def _on_signal(self) -> None:
-        """The first asks the executors to finish what they run, the second to hand it back now. From the first on, no
-        executor is started."""
+        """The first signal asks the executors to finish their jobs, the second to hand them back now. After the first,
+        no executor is started."""
         self._signals += 1
         self._stop.set()
         for child in self._children:
@@ -153,14 +153,15 @@ class Supervisor:
             child.kill("it did not stop within its grace period")
 
     def _on_child_ended(self) -> None:
-        # The executors first: what is left then was adopted, or is one that ends right now and causes another signal.
+        # Collect the executors first. The remaining ended children are orphans, or an executor that has just ended:
+        # that one is left alone, because it causes another signal.
         for child in self._children:
             child.collect()
         if self._adopts:
             pid_one.reap({child.pid for child in self._children if child.pid is not None})
 
     async def _reload(self) -> None:
-        """Executors stop in order when a source file changes, and their successors import it."""
+        """When a source file changes, stop the executors in order. Their successors import the changed file."""
         while self._sources is not None:
             files = await self._sources.changed()
             _logger.info("reloading", changed=sorted(path.name for path in files)[:5])
@@ -172,8 +173,8 @@ class Supervisor:
     # Executors
 
     async def _keep_alive(self) -> int:
-        """One executor after another until stopped. One that was at work is replaced at once, because jobs wait;
-        one that does not get that far is started less and less often."""
+        """Run one executor after another until stopped. One that has worked is replaced soon, because jobs wait. One
+        that ends before is started less and less often."""
         pause = 0.0
         while not self._stop.is_set():
             change = self._change
@@ -192,13 +193,13 @@ class Supervisor:
         return 0
 
     async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
-        """From the start of an executor to its end: its exit code, and whether it was at work."""
+        """Start an executor and wait for its end: its exit code, and whether it has worked."""
         child = Child(config, silence=self._silence, quarantine=self._open_quarantine)
         self._children.add(child)
         try:
             code = await child.run()
         except NotStarted as error:
-            # For example no file descriptor, process or memory was left. The executors that run are not to suffer.
+            # For example, descriptors, processes or memory are used up. The other executors go on.
             _logger.error("executor_not_started", executor=child.name, error=str(error))
             return _NOT_STARTED, False
         finally:
@@ -219,7 +220,7 @@ class Supervisor:
             _logger.warning("death_not_noted", executor=child.name, error=str(error))
 
     async def _pause(self, seconds: float) -> None:
-        """Waits, but not any longer once stopped, or when a change may have removed the cause of a crash."""
+        """Wait, but end at once when stopped, or when a changed file may have removed the cause of a crash."""
         await self._stopped_or(self._change, seconds)
 
     async def _stopped_or(self, change: asyncio.Event, timeout: float | None = None) -> None:
@@ -231,8 +232,8 @@ class Supervisor:
                 wait.cancel()
 
     def _open_quarantine(self) -> None:
-        """Jobs wait that may have killed their executors: run them where they can only kill themselves. A death
-        there is expected: it delays no other executor."""
+        """Start an executor for jobs that may have killed theirs. It runs one at a time, so that a job can kill only
+        itself. Its death is expected and does not delay the restart of other executors."""
         if (self._quarantine is None or self._quarantine.done()) and not self._stop.is_set():
             self._quarantine = asyncio.create_task(self._run_quarantine())
 
@@ -253,7 +254,7 @@ def _note_of(app: App) -> Note:
 
 
 class Names(list[str]):
-    """Names for a log line: on a console the first of them, in JSON all."""
+    """Names for a log line: a console shows the first ten, JSON all."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(sorted(names))

@@ -1,1 +1,1 @@
-"""Running jobs: from a delivery to its settled outcome."""
+"""Runs jobs: the way from a delivery to its settled outcome."""

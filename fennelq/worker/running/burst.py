@@ -1,4 +1,4 @@
-"""Finds out when a burst is over: when nothing is left to run, nor comes from what has run."""
+"""Finds out when a burst is over: when no job is left, and the last ones have not sent further jobs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOOK_AGAIN = 0.5
 
 
 class Burst:
-    """A run that ends by itself."""
+    """Watches the work of an executor that should stop when no job is left."""
 
     def __init__(self, state: State, consumer: Consumer, workbench: Workbench) -> None:
         self._state, self._consumer, self._workbench = state, consumer, workbench
 
     async def done(self) -> None:
-        """Returns when nothing is left to run."""
+        """Returns when no job is left to run."""
         throttle = LogThrottle("looking whether anything is left", self._state.outage)
         while True:
             try:
@@ -38,7 +38,7 @@ class Burst:
         if running := held.tasks():
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             return False
-        # The last job may have sent another before it ended, even to a queue that was not known until then.
+        # The last job may have sent another before it ended, even to a queue that was not known before.
         done = held.done
         known = await state.broker.ask(verbs.queues.known_queues(state.namespace))
         state.bus.publish(QueuesDiscovered(frozenset(known)))

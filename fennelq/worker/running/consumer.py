@@ -1,6 +1,6 @@
-"""The reader of an executor: takes jobs when there are free slots, blocks when there is nothing to take.
+"""The reader of an executor: it takes jobs while there are free slots, and blocks when all queues are empty.
 
-One reader for all queues and lanes. It never reads more than can start at once, so a job never waits in a
+There is one reader for all queues and lanes. It never reads more jobs than can start now, so that no job waits in a
 busy executor while another one is idle.
 """
 
@@ -43,15 +43,15 @@ class Consumer:
         self._state, self._workbench, self._slots = state, workbench, state.slots
         self._app, self._name, self._broker = state.namespace, state.name, state.broker
         self._lanes, self._lifetimes = state.lanes, state.lifetimes
-        # Together they are the longest that a lost reply can hold up a read: what it stranded is to be handed back, at
-        # no cost, before others find that its lease ran out.
+        # A lost reply holds up a read for as long as these two together. The entry that it stranded must be handed
+        # back, which counts no delivery, before another executor finds that its lease has run out.
         self._block_ms = max(100, min(5000, round(state.lease.length * 250)))
         self._patience = min(ANSWER_TIMEOUT, state.lease.reply_timeout)
         self._doorbell = state.broker.doorbell()
         self._opened: set[str] = set()
         self._known: set[str] = set()
         self._suspects: set[Token] = set()
-        self._ringing: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
         self._stopping = False
         self._blocking = False
         self._aside = Aside()
@@ -59,50 +59,50 @@ class Consumer:
         self._log = LogThrottle("reading", state.outage)
         self._round = self._drained_in = 0
         self.drained = asyncio.Event()
-        """Set while everything that was ready has been taken."""
+        """Set while all jobs that were ready have been taken."""
         state.bus.subscribe(QueuesDiscovered, self._serve_discovered)
         state.bus.subscribe(EntriesStranded, lambda found: self.suspect(found.tokens))
 
     async def serve(self, routing: Routing) -> None:
         """Serve these queues from now on."""
         if self._state.serve(routing):
-            await self._doorbell_rings()
+            await self._wake_blocked_read()
 
     async def run(self) -> None:
-        """Read until `stop`. Without Redis, jobs run on, and it retries until Redis is reachable again."""
+        """Read until `stop`. While Redis is away, running jobs go on, and it retries until Redis is reachable again."""
         while not self._stopping:
             try:
                 await self._turn()
             except Exception as error:
                 self._state.note_connected(False)
-                await self._trouble(error)
+                await self._after_error(error)
 
     def suspect(self, stranded: Iterable[Token]) -> None:
-        """Hand these entries back between two reads, when no reply can bring them any more; doing it at once would take
-        jobs from a reply that is under way, for ever."""
+        """Hand these entries back between two reads, when no reply is under way. During a read, the reply may deliver
+        one of them: handing it back then would take away the job that is about to start."""
         self._suspects.update(stranded)
         if self._suspects:
             self._slots.notify()
-            self._ring()
+            self._wake_soon()
 
     async def look_again(self) -> None:
-        """Returns when everything that was ready at the time of this call has been taken."""
+        """Returns when all jobs that were ready at the time of this call have been taken."""
         now = self._round
         while self._drained_in <= now:
             self.drained.clear()
-            await self._doorbell_rings()
+            await self._wake_blocked_read()
             await self.drained.wait()
 
     def halt(self) -> None:
-        """From this moment on, nothing more is started."""
+        """Start no more jobs from this moment on."""
         self._stopping = True
 
     async def stop(self, reading: asyncio.Task[None]) -> None:
-        """Stop reading. A blocked read is woken, never cancelled: that would strand what it delivers."""
+        """Stop reading. A blocked read is woken and never cancelled: that would strand an entry that it delivers."""
         self.halt()
         while not reading.done():
             self._slots.notify()
-            await self._doorbell_rings()
+            await self._wake_blocked_read()
             await asyncio.wait([reading], timeout=0.05)
 
     async def _turn(self) -> None:
@@ -122,7 +122,7 @@ class Consumer:
             await self._block()
 
     async def _fetch_round(self) -> bool:
-        """Fill the free slots from the queues in order; True when all of them were found empty."""
+        """Fill the free slots from the queues in order; True when all queues are empty."""
         drained = True
         for queue in self._state.routing.order():
             if self._slots.free <= 0:
@@ -132,8 +132,8 @@ class Consumer:
         return drained and not self._stopping
 
     async def _fetch_from(self, keys: QueueKeys) -> bool:
-        """Whether this queue is drained. One whose keys are damaged counts as drained and is put aside for a while: the
-        others are read meanwhile."""
+        """Fetch from a queue; whether it is drained. A queue whose keys are damaged counts as drained and is put aside
+        for a while, so that the others are read."""
         try:
             catch = await self._fetch(keys)
         except Exception as error:
@@ -155,7 +155,7 @@ class Consumer:
         try:
             looks = ask_all(verbs.queues.damage(keys))
             return "; ".join(found for found in await self._broker.converse(looks) if found)
-        except Exception:  # a user who may not touch the queue may not ask for types either
+        except Exception:  # the user of Redis may lack the permission for this as well
             return ""
 
     async def _fetch(self, keys: QueueKeys, woken: Sequence[Woken] = ()) -> Catch:
@@ -200,7 +200,7 @@ class Consumer:
         try:
             await self._broker.run(verbs.runs.release(keys, entries, "stranded"))
         except Exception as error:
-            # The next beat names them again.
+            # They are not kept: the next beat reports them again.
             if not concerns_one_queue(error):
                 raise
             await self._put_aside(keys, error)
@@ -216,7 +216,7 @@ class Consumer:
             crash.at("opened")
 
     async def _block(self) -> None:
-        """Wait until something arrives in any lane. One entry is enough: the next fetch takes the rest."""
+        """Wait until an entry arrives in any lane. It reads one entry; the next fetch takes the rest."""
         queues = [keys for keys in self._state.queues if not self._aside.has(keys.queue)]
         streams = [keys[lane] for keys in queues for lane in self._lanes]
         words: list[Word] = ["XREADGROUP", "GROUP", GROUP, self._name, "COUNT", 1, "BLOCK", self._block_ms]
@@ -236,7 +236,8 @@ class Consumer:
             await self._woken(reply)
 
     async def _woken(self, reply: Any) -> None:
-        """The entries that a block returns are ours already: claim them, hand back those without a free slot."""
+        """A blocked read has taken these entries for this executor: fetch their jobs, and hand back those without a
+        free slot."""
         if crash.at is not None:
             crash.at("woken")
         entries = _by_queue(reply, self._state.queues)
@@ -257,51 +258,52 @@ class Consumer:
 
     def _serve_discovered(self, known: QueuesDiscovered) -> None:
         if self._state.serve(self._state.routing_among(known.names)):
-            self._ring()
+            self._wake_soon()
 
-    def _ring(self) -> None:
+    def _wake_soon(self) -> None:
         if self._blocking:
-            self._ringing = asyncio.create_task(self._doorbell_rings())
+            # Kept in an attribute: the loop itself keeps only a weak reference to a task.
+            self._waking = asyncio.create_task(self._wake_blocked_read())
 
-    async def _doorbell_rings(self) -> None:
+    async def _wake_blocked_read(self) -> None:
         if self._blocking:
             try:
                 await self._doorbell.wake()
             except Exception as error:
                 self._log.warn(error)
 
-    async def _trouble(self, error: Exception) -> None:
+    async def _after_error(self, error: Exception) -> None:
         if classify(error) is Trouble.GROUP or concerns_one_queue(error):
-            # A blocked read does not tell which of its streams is meant: each queue is opened anew, and the one that
-            # cannot be is put aside.
+            # The error of a blocked read does not name the stream. So all queues are opened anew, and the one for which
+            # that fails is put aside.
             self._opened.clear()
             if classify(error) is Trouble.GROUP:
                 return
         self._log.warn(error, running=self._slots.taken)
-        # A connection that was cut once is made again almost at once; a server that stays away is asked less and less.
+        # After one cut connection, retry almost at once; while the server stays away, retry less and less often.
         await asyncio.sleep(random.uniform(self._pause / 2, self._pause))
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
 
 class Aside:
-    """Queues that cannot be read at the moment, and until when they are left alone: longer and longer."""
+    """Queues that cannot be read now. Each is left alone for a time that doubles with every further error."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, float]] = {}
 
     def has(self, queue: str) -> bool:
-        """Whether this queue is to be left alone now."""
+        """Whether this queue is left alone now."""
         return queue in self._until and clock.monotonic() < self._until[queue][0]
 
     def put(self, queue: str) -> float:
-        """Leave it alone; for how many seconds."""
+        """Leave the queue alone; returns for how many seconds."""
         _, before = self._until.get(queue, (0.0, 0.0))
         pause = min(max(before * 2, _FIRST_ASIDE), _LONGEST_ASIDE)
         self._until[queue] = (clock.monotonic() + pause, pause)
         return pause
 
     def forget(self, queue: str) -> None:
-        """It can be read again."""
+        """The queue can be read again."""
         self._until.pop(queue, None)
 
 
@@ -317,7 +319,7 @@ def _by_queue(reply: Any, queues: Sequence[QueueKeys]) -> list[tuple[QueueKeys, 
 
 
 def _job_of(fields: Any) -> tuple[str, str]:
-    """Job and delivery number of an entry; empty when no script of ours has written it: then the fetch drops it."""
+    """Job and delivery number of an entry. An entry that fennelq has not written has no job: the fetch drops it."""
     match fields:
         case [b"i", job]:
             return text(job), "1"

@@ -15,21 +15,21 @@ from fennelq.worker.running.reports import report_lost
 _MOST_CALLS = 10
 
 Token = tuple[str, str, str]
-"""Queue, lane and entry: what only the current owner of a job has."""
+"""Queue, lane and entry. A re-delivery is a new entry, so only the current owner of a job has its latest token."""
 
 
 class Answer(IntEnum):
-    """What became of an outcome."""
+    """The reply of Redis to an outcome."""
 
     LOST = 0
-    """The job is no longer ours: nothing was written."""
+    """Another executor has the job now: nothing was written."""
     SETTLED = 1
     SETTLED_BEFORE = 2
-    """It was ours, and a reply was lost on the way."""
+    """An earlier call has written it, and the reply to that call was lost."""
 
 
 class Held:
-    """A delivery, the task that runs it, and what has happened to both."""
+    """A delivery, the asyncio task that runs it, and the state of both."""
 
     __slots__ = ("begun", "delivery", "disturbed", "entered", "outcome", "stopped", "task")
 
@@ -45,27 +45,27 @@ class Held:
         self.disturbed = False
         """Other code has cancelled the run."""
         self.outcome: Outcome | None = None
-        """How the run ended, once it is to be settled. From then on, nothing that the task does counts."""
+        """Set when the run is to be settled. From then on, the task cannot change the outcome any more."""
 
     @property
     def running(self) -> bool:
-        """Whether the task has not come to an outcome yet."""
+        """Whether the task goes on and has no outcome yet."""
         return self.task is not None and not self.task.done() and self.outcome is None
 
     @property
     def never_began(self) -> bool:
-        """Whether other code cancelled the task before its first step: then not even its slot was given back."""
+        """Whether other code cancelled the task before its first step: then it has not given its slot back."""
         return not self.begun and self.task is not None and self.task.done()
 
     def stop(self) -> None:
-        """Ask the run to stop. A task that has not begun finds `stopped` by itself: cancelled before its first step it
-        would end without giving its slot back."""
+        """Ask the run to stop. A task that has not begun is not cancelled, because it would end without giving its slot
+        back: its first step checks `stopped`."""
         self.stopped = True
         if self.begun and self.task is not None:
             self.task.cancel()
 
     def stack(self) -> str:
-        """Where the run waits, the innermost call last. (`Task.get_stack` shows the outermost only.)"""
+        """Where the run waits, the innermost call last. `Task.get_stack` would show only the outermost."""
         waiting: Any = self.task.get_coro() if self.task is not None else None
         calls: list[str] = []
         while waiting is not None:
@@ -77,18 +77,18 @@ class Held:
 
 
 class HeldJobs:
-    """All of them. The workbench adds to them, the settler takes what is settled away."""
+    """All jobs that the executor holds. The workbench adds them, the settler removes those that are settled."""
 
     def __init__(self) -> None:
         self.by_token: dict[Token, Held] = {}
         self.stuck: set[Held] = set()
-        """Runs that went on after they were asked to stop: each takes its slot until it really ends."""
+        """Runs that went on after they were asked to stop: each keeps its slot until it really ends."""
         self.done = 0
-        """Jobs whose outcome has been written down."""
+        """Jobs whose outcome has been written or refused."""
 
     def tokens(self) -> list[Token]:
-        """The tokens of everything held. May be called from another thread. A run that never began is left out: the
-        heartbeat then finds its entry stranded, and it is handed back."""
+        """The tokens of all jobs held. May be called from another thread. A run that never began is left out: so its
+        entry counts as stranded with the next beat, and is handed back."""
         return [token for token, held in list(self.by_token.items()) if not held.never_began]
 
     def entered(self, token: Token) -> bool:
@@ -108,7 +108,7 @@ class HeldJobs:
         return None
 
     def settled(self, settled: Settled, answer: Answer) -> None:
-        """An outcome has been written down, or refused because the job is no longer ours."""
+        """Redis has replied to an outcome: the job is not held any more."""
         self.by_token.pop(settled.delivery.token, None)
         self.done += 1
         if answer is Answer.LOST:

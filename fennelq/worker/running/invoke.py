@@ -39,9 +39,9 @@ class Invoker:
     ) -> Any:
         """Await it here; raises TaskTimeout when it takes too long.
 
-        A handler may swallow its cancellation and go on: `give_up` is called `stop_grace` seconds after that.
+        A handler may swallow its cancellation and go on: then `give_up` is called `stop_grace` seconds later.
         """
-        # call_later and cancel cost a third of asyncio.timeout, and every job with a timeout pays for them.
+        # Not asyncio.timeout: call_later and cancel cost a third of it, for every job with a timeout.
         task = asyncio.current_task()
         assert task is not None
         where: TracebackType | None = None
@@ -60,21 +60,21 @@ class Invoker:
         else:
             if not expired.happened:
                 return value
-            # The handler swallowed its cancellation; it was late all the same.
+            # The handler swallowed its cancellation and returned, but after its timeout.
             task.uncancel()
         finally:
             expired.timer.cancel()
-        # The traceback of the cancellation shows what the task was waiting for.
+        # With the traceback of the cancellation, which shows where the task was waiting.
         try:
             raise too_late(timeout).with_traceback(where)
         finally:
-            del where  # it refers to this frame, which would refer to it
+            del where  # avoids a reference cycle: the traceback refers to this frame
 
     async def in_thread(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call it in a thread, with the job's context.
 
-        A thread cannot be stopped, so a cancellation does not end the wait: the slot of the job is the thread, and a
-        slot that looked free would hand the next job to a pool without a free thread.
+        A thread cannot be stopped, so a cancellation does not end the wait. If it did, the job's slot would become
+        free, and the next job would wait in a pool without a free thread.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
@@ -99,7 +99,8 @@ def too_late(timeout: float) -> TaskTimeout:
 def _called(
     context: contextvars.Context, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> tuple[Any, BaseException | None]:
-    """What it returns, or what it raises: a future cannot carry every exception (StopIteration is one)."""
+    """The returned value and the raised error of a call. The error is returned, because a future cannot raise every
+    exception: StopIteration is one that it cannot."""
     try:
         return context.run(function, *args, **kwargs), None
     except BaseException as error:
@@ -107,7 +108,7 @@ def _called(
 
 
 class _Expiry:
-    """Cancels a task when its time is over, and gives it up when it goes on all the same."""
+    """Cancels a task when its time is over, and calls `give_up` when the task still goes on after the grace."""
 
     __slots__ = ("_grace", "happened", "task", "timer")
 

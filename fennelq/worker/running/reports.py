@@ -1,4 +1,4 @@
-"""The lines about the end of a run: how it ended, why it failed, and when it runs again."""
+"""Logs the end of a run: how it ended, why it failed, and when the job runs again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _WORDS: Final = {
 }
 _LONGEST_MESSAGE: Final = 1000
 _ASKED_FOR: Final = ("fennelq.Retry", "fennelq.Reject")
-"""What a task raises on purpose: its traceback shows nothing that its message and its place do not, unless another
-exception is its cause."""
+"""Exceptions that a task raises on purpose. A traceback adds nothing to the message and the place, unless another
+exception is the cause."""
 _OF_VALUES: Final = ("bad_payload", "bad_result")
 """Failures to read the arguments or to write the result. fennelq never logs these values."""
 
@@ -38,7 +38,7 @@ _LIBRARIES: Final = (f"{Path(os.__file__).parent}{os.sep}", f"{Path(log.__file__
 
 
 def report_end(delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
-    """One line about the end of a run. Nothing is worked out for a line that is not written."""
+    """Log the end of a run. When its level is not logged, no facts are collected: this is called for every job."""
     level, event = _WORDS[outcome.kind]
     if not log.wanted(level):
         return
@@ -58,7 +58,7 @@ def report_end(delivery: Delivery, outcome: Outcome, seconds: float | None) -> N
 
 
 def report_lost(delivery: Delivery) -> None:
-    """Another executor has the job now."""
+    """Log that another executor has the job now."""
     _logger.warning("lease_lost", **_facts_of(delivery))
 
 
@@ -78,7 +78,7 @@ def _next_try(outcome: Outcome) -> dict[str, object]:
 
 
 def _why(failure: JobFailure) -> dict[str, object]:
-    """What the setting `log_errors` lets through."""
+    """The facts about a failure that the setting `log_errors` allows."""
     facts: dict[str, object] = {"error": failure.error_type}
     if failure.reason not in _OF_VALUES and (place := place_of(failure.traceback)):
         facts["at"] = place

@@ -43,8 +43,8 @@ class Runner:
         self._failure_ttl_ms, self._most_bytes = app.lifetimes.failure_ms, app.settings.max_payload_bytes
 
     async def run(self, held: Held, overdue: Overdue) -> Outcome:
-        """Runs the job. Raises CancelledError when the executor stopped it; everything else is an outcome, also a
-        SystemExit, or a cancellation by other code: no job ends its executor by what it raises."""
+        """Runs the job. Raises CancelledError when the executor stopped it. Everything else is an outcome, even a
+        SystemExit or a cancellation by other code: no exception of a job may end its executor."""
         delivery = held.delivery
         try:
             bound = self._bind(self._find(delivery), delivery)
@@ -52,7 +52,7 @@ class Runner:
             return self._unrun(delivery, error, "unknown_task", outcome.not_known)
         except UnknownArgument as error:
             return self._unrun(delivery, error, "unknown_argument", outcome.not_known)
-        except BaseException as error:  # validators of models are the user's code
+        except BaseException as error:  # validators of models are the user's code and may raise anything
             return self._unrun(delivery, error, "bad_payload", outcome.died)
         try:
             value = await self._perform(bound, held, overdue)
@@ -60,14 +60,15 @@ class Runner:
             if isinstance(error, GeneratorExit) and _loop_is_gone():
                 raise
             if held.stopped and not isinstance(error, (Retry, Snooze, Reject)):
-                # What a handler raises when it is cancelled does not count as a failure: a deploy costs no try.
+                # A handler may raise another error when it is cancelled. It does not count as a failure, because a
+                # deploy must not cost a try.
                 raise asyncio.CancelledError from error
             held.disturbed = _is_cancelled(error)
             return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)
         return self._success(bound, delivery, value)
 
     def _find(self, delivery: Delivery) -> AnyTask:
-        # Only what decorators registered can be run; a name from Redis is never imported.
+        # Only registered functions: importing a name that comes from Redis would run arbitrary code.
         task = self._tasks.get(delivery.task)
         if task is None:
             raise UnknownTask(delivery.task, self._tasks)
@@ -88,7 +89,7 @@ class Runner:
         return await self._invoker.on_loop(function, bound.args, bound.kwargs, plan.timeout, give_up)
 
     def _give_up(self, plan: Plan, timeout: float, held: Held, overdue: Overdue) -> None:
-        """The handler ignores its cancellation: its time was over all the same."""
+        """The handler ignores its cancellation: its outcome is a timeout, although it goes on."""
         overdue(held, self._judge(plan, held.delivery, too_late(timeout)))
 
     def _success(self, bound: Bound, delivery: Delivery, value: Any) -> Outcome:
@@ -99,13 +100,13 @@ class Runner:
         except BaseException as error:  # encoding runs the user's code as well
             failure = failure_of(error, "bad_result")
             if isinstance(error, ValueError | PayloadTooLarge) and error.__cause__ is None:
-                # The sentence says it all: the only code on the way here is ours.
+                # The message is enough: a traceback would show only code of fennelq.
                 failure = failure._replace(traceback="")
             return outcome.died(failure, delivery.tries + 1, bound.plan.failure_ttl_ms)
         return outcome.succeeded(encoded, bound.plan.result_ttl_ms)
 
     def _judge(self, plan: Plan, delivery: Delivery, error: BaseException) -> Outcome:
-        """What a failed try comes to."""
+        """The outcome of a failed try."""
         tries = delivery.tries + 1
         try:
             if isinstance(error, Snooze):
@@ -118,7 +119,7 @@ class Runner:
                 return outcome.died(failure, tries, plan.failure_ttl_ms)
             return outcome.retried(wait, failure, plan.retry.retries + 1)
         except BaseException as broken:
-            # A curve is the user's code, and the seconds it answers may be infinite or no number.
+            # A curve is the user's code: it may raise, or return infinity or a value that is not a number.
             return outcome.died(failure_of(broken, "bad_retry_policy"), tries, plan.failure_ttl_ms)
 
     def _wait(self, plan: Plan, tries: int, error: BaseException) -> float | None:
@@ -129,9 +130,9 @@ class Runner:
             return wait_after(plan.retry, tries) if error.delay is None else max(0.0, error.delay)
         return wait_after(plan.retry, tries) if allows(plan.retry, tries, error) else None
 
-    def _unrun(self, delivery: Delivery, error: BaseException, reason: str, comes_to: Verdict) -> Outcome:
+    def _unrun(self, delivery: Delivery, error: BaseException, reason: str, verdict: Verdict) -> Outcome:
         failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")
-        return comes_to(failure, delivery.tries, self._failure_ttl_ms)
+        return verdict(failure, delivery.tries, self._failure_ttl_ms)
 
 
 def _is_cancelled(error: BaseException) -> bool:
@@ -141,7 +142,8 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 def _loop_is_gone() -> bool:
-    """Whether the run is closed with everything else, as opposed to a handler that raised GeneratorExit itself."""
+    """Whether the interpreter closes the run after the loop has ended, as opposed to a handler that raised
+    GeneratorExit itself."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

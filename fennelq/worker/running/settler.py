@@ -1,7 +1,8 @@
-"""Writes outcomes down: whatever finishes while one batch is under way becomes the next batch.
+"""Writes outcomes: those of the runs that end while one batch is under way become the next batch.
 
-Each queue has batches of its own, so a queue whose keys are damaged delays no other. What is not written yet is
-bounded: an outcome that finds no room waits, and its job keeps its slot meanwhile, so nothing more is read.
+Each queue has batches of its own, so that a queue whose keys are damaged does not delay the others. The outcomes that
+are not written yet are limited in number and size. An outcome that finds no room waits, and its job keeps its slot, so
+that the executor reads no more jobs than it can settle.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FIRST_PAUSE, _SHORT_PAUSE, _LONG_PAUSE = 0.05, 0.5, 5.0
 
 
 _ANSWERS = tuple(Answer)
-"""By number. To call the enumeration costs ten times as much."""
+"""Indexed by the number that Redis replies. A call of the enumeration costs ten times as much."""
 
 
 class Settler:
@@ -50,8 +51,8 @@ class Settler:
         self._log = LogThrottle("settling", state.outage)
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
-        """Write this outcome down soon, if there is room for it; otherwise `settle` it later, in turn. `before` is
-        called when there is room: what it sends in this turn of the loop goes out ahead of the outcome."""
+        """Write this outcome soon, if there is room for it; otherwise the caller must `settle` it. `before` is called
+        when there is room: calls that it sends in this turn of the loop reach the server ahead of the outcome."""
         queue = self._queue(delivery.queue)
         if not self.backlog.admits(queue.share, _length(outcome)):
             return False
@@ -60,8 +61,8 @@ class Settler:
         return True
 
     async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Write this outcome down as soon as there is room. Outcomes get room in the order in which they ask; one that
-        is cancelled while it waits takes it at once, since it is there all the same."""
+        """Write this outcome as soon as there is room. Outcomes get room in the order in which they ask. When the
+        caller is cancelled while it waits, the outcome is written without room: it exists and must not get lost."""
         queue = self._queue(delivery.queue)
         try:
             await self.backlog.room(queue.share, _length(outcome))
@@ -71,13 +72,13 @@ class Settler:
             self._write_soon(queue, Settled(delivery, outcome))
 
     def settle_now(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Write this outcome down soon, whether there is room or not: for an outcome that cannot wait."""
+        """Write this outcome soon, whether there is room or not: for an outcome that cannot wait."""
         queue = self._queue(delivery.queue)
         self.backlog.add(queue.share, 1, _length(outcome))
         self._write_soon(queue, Settled(delivery, outcome))
 
     async def drain(self) -> None:
-        """Returns when everything has been written down."""
+        """Returns when every outcome has been written."""
         while self.backlog.busy:
             for queue in list(self._queues.values()):
                 if queue.writing is not None:
@@ -92,20 +93,21 @@ class Settler:
         return queue
 
     def _write_soon(self, queue: _Queue, settled: Settled) -> None:
-        """In the next turn of the loop, so that all outcomes of this turn are one batch."""
+        """Write it in the next turn of the loop, so that all outcomes of this turn are one batch."""
         queue.waiting.append(settled)
-        # A task that is cancelled before its first step does nothing, not even what its `finally` says.
+        # `done()` is tested because a task that is cancelled before its first step does not run its `finally`, which
+        # would replace `writing`.
         if queue.writing is None or queue.writing.done():
             queue.writing = asyncio.create_task(self._write(queue))
 
     async def _write(self, queue: _Queue) -> None:
-        """Write what waits, and what comes meanwhile."""
+        """Write the waiting outcomes, and those that arrive while a batch is under way."""
         try:
             while queue.waiting:
                 batch, queue.waiting = queue.waiting, []
                 await self._write_batch(queue, batch)
         finally:
-            # Cancelled with everything else on the loop: the outcomes that still wait are not to wait for ever.
+            # Other code may have cancelled every task of the loop. Then another task writes the remaining outcomes.
             queue.writing = asyncio.create_task(self._write(queue)) if queue.waiting else None
 
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
@@ -114,14 +116,14 @@ class Settler:
             write = partial(self._finish, queue, written)
             raise_first(await self._broker.converse(in_pages(batch, write, _size, splits=_is_refused)))
         finally:
-            # Only an executor that falls over leaves some: they must not hold up its end.
+            # Some are left only when the executor fails. They no longer count, or `drain` would wait for them for ever.
             if left := batch[len(written) :]:
                 self.backlog.remove(queue.share, len(left), sum(map(_size, left)))
 
     def _finish(
         self, queue: _Queue, written: list[Settled], page: Sequence[Settled]
     ) -> Talk[Sequence[Answer]]:
-        """Write a page. It tries until there is a reply; a settle that is sent twice counts once."""
+        """Write a page. It retries until there is a reply; an outcome that is sent twice is settled once."""
         longest = _FIRST_PAUSE
         while True:
             try:
@@ -135,7 +137,7 @@ class Settler:
                     # Only a person can repair the keys of this queue: retry slowly, and give its room to other queues.
                     self.backlog.block(queue.share)
                     longest = min(max(longest, _SHORT_PAUSE) * 2, _LONG_PAUSE)
-                # A lost reply is asked for again almost at once: outcomes that wait keep slots from being filled.
+                # After one lost reply, retry almost at once: outcomes that wait for room keep their slots.
                 yield Pause(random.uniform(longest / 10, longest))
                 longest = max(longest, min(longest * 2, _SHORT_PAUSE))
             else:
@@ -150,7 +152,7 @@ class Settler:
 
 
 class _Refused(Exception):
-    """The server refuses a page of outcomes: one of them may be the reason, so they are sent one by one."""
+    """The server refuses a page of outcomes. One of them may be the reason, so they are sent one by one."""
 
 
 def _is_refused(error: Exception) -> bool:
@@ -165,8 +167,8 @@ class Share:
     def __init__(self) -> None:
         self.jobs = self.bytes = 0
         self.blocked = False
-        """Its outcomes are refused, because its keys are damaged. They take no room from others meanwhile. They are
-        few: such a queue is not read either."""
+        """Whether its outcomes are refused because its keys are damaged. Then they do not count towards the limits, so
+        that other queues can go on. There are only few of them, because such a queue is not read either."""
 
 
 class _Queue:
@@ -181,7 +183,7 @@ class _Queue:
 
 
 class Backlog:
-    """How much is not written yet, and who waits for room."""
+    """The outcomes that are not written yet, and those that wait for room."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -190,7 +192,7 @@ class Backlog:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is to be written. What waits for room waits for the room of something that is."""
+        """Whether outcomes are to be written. When outcomes wait for room, others are being written."""
         return self.jobs > 0 or self._blocked_jobs > 0
 
     def admits(self, share: Share, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""How many more jobs may run."""
+"""The slots of an executor: how many more jobs may run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 
 class Slots:
-    """Free places for running jobs. A place is taken when a job starts and free again when its handler has ended and
-    its outcome has found room with the settler.
+    """A job takes a slot when it starts, and gives it back when its handler has ended and its outcome has found room in
+    the settler's backlog.
 
-    `most` bounds how many jobs may start at all; `spent` is set when that many have.
+    `most` limits how many jobs may start altogether; `spent` is set when that many have started.
     """
 
     def __init__(self, count: int, most: int | None = None) -> None:
@@ -18,7 +18,7 @@ class Slots:
         self.taken = 0
         """Jobs that run now."""
         self.stuck = 0
-        """Those of them that were asked to stop and did not."""
+        """Jobs among these that were asked to stop and did not."""
         self.spent = asyncio.Event()
         self.left = self._most = sys.maxsize if most is None else most
         """Jobs that may still start in this executor's life."""
@@ -60,8 +60,8 @@ class Slots:
             self._waiter.set_result(None)
 
     async def changed(self) -> None:
-        """Waits until a slot is given back, or `notify` is called. By the time this returns, all handlers that
-        ended in the same turn of the loop have given theirs back: one read then fills them all."""
+        """Waits until a slot is given back, or `notify` is called. It returns one turn of the loop later: by then all
+        handlers that ended in the same turn have given their slots back, and one read fills them all."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

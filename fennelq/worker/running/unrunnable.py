@@ -1,4 +1,4 @@
-"""Jobs that this executor cannot run, because its code is too old for them: logged once a minute for each task."""
+"""Logs the jobs that this executor cannot run because its code is too old for them, once a minute for each task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _logger = log.get("fennelq.worker")
 
 _QUIET_FOR = 60.0
 _FORGOTTEN_AFTER = 90.0
-"""Such a job comes back every 30 seconds at the latest: one that has not come back runs in another worker."""
+"""Seconds. A job that no worker can run is due again after 30 seconds at the latest. When an executor has not met it
+for so long, another worker has run it."""
 _REMEMBERED = 100
 _MOST_SHOWN = 10
 _EVENTS = {
@@ -38,18 +39,18 @@ class _Memory:
         self.last = 0.0
         self.logged: float | None = None
         self.times = 0
-        """Since the last line."""
+        """How often it was met since the last line."""
 
 
 class UnrunnableJobs:
-    """Remembers and reports them. `module` is the one that it was started with."""
+    """Remembers and reports such jobs. `module` is the module that the worker was started with."""
 
     def __init__(self, tasks: Collection[str], module: str) -> None:
         self._tasks, self._module = tasks, module
         self._kinds: dict[_Kind, _Memory] = {}
 
     def met(self, delivery: Delivery, outcome: Outcome) -> None:
-        """A job is handed back for a worker with newer code."""
+        """A job was handed back for a worker with newer code."""
         failure, _ = failure_from_wire(outcome.error)
         self._note(delivery.queue, delivery.id, delivery.task, outcome.reason, failure.message)
 
@@ -61,7 +62,8 @@ class UnrunnableJobs:
     def _note(self, queue: str, job_id: str, task: str, reason: str, why: str) -> None:
         kind, now = _Kind(queue, task[:200], reason), clock.monotonic()
         memory = self._kinds.pop(kind, None) or _Memory()
-        self._kinds[kind] = memory  # the one met last is the last
+        # Inserted anew, so that the dictionary is in the order in which the kinds were last met.
+        self._kinds[kind] = memory
         if len(self._kinds) > _REMEMBERED:
             del self._kinds[next(iter(self._kinds))]
         memory.why, memory.last = why, now
@@ -71,7 +73,7 @@ class UnrunnableJobs:
             memory.logged, memory.times = now, 0
 
     def facts(self) -> list[dict[str, str]]:
-        """What was met lately, for the facts that this executor publishes: a few, the latest first."""
+        """The kinds met lately, for the facts that this executor publishes: at most ten, the latest first."""
         oldest = clock.monotonic() - _FORGOTTEN_AFTER
         lately = [(kind, memory) for kind, memory in self._kinds.items() if memory.last >= oldest]
         return [{**kind._asdict(), "why": memory.why} for kind, memory in reversed(lately[-_MOST_SHOWN:])]

@@ -1,4 +1,4 @@
-"""Runs the jobs that an executor holds, and has their outcomes written."""
+"""Runs the jobs that an executor holds, and passes their outcomes to the settler."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _logger = log.get("fennelq.worker")
 
 
 class Workbench:
-    """Starts deliveries and sends their outcomes to be settled.
+    """Starts deliveries and passes their outcomes to the settler.
 
-    A job is held until its settling has been answered: until then its lease is renewed, although its slot is free. The
-    other way round, a run that ignores a request to stop may be settled or lost and still take its slot.
+    A job is held until Redis has replied to its settling. Until then its lease is renewed, although its slot is free
+    already. And a run that ignores a request to stop keeps its slot, although the job may be settled or lost already.
     """
 
     def __init__(self, state: State, runner: Runner, settler: Settler) -> None:
@@ -39,11 +39,11 @@ class Workbench:
 
     @property
     def backlog(self) -> Backlog:
-        """What has an outcome that is not written down yet."""
+        """The outcomes that are not written yet."""
         return self._settler.backlog
 
     def begin(self) -> None:
-        """Called by the executor's own task, which ends when a job cancels every task there is."""
+        """Called by the executor's own task. It is remembered, to find out when a job has cancelled all tasks."""
         self._executor = asyncio.current_task()
 
     def start(self, delivery: Delivery) -> None:
@@ -55,40 +55,42 @@ class Workbench:
             self._bus.publish(JobStarted(delivery))
 
     def holds(self, token: Token) -> bool:
-        """Whether this job is in hand."""
+        """Whether this job is held."""
         held = self._held.by_token.get(token)
         if held is not None and held.never_began:
+            # Cancelled before its first step, so it has not given its slot back itself.
             del self._held.by_token[token]
             self._slots.give_back()
             return False
         return held is not None
 
     def lose(self, tokens: Iterable[Token]) -> None:
-        """These jobs have been taken from us: stop their handlers. A job whose outcome is on its way is left alone:
-        its settling may have taken it from us, and will be answered."""
+        """Other executors have taken these jobs: stop their handlers. A job with an outcome is left alone. Its entry
+        may be gone because its own settling was written, and the reply to that is still under way."""
         for token in tokens:
             held = self._held.by_token.get(token)
             if held is not None and held.outcome is None:
                 del self._held.by_token[token]
                 report_lost(held.delivery)
                 held.stop()
-                asyncio.get_running_loop().call_later(self._stop_grace, self._look_whether_stuck, held)
+                asyncio.get_running_loop().call_later(self._stop_grace, self._check_whether_stuck, held)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
-        """Ask every run without an outcome to stop; the tasks of those asked."""
+        """Ask every run without an outcome to stop; returns their tasks."""
         running = [held for held in self._held.by_token.values() if held.running]
         for held in running:
             held.stop()
         return [held.task for held in running if held.task is not None]
 
     def settle_again(self) -> None:
-        """Hand over every outcome that is not written yet, once more: a cancellation of everything has dropped them."""
+        """Pass every outcome that is not written yet to the settler once more: a job that cancelled all tasks may have
+        cancelled the tasks that wrote them."""
         for held in list(self._held.by_token.values()):
             if held.outcome is not None:
                 self._settler.settle_now(held.delivery, held.outcome)
 
     async def settled(self) -> None:
-        """Returns when every outcome so far has been written down."""
+        """Returns when every outcome so far has been written."""
         await self._settler.drain()
 
     async def _run(self, held: Held) -> None:
@@ -110,25 +112,26 @@ class Workbench:
         if (
             held.outcome is not None
             or held.delivery.token not in self._held.by_token
-            or self._falls_with(held)
+            or self._was_cancelled_with_executor(held)
         ):
             self._end(held)
             return
         held.outcome = outcome
-        # The slot first, so that the next fetch is sent ahead of the outcome: its jobs run while the server settles.
-        # The other way round, one process drained 28 % fewer jobs per second.
+        # Give the slot back first, so that the next fetch is sent ahead of the outcome, and its jobs run while the
+        # server settles. In the other order, one process drained 28 % fewer jobs per second.
         if not self._settler.offer(held.delivery, outcome, self._slots.give_back):
-            # The slot stays taken meanwhile, so that nothing more is read.
+            # There is no room for the outcome. The slot stays taken until there is, so that no more jobs are read.
             await self._settler.settle(held.delivery, outcome)
             self._slots.give_back()
         self._report(held.delivery, outcome, clock.monotonic() - began)
 
-    def _falls_with(self, held: Held) -> bool:
-        """A job has cancelled this one together with the executor: it is innocent, and its lease brings it back."""
+    def _was_cancelled_with_executor(self, held: Held) -> bool:
+        """Whether other code has cancelled this job's task together with the executor's own. Then the job did not fail:
+        it is not settled, and is recovered when its lease has run out."""
         return held.disturbed and self._executor is not None and self._executor.cancelling() > 0
 
     def _end(self, held: Held) -> None:
-        """A run ends whose outcome no longer matters."""
+        """End a run without an outcome to write."""
         if held in self._held.stuck:
             self._held.stuck.discard(held)
             self._slots.end_stuck()
@@ -137,19 +140,20 @@ class Workbench:
     # Runs that do not stop
 
     def _settle_without_its_task(self, held: Held, outcome: Outcome) -> None:
-        """A run ignores its timeout: its outcome is written down all the same."""
+        """A run ignores its timeout: write its outcome, although it goes on."""
         if held.running and held.delivery.token in self._held.by_token:
             held.outcome = outcome
             self._settler.settle_now(held.delivery, outcome)
             self._report(held.delivery, outcome, None)
             self._note_stuck(held)
 
-    def _look_whether_stuck(self, held: Held) -> None:
+    def _check_whether_stuck(self, held: Held) -> None:
         if held.task is not None and not held.task.done():
             self._note_stuck(held)
 
     def _note_stuck(self, held: Held) -> None:
-        """Count it, and show where it hangs. Called once per run: a job is lost or settled as overdue, never both."""
+        """Count the run as stuck, and log where it hangs. Called once per run: a job is either lost or settled as
+        overdue."""
         self._held.stuck.add(held)
         self._slots.note_stuck()
         _logger.error(
@@ -162,7 +166,7 @@ class Workbench:
         )
 
     def _report(self, delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
-        """One line about the end of a run, and the fact for whatever subscribes to it."""
+        """Publish the end of a run to its subscribers, and log it."""
         if self._at_ends:
             self._bus.publish(JobEnded(delivery, outcome, seconds))
         if outcome.kind == outcomes.UNKNOWN_TASK:

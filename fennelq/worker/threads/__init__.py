@@ -1,1 +1,1 @@
-"""Threads that must outlive a blocked event loop."""
+"""Threads that must keep working while the event loop is blocked."""

@@ -1,6 +1,6 @@
-"""Renews the leases of an executor's jobs, from a thread of its own: a handler that blocks the loop keeps its lease.
+"""Renews the leases of an executor's jobs in a thread, so that a handler that blocks the loop does not lose its lease.
 
-The thread has its own connection. It only publishes what it finds; the loop decides what to do about it.
+The thread has its own connection. It only publishes its findings; the parts on the loop act on them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fennelq.worker.threads.lease import Beaten
 
 
 class BeatResult(NamedTuple):
-    """What one round of beats has found out."""
+    """The findings of one round of beats."""
 
     lost: list[Token]
-    """Taken by other executors."""
+    """Held here, and taken by other executors."""
     stranded: list[Token]
-    """Ours in Redis, and not held here."""
+    """Pending on this executor in Redis, and not held here."""
     quarantined: int
     """Jobs that wait in quarantine."""
     beaten: Beaten | None = None
 
 
 class Heartbeat:
-    """The beating thread."""
+    """The thread that renews the leases."""
 
     def __init__(self, state: State, broker: BlockingBroker) -> None:
         self._state, self._lease, self._broker = state, state.lease, broker
@@ -41,15 +41,15 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """Beat no more."""
+        """Renew the leases no more."""
         self._lease.ended.set()
 
     def beat(self) -> BeatResult:
-        """Renew everything held, of all queues in one round trip."""
+        """Renew the leases of all jobs held, for all queues in one round trip."""
         held: dict[str, list[tuple[str, str]]] = {}
         for queue, lane, entry in self._state.held.tokens():
             held.setdefault(queue, []).append((lane, entry))

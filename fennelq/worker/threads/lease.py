@@ -1,4 +1,7 @@
-"""How sure an executor can be of its leases, judged by when its renewals were answered. Pure but for the clock."""
+"""How sure an executor can be that it still has its leases, judged by the times of the replies to its renewals.
+
+It depends on nothing but the clock.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ _logger = log.get("fennelq.heartbeat")
 
 
 class Beaten(NamedTuple):
-    """A beat that was answered."""
+    """The times of a beat that got a reply."""
 
     server_ms: int
     """The server's clock."""
     sent: float
     answered: float
-    """Our monotonic clock before and after it: the server read its own clock in between."""
+    """The executor's monotonic clock before and after the beat. The server read its clock in between."""
 
     def jump_since(self, before: Beaten) -> float:
-        """Seconds by which the server's clock has moved more (or, below 0, less) than time has passed between two
-        beats, at the least: round trips may be slow, and explain some of the difference."""
+        """The seconds by which the server's clock was set forward (below 0: back) between two beats, at the least. A
+        slow round trip can explain a part of the difference between the clocks, and that part is not counted."""
         moved = (self.server_ms - before.server_ms) / 1000
         return max(0.0, moved - (self.answered - before.sent)) + min(
             0.0, moved - (self.sent - before.answered)
@@ -35,9 +38,9 @@ class Lease:
         """`interval` is the time between two renewals, in seconds like `length`."""
         self.length, self.interval = length, interval
         self.ended = threading.Event()
-        """Set when the executor renews no more, and lets its leases run out."""
+        """Set when the executor stops renewing, and lets its leases run out."""
         self.dead = False
-        """Whether the thread that renews them has ended before it was to."""
+        """Whether the thread that renews them has ended unexpectedly."""
         self._since = self._last = -1.0
         self._hold_off = length
         self._latest: Beaten | None = None
@@ -46,59 +49,61 @@ class Lease:
 
     @property
     def reply_timeout(self) -> float:
-        """Seconds to wait for a reply on which the lease depends: when one reply is lost, the next attempt must be
-        answered before the lease has run out."""
+        """Seconds to wait for a reply on which the lease depends. After one lost reply there must be time for another
+        attempt before the lease has run out."""
         return max(self.length / 4, min(1.0, self.length / 3))
 
     @property
     def steady(self) -> bool:
-        """True after a whole lease of beats that were answered (two, if it was paused before), the last of them not
-        long ago, and during which the server's clock did not jump. An executor that is not steady does not judge
-        others: it may have been cut off, and so may Redis have been."""
+        """True when for a whole lease (two, after a pause of this process) all beats have got replies, the last of them
+        not long ago, and the server's clock has not jumped. Only a steady executor recovers jobs of others: if it was
+        cut off from Redis itself, the others may have been as well, and look silent although they are alive."""
         now = clock.monotonic()
         return self._since >= 0 and now - self._since >= self._hold_off and now - self._last < self.length / 2
 
     @property
     def answered(self) -> bool:
-        """Whether the last beat was answered, not long ago."""
+        """Whether the last beat got a reply, not long ago."""
         return self._since >= 0 and clock.monotonic() - self._last < self.length / 2 + self.interval
 
     def beaten(self) -> tuple[int, int]:
-        """When the last beat was answered: by the server's clock, and how long ago by ours, in milliseconds. Read it
-        before `steady`: a beat that makes this executor unsteady is published here only afterwards."""
+        """The time of the last beat by the server's clock, and how long ago its reply was by the executor's clock, in
+        milliseconds. Read it before `steady`: a beat that makes this executor unsteady appears here only after it has
+        changed `steady`."""
         last = self._proven
         return last.server_ms, round((clock.monotonic() - last.answered) * 1000)
 
     def renewed(self, beaten: Beaten | None) -> None:
-        """A round of beats was answered; None when there was no queue to beat for."""
+        """A round of beats got its replies; None when there was no queue to beat for."""
         self._latest = beaten or self._latest
         now = clock.monotonic()
         if self._since < 0:
             self._since, self._hold_off = now, self.length
         elif now - self._last > self.length / 2:
-            # It was paused itself, perhaps by a call that holds the GIL. Then the executor that took over its job runs
-            # that very call now and is as silent: if its jobs were taken after one lease, the call would never finish.
+            # This process was paused, perhaps by a call that holds the GIL. The executor that took over its job then
+            # runs the same call now and is as silent. If this executor took the job back after one lease, the call
+            # would never finish anywhere.
             self._since, self._hold_off = now, 2 * self.length
         elif self._clock_jumped():
-            # Idle times have jumped with it, so every executor looks silent until its next beat.
+            # The idle times in Redis have jumped as well, so every executor looks silent until its next beat.
             self._since, self._hold_off = now, self.length
         self._last = now
         self._before = self._latest
         self._proven = self._latest or self._proven
 
     def missed(self) -> None:
-        """A beat was not answered."""
+        """A beat got no reply."""
         self._since = -1.0
 
     def thread_ended(self) -> None:
-        """The thread that renews the leases ends."""
-        # Not read from Thread.is_alive(): while a dying thread writes its traceback to a stderr that blocks, it
-        # still counts as alive.
+        """Called by the thread that renews the leases, at its end."""
+        # Thread.is_alive() would not do: a thread that dies of an error counts as alive while it writes its traceback,
+        # and a stderr that blocks can make this take for ever.
         self.dead = not self.ended.is_set()
 
     def _clock_jumped(self) -> bool:
-        """Whether the server's clock was set between the last two beats. Less than a quarter of the lease is harmless:
-        with the time between two beats it is still less than a lease."""
+        """Whether the server's clock was set between the last two beats. A jump of less than a quarter of the lease is
+        harmless: together with the time between two beats it is less than a lease, so no executor looks silent."""
         if self._latest is None or self._before is None:
             return False
         jump = self._latest.jump_since(self._before)

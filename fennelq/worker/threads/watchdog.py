@@ -1,7 +1,7 @@
-"""Notices when the loop is blocked, and logs by which task, file and line; in the end it asks for a successor.
+"""Detects a blocked loop, and logs the task, file and line that block it; after `stall_timeout` asks for a successor.
 
-It runs in a thread of its own, because a blocked loop notices nothing. It also notices when the thread that renews the
-leases has died, and a watchdog that dies itself asks for a successor as well.
+It runs in a thread, because a blocked loop cannot detect this itself. It also detects that the thread that renews the
+leases has died, and when the watchdog itself fails, it asks for a successor as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORTH_A_WARNING = 1.0
 
 
 class Watchdog:
-    """Watches the loop it is started on."""
+    """Watches the loop on which it was started."""
 
     def __init__(self, state: State) -> None:
         self._state, self._stall_timeout = state, state.settings.stall_timeout
@@ -42,11 +42,11 @@ class Watchdog:
         self._thread.start()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._ended.set()
 
     def lag(self) -> float:
-        """Seconds since the loop last moved."""
+        """Seconds since the loop last ran a callback of this watchdog."""
         return clock.monotonic() - self._seen
 
     def _tick(self) -> None:
@@ -64,7 +64,7 @@ class Watchdog:
             raise
 
     def look(self) -> bool:
-        """Look once; False when the executor is given up."""
+        """Look once; False when it has asked for a successor."""
         lag = self.lag()
         if lag > self._stall_timeout:
             self._give_up(Signal.STALLED, "loop_stalled", seconds=round(lag, 1))
@@ -89,7 +89,7 @@ class Watchdog:
         _logger.warning("loop_blocked", seconds=round(lag, 1), **self._where())
 
     def _where(self) -> dict[str, object]:
-        # Documented, in spite of its name: the only way to see another thread's stack.
+        # A documented function in spite of its name, and the only way to read the stack of another thread.
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         frame = frames.get(self._loop_thread)
         job = self._state.held.job_of(asyncio.current_task(self._loop))
@@ -97,16 +97,16 @@ class Watchdog:
 
     def _give_up(self, signal: Signal, event: str, **facts: object) -> None:
         try:
-            # Logged first, because the supervisor kills this process as soon as it receives
-            # the signal. Logging cannot take long.
+            # Log first, because the supervisor kills this process as soon as it receives the signal. Logging cannot
+            # take long, even when stderr blocks.
             _logger.critical(event, **facts, **self._where())
             _logger.critical("stacks", stack="".join(_stacks()))
         finally:
             self._ask_for_successor(signal)
 
     def _ask_for_successor(self, signal: Signal) -> None:
-        """The executor is given up: let the leases run out, and ask for a successor. Should the loop still move, the
-        executor falls over by itself, because a supervisor may not have received the signal."""
+        """Let the leases run out, and ask the supervisor for a successor. It may not receive the signal, so the
+        executor also ends itself if its loop still moves."""
         self._state.lease.ended.set()
         with suppress(RuntimeError):
             self._state.bus.publish_from_thread(ExecutorGivenUp())
@@ -114,8 +114,8 @@ class Watchdog:
 
 
 def _stacks() -> Iterator[str]:
-    """The stacks of all threads, innermost calls first. Source lines are not shown: reading files may block. And
-    faulthandler, which could do this, writes to stderr by itself, which may block for ever."""
+    """The stacks of all threads, innermost calls first. They have no source lines, because reading files may block.
+    faulthandler is not used, because it writes to stderr itself, which may block for ever."""
     frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
     for ident, innermost in frames.items():
         yield f"Thread {ident:#x} (most recent call first):\n"

@@ -1,7 +1,8 @@
--- expired: a job whose time is over before it began is cancelled.
+-- expired: cancels a job that has not begun when its `expires` is over.
 --@include refuse, run, outcome/cancelled
 
--- Whether an executor that knows its task has taken the job before: then it has begun, and does not expire any more.
+-- Whether a handler of the job may have begun before: then it does not expire any more, because work may be half done.
+-- Starts of which it is certain that no handler began are counted in `blank_starts`.
 local function begun(f) return select(3, run_of(f[F.run])) > (tonumber(f[F.blank_starts]) or 0) end
 --@check
 local expires = f[F.expires] and tonumber(f[F.expires])

@@ -1,5 +1,5 @@
--- version: a record that a later fennelq has written is left to workers that can read it. No run reports this to the
--- worker, so the reply of fetch names some of these jobs and the worker logs them.
+-- version: puts a job whose record a later fennelq has written off, for workers that can read it. The job does not run, so
+-- the reply of fetch names some of these jobs, for the worker to log them.
 --@include refuse, outcome/too_old
 local VERSION, TOO_NEW, too_new = 1, 8, {}
 

@@ -1,4 +1,4 @@
--- history: one line for a run that did not end its job; the history expires with the record.
+-- history: writes a line about a run that did not end its job. The history expires together with the record.
 --@include history
 --@when later, again
 if what then remember(record, job, what, more) end

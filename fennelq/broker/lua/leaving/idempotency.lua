@@ -1,5 +1,5 @@
--- idempotency: a key without a window of its own is held exactly as long as the record lives. Another job may hold the key
--- by now, when the holder's record was lost: then it is left alone.
+-- idempotency: a key without a window of its own expires together with the record. If the job's record was lost, another
+-- job may hold the key by now: then it is left alone.
 --@include idempotency
 --@when ended: idempotency
 local name = string.match(idempotency, '^=(.+)$')

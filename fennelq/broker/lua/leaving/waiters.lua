@@ -1,5 +1,5 @@
--- waiters: sends the end to the processes that wait for it. A waiter that misses the message looks again after a few
--- seconds, so an error of PUBLISH (an ACL without channels) is ignored and the other channels still get theirs.
+-- waiters: publishes the end to the processes that wait for it. A waiter that misses the message looks again after a few
+-- seconds, so an error of PUBLISH (an ACL without channels) is ignored, and the message still goes to the other channels.
 --@when ended: watchers
 local message = queue .. ':' .. job .. '\n' .. more
 for channel in string.gmatch(watchers, '%S+') do redis.pcall('PUBLISH', channel, message) end

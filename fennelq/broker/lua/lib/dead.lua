@@ -1,5 +1,5 @@
--- Writes a dead job: its DLQ entry, its record, its result. The entry shows the beginning of a message, the record has all
--- of it.
+-- Writes a dead job: its DLQ entry, its record, its result. The entry has only the beginning of the error message, because
+-- lists of dead jobs show no more; the record has all of it.
 --@include keys, job_ended
 local function write_dead(record, job, place, failure, type, message, why, ttl)
   local task = redis.call('HGET', record, F.task) or ''

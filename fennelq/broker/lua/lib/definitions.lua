@@ -4,7 +4,7 @@ local function decoded(definition)
   return type(fields) == 'table' and fields or {}
 end
 
--- When a definition runs; whatever else of it changes, a tick that is due stays due.
+-- The part of a definition that decides when it runs. A change of any other part leaves its next tick as it is.
 local function times_of(definition)
   local fields, times = decoded(definition), {}
   for _, field in ipairs({'cron', 'every_ms', 'tz', 'start_ms', 'end_ms'}) do times[#times + 1] = tostring(fields[field]) end

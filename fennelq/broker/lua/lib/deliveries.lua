@@ -1,2 +1,2 @@
--- Which delivery of its job an entry is: see `entries`.
+-- The number of the delivery that an entry is: see `entries`.
 local function deliveries_in(fields) return tonumber(fields[4]) or 1 end

@@ -1,4 +1,4 @@
--- Entries of lanes. An entry names its job and, from the second delivery on, which delivery it is.
+-- Entries of lanes. An entry has the job and, from the second delivery on, the number of the delivery.
 local function add_entry(lane, job, deliveries)
   if deliveries > 1 then return redis.call('XADD', K[lane], '*', 'i', job, 'n', deliveries) end
   return redis.call('XADD', K[lane], '*', 'i', job)

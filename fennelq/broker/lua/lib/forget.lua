@@ -1,4 +1,5 @@
--- Ends a dead job: 1 when the entry was there. The record goes only while it still says that it is this entry's.
+-- Deletes a dead job; returns 1 when the DLQ entry existed. The record is deleted only if it names this entry: after a
+-- replay the job may be somewhere else, or dead again with another entry.
 --@include keys, idempotency
 local function forget(entry)
   local found = redis.call('XRANGE', K.dead, entry, entry)[1]

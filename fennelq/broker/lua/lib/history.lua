@@ -1,6 +1,6 @@
--- A line of a job's unusual life: a retry, a release, a recovery. Jobs that simply run have no history, and pay nothing
--- for it. The list ends with the record, which knows of it. An error of RPUSH is ignored: a job is worth more than its
--- history.
+-- Writes a line of the history: about a retry, a release, a recovery. A job that runs once and succeeds has no history, so
+-- it costs nothing. The record is marked, so that the end of the job sets the TTL of the list as well. An error of RPUSH
+-- is ignored: a script must not fail half-way, when it has moved a job, because of the history.
 --@include keys, run
 local HISTORY = 50
 

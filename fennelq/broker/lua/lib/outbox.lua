@@ -1,10 +1,10 @@
--- The outbox: jobs on their way to a queue in another slot, which no script of this slot may write to. The job is written
--- down together with the decision that it is to be; a courier enqueues it in its own queue, under its fixed id, and only
--- then removes it here. Every step may be repeated.
+-- The outbox: jobs on their way to a queue in another slot, which no script of this slot may write to. A script writes the
+-- job here in the same step in which it decides that the job is needed. A courier enqueues the job in its own queue, under
+-- its fixed id, and only then removes it here. Every step may be repeated.
 --
--- A field is the id of the job, `queue:key`. Fields with a `/` are for other parts, and couriers leave them alone.
+-- A field is the id of the job, `queue:key`. Fields with a `/` belong to other parts, and couriers leave them alone.
 local function hand_over(id, job) redis.call('HSET', K.outbox, id, job) end
 
--- Wakes the couriers of all executors. A script calls it when no executor learns from its reply that there is something
--- to carry. The message may get lost: couriers look by themselves now and then.
+-- Wakes the couriers of all executors. A script calls it when its caller is not an executor that looks into the outbox
+-- afterwards. The message may get lost: couriers also look from time to time.
 local function announce_outbox() redis.pcall('PUBLISH', prefix .. 'wake', 'out') end

@@ -1,12 +1,12 @@
--- What a gate does with an entry that may not start.
+-- How a gate refuses an entry.
 --@include settle
 local function drop(lane, entry)
   redis.call('XACK', K[lane], GROUP, entry)
   redis.call('XDEL', K[lane], entry)
 end
 
--- Settles the job with an outcome, which the gate includes. The entry goes first: from here on the job is where its
--- outcome puts it. `number` is what an outcome needs besides its value, such as the time of a snooze.
+-- Settles the job with an outcome, whose file the gate includes. The entry is dropped first, as in every settling: the
+-- outcome then writes the job's next place. `number` is the number that goes with the outcome, such as a TTL.
 local function refuse(lane, entry, job, kind, value, number)
   drop(lane, entry)
   settle_job(job, lane .. '/' .. entry, kind, number or failure_ttl, value)

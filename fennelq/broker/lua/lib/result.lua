@@ -2,8 +2,8 @@
 --@include keys
 local record_ms = tonumber(record_ttl)
 
--- At least as long as the result; long enough for a late retry of delay() to find the record; and, when the job was
--- handed over from another slot, long enough for a hand-over that is repeated.
+-- How long to keep the record: at least as long as the result. `record_ttl` is long enough for a late retry of delay() to
+-- find it. `least` is set when a courier has enqueued the job: long enough for a courier that repeats this to find it.
 local function keep_for(ttl, least)
   local keep = tonumber(ttl) > record_ms and ttl or record_ttl
   return least and tonumber(least) > tonumber(keep) and least or keep

@@ -1,19 +1,22 @@
--- Every run that is over and did not end its job comes through `run_over`; every end of a job through `job_ended`.
+-- Scripts call `run_over` for every run that is over and did not end its job, and `job_ended` for every end of a job.
 --
--- `lua/leaving` has one file for each thing that acts then. A leaving names the cases that it acts in, and the fields of
--- the record it needs, of which the first must be there: `--@when ended, later: watchers`. The cases: `ended` · `later`,
--- the job will run again after a time (a retry, a snooze, a worker that is too old) · `again`, it is back in its lane
--- (release, recovery, replay). In each of them a leaving knows `how`, `record`, `job`, `what` and `more`: a line for the
--- history, or of an end the letter of its outcome and the envelope, and then also `keep`, the ms that the record is kept
--- (nil for a dead job, whose record has no TTL).
+-- These call the leavings, one file each in `lua/leaving`. A leaving lists the cases in which it acts, and the fields of
+-- the record that it needs, for example `--@when ended, later: watchers`; it is called only if the record has the first of
+-- the fields. The cases: `ended` · `later`, the job will run again after a time (a retry, a snooze, a worker that is too
+-- old) · `again`, it is back in its lane (release, recovery, replay).
 --
--- By now the caller has written the record and the result. A leaving runs in a pcall of its own, so its error undoes
--- nothing of that and stops no other leaving: it is counted as `leaving_failed`. They act in this order:
+-- A leaving may use `how` (the case), `record`, `job`, `what` and `more`. In the case `ended`, `what` is the letter of the
+-- outcome, `more` the envelope, and `keep` the ms for which the record is kept (nil for a dead job, whose record has no
+-- TTL). In the other cases, `what` and `more` are for a line of the history.
+--
+-- The caller has written the record and the result by now. Each leaving runs in a pcall of its own, so that an error
+-- neither ends the script, with the job half settled, nor stops the other leavings. It is counted as `leaving_failed`.
+-- They act in this order:
 --
 --@leavings waiters, history, idempotency
 --@include counts
 local function run_over(how, record, job, what, more)
-  -- The record stays as it is kept: the job goes on.
+  -- Stays nil: the job goes on, so its record gets no TTL.
   local keep
   --@read later, again
   --@leave later, again

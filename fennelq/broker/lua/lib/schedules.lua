@@ -5,7 +5,8 @@ local function disown(name, source)
   if service then redis.call('ZREM', schedules_of(service), name) end
 end
 
--- Adds a schedule, or changes it; one that keeps its times keeps its next.
+-- Adds a schedule, or changes it. If its times stay the same, so does its next tick: a deploy must not postpone a tick
+-- that is due.
 local function put(name, definition, next_due, source)
   local state = state_of(name)
   local known = redis.call('HMGET', state, 'definition', 'next', 'source')
@@ -24,5 +25,6 @@ local function remove(name)
   redis.call('DEL', state_of(name))
 end
 
--- Executors sleep until the next due time they know of.
-local function tell() redis.pcall('PUBLISH', prefix .. 'wake', 'cron') end
+-- Executors sleep until the next due time that they know of, so a change must wake them. An error of PUBLISH is ignored:
+-- executors also look from time to time.
+local function announce_schedules() redis.pcall('PUBLISH', prefix .. 'wake', 'cron') end

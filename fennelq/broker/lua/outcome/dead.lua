@@ -1,5 +1,5 @@
--- Dead: the failure, and how long the result with the failure is kept. The record lives exactly as long as its DLQ entry:
--- no TTL here, `gc` and `purge` end both together.
+-- Dead: the failure, and how long to keep the result with the failure. The record gets no TTL: it must live as long as its
+-- DLQ entry, and `gc` and `forget` delete both together.
 --@include settle
 function settle.D(record, job, place, _, ttl, failure)
   keep_lane(record, (split(place)))

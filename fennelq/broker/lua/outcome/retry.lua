@@ -1,4 +1,4 @@
--- Retry: the failure, and how long to wait.
+-- Retry: the failure, and the ms to wait before the next try.
 --@include later, settle
 function settle.R(record, job, place, _, wait, failure)
   local problem = cjson.decode(failure).type

@@ -1,4 +1,4 @@
--- Snoozed: until when. No try is counted, and the history has no line of it.
+-- Snoozed: the time at which the job is due again. It counts no try, and writes no line of the history.
 --@include due, later, settle
 function settle.Z(record, job, place, _, due)
   keep_lane(record, (split(place)))

@@ -1,5 +1,5 @@
--- Success: the result, and how long it is kept. N is success without a result. The arguments have served and are emptied;
--- `place` goes on naming the token that settled, for a finish that is repeated.
+-- Success: the result, and how long to keep it. N is success without a result. The arguments are not needed any more and
+-- are emptied, to save memory. `place` keeps the token that settled: a finish that is repeated compares it.
 --@include settle
 function settle.S(record, job, _, kind, ttl, envelope)
   -- Only a record that is not marked gains a field: see `job_ended`.

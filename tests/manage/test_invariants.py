@@ -1,4 +1,4 @@
-"""The audit is audited: each thing that must not be is found and named, and nothing else is."""
+"""Every kind of damage to the keys is found and named, and nothing else is."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.keys import executors_key, queues_key
+from fennelq.manage.invariants import problems_of
 from fennelq.model.outcome import retried
 from tests.broker.desk import APP, DONE, FAILURE, Desk, a_job, some_jobs
-from tests.kit.audit import audit, problems
+from tests.kit.audit import audit, picture
 from tests.kit.server import Server
 
 pytestmark = [pytest.mark.both_servers, pytest.mark.audit(skip="every test here breaks something")]
@@ -21,7 +23,7 @@ DAY = 86_400_000
 @pytest.fixture
 def desk(server: Server) -> Desk:
     desk = Desk(server)
-    desk.open()
+    desk.do(verbs.queues.open_queue)
     return desk
 
 
@@ -51,11 +53,14 @@ def test_an_empty_server_has_no_problems(server: Server) -> None:
     audit(server)
 
 
-def test_what_an_executor_left_behind_is_named_unless_that_may_be(desk: Desk) -> None:
+def test_an_entry_that_a_stopped_executor_left_pending_is_a_problem(desk: Desk) -> None:
     desk.executing(a_job("1"))
-    assert problems(desk.redis, unfinished=True) == []
-    (told,) = problems(desk.redis)
-    assert re.search(r"s/\d+-0 \(job 1\) was left in the hands of 'anna'", told)
+    assert problems_of(picture(desk.redis)) == []
+    (problem,) = problems_of(picture(desk.redis), all_stopped=True)
+    assert problem[:3] == ("shop", "mail", "1")
+    assert re.fullmatch(
+        r"shop/mail: the entry s/\d+-0 \(job 1\) is still pending for 'anna', .*", str(problem)
+    )
 
 
 def entry_of(desk: Desk, key: str) -> str:
@@ -73,97 +78,97 @@ HARM: dict[str, tuple[Harm, str]] = {
             desk.redis.delete(desk.keys.record("done")),
             desk.redis.set(desk.keys.record("done"), 1),
         ),
-        r"j:done is a string and should be a hash",
+        r"j:done is a string, but must be a hash",
     ),
     "an entry is gone": (
         lambda desk: desk.redis.zrem(desk.keys["sched"], "later"),
-        r"job later \(scheduled, at 'sched'\): no such entry is there: it can never go on",
+        r"job later \(SCHEDULED, at 'sched'\) has no entry there, so it can never go on",
     ),
     "a queued entry is gone": (
         lambda desk: desk.redis.xdel(desk.keys["s"], entry_of(desk, "queued")),
-        r"job queued \(sent, at 's/[\d-]+'\): no such entry is there",
+        r"job queued \(SENT, at 's/[\d-]+'\) has no entry there",
     ),
     "a dead entry is gone": (
         lambda desk: desk.redis.delete(desk.keys["dlq"]),
-        r"job dead \(dead, at 'dlq/[\d-]+'\): no such entry is there",
+        r"job dead \(DEAD, at 'dlq/[\d-]+'\) has no entry there",
     ),
     "a job is in two lanes": (
         lambda desk: desk.redis.xadd(desk.keys["s:low"], {"i": "queued", "n": 1}),
-        r"the entry s:low/[\d-]+ is of job queued, whose record says it is at 's/[\d-]+' \(sent\)",
+        r"the entry s:low/[\d-]+ is of job queued, whose record names the place 's/[\d-]+' \(SENT\)",
     ),
-    "a job waits and is ready": (
+    "a job is in a lane and waits for a retry": (
         lambda desk: desk.redis.zadd(desk.keys["retry"], {"queued": 1}),
-        r"the entry retry is of job queued, whose record says it is at 's/[\d-]+'",
+        r"the entry retry is of job queued, whose record names the place 's/[\d-]+'",
     ),
     "an entry names no job": (
         lambda desk: desk.redis.xadd(desk.keys["s"], {"what": "this"}),
         r"the entry s/[\d-]+ names no job",
     ),
-    "a record says it is elsewhere": (
+    "a record names another place": (
         lambda desk: desk.redis.hset(desk.keys.record("later"), "p", "retry"),
-        r"job later \(scheduled, at 'retry'\): no such entry is there",
+        r"job later \(SCHEDULED, at 'retry'\) has no entry there",
     ),
     "status and place disagree": (
         lambda desk: desk.redis.hset(desk.keys.record("later"), "s", "R"),
-        r"job later \(waiting for its retry, at 'sched'\): that is no place for a job of this status",
+        r"job later \(RETRY, at 'sched'\) cannot have this status at this place",
     ),
     "an unknown status": (
         lambda desk: desk.redis.hset(desk.keys.record("later"), "s", "?"),
-        r"job later \(\?, at 'sched'\): there is no status '\?'",
+        r"job later \('\?', at 'sched'\) has a status that does not exist",
     ),
-    "executing, but owned by nobody": (
+    "executing, but not pending": (
         lambda desk: desk.redis.hset(desk.keys.record("queued"), "s", "X"),
-        r"job queued \(executing, at 's/[\d-]+'\): it is executing, and nobody owns its entry",
+        r"job queued \(EXECUTING, at 's/[\d-]+'\) is executing, but its entry is pending for no consumer",
     ),
     "a live record expires": (
         lambda desk: desk.redis.pexpire(desk.keys.record("queued"), DAY),
-        r"job queued .*: it has not ended for good, and its record expires",
+        r"job queued .* can still run, but its record expires",
     ),
     "a dead record expires": (
         lambda desk: desk.redis.pexpire(desk.keys.record("dead"), DAY),
-        r"job dead .*: it has not ended for good, and its record expires",
+        r"job dead .* can still run, but its record expires",
     ),
-    "somebody waits for a job that is not marked": (
+    "a client waits for a job that is not marked": (
         lambda desk: desk.redis.hset(desk.keys.record("later"), "W", "app"),
-        r"job later .*: its end concerns others, and its record is not marked",
+        r"job later .* has a history, .* but its record is not marked",
     ),
-    "an ended record does not": (
+    "the record of an ended job does not expire": (
         lambda desk: desk.redis.persist(desk.keys.record("cancelled")),
-        r"job cancelled .*: it has ended, and its record never expires",
+        r"job cancelled .* has ended, but its record never expires",
     ),
     "an entry of an ended job": (
         lambda desk: (
             desk.redis.xadd(desk.keys["s"], {"i": "done", "n": 1}, id="99999999999999-0")
             and desk.redis.hset(desk.keys.record("done"), "p", "s/99999999999999-0")
         ),
-        r"job done \(succeeded, at 's/99999999999999-0'\): it has ended, and an entry is left of it",
+        r"job done \(SUCCESS, at 's/99999999999999-0'\) has ended, but its entry is still there",
     ),
     "pending, but deleted": (
         lambda desk: desk.redis.xdel(desk.keys["s"], entry_of(desk, "running")),
-        r"s/[\d-]+ is pending for 'anna', and not in the stream",
+        r"s/[\d-]+ is pending for 'anna', but not in the stream",
     ),
     "delivered, but not pending": (
         lambda desk: desk.redis.xack(desk.keys["s"], "fq", entry_of(desk, "running")),
-        r"s/[\d-]+ \(job running\) was delivered and is not pending: nobody will ever get it",
+        r"s/[\d-]+ \(job running\) was delivered, but is not pending: no executor will ever get it",
     ),
     "a second group": (
         lambda desk: desk.redis.xgroup_create(desk.keys["s"], "other", "$"),
-        r"s has the groups \['fq', 'other'\], not just 'fq'",
+        r"s has the groups \['fq', 'other'\], not only 'fq'",
     ),
     "two results": (
         lambda desk: desk.redis.rpush(desk.keys.result("done"), "again"),
         r"the result of job done has 2 elements",
     ),
-    "a result for ever": (
+    "a result that never expires": (
         lambda desk: desk.redis.persist(desk.keys.result("dead")),
         r"the result of job dead never expires",
     ),
-    "a result of a job that goes on": (
+    "a result of a job that has not ended": (
         lambda desk: (
             desk.redis.rpush(desk.keys.result("queued"), "1")
             and desk.redis.pexpire(desk.keys.result("queued"), 1000)
         ),
-        r"the result of job queued is there although the job has not ended \(sent\)",
+        r"the result of job queued exists, although the job has not ended \(SENT\)",
     ),
     "a result without a record": (
         lambda desk: desk.redis.delete(desk.keys.record("done")),
@@ -174,65 +179,65 @@ HARM: dict[str, tuple[Harm, str]] = {
         r"the result of job done outlives its record by \d+ ms",
     ),
     "an idempotency key without a job": (
-        lambda desk: desk.redis.set(desk.idem("app:welcome:x"), "nobody"),
-        r"the idempotency key 'app:welcome:x' of job nobody never expires, and the job is gone",
+        lambda desk: desk.redis.set(desk.keys.idempotency("app:welcome:x"), "missing"),
+        r"the idempotency key 'app:welcome:x' of job missing never expires, but the job is gone",
     ),
-    "an idempotency key of another's": (
-        lambda desk: desk.redis.set(desk.idem("app:welcome:x"), "queued"),
-        r"the idempotency key 'app:welcome:x' of job queued is not the one its record names",
+    "an idempotency key of another job": (
+        lambda desk: desk.redis.set(desk.keys.idempotency("app:welcome:x"), "queued"),
+        r"the idempotency key 'app:welcome:x' of job queued is not the one that its record names",
     ),
     "an idempotency key that outlives its job": (
-        lambda desk: desk.redis.persist(desk.idem("app:welcome:a")),
-        r"the idempotency key 'app:welcome:a' of job done never expires, but its record does",
+        lambda desk: desk.redis.persist(desk.keys.idempotency("app:welcome:a")),
+        r"the idempotency key 'app:welcome:a' of job done never expires, but the job's record does",
     ),
     "an idempotency key that was lost": (
-        lambda desk: desk.redis.delete(desk.idem("app:welcome:b")),
-        r"job dead .*: its idempotency key 'app:welcome:b' names nothing",
+        lambda desk: desk.redis.delete(desk.keys.idempotency("app:welcome:b")),
+        r"job dead .* has the idempotency key 'app:welcome:b', but that names no job",
     ),
     "an unknown key": (
         lambda desk: desk.redis.set(f"{desk.keys.prefix}what", "this"),
-        r"what: no such key is in KEY_KINDS",
+        r"what is not a key of fennelq",
     ),
     "an unknown key of the app": (
         lambda desk: desk.redis.set(f"fq:{{{APP}}}:what", "this"),
-        r"what: no such key is in KEY_KINDS",
+        r"what is not a key of fennelq",
     ),
     "a permanent key that is not": (
         lambda desk: (
             desk.redis.hset(desk.keys["stats"], "x", 1) and desk.redis.pexpire(desk.keys["stats"], DAY)
         ),
-        r"stats is permanent, and expires",
+        r"stats is permanent, but expires",
     ),
     "a lane of a wrong type": (
         lambda desk: (desk.redis.delete(desk.keys["iso"]), desk.redis.rpush(desk.keys["iso"], 1)),
-        r"iso is a list and should be a stream",
+        r"iso is a list, but must be a stream",
     ),
-    "a history of nobody": (
-        lambda desk: desk.redis.rpush(desk.keys.history("nobody"), "{}"),
-        r"hist:nobody never expires, is not permanent and belongs to no live job",
+    "a history without a job": (
+        lambda desk: desk.redis.rpush(desk.keys.history("missing"), "{}"),
+        r"hist:missing never expires, but it is not permanent",
     ),
 }
 
 
-@pytest.mark.parametrize(("harm", "told"), HARM.values(), ids=HARM.keys())
-def test_what_must_not_be_is_named(desk: Desk, harm: Harm, told: str) -> None:
+@pytest.mark.parametrize(("harm", "text"), HARM.values(), ids=HARM.keys())
+def test_every_kind_of_damage_is_named(desk: Desk, harm: Harm, text: str) -> None:
     a_bit_of_everything(desk)
     harm(desk)
-    found = problems(desk.redis, unfinished=True)
-    assert [one for one in found if re.search(told, one)], found
+    found = problems_of(picture(desk.redis))
+    assert [problem for problem in found if re.search(text, problem.text)], found
     with pytest.raises(AssertionError, match="the keys are not as they must be"):
         audit(desk.redis, APP, unfinished=True)
     audit(desk.redis, "another", unfinished=True)
 
 
-def test_nothing_is_asked_of_a_lost_job(desk: Desk) -> None:
+def test_the_audit_leaves_out_lost_jobs(desk: Desk) -> None:
     a_bit_of_everything(desk)
     desk.redis.delete(desk.keys.record("later"))
     desk.redis.xdel(desk.keys["s"], entry_of(desk, "running"))
     audit(desk.redis, unfinished=True, lost=["mail:later", "mail:running"])
 
 
-def test_of_very_many_problems_the_first_are_told(desk: Desk) -> None:
+def test_the_audit_shows_the_first_of_very_many_problems(desk: Desk) -> None:
     desk.enqueue(*some_jobs(100))
     desk.redis.delete(*(desk.keys.record(str(key)) for key in range(1, 101)))
     with pytest.raises(AssertionError, match=r"… and 70 more"):

@@ -1,0 +1,369 @@
+"""What holds of the keys at any moment between two scripts, whatever happens to the processes.
+
+A job is in exactly one place, and its record names that place; a delivered entry stays pending until its run is
+over; what has ended expires. `problems_of` checks a picture of the keys. The caller takes the picture, in one script
+or while no other client writes: a job that moves meanwhile looks as if it were in two places, or in none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from fennelq.broker.keys import GROUP, STREAMS, KeyKind, QueueKeys, parse_key
+from fennelq.model.fields import LETTERS, STATUSES
+from fennelq.model.job import Status
+
+# The picture
+
+
+class Hash(NamedTuple):
+    """A hash; of a record, at least the fields of RECORD_FIELDS that it has."""
+
+    fields: Mapping[str, str]
+
+
+class Group(NamedTuple):
+    """A consumer group of a stream."""
+
+    name: str
+    last_delivered: str
+    pending: Mapping[str, str]
+    """Entry → consumer."""
+
+
+class Stream(NamedTuple):
+    """A stream and its groups."""
+
+    entries: Mapping[str, str | None]
+    """Entry → the job it names; None when it names none."""
+    groups: Sequence[Group]
+
+
+class Members(NamedTuple):
+    """A set, or a sorted set."""
+
+    members: Sequence[str]
+
+
+class Length(NamedTuple):
+    """A list."""
+
+    length: int
+
+
+class Value(NamedTuple):
+    """A string."""
+
+    value: str
+
+
+class Key(NamedTuple):
+    """A key in the picture."""
+
+    name: str
+    type: str
+    """As the server's TYPE names it."""
+    expires_ms: int | None
+    """In milliseconds since the epoch; None when it never expires."""
+    content: Hash | Stream | Members | Length | Value
+
+
+_STATUS, _PLACE, _IDEMPOTENCY, _ENDED = (
+    LETTERS[name] for name in ("status", "place", "idempotency", "ended")
+)
+_HAS_LEAVINGS: Final = (_IDEMPOTENCY, *(LETTERS[name] for name in ("watchers", "history", "kept_at_least")))
+
+RECORD_FIELDS: Final = (_STATUS, _PLACE, _ENDED, *_HAS_LEAVINGS)
+"""The fields of a record that are checked."""
+
+
+class Problem(NamedTuple):
+    """Something that must not be, in one sentence."""
+
+    app: str
+    queue: str | None
+    """None when it is about a key that belongs to no queue."""
+    job: str | None
+    """The key of the job; None when it is not known, or not about one."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.app if self.queue is None else f'{self.app}/{self.queue}'}: {self.text}"
+
+
+def problems_of(picture: Iterable[Key], *, all_stopped: bool = False) -> list[Problem]:
+    """Everything that is wrong in a picture of all keys of an app, or of several.
+
+    With `all_stopped`, no executor runs and none was killed: then an entry that is still pending is a problem too.
+    """
+    found: list[Problem] = []
+    queues: dict[tuple[str, str], _Queue] = {}
+    for key in picture:
+        app, queue, _ = parse_key(key.name)
+        if queue is None:
+            found += [Problem(app, None, None, text) for text in _problems_of_app_key(key)]
+        else:
+            queues.setdefault((app, queue), _Queue(QueueKeys(app, queue))).add(key)
+    for (app, queue), sorted_keys in queues.items():
+        found += [Problem(app, queue, job, text) for job, text in sorted_keys.problems(all_stopped)]
+    return found
+
+
+def _problems_of_app_key(key: Key) -> Iterator[str]:
+    name = parse_key(key.name)
+    if name.kind is not None:
+        yield from _misfits(key, name.rest, name.kind)
+        if key.expires_ms is None and not name.kind.permanent:
+            yield f"{name.rest} never expires"
+    elif key.expires_ms is None:
+        yield f"{name.rest} is not a key of fennelq"
+
+
+def _misfits(key: Key, name: str, kind: KeyKind) -> Iterator[str]:
+    if kind.type != key.type:
+        yield f"{name} is a {key.type}, but must be a {kind.type}"
+    elif kind.permanent and key.expires_ms is not None:
+        yield f"{name} is permanent, but expires"
+
+
+_SORTED_SETS: Final = {"sched": Status.SCHEDULED, "retry": Status.RETRY}
+_GONE: Final = (Status.SUCCESS, Status.CANCELLED)
+"""Nothing can bring these jobs back. A dead job can be replayed: it keeps its record and a place."""
+
+_Found = tuple[str | None, str]
+"""The key of a job, and the sentence."""
+
+
+class _Record(NamedTuple):
+    status: Status
+    shown_status: str
+    place: str
+    idempotency: str
+    expires_ms: int | None
+    unmarked: bool
+    """It has leavings, but `ended` is absent: the script that ends the job would not see them."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str], expires_ms: int | None) -> _Record:
+        letter = fields.get(_STATUS)
+        status = STATUSES.get(letter or "Q", Status.UNKNOWN)
+        return cls(
+            status=status,
+            shown_status=status if status is not Status.UNKNOWN else repr(letter),
+            place=fields.get(_PLACE, ""),
+            idempotency=fields.get(_IDEMPOTENCY, ""),
+            expires_ms=expires_ms,
+            unmarked=any(name in fields for name in _HAS_LEAVINGS) and (_ENDED not in fields or not letter),
+        )
+
+
+@dataclass
+class _Queue:
+    """The keys of one queue, by what they are."""
+
+    keys: QueueKeys
+    records: dict[str, _Record] = field(default_factory=dict[str, _Record])
+    streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
+    sorted_sets: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    results: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, tuple[int, int | None]])
+    """Job → elements, and when it expires."""
+    holders: dict[str, tuple[str, int | None]] = field(default_factory=dict[str, tuple[str, int | None]])
+    """Idempotency key → the job it names, and when it expires."""
+    others: list[Key] = field(default_factory=list[Key])
+    misfits: list[_Found] = field(default_factory=list[_Found])
+
+    def add(self, key: Key) -> None:
+        """Sort a key in, or note that it must not be."""
+        _, _, name = parsed = parse_key(key.name)
+        kind = parsed.kind
+        job = name.partition(":")[2] if kind and "<key>" in kind.pattern else None
+        misfits = list(_misfits(key, name, kind)) if kind else [f"{name} is not a key of fennelq"]
+        self.misfits += [(job, text) for text in misfits]
+        if not misfits:
+            self._sort(key, name, job or "")
+
+    def _sort(self, key: Key, name: str, job: str) -> None:
+        match key.content:
+            case Hash(fields) if key.name.startswith(self.keys.record("")):
+                self.records[job] = _Record.of(fields, key.expires_ms)
+            case Stream() as stream:
+                self.streams[name] = stream
+            case Members(members) if name in _SORTED_SETS:
+                self.sorted_sets[name] = members
+            case Length(length) if key.name.startswith(self.keys.result("")):
+                self.results[job] = length, key.expires_ms
+            case Value(holder) if key.name.startswith(self.keys.idempotency("")):
+                self.holders[key.name.removeprefix(self.keys.idempotency(""))] = holder, key.expires_ms
+            case _:
+                self.others.append(key)
+
+    def problems(self, all_stopped: bool) -> Iterator[_Found]:
+        """Everything that is wrong in this queue."""
+        yield from self.misfits
+        yield from self._problems_of_entries()
+        yield from self._problems_of_records()
+        yield from self._problems_of_groups()
+        yield from self._problems_of_results()
+        yield from self._problems_of_holders()
+        yield from self._problems_of_others()
+        if all_stopped:
+            yield from self._left_pending()
+
+    # Places
+
+    @cached_property
+    def _places(self) -> list[tuple[str, str | None]]:
+        """Every place that is taken, and the job that is there."""
+        streams = [
+            (f"{name}/{entry}", job)
+            for name, stream in self.streams.items()
+            for entry, job in stream.entries.items()
+        ]
+        return streams + [(name, job) for name, jobs in self.sorted_sets.items() for job in jobs]
+
+    @cached_property
+    def _entries(self) -> Counter[tuple[str, str | None]]:
+        return Counter(self._places)
+
+    def _problems_of_entries(self) -> Iterator[_Found]:
+        for place, job in self._places:
+            record = self.records.get(job or "")
+            if job is None:
+                yield None, f"the entry {place} names no job"
+            elif record is None:
+                yield job, f"the entry {place} is of job {job}, which has no record"
+            elif record.place != place:
+                where = f"whose record names the place {record.place!r} ({record.shown_status})"
+                yield job, f"the entry {place} is of job {job}, {where}"
+
+    # Records
+
+    def _problems_of_records(self) -> Iterator[_Found]:
+        for job, record in self.records.items():
+            entries = self._entries[record.place, job]
+            if record.status is Status.UNKNOWN:
+                wrong = iter(["has a status that does not exist"])
+            elif record.status in _GONE:
+                wrong = self._problems_of_gone(record, entries)
+            else:
+                wrong = self._problems_of_alive(job, record, entries)
+            for text in wrong:
+                yield job, f"job {job} ({record.shown_status}, at {record.place!r}) {text}"
+
+    def _problems_of_gone(self, record: _Record, entries: int) -> Iterator[str]:
+        if entries:
+            yield "has ended, but its entry is still there"
+        if record.expires_ms is None:
+            yield "has ended, but its record never expires"
+
+    def _problems_of_alive(self, job: str, record: _Record, entries: int) -> Iterator[str]:
+        if entries != 1:
+            yield f"has {entries} entries there" if entries else "has no entry there, so it can never go on"
+        if record.expires_ms is not None:
+            yield "can still run, but its record expires"
+        if record.unmarked:
+            yield "has a history, an idempotency key or clients that wait, but its record is not marked for them"
+        if record.status not in self._statuses_at(record.place):
+            yield "cannot have this status at this place"
+        if record.status is Status.EXECUTING and not self._consumer(record.place):
+            yield "is executing, but its entry is pending for no consumer"
+        if record.idempotency.startswith("="):
+            yield from self._problems_of_its_key(job, record.idempotency[1:])
+
+    def _statuses_at(self, place: str) -> tuple[Status, ...]:
+        home = place.partition("/")[0]
+        if home in STREAMS:
+            return Status.SENT, Status.EXECUTING
+        return (_SORTED_SETS.get(home, Status.DEAD if home == "dlq" else Status.UNKNOWN),)
+
+    def _consumer(self, place: str) -> str | None:
+        lane, _, entry = place.partition("/")
+        groups = self.streams[lane].groups if lane in self.streams else ()
+        return next((group.pending[entry] for group in groups if entry in group.pending), None)
+
+    def _problems_of_its_key(self, job: str, name: str) -> Iterator[str]:
+        holder, _ = self.holders.get(name, (None, None))
+        if holder != job:
+            yield f"has the idempotency key {name!r}, but that names {f'job {holder}' if holder else 'no job'}"
+
+    # What was delivered
+
+    def _problems_of_groups(self) -> Iterator[_Found]:
+        for name, stream in self.streams.items():
+            if [group.name for group in stream.groups] not in ([], [GROUP]):
+                yield (
+                    None,
+                    f"{name} has the groups {[group.name for group in stream.groups]}, not only {GROUP!r}",
+                )
+            for group in stream.groups:
+                if group.name == GROUP:
+                    yield from self._problems_of_pending(name, stream, group)
+
+    def _problems_of_pending(self, name: str, stream: Stream, group: Group) -> Iterator[_Found]:
+        for entry, consumer in group.pending.items():
+            if entry not in stream.entries:
+                job = self._job_at(f"{name}/{entry}")
+                yield job, f"the entry {name}/{entry} is pending for {consumer!r}, but not in the stream"
+        for entry, job in stream.entries.items():
+            if _position(entry) <= _position(group.last_delivered) and entry not in group.pending:
+                lost = "was delivered, but is not pending: no executor will ever get it"
+                yield job, f"the entry {name}/{entry} (job {job}) {lost}"
+
+    def _job_at(self, place: str) -> str | None:
+        return next((job for job, record in self.records.items() if record.place == place), None)
+
+    def _left_pending(self) -> Iterator[_Found]:
+        for name, stream in self.streams.items():
+            for group in stream.groups:
+                for entry, consumer in group.pending.items():
+                    job = stream.entries.get(entry)
+                    still = f"is still pending for {consumer!r}, although every executor has stopped"
+                    yield job, f"the entry {name}/{entry} (job {job}) {still}"
+
+    # What ends with a job
+
+    def _problems_of_results(self) -> Iterator[_Found]:
+        for job, (elements, expires_ms) in self.results.items():
+            if elements != 1:
+                yield job, f"the result of job {job} has {elements} elements"
+            for text in self._problems_of_lifetime(self.records.get(job), expires_ms):
+                yield job, f"the result of job {job} {text}"
+
+    def _problems_of_lifetime(self, record: _Record | None, expires_ms: int | None) -> Iterator[str]:
+        if expires_ms is None:
+            yield "never expires"
+        if record is None:
+            yield "has outlived its record"
+        elif not record.status.ended:
+            yield f"exists, although the job has not ended ({record.shown_status})"
+        elif record.expires_ms is not None and expires_ms is not None and record.expires_ms < expires_ms:
+            yield f"outlives its record by {expires_ms - record.expires_ms} ms"
+
+    def _problems_of_holders(self) -> Iterator[_Found]:
+        """An idempotency key that expires may outlive its job; one that does not must name a job that can run."""
+        for name, (job, expires_ms) in self.holders.items():
+            record = self.records.get(job)
+            its = f"the idempotency key {name!r} of job {job}"
+            if expires_ms is None and record is None:
+                yield job, f"{its} never expires, but the job is gone"
+            elif expires_ms is None and record is not None and record.expires_ms is not None:
+                yield job, f"{its} never expires, but the job's record does"
+            elif record is not None and record.idempotency[1:] != name:
+                yield job, f"{its} is not the one that its record names ({record.idempotency!r})"
+
+    def _problems_of_others(self) -> Iterator[_Found]:
+        for key in self.others:
+            name = parse_key(key.name)
+            job = name.rest.partition(":")[2]
+            alive = job in self.records and self.records[job].expires_ms is None
+            if key.expires_ms is None and not (name.kind and name.kind.permanent) and not alive:
+                yield job, f"{name.rest} never expires, but it is not permanent and belongs to no live job"
+
+
+def _position(entry: str) -> tuple[int, int]:
+    ms, _, sequence = entry.partition("-")
+    return int(ms), int(sequence)
