@@ -9,7 +9,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
-from fennelq.errors import ResultTimeout
+from fennelq.errors import BrokerUnavailable, ResultTimeout
 from fennelq.gathering import not_ended
 from fennelq.loops import check_loop
 from fennelq.model.job import Job, split_id
@@ -262,7 +262,8 @@ class BlockingApp:
         going_on = {result.id: result for result in _given("wait", results, more)}
         done: set[BlockingResult[R]] = set()
         with closing(ends_of(self._app, list(going_on), timeout)) as ends:
-            for job_id, _ in ends:
+            for job_id, end in ends:
+                _raise_refusal(end)
                 done.add(going_on.pop(job_id))
                 if return_when == "first" and (timeout is None or timeout > 0):
                     break
@@ -324,7 +325,14 @@ def _completed(
 ) -> Iterator[BlockingResult[R]]:
     every = len(going_on)
     with closing(ends):
-        for job_id, _ in ends:
+        for job_id, end in ends:
+            _raise_refusal(end)
             yield going_on.pop(job_id)
     if going_on:
         raise not_ended(len(going_on), every, timeout)
+
+
+def _raise_refusal(end: End) -> None:
+    """A job that this user may not look at has not ended: the caller is not to take it for done."""
+    if isinstance(end, BrokerUnavailable):
+        raise end

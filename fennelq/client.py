@@ -119,7 +119,17 @@ class Client:
         jobs = [given.job for given in batch]
         replies = await self.broker.converse(patient(sent(self.app, jobs), patience))
         self._replied = patience.since
+        # The oldest call of a batch sets its deadline: later calls have time left.
+        left = [place for place, reply in enumerate(replies) if self._has_time_left(batch[place], reply)]
+        if left:
+            for place, reply in zip(left, await self._send([batch[place] for place in left]), strict=True):
+                replies[place] = reply
         return replies
+
+    def _has_time_left(self, given: _Given, reply: Reply) -> bool:
+        """Whether a job was not sent, and the time of its own call is not over."""
+        unavailable = isinstance(reply, BrokerUnavailable) and reply.retriable
+        return unavailable and given.since + self.app.settings.enqueue_timeout > clock.monotonic()
 
     def _patience(self, since: float | None = None) -> Patience:
         return Patience(self.app.settings.enqueue_timeout, self.app.address, since)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from difflib import get_close_matches
 from types import FrameType
@@ -222,8 +223,10 @@ def _is_task(given: object) -> bool:
 
 
 def _is_result(given: object, *kinds: ResultKind) -> bool:
-    # By name: to import the classes would import both ways to Redis for code that uses one.
-    return type(given).__name__ in (kinds or ("AsyncResult", "BlockingResult"))
+    # Not imported here: that would import both ways to Redis for code that uses one. What is given has its module.
+    modules = {"AsyncResult": "fennelq.result", "BlockingResult": "fennelq.sync"}
+    known = (getattr(sys.modules.get(modules[kind]), kind, None) for kind in (kinds or modules))
+    return any(isinstance(given, kind) for kind in known if kind is not None)
 
 
 def _task_in(given: object) -> Any:

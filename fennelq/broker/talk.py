@@ -119,15 +119,20 @@ def together(talks: Iterable[Talk[A]]) -> Talk[list[A]]:
 def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
     """The same conversation, in which steps with errors that may pass are repeated, for as long as the patience lasts.
 
-    Every complete round renews the patience. When it ends, the steps without a reply get a BrokerUnavailable.
+    Every complete round renews the patience. When it ends, the steps without a reply get a BrokerUnavailable. The time
+    between two rounds does not count: the conversation may pause, or call a function of the user.
     """
     replies: Replies | None = None
+    complete = False
     try:
         while True:
             asked = talk.send(replies)
             if isinstance(asked, Pause | Within):
                 replies = yield asked
                 continue
+            if complete:
+                patience.renew()
+            complete = False
             try:
                 received: Replies = yield Within(asked, patience.left())
             except BrokerUnavailable as error:
@@ -137,7 +142,8 @@ def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
                 if isinstance(reply, Exception):
                     received = yield from _repeated(asked, list(received), patience)
                     break
-            else:
+            complete = not any(isinstance(reply, BrokerUnavailable) for reply in received)
+            if complete:
                 patience.renew()
             replies = received
     except StopIteration as end:

@@ -219,6 +219,25 @@ def test_a_reply_renews_the_patience_unless_it_is_for_all_steps_together(
     assert second.seconds == left
 
 
+def test_what_is_done_between_two_rounds_costs_no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation may pause for longer than the patience lasts, or call a function of the user."""
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+
+    def paused() -> Talk[int]:
+        first = yield from double(1)
+        yield from pause(60)
+        return first + (yield from double(2))
+
+    talk = patient(paused(), Patience(5, ADDRESS))
+    assert isinstance(next(talk), Within)
+    assert isinstance(talk.send([2]), Pause)
+    now = 160.0
+    second = talk.send(None)
+    assert isinstance(second, Within)
+    assert second.seconds == 5.0
+
+
 def test_a_deadline_is_for_all_rounds_together(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(clock, "monotonic", lambda: now)

@@ -69,6 +69,22 @@ async def test_a_result_that_may_not_be_read_keeps_no_other_from_being_awaited(l
         assert isinstance(waits, ResultTimeout)
 
 
+@pytest.mark.parametrize("timeout", [0.2, 0])
+async def test_a_job_that_may_not_be_looked_at_is_not_taken_for_done(limited: App, timeout: float) -> None:
+    app = limited.sync
+    denied: list[BlockingResult[int]] = [app.result("bad:1")]
+
+    def wait() -> None:
+        app.wait(denied, timeout=timeout)
+
+    def complete() -> None:
+        list(app.as_completed(denied, timeout=timeout))
+
+    for waiting in (wait, complete):
+        with pytest.raises(BrokerUnavailable, match=DENIED):
+            await asyncio.to_thread(waiting)
+
+
 async def test_a_queue_that_may_not_be_looked_at_is_listed_as_damaged_beside_the_others(limited: App) -> None:
     await task_of(limited).delay(1)
     await limited.client.ask(verbs.queues.note_queues("shop", ["bad"]))
