@@ -4,7 +4,7 @@
 -- again, its reply lost each time, may be the reason itself: from the tenth time on it costs a delivery.
 --
 -- `why`: stopped · unstarted (the executor took it, and stopped before the handler began) · stranded. In the last two
--- cases the handler did not begin. Fetch has counted a start all the same; `blank_starts` corrects this, so that the job
+-- cases the handler did not begin. Fetch has counted a start nevertheless; `blank_starts` corrects this, so that the job
 -- can still expire.
 --
 -- Answers how many were put back.

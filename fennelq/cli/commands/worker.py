@@ -89,7 +89,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What is logged, and how. Each defaults to the setting of the same name."""
+    """The options of logging. Each defaults to the setting of the same name."""
 
     log_level: Annotated[
         Any,
