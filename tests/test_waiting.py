@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import pytest
 
 from fennelq import clock
-from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.inbox import REFUSED_FOR
-from fennelq.broker.keys import channel_name, queue_keys
+from fennelq.broker.keys import channel_name
 from fennelq.broker.link import Link, OnMessage
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
@@ -65,22 +64,16 @@ class Watching(Broker):
 
 @pytest.fixture
 def desk(server: Server) -> Iterator[Desk]:
-    """The queue `mail`."""
-    yield from opened(Desk(server))
+    """The queue `mail`, opened."""
+    with Desk.opened(server) as desk:
+        yield desk
 
 
 @pytest.fixture
 def other(server: Server) -> Iterator[Desk]:
-    """The queue `other`."""
-    desk = Desk(server)
-    desk.keys = queue_keys("shop", "other")
-    yield from opened(desk)
-
-
-def opened(desk: Desk) -> Iterator[Desk]:
-    desk.do(verbs.queues.open_queue)
-    yield desk
-    desk.close()
+    """The queue `other`, opened."""
+    with Desk.opened(server, "other") as desk:
+        yield desk
 
 
 @pytest.fixture

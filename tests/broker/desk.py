@@ -65,10 +65,19 @@ class Bench(Generic[K]):
 
 
 class Desk(Bench[QueueKeys]):
-    """The queue `mail` of the app `shop`; everything it reads is text."""
+    """A queue of the app `shop`, `mail` if no other is named; everything it reads is text."""
 
-    def __init__(self, server: Server) -> None:
-        super().__init__(server, queue_keys(APP, QUEUE))
+    def __init__(self, server: Server, queue: str = QUEUE) -> None:
+        super().__init__(server, queue_keys(APP, queue))
+
+    @classmethod
+    @contextmanager
+    def opened(cls, server: Server, queue: str = QUEUE) -> Generator[Desk]:
+        """`with Desk.opened(server) as desk`: a queue with its lanes and groups."""
+        desk = cls(server, queue)
+        desk.do(verbs.queues.open_queue)
+        yield desk
+        desk.close()
 
     # Verbs with the arguments that most tests give them
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from fennelq.broker import verbs
 from fennelq.broker.keys import executors_key, queues_key
 from fennelq.manage.invariants import problems_of
 from fennelq.model.outcome import retried
@@ -21,10 +20,9 @@ DAY = 86_400_000
 
 
 @pytest.fixture
-def desk(server: Server) -> Desk:
-    desk = Desk(server)
-    desk.do(verbs.queues.open_queue)
-    return desk
+def desk(server: Server) -> Iterator[Desk]:
+    with Desk.opened(server) as desk:
+        yield desk
 
 
 def a_bit_of_everything(desk: Desk) -> None:

@@ -14,6 +14,7 @@ from fennelq import App
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys, queue_keys
+from tests.broker.desk import Desk
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
@@ -33,6 +34,20 @@ async def broker(redis_url: str) -> AsyncIterator[Broker]:
 def mail() -> QueueKeys:
     """The queue `mail` of the app `shop`."""
     return queue_keys("shop", "mail")
+
+
+@pytest.fixture
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `mail`, opened."""
+    with Desk.opened(server) as desk:
+        yield desk
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[Desk]:
+    """The queue `other`, opened."""
+    with Desk.opened(server, "other") as desk:
+        yield desk
 
 
 @pytest.fixture

@@ -114,9 +114,7 @@ def desk(server: Server) -> Iterator[Desk]:
 @pytest.fixture
 def other(server: Server) -> Iterator[Desk]:
     """The queue `other`."""
-    desk = Desk(server)
-    desk.keys = queue_keys("shop", OTHER)
-    yield from closing(desk)
+    yield from closing(Desk(server, OTHER))
 
 
 def closing(desk: Desk) -> Iterator[Desk]:
@@ -614,20 +612,26 @@ async def test_a_stop_ends_the_reading(reader: Reader, jobs: Jobs, desk: Desk, b
     jobs.may_end.set()
 
 
-async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
-    reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reply to a fetch is under way when the executor is asked to stop."""
+def hold_replies(reader: Reader, script: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Replies to this script arrive once the event is set."""
     may_arrive = asyncio.Event()
     run = reader.executor.broker.run
 
     async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
         answer = await run(verb, within)
-        if verb.script.name == "fetch":
+        if verb.script.name == script:
             await may_arrive.wait()
         return answer
 
     monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    return may_arrive
+
+
+async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
+    reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to a fetch is under way when the executor is asked to stop."""
+    may_arrive = hold_replies(reader, "fetch", monkeypatch)
     desk.do(verbs.queues.open_queue)
     await jobs.send("a", "b")
     await reader.read(MAIL)
@@ -646,20 +650,11 @@ async def test_a_stop_while_stranded_jobs_are_handed_back_ends_the_reading(
     reader: Reader, jobs: Jobs, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked to stop before it comes to wait for a slot."""
-    may_arrive = asyncio.Event()
-    run = reader.executor.broker.run
-
-    async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
-        answer = await run(verb, within)
-        if verb.script.name == "release":
-            await may_arrive.wait()
-        return answer
-
     await jobs.send("a", "b", wait=True)
     await reader.read()
     await jobs.begin("a", "b")
     await jobs.send("c")
-    monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    may_arrive = hold_replies(reader, "release", monkeypatch)
     reader.consumer.suspect(stranded(desk, reader))
     await aeventually(lambda: len(desk.pending()) == 2)
     assert reader.reading is not None

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from structlog.typing import EventDict
 
-from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs.executors import Beat
 from fennelq.model.routing import Routing
@@ -22,7 +20,6 @@ from fennelq.worker.state import State
 from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
 from fennelq.worker.threads.lease import Beaten, Lease
 from tests.broker.desk import Desk, a_job, some_jobs
-from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.worker.states import state_of
 
@@ -124,26 +121,6 @@ class Schedule:
 
     def is_set(self) -> bool:
         return not self._moments
-
-
-@pytest.fixture
-def desk(server: Server) -> Iterator[Desk]:
-    """The queue `mail`."""
-    yield from opened(Desk(server))
-
-
-@pytest.fixture
-def other(server: Server) -> Iterator[Desk]:
-    """The queue `other`."""
-    desk = Desk(server)
-    desk.keys = queue_keys("shop", "other")
-    yield from opened(desk)
-
-
-def opened(desk: Desk) -> Iterator[Desk]:
-    desk.do(verbs.queues.open_queue)
-    yield desk
-    desk.close()
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from structlog.typing import EventDict
 
-from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
-from fennelq.broker.keys import queue_keys
 from fennelq.worker.duties.recovery import Recovery
 from tests.broker.desk import LEASE_MS, Desk, a_job, about
 from tests.kit.server import Server
@@ -35,26 +32,6 @@ class Sweeper:
 
     async def tick(self) -> float:
         return await self._recovery.tick()
-
-
-@pytest.fixture
-def desk(server: Server) -> Iterator[Desk]:
-    """The queue `mail`."""
-    yield from opened(Desk(server))
-
-
-@pytest.fixture
-def other(server: Server) -> Iterator[Desk]:
-    """The queue `other`."""
-    desk = Desk(server)
-    desk.keys = queue_keys("shop", "other")
-    yield from opened(desk)
-
-
-def opened(desk: Desk) -> Iterator[Desk]:
-    desk.do(verbs.queues.open_queue)
-    yield desk
-    desk.close()
 
 
 @pytest.fixture

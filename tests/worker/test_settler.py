@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from structlog.typing import EventDict
 
-from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.dispatch import MOST_BYTES, MOST_JOBS
-from fennelq.broker.keys import queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs.runs import Settled
@@ -22,7 +20,6 @@ from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
 from fennelq.worker.running.held import Answer
 from fennelq.worker.running.settler import Settler, Share
 from tests.broker.desk import LIFETIMES, Desk, a_job
-from tests.kit.server import Server
 from tests.worker.states import Answered, state_of
 
 OVERHEAD = 100
@@ -87,26 +84,6 @@ async def settling(redis_url: str) -> AsyncIterator[Settling]:
     broker = Reluctant(redis_url)
     yield Settling(broker)
     await broker.close()
-
-
-@pytest.fixture
-def desk(server: Server) -> Iterator[Desk]:
-    """The queue `mail`."""
-    yield from opened(Desk(server))
-
-
-@pytest.fixture
-def other(server: Server) -> Iterator[Desk]:
-    """The queue `other`."""
-    desk = Desk(server)
-    desk.keys = queue_keys("shop", "other")
-    yield from opened(desk)
-
-
-def opened(desk: Desk) -> Iterator[Desk]:
-    desk.do(verbs.queues.open_queue)
-    yield desk
-    desk.close()
 
 
 def taken(desk: Desk, *names: str) -> list[Delivery]:

@@ -11,7 +11,6 @@ from structlog.typing import EventDict
 
 from fennelq import App, Reject, RetryPolicy, Snooze, Status, current_job
 from fennelq.broker import verbs
-from fennelq.broker.keys import queue_keys
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, died
 from fennelq.worker.executor import Executor
@@ -59,11 +58,8 @@ class Bench:
 @pytest.fixture
 def desk(server: Server) -> Iterator[Desk]:
     """The queue `default`."""
-    desk = Desk(server)
-    desk.keys = queue_keys("shop", "default")
-    desk.do(verbs.queues.open_queue)
-    yield desk
-    desk.close()
+    with Desk.opened(server, "default") as desk:
+        yield desk
 
 
 @pytest.fixture
