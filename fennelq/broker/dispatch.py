@@ -71,6 +71,14 @@ def _alone(
         return [error]
 
 
+def by_queues(items: Iterable[T], queue_of: Callable[[T], str]) -> dict[str, list[T]]:
+    """The items of each queue, for a caller that sends to many queues side by side."""
+    by_queue: dict[str, list[T]] = {}
+    for item in items:
+        by_queue.setdefault(queue_of(item), []).append(item)
+    return by_queue
+
+
 def concerns_the_call(error: Exception) -> bool:
     """Whether the call itself is wrong: without its bad item it may succeed."""
     return classify(error) is Trouble.BUG and not isinstance(error, BrokerUnavailable)

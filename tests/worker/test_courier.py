@@ -11,6 +11,7 @@ from structlog.typing import EventDict
 from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
+from fennelq.broker.connection import address_of
 from fennelq.broker.keys import LANES, AppKeys, QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.runs import Settled
@@ -23,7 +24,7 @@ from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.courier import Courier
 from tests.kit.server import Server
-from tests.worker.states import state_of
+from tests.worker.states import NOWHERE, state_of
 
 KEYS = AppKeys("shop")
 LONGEST = 60.0
@@ -286,3 +287,13 @@ async def test_an_outbox_of_a_queue_that_others_serve_is_left_to_them(
     in_outbox(server, queue_keys("shop", "other"), **a_hand_over("1"))
     carrier._state.bus.publish(HandOverWaits("other"))
     assert (await carrier.tick(), await waiting(broker, "post")) == (LONGEST, 0)
+
+
+async def test_an_outage_ends_the_tick_without_a_line_for_each_queue(logged: list[EventDict]) -> None:
+    state = state_of(Broker(address_of(NOWHERE)), *(queue_keys("shop", f"q{n}") for n in range(50)))
+    courier = Courier(state)
+    with pytest.raises(OSError):
+        await courier.tick()
+    assert logged == []
+    assert len(courier._queues_to_look_at()) == 50  # all of them again, with the next tick
+    await state.broker.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import concerns_the_call, dispatch
+from fennelq.broker.dispatch import by_queues, concerns_the_call, in_pages
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
@@ -22,6 +22,7 @@ from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
+from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.state import State
 
 _AT_ONCE = 100
@@ -72,7 +73,7 @@ class Courier(Service):
         served = [keys.queue for keys in self._state.queues]
         now = clock.monotonic()
         if now >= self._look_at_all:
-            self._look_at_all, self._filled = now + _LONGEST, set(served)
+            self._look_at_all, self._filled = now + _LONGEST * 0.9, set(served)
         # Other queues have executors of their own, which are announced the same.
         queues, self._filled = self._filled & set(served), set()
         return sorted(queues)
@@ -82,6 +83,10 @@ class Courier(Service):
         try:
             handed = await self._empty(queue_keys(self._state.namespace, queue))
         except Exception as error:
+            if not concerns_one_queue(error):
+                # About Redis as a whole: one line for all queues. What this tick leaves is looked at again.
+                self._look_at_all = 0.0
+                raise
             self._log.warn(error, queue=queue)
             self._filled.add(queue)
             return 0
@@ -102,8 +107,15 @@ class Courier(Service):
 
     async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyWireJob]) -> int:
         """Trouble with one queue, which may be on another server, holds up no other."""
-        call = partial(self._to, box)
-        replies = await self._broker.converse(dispatch(jobs, attrgetter("queue"), call, attrgetter("size")))
+        groups = by_queues(jobs, attrgetter("queue"))
+        # Side by side: one after the other, hundreds of queues would cost as many round trips.
+        handed = await asyncio.gather(*(self._send(box, *group) for group in groups.items()))
+        return sum(handed)
+
+    async def _send(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyWireJob]) -> int:
+        replies = await self._broker.converse(
+            in_pages(jobs, partial(self._to, box, queue), attrgetter("size"))
+        )
         for job, reply in zip(jobs, replies, strict=True):
             if isinstance(reply, Exception):
                 if not concerns_the_call(reply):

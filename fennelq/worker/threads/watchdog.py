@@ -108,9 +108,12 @@ class Watchdog:
         """Let the leases run out, and ask the supervisor for a successor. It may not receive the signal, so the
         executor also ends itself if its loop still moves."""
         self._state.lease.ended.set()
-        with suppress(RuntimeError):
-            self._state.bus.publish_from_thread(ExecutorGivenUp())
-        self._state.signals.send(signal)
+        try:
+            # First, because the process may end as soon as its loop learns of it.
+            self._state.signals.send(signal)
+        finally:
+            with suppress(RuntimeError):
+                self._state.bus.publish_from_thread(ExecutorGivenUp())
 
 
 def _stacks() -> Iterator[str]:
