@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 import psutil
 import redis
 
 from fennelq.broker.keys import GROUP, QUARANTINE, STREAMS, queue_keys
-from fennelq.worker.processes.config import ExecutorConfig
 from tests.chaos import jobs
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
-from tests.kit.spawn import Process, Spawner
+from tests.kit.spawn import PROJECT, Process, Spawner
 from tests.kit.waiting import eventually
 
 LEASE = 2.0
 CONCURRENCY = 32
-_MODULE = "fennelq.worker.processes.process"
+_MODULES = frozenset(("fennelq.worker.processes.process", "fennelq.worker.process"))
+"""What an executor is started with; the second by an earlier version."""
 
 
 class Executor:
     """One process that runs jobs, found below its supervisor."""
 
-    def __init__(self, process: psutil.Process, config: ExecutorConfig) -> None:
-        self.process, self.config = process, config
+    def __init__(self, process: psutil.Process, config: Mapping[str, Any]) -> None:
+        self.process, self._config = process, config
 
     @property
     def name(self) -> str:
         """The consumer it reads as."""
-        return self.config.name
+        return str(self._config["name"])
 
     @property
     def pid(self) -> int:
@@ -41,7 +43,7 @@ class Executor:
 
     @property
     def in_quarantine(self) -> bool:
-        return self.config.lanes == (QUARANTINE,)
+        return self._config["lanes"] == [QUARANTINE]
 
     @property
     def running(self) -> bool:
@@ -90,8 +92,8 @@ class Worker:
         for child in below:
             with suppress(psutil.NoSuchProcess, ValueError, TypeError):
                 words = child.cmdline()
-                if _MODULE in words:
-                    yield Executor(child, ExecutorConfig.from_text(words[-1]))
+                if not _MODULES.isdisjoint(words):
+                    yield Executor(child, json.loads(words[-1]))
 
 
 class Fleet:
@@ -133,13 +135,21 @@ class Fleet:
         app: str = f"{jobs.__name__}:app",
         settings: Mapping[str, str] | None = None,
         ready: bool = True,
+        directory: Path = PROJECT,
     ) -> Worker:
-        """One more worker, at work when this returns. `url` leads to the server another way."""
-        environment = {**self.environment, "FENNELQ_REDIS_URL": url or self.server.url, **(settings or {})}
+        """One more worker, at work when this returns. `url` leads to the server another way; another version of
+        fennelq in `directory` is the one that runs."""
+        environment = {
+            **self.environment,
+            "PYTHONPATH": str(PROJECT),
+            "FENNELQ_REDIS_URL": url or self.server.url,
+            **(settings or {}),
+        }
         process = self._spawner(
             "fennelq",
             *("worker", "-A", app, "-p", str(processes), "-c", str(concurrency), *words),
             environment=environment,
+            directory=directory,
         )
         worker = Worker(process)
         self.workers.append(worker)
