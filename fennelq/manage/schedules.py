@@ -20,14 +20,12 @@ from fennelq.model.job import AnyJob, JobInfo, Status
 from fennelq.model.schedule import Schedule, When
 from fennelq.model.units import Seconds
 from fennelq.model.wire import AnyWireJob
-from fennelq.result import record_of
+from fennelq.result import AsyncResult, record_of
+from fennelq.sync import BlockingResult
 from fennelq.usage import job_given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from fennelq.result import AsyncResult
-    from fennelq.sync import BlockingResult
 
 _PAGE = 500
 
