@@ -216,14 +216,6 @@ ALIASES: Final = {
 }
 """Names for types, by module."""
 
-INSIDE: Final = {
-    "BlockingResult": {"value_of"},
-    "Schedule": {"args", "carried", "from_wire", "of", "options", "to_wire"},
-    "Schedules": {"declare"},
-    "Task": {"described", "function"},
-}
-"""Parts of public classes that only fennelq itself uses."""
-
 ELSEWHERE: Final = {"OptionArgs": "#task-options"}
 """Classes whose fields are described in another place."""
 
@@ -235,7 +227,8 @@ def api_page() -> str:
         [
             "# API",
             "Everything here is imported from `fennelq`. [Errors](errors.md) and [settings](settings.md) "
-            "have pages of their own.",
+            "have pages of their own. Attributes and methods that this page does not list, such as `app.client`, are "
+            "internal and may change in any version.",
             *map(api_section, public),
             "## Task options",
             "`@app.task(…)` and `task.options(…)` take these options; `task.options(…)` overrides the "
@@ -306,20 +299,20 @@ def class_parts(kind: type[Any]) -> Iterator[str]:
     if kind.__name__ in ELSEWHERE:
         yield f"They are described [here]({ELSEWHERE[kind.__name__]})."
         return
-    shown = [field for field in source.fields_of(node.body) if is_public(kind.__name__, field[0])]
+    shown = [field for field in source.fields_of(node.body) if is_public(field[0])]
     yield "\n".join(f"* `{name}: {type_}`{f': {text}' if text else ''}" for name, type_, text in shown)
     yield ", ".join(f"`{name}`" for name in source.members_of(node.body))
     for name, function in functions.items():
-        if is_public(kind.__name__, name) and ast.get_docstring(function):
+        if is_public(name) and ast.get_docstring(function):
             yield method_part(function)
     for name in ("__call__", "__aenter__", "__enter__"):
         if name in functions:
             yield ast.get_docstring(functions[name]) or ""
 
 
-def is_public(kind: str, name: str) -> bool:
+def is_public(name: str) -> bool:
     """Whether this part of a class is for users: what it inherits from a class of another module is not."""
-    return not name.startswith("_") and name not in INSIDE.get(kind, set[str]())
+    return not name.startswith("_")
 
 
 def spelled(thing: Any) -> ast.stmt:

@@ -242,7 +242,7 @@ class App(Connections):
 
     async def close(self) -> None:
         """Send what is under way and end this loop's connections. The app can be used again afterwards."""
-        await self.close_client()
+        await self._close_client()
 
     async def __aenter__(self) -> Self:
         """`async with app:` closes the app at the end of the block, as `close()` does."""

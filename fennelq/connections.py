@@ -76,7 +76,7 @@ class Connections:
         """Runs verbs without an event loop."""
         return BlockingBroker(self.address)
 
-    async def close_client(self) -> None:
+    async def _close_client(self) -> None:
         """Send what is under way and end this loop's connections."""
         with self._lock:  # another thread may be going through the clients
             client = self._clients.pop(asyncio.get_running_loop(), None)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fennelq.errors import ConfigurationError
-from fennelq.model.schedule import Schedule, When
+from fennelq.model.schedule import Schedule, When, WireSchedule
 from fennelq.model.units import Seconds
 from fennelq.usage import job_given
 
@@ -20,8 +20,8 @@ class Declared:
     """The schedules of `@app.cron`, `@app.every`, `task.cron(…)` and `task.every(…)`."""
 
     def __init__(self) -> None:
-        self._schedules: dict[str, Schedule] = {}
-        self.schedules: Mapping[str, Schedule] = MappingProxyType(self._schedules)
+        self._schedules: dict[str, WireSchedule] = {}
+        self.schedules: Mapping[str, WireSchedule] = MappingProxyType(self._schedules)
         """By name."""
 
     def add(
@@ -29,7 +29,7 @@ class Declared:
     ) -> Schedule:
         """Declare a schedule. Raises ConfigurationError, with the reason, when it is not valid."""
         sent = job_given("app.declared.add", job)
-        schedule = Schedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
+        schedule = WireSchedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
         known = self._schedules.get(schedule.name)
         if known is not None and known != schedule:
             raise ConfigurationError(

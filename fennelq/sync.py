@@ -86,7 +86,8 @@ class BlockingTask(Generic[P, R]):
     def map(self, *columns: Iterable[Any]) -> list[BlockingResult[R]]:
         """Send one call for each element, like the built-in `map`: `resize.sync.map(["a.png", "b.png"])`."""
         self._check("map")
-        return enqueue(self._task.app, self._task.described(columns))
+        jobs = self._task._described(columns)  # pyright: ignore[reportPrivateUsage]
+        return enqueue(self._task.app, jobs)
 
     def options(self, *nameless: Never, **options: Unpack[OptionArgs]) -> BlockingTask[P, R]:
         """The same task with other options for the calls made through it."""

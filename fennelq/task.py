@@ -65,6 +65,7 @@ class Task(Generic[P, R]):
     name: str
     """`module:function`, or what `name=` says: the worker finds it by this."""
     function: Callable[P, Any]
+    """The function that it was made of."""
 
     def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
         self.app, self.name, self.function = app, name, function
@@ -111,7 +112,7 @@ class Task(Generic[P, R]):
     ) -> list[AsyncResult[R]]: ...
     async def map(self, *columns: Iterable[Any]) -> list[AsyncResult[R]]:
         """Send one call for each element, like the built-in `map`: `await resize.map(["a.png", "b.png"])`."""
-        return await self.app.client.send_all(self.described(columns))
+        return await self.app.client.send_all(self._described(columns))
 
     @overload
     def jobs(self: _OneParameter[A, R], column: Iterable[A], /) -> list[Job[R]]: ...
@@ -123,9 +124,9 @@ class Task(Generic[P, R]):
     ) -> list[Job[R]]: ...
     def jobs(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Describe the calls that `map` would send. Of one that does not fit, the error says which."""
-        return [*self.described(columns)]
+        return [*self._described(columns)]
 
-    def described(self, columns: Iterable[Iterable[Any]]) -> list[WireJob[R]]:
+    def _described(self, columns: Iterable[Iterable[Any]]) -> list[WireJob[R]]:
         """As `jobs`, for columns that no type checker has seen."""
         described: list[WireJob[R]] = []
         for place, args in enumerate(rows(self.name, list(columns))):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from difflib import get_close_matches
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, TypeVar, cast, get_args
 
 import orjson
 
@@ -24,6 +24,7 @@ from fennelq.model.wire import WireJob
 if TYPE_CHECKING:
     from fennelq.result import AsyncResult
     from fennelq.sync import BlockingResult
+    from fennelq.task import AnyTask
 
     AnyResult: TypeAlias = AsyncResult[Any] | BlockingResult[Any]
 
@@ -31,6 +32,7 @@ R = TypeVar("R")
 AnyR = TypeVar("AnyR", bound="AnyResult")
 ResultKind = Literal["AsyncResult", "BlockingResult"]
 
+_MODULES = {"AsyncResult": "fennelq.result", "BlockingResult": "fennelq.sync", "Task": "fennelq.task"}
 _LONGEST = 60
 _MOST_SHOWN = 3
 
@@ -216,30 +218,30 @@ def _is_job(given: object) -> bool:
     return isinstance(given, Job)
 
 
-def _is_task(given: object) -> bool:
-    from fennelq.task import Task
-
-    return isinstance(given, Task)
+def _is_task(given: object) -> TypeGuard[AnyTask]:
+    return _is_a("Task", given)
 
 
 def _is_result(given: object, *kinds: ResultKind) -> bool:
-    # Not imported here: that would import both ways to Redis for code that uses one. What is given has its module.
-    modules = {"AsyncResult": "fennelq.result", "BlockingResult": "fennelq.sync"}
-    known = (getattr(sys.modules.get(modules[kind]), kind, None) for kind in (kinds or modules))
-    return any(isinstance(given, kind) for kind in known if kind is not None)
+    return any(_is_a(kind, given) for kind in kinds or get_args(ResultKind))
 
 
-def _task_in(given: object) -> Any:
+def _is_a(kind: str, given: object) -> bool:
+    # Not imported here: these modules import this one, and code that uses one way to Redis would import both. A kind
+    # whose module is not imported, or is being imported by another thread, has no values yet.
+    known = getattr(sys.modules.get(_MODULES[kind]), kind, None)
+    return known is not None and isinstance(given, known)
+
+
+def _task_in(given: object) -> AnyTask | None:
     """The task itself, or the one whose method or un-awaited `delay()` was given; None when there is none."""
-    from fennelq.task import Task
-
     owner: Any = given
     if inspect.iscoroutine(given):
         frame: FrameType | None = given.cr_frame
         owner = frame.f_locals.get("self") if frame is not None else None
     elif inspect.ismethod(given):
         owner = given.__self__
-    return cast("Any", owner) if isinstance(owner, Task) else None
+    return owner if _is_task(owner) else None
 
 
 def _name_in(given: Any) -> str:

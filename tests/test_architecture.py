@@ -110,17 +110,17 @@ def test_every_type_in_a_public_signature_can_be_imported_from_the_top(name: str
     if not generate.is_described(thing):
         return
     node = generate.spelled(thing)
-    parts = [*public_parts(name, node)] if isinstance(node, ast.ClassDef) else [node]
+    parts = [*public_parts(node)] if isinstance(node, ast.ClassDef) else [node]
     met = source.names_in(annotation for part in parts for annotation in source.annotations_of(part))
     assert met & OURS - set(fennelq.__all__) == set()
 
 
-def public_parts(kind: str, node: ast.ClassDef) -> Iterator[ast.stmt]:
+def public_parts(node: ast.ClassDef) -> Iterator[ast.stmt]:
     """The attributes and methods of a class that are for users, overloads included."""
     for part in node.body:
         called = getattr(part, "name", "") or ast.unparse(getattr(part, "target", ast.Constant("_")))
         for_users = called == "__init__" and isinstance(part, Function) and ast.get_docstring(part)
-        if for_users or generate.is_public(kind, called):
+        if for_users or generate.is_public(called):
             yield part
 
 

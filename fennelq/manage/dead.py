@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import Literal, Unpack
 
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import MOST_JOBS
@@ -26,10 +26,6 @@ from fennelq.manage.search import (
 from fennelq.model.checks import valid_name
 from fennelq.model.job import split_id
 
-if TYPE_CHECKING:
-    pass
-
-
 Order = Literal["newest", "oldest"]
 
 
@@ -39,7 +35,7 @@ Groups = list[Group]
 Names = list[str]
 
 
-class DeadTalks(Family):
+class DeadLetterTalks(Family):
     """What can be asked of dead jobs and done with them."""
 
     _attribute, _item = "dlq", "letter"
@@ -166,11 +162,11 @@ class DeadTalks(Family):
         return sorted((yield from queues_of(self._app)) if ids is None else ids)
 
 
-class DeadLetters(DeadTalks, Awaiting):
+class DeadLetters(DeadLetterTalks, Awaiting):
     """The dead-letter queues of an app, one per queue. Everything works in pages, however many there are."""
 
 
-class BlockingDeadLetters(DeadTalks, Blocking):
+class BlockingDeadLetters(DeadLetterTalks, Blocking):
     """The dead-letter queues of an app, for code without an event loop: `app.sync.dlq`."""
 
 

@@ -1,7 +1,8 @@
 """One conversation, two methods: `await app.queues.info(…)` and `app.sync.queues.info(…)`.
 
 The operations of a family are written once, as a class whose methods are conversations. Its subclass with `Awaiting`
-runs them on an event loop, its subclass with `Blocking` without one.
+runs them on an event loop, its subclass with `Blocking` without one. The three classes of a family have names like
+`QueueTalks`, `Queues` and `BlockingQueues`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
-from types import MethodType, SimpleNamespace
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from fennelq import sync
@@ -48,11 +49,11 @@ class Operation(Generic[P, A]):
     """A conversation as a method, which returns the value of the conversation."""
 
     def __init__(self, talk: Callable[Concatenate[Any, P], Talk[A]]) -> None:
-        @_like(talk, "{}")
+        @_like(talk)
         async def awaiting(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
             return await _app_of(family).client.converse(talk(family, *args, **kwargs))
 
-        @_like(talk, "{}")
+        @_like(talk, "Blocking")
         def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
             _check_loop(family, talk.__name__, "await")
             return sync.converse(_app_of(family), talk(family, *args, **kwargs))
@@ -74,12 +75,12 @@ class Scan(Generic[P, A]):
     """A conversation as a method, which iterates over the values that the conversation hands out."""
 
     def __init__(self, finding: Callable[Concatenate[Any, P], Finding[A]]) -> None:
-        @_like(finding, "AsyncIterator[{}]")
+        @_like(finding, iterator=AsyncIterator)
         async def awaiting(family: Family, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[A]:
             async for found in _app_of(family).client.each(finding(family, *args, **kwargs)):
                 yield found
 
-        @_like(finding, "Iterator[{}]")
+        @_like(finding, "Blocking", Iterator)
         def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> Iterator[A]:
             _check_loop(family, finding.__name__, f"async for {_item_of(family)} in")
             return sync.each(_app_of(family), finding(family, *args, **kwargs))
@@ -97,15 +98,22 @@ class Scan(Generic[P, A]):
         return _bound(instance, self._awaiting if issubclass(owner, Awaiting) else self._blocking)
 
 
-def _like(talk: Callable[..., Any], returns: str) -> Callable[[F], F]:
-    """`functools.wraps`, but with the return type of the method, so that `help()` does not show conversations."""
+def _like(talk: Callable[..., Any], prefix: str = "", iterator: Any = None) -> Callable[[F], F]:
+    """`functools.wraps`, but with the name and the return type of the method that users call: `help()` shows neither
+    conversations nor their classes."""
     signature = inspect.signature(talk)
     found = str(signature.return_annotation).partition("[")[2].removesuffix("]")
-    described = {name: getattr(talk, name) for name in ("__module__", "__name__", "__qualname__", "__doc__")}
-    described["__annotations__"] = {**talk.__annotations__, "return": returns.format(found)}
-    described["__signature__"] = signature.replace(return_annotation=returns.format(found))
-    like: Any = SimpleNamespace(**described)
-    return cast("Callable[[F], F]", wraps(like, assigned=tuple(described), updated=()))
+    shown = f"{iterator.__name__}[{found}]" if iterator else found
+
+    def like(function: F) -> F:
+        method: Any = wraps(talk)(function)
+        method.__qualname__ = prefix + talk.__qualname__.replace("Talks.", "s.")
+        # Only the part in quotes is resolved in the module of the conversation, which need not import the iterator.
+        method.__annotations__ = {**talk.__annotations__, "return": iterator[found] if iterator else found}
+        method.__signature__ = signature.replace(return_annotation=shown)
+        return cast("F", method)
+
+    return like
 
 
 def _bound(instance: object, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from fennelq import clock, sync
 from fennelq.broker import verbs
@@ -17,17 +17,15 @@ from fennelq.loops import check_loop
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.model.failure import last_failure
 from fennelq.model.job import AnyJob, JobInfo, Status
-from fennelq.model.schedule import Schedule, When
+from fennelq.model.schedule import Schedule, When, WireSchedule
 from fennelq.model.units import Seconds
 from fennelq.model.wire import AnyWireJob
-from fennelq.result import record_of
+from fennelq.result import AsyncResult, record_of
+from fennelq.sync import BlockingResult
 from fennelq.usage import job_given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from fennelq.result import AsyncResult
-    from fennelq.sync import BlockingResult
 
 _PAGE = 500
 
@@ -90,7 +88,7 @@ class ScheduleTalks(Family):
         paused.
         """
         sent = job_given("app.schedules.add", job, ", cron=…")
-        schedule = Schedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
+        schedule = WireSchedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
         due = schedule.next_after((yield from ask(verbs.server.now())))
         yield from self._change("put", schedule.name, schedule.to_wire(), due)
         return (yield from self._get(schedule.name))
@@ -134,7 +132,8 @@ class ScheduleTalks(Family):
     def _begin_run(self, name: str) -> Talk[AnyWireJob]:
         """Records the run, and returns the job that is to be sent."""
         info = yield from self._get(name)
-        job = verbs.schedules.job_by_hand(info.schedule)
+        # Every schedule that is read from Redis is one with all that its jobs carry.
+        job = verbs.schedules.job_by_hand(cast("WireSchedule", info.schedule))
         # Record the run first: a recorded run that is never sent does no harm.
         goes_on = info.last_status is not None and not info.last_status.ended
         yield from self._change("run", name, "" if goes_on else job.id)
@@ -184,7 +183,7 @@ class ScheduleTalks(Family):
         self, name: str, state: Mapping[str, bytes], waiting: int, service_seen: datetime | None
     ) -> Talk[ScheduleInfo | UnreadableSchedule]:
         try:
-            schedule = Schedule.from_wire(state["definition"])
+            schedule = WireSchedule.from_wire(state["definition"])
         except (ValueError, KeyError) as error:
             return UnreadableSchedule(name, str(error))
         last = state.get("last_job", b"").decode()

@@ -62,7 +62,9 @@ class Schedule(Ticks):
     task: str
     queue: str
     args: bytes
+    """The arguments of each job, as JSON."""
     options: bytes = b""
+    """Those options of each job that the worker reads, as JSON."""
     priority: Priority = "normal"
     expires_ms: int = 0
     max_deliveries: int = 0
@@ -74,8 +76,6 @@ class Schedule(Ticks):
     jitter_ms: int = 0
     start_ms: int = 0
     end_ms: int = 0
-    carried: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """What else its jobs carry, by the names of the table of fields."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or len(self.name) > 100:
@@ -92,6 +92,17 @@ class Schedule(Ticks):
         self.caught_up([])
         if self.next_after(max(self.start_ms - 1, 0)) is None and self.end_ms == 0:
             raise ConfigurationError(f"schedule {self.name}: {self.cron!r} never happens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireSchedule(Schedule):
+    """A schedule as it is written to Redis: with whatever else its jobs carry. Every schedule that users get is one."""
+
+    carried: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """What else its jobs carry, by the names of the table of fields."""
+
+    def __repr__(self) -> str:
+        return Schedule.__repr__(self).removeprefix("Wire")
 
     @classmethod
     def of(cls, name: str, job: AnyWireJob, *, cron: str | None, every: Seconds | None, when: When) -> Self:
@@ -145,6 +156,8 @@ class Schedule(Ticks):
             own = cast("dict[str, Any]", orjson.loads(raw))
             args, options = str(own.pop("args", "")), str(own.pop("options", ""))
             carried = {name: own.pop(name) for name in _CARRIED if name in own}
+            if strange := own.keys() - cls.__dataclass_fields__.keys():
+                raise ValueError(f"{min(strange)!r} is not a field of a schedule")
             return cls(**own, args=args.encode(), options=options.encode(), carried=carried)
         except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
             raise ValueError(f"the schedule cannot be read: {error}") from None

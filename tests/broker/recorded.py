@@ -25,7 +25,7 @@ from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import cancelled, died, not_known, retried, snoozed, succeeded
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from tests.broker.desk import FAILURE, LEASE_MS, LIFETIMES, RESULT_MS, Desk, shown
 from tests.broker.timetable import MINUTE, NOW, V1, Timetable
 from tests.kit.jobs import as_sent
@@ -54,7 +54,7 @@ def play(desk: Desk, timetable: Timetable) -> None:
     recur(desk, timetable, schedules)
 
 
-def calls() -> tuple[dict[str, Any], list[Schedule]]:
+def calls() -> tuple[dict[str, Any], list[WireSchedule]]:
     """A call for every option, by what is special about it, and schedules of such calls."""
     app = App("shop", redis_url="redis://localhost:1", default_queue="mail")
 
@@ -134,11 +134,11 @@ def calls() -> tuple[dict[str, Any], list[Schedule]]:
     }
     jobs |= {fate: note.options(job_id=fate, headers={"fate": fate}).job(0) for fate in FATES}
     return jobs, [
-        Schedule.of("minutely", as_sent(note.job(1)), cron=None, every=60, when={}),
-        Schedule.of(
+        WireSchedule.of("minutely", as_sent(note.job(1)), cron=None, every=60, when={}),
+        WireSchedule.of(
             "loud", as_sent(loud.job(2)), cron=None, every=60, when={"catchup": "last", "overlap": "queue"}
         ),
-        Schedule.of(
+        WireSchedule.of(
             "everything",
             as_sent(everything.job(3)),
             cron="*/5 * * * *",
@@ -152,7 +152,7 @@ def calls() -> tuple[dict[str, Any], list[Schedule]]:
                 "end": datetime(2030, 1, 1, tzinfo=UTC),
             },
         ),
-        Schedule.of("elsewhere", as_sent(jobs["elsewhere"]), cron="@daily", every=None, when={}),
+        WireSchedule.of("elsewhere", as_sent(jobs["elsewhere"]), cron="@daily", every=None, when={}),
     ]
 
 
@@ -211,7 +211,7 @@ def recover(desk: Desk, now: int) -> None:
     )
 
 
-def recur(desk: Desk, timetable: Timetable, schedules: list[Schedule]) -> None:
+def recur(desk: Desk, timetable: Timetable, schedules: list[WireSchedule]) -> None:
     """Schedules tick; some of their jobs are handed over, the others are on their way. Late jobs expire."""
     *declared, by_hand = schedules
     timetable.declare(V1, *declared)
@@ -382,7 +382,7 @@ def _keys_of_records(desk: Desk) -> Iterator[str]:
 
 
 def _schedule(definition: bytes) -> dict[str, Any]:
-    schedule = Schedule.from_wire(definition)
+    schedule = WireSchedule.from_wire(definition)
     assert schedule.to_wire() == definition
     return {
         "task": schedule.task,

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from fennelq.broker import verbs
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from tests.broker.timetable import MINUTE, NEXT, OTHER, PATIENCE, SHOP, V1, V2, Timetable, a_schedule
 
 pytestmark = pytest.mark.both_servers
@@ -43,7 +43,7 @@ class Before:
     def __init__(self, timetable: Timetable) -> None:
         self._timetable = timetable
 
-    def declare(self, version: str, *schedules: Schedule) -> int:
+    def declare(self, version: str, *schedules: WireSchedule) -> int:
         """1: done, 0: a later version holds."""
         timetable, now = self._timetable, self._timetable.clock.now()
         keys = [timetable.keys[f"cron:{name}"] for name in ("due", "meta", "versions", "names", "queued")]
@@ -123,7 +123,7 @@ def test_many_vanished_ones_are_removed_a_page_at_a_time(timetable: Timetable) -
 
 @pytest.mark.parametrize("schedules", [[], [a_schedule("ours")], [a_schedule("kept", task="app:other")]])
 def test_a_service_to_which_the_set_does_not_belong_leaves_it_alone(
-    timetable: Timetable, schedules: list[Schedule]
+    timetable: Timetable, schedules: list[WireSchedule]
 ) -> None:
     written_before(timetable, "kept", "vanished")
     state = timetable.state("kept"), timetable.definition("kept")

@@ -11,12 +11,12 @@ from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs.schedules import Seen
 from fennelq.model.lifetimes import Lifetimes
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 
 MAIL, SHOP = queue_keys("shop", "mail"), AppKeys("shop")
 LIFETIMES = Lifetimes(1, 1)
 SEEN = Seen("report", b"", 1, "", False, b"")
-A_SCHEDULE = Schedule(name="report", task="app:report", queue="mail", args=b"[[],{}]", every_ms=1000)
+A_SCHEDULE = WireSchedule(name="report", task="app:report", queue="mail", args=b"[[],{}]", every_ms=1000)
 
 OF_THE_QUEUE: list[Step[Any]] = [
     verbs.jobs.cancel(MAIL, ["1"], LIFETIMES, "why"),

@@ -12,7 +12,7 @@ from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.verb import Command, as_is
 from fennelq.broker.verbs.schedules import Change, Claim, Declared, Look, Position, Seen
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from tests.broker.desk import APP, Bench, shown
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
@@ -27,10 +27,10 @@ SHOP, OTHER = "shop.tasks:shop", "billing.tasks:shop"
 """Services."""
 
 
-def a_schedule(name: str = "report", **given: Any) -> Schedule:
+def a_schedule(name: str = "report", **given: Any) -> WireSchedule:
     """Every minute."""
     fields: dict[str, Any] = {"task": "app:report", "queue": "mail", "args": b"[[],{}]", "every_ms": MINUTE}
-    return Schedule(name=name, **fields | given)
+    return WireSchedule(name=name, **fields | given)
 
 
 class Timetable(Bench[AppKeys]):
@@ -44,7 +44,7 @@ class Timetable(Bench[AppKeys]):
 
     # Verbs with the arguments that most tests give them
 
-    def declare(self, version: str, *schedules: Schedule, service: str = SHOP) -> str:
+    def declare(self, version: str, *schedules: WireSchedule, service: str = SHOP) -> str:
         """Declare these, to the end; returns `done` or `held`. What it removes is in `removed`."""
         self.removed = []
         at = 0
@@ -55,7 +55,7 @@ class Timetable(Bench[AppKeys]):
     def page(
         self,
         version: str,
-        schedules: Sequence[Schedule],
+        schedules: Sequence[WireSchedule],
         at: int | Literal["again"] = 0,
         *,
         service: str = SHOP,
@@ -76,7 +76,7 @@ class Timetable(Bench[AppKeys]):
     ) -> int:
         return self.do(verbs.schedules.schedule, what, name, value, next_ms)
 
-    def put(self, schedule: Schedule) -> int:
+    def put(self, schedule: WireSchedule) -> int:
         due = schedule.next_after(self.clock.now())
         return self.schedule("put", schedule.name, schedule.to_wire(), due)
 
@@ -117,7 +117,7 @@ class Timetable(Bench[AppKeys]):
         error_ms: int | None = None,
     ) -> bool:
         """Claim what is due: these runs start, and it is due again a minute after."""
-        schedule = Schedule.from_wire(seen.definition)
+        schedule = WireSchedule.from_wire(seen.definition)
         claim = Claim(
             seen=seen,
             next_ms=seen.next_ms + MINUTE if next_ms is None else next_ms or None,
@@ -133,7 +133,7 @@ class Timetable(Bench[AppKeys]):
     def unqueue(self, seen: Seen) -> bool:
         """Start the first of the runs that wait."""
         first, *rest = verbs.schedules.runs_of(seen.queued)
-        job = verbs.schedules.job_of(Schedule.from_wire(seen.definition), first)
+        job = verbs.schedules.job_of(WireSchedule.from_wire(seen.definition), first)
         return self.do(verbs.schedules.unqueue, seen, rest, first, job)
 
     def hand_over(self) -> None:
@@ -147,9 +147,9 @@ class Timetable(Bench[AppKeys]):
         reply = cast("dict[bytes, bytes]", self.redis.hgetall(self.keys.schedule(name)))
         return {shown(field): shown(value) for field, value in reply.items() if field != b"definition"}
 
-    def definition(self, name: str = "report") -> Schedule:
+    def definition(self, name: str = "report") -> WireSchedule:
         raw = cast("bytes", self.redis.hget(self.keys.schedule(name), "definition"))
-        return Schedule.from_wire(raw)
+        return WireSchedule.from_wire(raw)
 
     def due(self) -> dict[str, int]:
         """Schedule → when it is due."""

@@ -511,7 +511,7 @@ NOT_WITHOUT_A_LOOP: dict[str, str] = {
         "it sends nothing: the app's own method is for all code",
     ),
     **dict.fromkeys(
-        ("Task.job", "Task.jobs", "Task.described", "Task.cron", "Task.every"),
+        ("Task.job", "Task.jobs", "Task.cron", "Task.every"),
         "it sends nothing: the task's own method is for all code",
     ),
 }

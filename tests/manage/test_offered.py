@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+from collections.abc import AsyncIterator, Iterator
+from typing import get_type_hints
 
 import pytest
 
-from fennelq import BlockingDeadLetters, BlockingQueues, BlockingSchedules, DeadLetters, Queues, Schedules
+from fennelq import (
+    BlockingDeadLetters,
+    BlockingQueues,
+    BlockingSchedules,
+    DeadLetter,
+    DeadLetters,
+    JobInfo,
+    Queues,
+    Schedules,
+)
 from fennelq.manage.offered import Awaiting, Blocking, Operation, Scan
 
 FORMS: list[tuple[type[object], type[object]]] = [
@@ -42,6 +53,25 @@ def test_the_form_to_await_is_a_coroutine_function_and_the_other_is_not() -> Non
     assert not inspect.iscoroutinefunction(BlockingQueues.info)
     assert inspect.isasyncgenfunction(DeadLetters.scan)
     assert not inspect.isgeneratorfunction(BlockingDeadLetters.scan)
+
+
+@pytest.mark.parametrize("kind", [kind for forms in FORMS for kind in forms])
+def test_a_method_has_the_name_of_the_class_that_users_know(kind: type[object]) -> None:
+    for name in operations_of(kind) | {"run"} & set(vars(kind)):
+        assert getattr(kind, name).__qualname__ == f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize("kind", [kind for forms in FORMS for kind in forms])
+def test_the_annotations_of_a_method_are_types_that_can_be_read(kind: type[object]) -> None:
+    for name in operations_of(kind) | {"run"} & set(vars(kind)):
+        assert "return" in get_type_hints(getattr(kind, name))
+
+
+def test_a_method_is_annotated_with_what_it_returns_to_its_caller() -> None:
+    assert get_type_hints(BlockingQueues.peek)["return"] == list[JobInfo]
+    assert get_type_hints(Queues.peek)["return"] == list[JobInfo]
+    assert get_type_hints(DeadLetters.scan)["return"] == AsyncIterator[DeadLetter]
+    assert get_type_hints(BlockingDeadLetters.scan)["return"] == Iterator[DeadLetter]
 
 
 def test_help_shows_what_a_method_returns_and_promises() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from fennelq import App, ConfigurationError
 from fennelq.broker.verbs.schedules import job_of
-from fennelq.model.schedule import Schedule, When, preview
+from fennelq.model.schedule import When, WireSchedule, preview
 from fennelq.task import AnyTask
 from tests.kit.apps import LocalApp
 from tests.kit.jobs import as_sent, sent
@@ -24,12 +25,12 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-def a_schedule(**told: Any) -> Schedule:
+def a_schedule(**told: Any) -> WireSchedule:
     """A schedule of `app:report`; daily at nine, unless it is told otherwise."""
     fields: dict[str, Any] = {"name": "report", "task": "app:report", "queue": "mail", "args": b"[[],{}]"}
     if "every_ms" not in told:
         fields["cron"] = "0 9 * * *"
-    return Schedule(**fields | told)
+    return WireSchedule(**fields | told)
 
 
 def ms(text: str, zone: str = "UTC") -> int:
@@ -196,7 +197,7 @@ def test_after_years_of_silence_the_last_ticks_are_found_at_once(expression: str
     assert found[-1] <= ms("2026-11-18") < cast("int", following)
 
 
-def expected_last(schedule: Schedule, first: int, until: int) -> tuple[list[int], int | None]:
+def expected_last(schedule: WireSchedule, first: int, until: int) -> tuple[list[int], int | None]:
     ticks = [first, *takewhile(lambda due: due <= until, schedule.after(first))]
     return ticks[-1000:], schedule.next_after(until)
 
@@ -227,7 +228,7 @@ def test_a_run_is_put_off_by_no_more_than_the_jitter_and_by_the_same_whoever_ask
 ) -> None:
     put_off = a_schedule(jitter_ms=jitter).put_off(due)
     assert due <= put_off <= due + jitter
-    assert put_off == Schedule.from_wire(a_schedule(jitter_ms=jitter).to_wire()).put_off(due)
+    assert put_off == WireSchedule.from_wire(a_schedule(jitter_ms=jitter).to_wire()).put_off(due)
 
 
 def test_jitter_spreads_the_schedules_of_one_minute() -> None:
@@ -247,7 +248,7 @@ def test_without_jitter_a_run_starts_when_it_is_due_and_with_it_not_after_the_en
 def test_a_tick_makes_the_same_job_whoever_makes_it() -> None:
     schedule = a_schedule(options=b'{"r":1}', priority="high", max_deliveries=2)
     job = job_of(schedule, 1_795_000_000_000)
-    assert job == job_of(Schedule.from_wire(schedule.to_wire()), 1_795_000_000_000)
+    assert job == job_of(WireSchedule.from_wire(schedule.to_wire()), 1_795_000_000_000)
     assert job.id == "mail:cron.report.1795000000000"
     assert job.carried == {"priority": "high", "max_deliveries": 2, "keep_ms": DAY, "options": '{"r":1}'}
 
@@ -276,7 +277,7 @@ def test_a_schedule_is_read_as_it_was_written() -> None:
         end_ms=10**13,
     )
     for schedule in (whole, a_schedule(), a_schedule(every_ms=50)):
-        assert Schedule.from_wire(schedule.to_wire()) == schedule
+        assert WireSchedule.from_wire(schedule.to_wire()) == schedule
 
 
 def test_equal_schedules_are_equal_texts_and_what_is_as_usual_is_left_out() -> None:
@@ -303,7 +304,21 @@ def test_equal_schedules_are_equal_texts_and_what_is_as_usual_is_left_out() -> N
 )
 def test_what_this_version_cannot_read_is_refused_and_not_half_understood(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"^the schedule cannot be read: "):
-        Schedule.from_wire(raw)
+        WireSchedule.from_wire(raw)
+
+
+def test_a_field_of_a_later_version_is_named() -> None:
+    raw = a_schedule().to_wire()[:-1] + b',"shards":4}'
+    with pytest.raises(
+        ValueError, match=r"^the schedule cannot be read: 'shards' is not a field of a schedule$"
+    ):
+        WireSchedule.from_wire(raw)
+
+
+def test_a_schedule_is_shown_under_the_name_that_users_import_and_can_be_pickled() -> None:
+    schedule = a_schedule()
+    assert repr(schedule).startswith("Schedule(name=")
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
 
 
 # What is refused, and why: at import, in the caller
@@ -489,14 +504,14 @@ def test_a_schedule_is_named_after_its_task() -> None:
 
 def test_a_described_job_may_be_of_a_task_that_is_not_here(app: App) -> None:
     job = as_sent(app.describe("elsewhere:report", 7, queue="mail"))
-    schedule = Schedule.of("r", job, cron=None, every=timedelta(minutes=1), when={})
+    schedule = WireSchedule.of("r", job, cron=None, every=timedelta(minutes=1), when={})
     assert (schedule.task, schedule.every_ms, schedule.args) == ("elsewhere:report", 60_000, b"[[7],{}]")
 
 
 def test_a_job_made_by_hand_is_refused_what_a_described_one_is() -> None:
     job = sent("mail", "1", "a:b", delay_ms=5)
     with pytest.raises(ConfigurationError, match="delay="):
-        Schedule.of("r", job, cron="@daily", every=None, when={})
+        WireSchedule.of("r", job, cron="@daily", every=None, when={})
 
 
 # Any expression, any moment

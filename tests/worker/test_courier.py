@@ -19,7 +19,7 @@ from fennelq.broker.verbs.schedules import Claim, Seen
 from fennelq.model.job import Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import succeeded
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.courier import Courier
@@ -30,12 +30,12 @@ KEYS = AppKeys("shop")
 LONGEST = 60.0
 
 
-def a_schedule(name: str = "report", **given: Any) -> Schedule:
+def a_schedule(name: str = "report", **given: Any) -> WireSchedule:
     fields: dict[str, Any] = {"task": "shop:report", "queue": "mail", "args": b"[[],{}]", "every_ms": 1000}
-    return Schedule(name=name, **fields | given)
+    return WireSchedule(name=name, **fields | given)
 
 
-async def decided(broker: Broker, schedule: Schedule, *dues: int) -> list[AnyWireJob]:
+async def decided(broker: Broker, schedule: WireSchedule, *dues: int) -> list[AnyWireJob]:
     """The jobs of these ticks, on their way."""
     jobs = [verbs.schedules.job_of(schedule, due) for due in dues]
     await broker.run(verbs.schedules.schedule(KEYS, "put", schedule.name, schedule.to_wire(), 1))

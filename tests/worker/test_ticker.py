@@ -19,7 +19,7 @@ from fennelq.broker.verbs.schedules import Look, Seen
 from fennelq.model.job import JobFailure, JobInfo, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, retried, succeeded
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits
 from fennelq.worker.duties.ticker import Ticker, decide
@@ -38,16 +38,16 @@ LIFETIMES = Lifetimes(600_000, 600_000)
 FAILURE = JobFailure("ValueError", "no such user")
 
 
-def a_schedule(name: str = "report", **given: Any) -> Schedule:
+def a_schedule(name: str = "report", **given: Any) -> WireSchedule:
     """Every minute."""
     fields: dict[str, Any] = {"task": "shop:report", "queue": "mail", "args": b"[[],{}]", "every_ms": MINUTE}
-    return Schedule(name=name, **fields | given)
+    return WireSchedule(name=name, **fields | given)
 
 
 class Declaring(LocalApp):
     """An app of this service, whose code declares these schedules."""
 
-    def __init__(self, service: str, schedules: Sequence[Schedule], **settings: Any) -> None:
+    def __init__(self, service: str, schedules: Sequence[WireSchedule], **settings: Any) -> None:
         super().__init__("shop", **settings)
         self.service = service
         self.declared._schedules.update({schedule.name: schedule for schedule in schedules})
@@ -61,7 +61,7 @@ class Fleet:
         self.redis = server.client()
         self.woken = 0
 
-    def joins(self, *schedules: Schedule, service: str = SERVICE, lease: float = 16) -> Ticker:
+    def joins(self, *schedules: WireSchedule, service: str = SERVICE, lease: float = 16) -> Ticker:
         """A new executor, whose code declares these."""
         app = Declaring(service, schedules, redis_url=NOWHERE, lease=lease, schedule_interval=LONGEST)
         state = state_of(self.broker, app=app)
@@ -72,7 +72,7 @@ class Fleet:
     def _wake(self, _: HandOverWaits) -> None:
         self.woken += 1
 
-    async def started(self, *schedules: Schedule, service: str = SERVICE) -> Ticker:
+    async def started(self, *schedules: WireSchedule, service: str = SERVICE) -> Ticker:
         """One that has declared its schedules and looked."""
         ticker = self.joins(*schedules, service=service)
         await self.settled(ticker)
@@ -627,9 +627,9 @@ async def test_those_that_cannot_be_read_run_when_a_worker_comes_that_can(fleet:
     assert [fleet.runs(name) for name in names] == [[1, 2]] * 250
 
 
-def later_version(definition: bytes) -> Schedule:
+def later_version(definition: bytes) -> WireSchedule:
     """Reads what a later version has written."""
-    return Schedule.from_wire(definition.replace(b',"shards":4', b""))
+    return WireSchedule.from_wire(definition.replace(b',"shards":4', b""))
 
 
 async def test_it_says_which_it_cannot_claim_once_a_minute(
@@ -769,7 +769,7 @@ def look(now_ms: int, awake_ms: int = 0) -> Look:
     return Look(now_ms, awake_ms, "", -1, 0, 0, False, [], [])
 
 
-def seen(schedule: Schedule, next_ms: int, queued: bytes = b"") -> Seen:
+def seen(schedule: WireSchedule, next_ms: int, queued: bytes = b"") -> Seen:
     return Seen(schedule.name, schedule.to_wire(), next_ms, "", False, queued)
 
 

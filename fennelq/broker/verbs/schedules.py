@@ -12,7 +12,7 @@ from fennelq.broker.keys import AppKeys, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
 from fennelq.model.codec import ANY_RESULT
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob, WireJob
 
 HANDED_KEPT_MS = 24 * 3_600_000
@@ -114,7 +114,7 @@ class Handing(NamedTuple):
     """Ids of those that only a later version can read."""
 
 
-def job_of(schedule: Schedule, due_ms: int) -> AnyWireJob:
+def job_of(schedule: WireSchedule, due_ms: int) -> AnyWireJob:
     """The job of a tick. Its key is the tick's, so it can be made any number of times and is one job."""
     starts_ms = schedule.put_off(due_ms)
     return _job(
@@ -126,13 +126,13 @@ def job_of(schedule: Schedule, due_ms: int) -> AnyWireJob:
     )
 
 
-def job_by_hand(schedule: Schedule) -> AnyWireJob:
+def job_by_hand(schedule: WireSchedule) -> AnyWireJob:
     """A job of the schedule that belongs to no tick."""
     key = f"cron.{schedule.name}.now.{os.urandom(8).hex()}"
     return _job(schedule, key, at_ms=0, expires_ms=schedule.expires_ms, keep_ms=0)
 
 
-def _job(schedule: Schedule, key: str, *, at_ms: int, expires_ms: int, keep_ms: int) -> AnyWireJob:
+def _job(schedule: WireSchedule, key: str, *, at_ms: int, expires_ms: int, keep_ms: int) -> AnyWireJob:
     carried: dict[str, Any] = {
         "priority": "" if schedule.priority == "normal" else schedule.priority,
         "at_ms": at_ms,

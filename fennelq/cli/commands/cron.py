@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -28,37 +24,26 @@ from fennelq.cli.options import (
     ToLane,
     ToQueue,
     Yes,
-    duration,
     moment,
 )
+from fennelq.cli.schedule_table import show_runs, show_schedule, show_schedules, written
 from fennelq.cli.session import Session
-from fennelq.cli.table import Column
+from fennelq.cli.timing import Timing, Zone
 from fennelq.errors import ConfigurationError, UnreadableSchedule
 from fennelq.manage import server
-from fennelq.manage.documents import in_words, in_zone, of_schedule, of_tick, state_of
+from fennelq.manage.documents import of_schedule, of_tick
 from fennelq.manage.schedules import ScheduleInfo, has_workers
-from fennelq.model.schedule import Schedule, When, preview
-from fennelq.streams import is_terminal
+from fennelq.model.schedule import preview
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
     from fennelq.app import App
     from fennelq.model.job import AnyJob
     from fennelq.model.options import OptionArgs
 
 commands = family("Recurring jobs: list, add, pause, run, remove them.")
-
-_COLUMNS = (
-    Column("name"),
-    Column("when", least=12, leave=2),
-    Column("next", leave=3),
-    Column("in", leave=1),
-    Column("last", leave=6),
-    Column("ago", leave=5),
-    Column("runs"),
-    Column("state"),
-    Column("task", least=12, end=True, leave=4),
-)
-_NEXT_COLUMNS = (Column("next"), Column("in", leave=1))
 
 Name = Annotated[
     str,
@@ -68,130 +53,26 @@ Names = Annotated[
     list[str],
     typer.Argument(metavar="NAME…", help="Names of schedules.", autocompletion=complete.schedules),
 ]
-Zone = Annotated[
-    str, typer.Option("--tz", metavar="ZONE", help="Time zone of the expression: Europe/Paris. Default: UTC.")
-]
 
 
 @command(commands, "list")
 def list_schedules(session: Session, as_json: Json = False) -> None:
     """List every schedule, with its next and its last run."""
     infos, now = session.run(_every)
-    tasks = session.found.app.tasks
     if as_json:
         output.document([of_schedule(info, now) for info in infos])
-        return
-    output.table(
-        _COLUMNS,
-        [
-            (
-                info.name,
-                _when(info.schedule),
-                *_shown(info.next_run, info.schedule.tz, now),
-                *_shown(info.last_run, info.schedule.tz, now),
-                info.run_count,
-                state_of(info),
-                info.schedule.task + ("" if info.schedule.task in tasks else " (not of this app)"),
-            )
-            for info in infos
-        ],
-        empty="No schedules: declare one with @app.cron, or run `fennelq cron add`.",
-    )
+    else:
+        show_schedules(infos, session.found.app.tasks, now)
 
 
 @command(commands, "show")
 def show(session: Session, name: Name, as_json: Json = False) -> None:
     """Show everything about one schedule: its task, its times, its last job, its last error."""
     info, now = session.run(lambda app: _one(app, name))
-    document = of_schedule(info, now)
     if as_json:
-        output.document(document)
-        return
-    zone = info.schedule.tz
-    times = {"next_run": info.next_run, "last_run": info.last_run, "last_error_at": info.last_error_at}
-    shown = {name: " · ".join(filter(None, _shown(value, zone, now))) for name, value in times.items()}
-    output.facts(
-        {
-            **document,
-            "arguments": output.record(document["arguments"]),
-            **shown,
-            "next_in": None,
-            "last_ago": None,
-        }
-    )
-
-
-@dataclass(frozen=True)
-class Timing:
-    """When a schedule is due, and what happens when two runs meet."""
-
-    cron: Annotated[
-        str | None,
-        typer.Option(
-            "--cron",
-            metavar="EXPR",
-            help="minute hour day month weekday, or six fields with the seconds last, or @daily. "
-            "Default: use --every.",
-        ),
-    ] = None
-    every: Annotated[
-        Any,
-        typer.Option(
-            "--every",
-            parser=duration,
-            metavar="DURATION",
-            help="An interval: 30s, 5m, 1h. Default: use --cron.",
-        ),
-    ] = None
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Name of the schedule. Default: the name of the task."),
-    ] = None
-    tz: Zone = "UTC"
-    overlap: Annotated[
-        str,
-        typer.Option(
-            "--overlap",
-            metavar="HOW",
-            help="If the previous run has not ended: allow, skip or queue.",
-            autocompletion=complete.words("allow", "skip", "queue"),
-        ),
-    ] = "allow"
-    catchup: Annotated[
-        str,
-        typer.Option(
-            "--catchup",
-            metavar="HOW",
-            help="Which missed runs to start later, if no worker was running: none, last, all:N.",
-            autocompletion=complete.words("none", "last", "all:"),
-        ),
-    ] = "none"
-    jitter: Annotated[
-        Any,
-        typer.Option(
-            "--jitter",
-            parser=duration,
-            metavar="DURATION",
-            help="Delay each run by a random time up to this. Default: no delay.",
-        ),
-    ] = None
-    start: Annotated[
-        Any,
-        typer.Option(
-            "--start", parser=moment, metavar="MOMENT", help="No run before: 2026-05-01. Default: now."
-        ),
-    ] = None
-    end: Annotated[
-        Any,
-        typer.Option(
-            "--end", parser=moment, metavar="MOMENT", help="No run after: 2026-05-01. Default: it has no end."
-        ),
-    ] = None
-
-    def when(self) -> When:
-        """All but the times themselves."""
-        when = {"tz": self.tz, "overlap": self.overlap, "catchup": self.catchup}
-        return cast("When", only_given({**when, "jitter": self.jitter, "start": self.start, "end": self.end}))
+        output.document(of_schedule(info, now))
+    else:
+        show_schedule(info, now)
 
 
 @command(commands, "add")
@@ -229,32 +110,20 @@ def add(
         output.document(of_schedule(info, now))
         return
     output.line(info.name)
-    output.note(f"next run: {' · '.join(filter(None, _shown(info.next_run, timing.tz, now))) or 'none'}")
+    output.note(f"next run: {written(info.next_run, timing.tz, now) or 'none'}")
 
 
 @command(commands, "pause")
 def pause(session: Session, names: Names, as_json: Json = False) -> None:
     """Stop the runs of schedules until you resume them. This includes schedules that the code declares."""
-
-    async def work(app: App) -> None:
-        await _known(app, names)
-        for name in names:
-            await app.schedules.pause(name)
-
-    session.run(work)
+    session.run(lambda app: _each(app, names, app.schedules.pause))
     _print_done(names, "paused", as_json=as_json)
 
 
 @command(commands, "resume")
 def resume(session: Session, names: Names, as_json: Json = False) -> None:
     """Resume paused schedules, from their next time on."""
-
-    async def work(app: App) -> None:
-        await _known(app, names)
-        for name in names:
-            await app.schedules.resume(name)
-
-    session.run(work)
+    session.run(lambda app: _each(app, names, app.schedules.resume))
     _print_done(names, "resumed", as_json=as_json)
 
 
@@ -290,12 +159,7 @@ def remove(session: Session, names: Names, yes: Yes = False, as_json: Json = Fal
     """
     session.run(lambda app: _removable(app, names))
     agree(f"Remove {output.counted(len(names), 'schedule')} ({', '.join(names)}) for good?", yes=yes)
-
-    async def work(app: App) -> None:
-        for name in names:
-            await app.schedules.remove(name)
-
-    session.run(work)
+    session.run(lambda app: _each(app, names, app.schedules.remove))
     _print_done(names, "removed", as_json=as_json)
 
 
@@ -325,8 +189,8 @@ def upcoming(
         raise Problem(str(error).partition(": ")[2], Exit.USAGE) from None
     if as_json:
         output.document([of_tick(run, tz, now) for run in runs])
-        return
-    output.table(_NEXT_COLUMNS, [_shown(run, tz, now) for run in runs])
+    else:
+        show_runs(runs, tz, now)
 
 
 # Actions
@@ -355,6 +219,13 @@ async def _add(app: App, job: AnyJob, timing: Timing) -> tuple[ScheduleInfo, dat
     return info, await _now(app)
 
 
+async def _each(app: App, names: list[str], change: Callable[[str], Awaitable[None]]) -> None:
+    """Change these schedules, one by one."""
+    await _known(app, names)
+    for name in names:
+        await change(name)
+
+
 async def _known(app: App, names: list[str]) -> list[ScheduleInfo]:
     """The schedules of these names. A misspelt name raises before any schedule is changed. A schedule that cannot be
     read exists, but is not among them."""
@@ -375,27 +246,6 @@ async def _removable(app: App, names: list[str]) -> None:
 
 def _by(info: ScheduleInfo) -> str:
     return f" by {info.service}, whose workers are there" if info.service else ""
-
-
-# Output
-
-
-def _when(schedule: Schedule) -> str:
-    if schedule.every_ms:
-        return f"every {schedule.every_ms / 1000:g} s"
-    return f"{schedule.cron} {schedule.tz}"
-
-
-def _shown(value: datetime | None, tz: str, now: datetime) -> tuple[str, str]:
-    """A moment in the zone of its schedule, and in words."""
-    if value is None:
-        return "", ""
-    shown = (
-        f"{value.astimezone(ZoneInfo(tz)):%Y-%m-%d %H:%M:%S %Z}"
-        if is_terminal(sys.stdout)
-        else in_zone(value, tz)
-    )
-    return shown or "", in_words(value, now)
 
 
 def _print_done(names: list[str], what: str, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
     from fennelq.model.options import OptionArgs
 
 
-def send(
-    session: Session,
-    task: TaskName,
-    arguments: CallArguments = None,
-    kwargs: CallKeywords = None,
-    queue: ToQueue = None,
-    priority: ToLane = None,
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of the job that is sent."""
+
+    queue: ToQueue = None
+    priority: ToLane = None
     delay: Annotated[
         Any,
         typer.Option(
@@ -45,7 +45,7 @@ def send(
             metavar="DURATION",
             help="Start the job after this delay: 60, 90s, 30m, 2h. Default: start it at once.",
         ),
-    ] = None,
+    ] = None
     at: Annotated[
         Any,
         typer.Option(
@@ -54,8 +54,8 @@ def send(
             metavar="MOMENT",
             help="Start the job not before this time: 2026-05-01T14:30. Default: start it at once.",
         ),
-    ] = None,
-    expires: Expires = None,
+    ] = None
+    expires: Expires = None
     key: Annotated[
         str | None,
         typer.Option(
@@ -63,13 +63,26 @@ def send(
             metavar="KEY",
             help="Idempotency key: a second job with the same key is not sent. Default: none.",
         ),
-    ] = None,
+    ] = None
     job_id: Annotated[
         str | None,
         typer.Option(
             "--job-id", metavar="KEY", help="The id of the job becomes QUEUE:KEY. Default: a new unique id."
         ),
-    ] = None,
+    ] = None
+
+    def given(self) -> OptionArgs:
+        """Those that are given on the command line."""
+        return cast("OptionArgs", only_given(vars(self)))
+
+
+def send(
+    session: Session,
+    task: TaskName,
+    arguments: CallArguments = None,
+    kwargs: CallKeywords = None,
+    *,
+    options: JobOptions,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Send it even if the app has no such task.")
     ] = False,
@@ -81,10 +94,8 @@ def send(
 
     Example: fennelq enqueue shop.tasks:welcome 42 --delay 60
     """
-    given: dict[str, Any] = {"queue": queue, "priority": priority, "delay": delay, "at": at}
-    given |= {"expires": expires, "key": key, "job_id": job_id}
-    options = cast("OptionArgs", only_given(given))
-    job = described(session.found.app, task, arguments or [], kwargs or [], options, anyway=anyway)
+    app, given = session.found.app, options.given()
+    job = described(app, task, arguments or [], kwargs or [], given, anyway=anyway)
     sent, end = session.run(lambda app: _send(app, job, timeout, wait=wait))
     if end is None:
         _print_sent(sent, as_json=as_json)

@@ -12,7 +12,7 @@ from fennelq.broker.dispatch import Limits, first_page, in_pages, raise_first
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.talk import Talk, ask
 from fennelq.broker.verbs.schedules import Declared, Look
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.ticker")
@@ -50,7 +50,7 @@ class Declaration:
         return await self._declare_page(look.now_ms)
 
     @cached_property
-    def _all(self) -> list[Schedule]:
+    def _all(self) -> list[WireSchedule]:
         """In the same order in every executor: where one has stopped, another goes on."""
         return sorted(self._app.declared.schedules.values(), key=lambda schedule: schedule.name)
 
@@ -69,14 +69,14 @@ class Declaration:
         denied = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         mine = [schedule for schedule in self._all if schedule.name in denied]
 
-        def again(page: list[Schedule]) -> Talk[list[Declared]]:
+        def again(page: list[WireSchedule]) -> Talk[list[Declared]]:
             return [(yield from self._declare(page, "again", now_ms))] * len(page)
 
         raise_first(await self._broker.converse(in_pages(mine, again, _size, limits=_DECLARED)))
         left = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         self._log_denied({name: owner for name, owner in left.items() if owner})
 
-    def _declare(self, page: list[Schedule], at: int | Literal["again"], now_ms: int) -> Talk[Declared]:
+    def _declare(self, page: list[WireSchedule], at: int | Literal["again"], now_ms: int) -> Talk[Declared]:
         declared = [(schedule.name, schedule.to_wire(), schedule.next_after(now_ms)) for schedule in page]
         verb = verbs.schedules.declare(
             self._keys,
@@ -113,5 +113,5 @@ class Declaration:
                 )
 
 
-def _size(schedule: Schedule) -> int:
+def _size(schedule: WireSchedule) -> int:
     return len(schedule.args) + len(schedule.options) + 500

@@ -16,7 +16,7 @@ from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verbs.schedules import Claim, Look, Position, Seen
 from fennelq.model.failure import last_failure
 from fennelq.model.job import JobInfo, split_id
-from fennelq.model.schedule import Schedule
+from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, SchedulesChanged
 from fennelq.worker.duties.declaring import Declaration
@@ -48,7 +48,7 @@ class Ticker(Service):
         super().__init__(state)
         self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._again = False
-        self.read: Callable[[bytes], Schedule] = lru_cache(maxsize=256)(Schedule.from_wire)
+        self.read: Callable[[bytes], WireSchedule] = lru_cache(maxsize=256)(WireSchedule.from_wire)
         """Reads a definition; raises ValueError when only a later version can."""
         self._declaration = Declaration(state)
         self._stuck = Stuck()
@@ -144,7 +144,7 @@ class Ticker(Service):
         return await self._broker.ask(verbs.jobs.record(queue_keys(self._keys.app, queue), key))
 
 
-def decide(schedule: Schedule, seen: Seen, look: Look, *, busy: bool, before: JobInfo | None) -> Claim:
+def decide(schedule: WireSchedule, seen: Seen, look: Look, *, busy: bool, before: JobInfo | None) -> Claim:
     """What becomes of the ticks that are due: which run, which are left out, which wait. Pure."""
     missed, following = schedule.last_ticks(seen.next_ms, look.awake_ms)
     late, following = schedule.first_ticks(following, look.now_ms)
@@ -170,7 +170,7 @@ def decide(schedule: Schedule, seen: Seen, look: Look, *, busy: bool, before: Jo
 
 
 def _overlapping(
-    schedule: Schedule, runs: list[int], *, busy: bool, waiting: list[int]
+    schedule: WireSchedule, runs: list[int], *, busy: bool, waiting: list[int]
 ) -> tuple[list[int], list[int]]:
     """Which of the runs start now, and all that wait then."""
     if schedule.overlap == "allow":
