@@ -57,7 +57,7 @@ def wanted() -> Iterator[tuple[Path, str]]:
 
 
 def between_marks(text: str, mark: str, table: str) -> str:
-    """The page with what stands between `<!-- mark -->` and `<!-- /mark -->` replaced."""
+    """The page, with a new table between `<!-- mark -->` and `<!-- /mark -->`."""
     pattern = re.compile(rf"(<!-- {mark} -->\n).*?(\n?<!-- /{mark} -->)", re.DOTALL)
     if not pattern.search(text):
         raise LookupError(f"there is no <!-- {mark} --> … <!-- /{mark} --> to write to")
@@ -163,7 +163,7 @@ jobs that it waits for.
 
 
 def lifetimes_table() -> str:
-    """Every key: who creates it, who ends it."""
+    """Every key, with the scripts that create it and end it."""
     heads = ("key", "type", "holds", "created by", "ended by")
     return table_of(
         heads, [(patterns(k.pattern), k.type, k.holds, k.created_by, k.ended_by) for k in every_key()]
@@ -184,7 +184,7 @@ def patterns(text: str) -> str:
 
 
 def errors_page() -> str:
-    """The tree and what each error carries."""
+    """The tree of errors, and the attributes of each error."""
     tree = "\n".join(line[4:] for line in (errors.__doc__ or "").splitlines() if line.startswith("    "))
     kinds = [
         kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__
@@ -221,7 +221,7 @@ ELSEWHERE: Final = {"OptionArgs": "#task-options"}
 
 
 def api_page() -> str:
-    """What `fennelq` exports."""
+    """The exports of `fennelq`."""
     public = [thing for name in fennelq.__all__ if is_described(thing := getattr(fennelq, name))]
     return "\n\n".join(
         [
@@ -263,13 +263,13 @@ def names_for_types() -> Iterator[tuple[str, str, str]]:
 
 
 def unexported_aliases(module: str) -> dict[str, source.Alias]:
-    """What stands in a module for a type and cannot be imported: a reader is shown the type."""
+    """Names in a module that stand for a type and cannot be imported: the page shows the type."""
     every = {name: alias for aliases in ALIASES.values() for name, alias in aliases.items()} | ALIASES[module]
     return {name: alias for name, alias in every.items() if name not in fennelq.__all__}
 
 
 def is_error(thing: object) -> bool:
-    """Whether it stands on the page of errors."""
+    """Whether it is on the page of errors."""
     return isinstance(thing, type) and issubclass(thing, errors.FennelqError)
 
 
@@ -280,14 +280,14 @@ def api_section(thing: Any) -> str:
 
 
 def function_parts(thing: Any) -> Iterator[str]:
-    """How it is called, and what it promises."""
+    """The signature and the docstring."""
     node = spelled(thing)
     assert isinstance(node, source.FunctionNode)
     yield method_part(node)
 
 
 def class_parts(kind: type[Any]) -> Iterator[str]:
-    """What a class promises, its attributes, its methods; a constructor with a docstring is for users."""
+    """The docstring, attributes and methods of a class; a constructor with a docstring is for users."""
     node = spelled(kind)
     assert isinstance(node, ast.ClassDef)
     functions = source.functions_of(node.body)
@@ -311,7 +311,7 @@ def class_parts(kind: type[Any]) -> Iterator[str]:
 
 
 def is_public(name: str) -> bool:
-    """Whether this part of a class is for users: what it inherits from a class of another module is not."""
+    """Whether this part of a class is for users: a part inherited from a class of another module is not."""
     return not name.startswith("_")
 
 
@@ -323,7 +323,7 @@ def spelled(thing: Any) -> ast.stmt:
 
 
 def method_part(node: source.FunctionNode) -> str:
-    """How it is called, and what it promises."""
+    """The signature and the docstring."""
     return f"**`{source.called(node)}`**\n\n{ast.get_docstring(node) or ''}"
 
 
@@ -392,7 +392,7 @@ def option_words(option: Any) -> str:
 
 
 def metavar(parameter: Any) -> str:
-    """What stands for the value."""
+    """The text in place of the value."""
     return str(parameter.metavar or parameter.name.upper())
 
 

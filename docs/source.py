@@ -1,4 +1,4 @@
-"""Reads definitions out of the source: how something is called, and what it says of itself."""
+"""Reads definitions from the source: signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def names_in(nodes: Iterable[ast.expr]) -> set[str]:
 
 
 class Spelled(ast.NodeTransformer):
-    """Replaces aliases by what they stand for."""
+    """Replaces aliases by their values."""
 
     def __init__(self, aliases: Mapping[str, Alias]) -> None:
         self._aliases = aliases
@@ -113,7 +113,7 @@ def fields_of(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str, str]]:
 
 
 def _type_in(annotation: ast.expr) -> ast.expr:
-    """The type, without what else `Annotated` says about it."""
+    """The type, without the other arguments of `Annotated`."""
     if not isinstance(annotation, ast.Subscript) or ast.unparse(annotation.value) != "Annotated":
         return annotation
     assert isinstance(annotation.slice, ast.Tuple)
@@ -135,7 +135,7 @@ def assigned_in(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def text_of(node: ast.stmt | None) -> str:
-    """The text that stands alone in a line, as below an attribute."""
+    """The text of a docstring, as below an attribute."""
     if (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

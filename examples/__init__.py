@@ -1,1 +1,1 @@
-"""Programs that use fennelq the way its users do: public names only."""
+"""Programs that use fennelq as users do, with public names only."""

