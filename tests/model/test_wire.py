@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import orjson
@@ -60,6 +62,20 @@ def test_users_see_where_a_job_goes_and_nothing_else() -> None:
     assert type(job).__name__ == "Job"
     with pytest.raises(AttributeError):
         job.queue = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("name", ["args", "carried", "returns", "queue", "key", "task", "id", "other"])
+def test_no_attribute_of_a_job_can_be_assigned(name: str) -> None:
+    job = sent("mail", "1", "a:b", **WHOLE)
+    with pytest.raises(AttributeError):
+        setattr(job, name, b"")
+    assert job == sent("mail", "1", "a:b", **WHOLE)
+
+
+def test_a_job_can_be_copied_and_pickled() -> None:
+    job = sent("mail", "1", "a:b", **WHOLE)
+    for other in (pickle.loads(pickle.dumps(job)), copy.copy(job)):
+        assert (other.to_wire(), repr(other)) == (job.to_wire(), repr(job))
 
 
 def test_jobs_are_equal_when_everything_about_them_is() -> None:
