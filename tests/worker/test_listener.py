@@ -101,7 +101,7 @@ async def test_a_channel_whose_name_is_not_utf_8_is_ignored(heard: Listening, se
     facts = published(heard.state, HandOverWaits)
     with server.client() as client:
         for text in (b"out", b"1000"):
-            assert client.publish(b"fq:{shop/\xff}:wake", text) == 1  # type: ignore[arg-type]
+            assert client.publish(b"fq:{shop/\xff}:wake", text) == 1
     publish(server, KEYS["wake"], "out")
     await aeventually(lambda: facts == [HandOverWaits(None)])
     assert heard.due == [1.0]
