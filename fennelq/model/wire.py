@@ -65,7 +65,12 @@ class WireJob(Job[R_co]):
     @property
     def size(self) -> int:
         """About how many bytes the job takes on the wire."""
-        return len(self._args) + 100 + (len(self._carried.get("options", "")) if self._carried else 0)
+        size = len(self._args) + 100
+        if self._carried:
+            options: str = self._carried.get("options", "")
+            # Python knows of each text whether it is ASCII: only other texts have to be encoded to be measured.
+            size += len(options) if options.isascii() else len(options.encode())
+        return size
 
     def to_wire(self) -> bytes:
         """The job as JSON, to be handed over. What is as usual is left out: an older version can read it then."""
