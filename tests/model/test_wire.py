@@ -91,6 +91,8 @@ def test_the_size_of_a_job_counts_what_may_be_long() -> None:
     assert sent("mail", "1", "a:b", b"", max_deliveries=2).size == 100
 
 
-@pytest.mark.parametrize(("text", "size"), [("y" * 50, 50), ("é" * 50, 100), ("€" * 50, 150), ("🙂" * 50, 200)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("y" * 50, 50), ("é" * 50, 100), ("€" * 50, 150), ("🙂" * 50, 200)]
+)
 def test_the_size_of_a_job_is_in_bytes_and_not_in_characters(text: str, size: int) -> None:
     assert sent("mail", "1", "a:b", b"", options=text).size == 100 + size
