@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final, Self, TypeVar
 
 import orjson
@@ -101,3 +102,8 @@ class WireJob(Job[R_co]):
 
 
 AnyWireJob = WireJob[Any]
+
+key_task_args_carried: Callable[[AnyWireJob], tuple[str, str, bytes, Mapping[str, Any]]] = attrgetter(
+    "_key", "_task", "_args", "_carried"
+)
+"""The parts of a job that every call sends, in one step: four properties take twice the time."""
