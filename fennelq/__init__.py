@@ -41,7 +41,6 @@ from fennelq.errors import (
     UnreadableSchedule,
     UsageError,
 )
-from fennelq.gathering import as_completed, gather, wait
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
 from fennelq.model.options import OptionArgs
 from fennelq.model.outcome import Reject, Retry, Snooze
@@ -54,6 +53,7 @@ from fennelq.task import AsyncTask, Task, ThreadTask
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
+    from fennelq.gathering import as_completed, gather, wait
     from fennelq.manage.dead import BlockingDeadLetters, DeadLetters, Order
     from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
     from fennelq.manage.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
@@ -138,6 +138,7 @@ __version__ = "0.1.0"
 
 _LATER = {
     "fennelq.blocking": ("BlockingApp",),
+    "fennelq.gathering": ("as_completed", "gather", "wait"),
     "fennelq.manage.dead": ("BlockingDeadLetters", "DeadLetters", "Order"),
     "fennelq.manage.dead_letter": ("DeadLetter", "Group", "ReplayReport"),
     "fennelq.manage.queues": (

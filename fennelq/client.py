@@ -93,8 +93,8 @@ class Client:
         return await self.converse(history_of(self.app, job_id))
 
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
-        """What a job waits for, or who runs it, for a caller who has waited this long; None when that cannot be found
-        out at once."""
+        """What a job waits for, or which executor runs it, for a caller who has waited this long: the `reason` of
+        ResultTimeout. Beyond a number of callers at once, it is a text that names where to look."""
         if self._asking_why >= _ASKING_WHY:
             return reasons.NOT_LOOKED_UP
         self._asking_why += 1

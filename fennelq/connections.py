@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 from fennelq import embedded
-from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import Address, address_of
 from fennelq.client import Client, NotedQueues
 from fennelq.errors import ConfigurationError
@@ -22,6 +21,7 @@ from fennelq.settings import Settings
 
 if TYPE_CHECKING:
     from fennelq.app import App
+    from fennelq.broker.blocking import BlockingBroker
 
 
 class Connections:
@@ -74,6 +74,8 @@ class Connections:
     @cached_property
     def blocking(self) -> BlockingBroker:
         """Runs verbs without an event loop."""
+        from fennelq.broker.blocking import BlockingBroker
+
         return BlockingBroker(self.address)
 
     async def _close_client(self) -> None:

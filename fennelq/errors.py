@@ -180,8 +180,12 @@ class EnqueueFailed(FennelqError):
 
 
 class ResultTimeout(FennelqError, TimeoutError):
-    """The job has not ended within the time given; it goes on, and `get` may be called again. `reason` describes what
-    it waits for, or who runs it; None when that could not be found out at once, and with `timeout=0`."""
+    """The job has not ended within the time given; it goes on, and `get` may be called again.
+
+    `reason` describes what the job waits for, or which executor runs it. If Redis did not reply, or too many results
+    timed out at once to look all of them up, it describes that. It is None with `timeout=0`, if the job has ended in
+    the meantime, and if Redis refuses the lookup, for example because this user may not read the keys.
+    """
 
     def __init__(self, job_id: str, timeout: float, reason: str | None = None) -> None:
         self.job_id, self.timeout, self.reason = job_id, timeout, reason

@@ -31,8 +31,8 @@ NOT_LOOKED_UP = (
 
 
 def after_timeout(app: App, job_id: str, timeout: float) -> Talk[str | None]:
-    """Why a job has not ended although a caller waited for it this long; None when that cannot be found out at once.
-    Without Redis that is the reason."""
+    """Why a job has not ended although a caller waited for it this long. If Redis does not reply, that is the reason.
+    None when the job has ended in the meantime, and when Redis refuses the lookup."""
     queue, key = split_id(job_id)
     seconds = within(timeout)
     try:

@@ -43,7 +43,7 @@ def jobs_given(where: str, jobs: Iterable[Job[R]], more: tuple[object, ...] = ()
         calls = ", ".join(map(call_for, [jobs, *more][:_MOST_SHOWN]))
         raise _refusal(f"{where} takes one list of jobs: write {where}([{calls}])", [jobs, *more])
     if not _is_list(jobs):
-        but = "" if _is_job(jobs) else f", not {_what(jobs)}"
+        but = "" if isinstance(jobs, WireJob) else f", not {_what(jobs)}"
         raise _refusal(f"{where} takes a list of jobs{but}: write {where}([{call_for(jobs)}])", [jobs])
     every = list(jobs)
     if set(map(type, every)) - {WireJob}:
@@ -166,7 +166,7 @@ def is_over(timeout: float) -> bool:
 
 def call_for(given: Any) -> str:
     """The call of `job()` that was probably meant, as it would be written."""
-    arguments = _arguments(given.args) if _is_job(given) else "…"
+    arguments = _arguments(given.args) if isinstance(given, WireJob) else "…"
     return f"{_name_in(given)}.job({arguments})"
 
 
@@ -202,7 +202,7 @@ def _is_list(given: object) -> bool:
 def _what(given: object) -> str:
     """A description of the value."""
     if _is_job(given):
-        return "a job"
+        return "a job" if isinstance(given, WireJob) else "a Job that no task has made"
     if _is_result(given):
         return "the result of a job that was sent"
     if _is_task(given):
@@ -245,7 +245,7 @@ def _task_in(given: object) -> AnyTask | None:
 
 
 def _name_in(given: Any) -> str:
-    if _is_job(given):
+    if isinstance(given, WireJob):
         return _name(given.task)
     task = _task_in(given)
     return _name(task.name) if task is not None else "task"

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 import fennelq
-from fennelq import errors
+from fennelq import embedded, errors
+from fennelq.broker import verbs
 from fennelq.broker.keys import KEY_KINDS, STREAMS
 from fennelq.broker.lua_files import lua_file, with_includes
 from fennelq.broker.scripts import script
@@ -136,6 +137,25 @@ def test_the_package_says_that_it_is_typed_and_which_version_it_is() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", fennelq.__version__)
 
 
+IMPORTED_LATER = {
+    "fennelq.gathering",
+    "fennelq.embedded.guardian",
+    "fennelq.embedded.user",
+    "fennelq.broker.blocking",
+    "fennelq.broker.blocking_link",
+    *(f"fennelq.broker.verbs.{name}" for name in ("dead", "executors", "runs", "schedules", "server")),
+}
+"""What most programs do not need at their start: 10 ms of the import."""
+
+
+@pytest.mark.parametrize("name", ["verbs", "embedded"])
+def test_a_package_that_imports_parts_later_has_all_that_it_exports_and_nothing_else(name: str) -> None:
+    package: Any = {"verbs": verbs, "embedded": embedded}[name]
+    assert all(getattr(package, exported) for exported in package.__all__)
+    with pytest.raises(AttributeError, match="'nosuch'"):
+        _ = package.nosuch
+
+
 def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() -> None:
     code = "import json, sys, fennelq; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
@@ -158,6 +178,7 @@ def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() 
         f"fennelq.{name}" for name in ("worker", "cli", "web", "plugins", "testing", "sync", "manage")
     }
     assert unwanted & loaded == set()
+    assert IMPORTED_LATER & loaded == set()
 
 
 # Faults

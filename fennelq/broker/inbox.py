@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from fennelq import clock
-from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.connection import Address
 from fennelq.broker.trouble import LinkDown, ReplyError, refuses_to_publish
 
@@ -89,6 +88,8 @@ class _Desk:
 
     def __init__(self, address: Address) -> None:
         self.lock = threading.Lock()
+        from fennelq.broker.blocking_link import BlockingLink
+
         self._link = BlockingLink(address)
         self._tickets: dict[bytes, set[Ticket]] = {}
         self._sleeping: set[Ticket] = set()

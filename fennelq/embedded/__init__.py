@@ -21,7 +21,22 @@ project.py   where a project begins, and where a private server would be a mista
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fennelq.embedded.project import project_root, recognised_deployment
-from fennelq.embedded.user import EmbeddedServer, find_binary, start
+
+if TYPE_CHECKING:
+    from fennelq.embedded.user import EmbeddedServer, find_binary, start
 
 __all__ = ["EmbeddedServer", "find_binary", "project_root", "recognised_deployment", "start"]
+
+if not TYPE_CHECKING:  # a type checker would take every name that does not exist for one of these
+
+    def __getattr__(name: str) -> object:
+        """The server's own part is imported when it is first used: most programs in production have another Redis."""
+        if name in __all__:
+            from fennelq.embedded import user
+
+            value = globals()[name] = getattr(user, name)
+            return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

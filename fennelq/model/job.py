@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from fennelq import clock
-from fennelq.errors import InvalidJobId
+from fennelq.errors import InvalidJobId, UsageError
 
 R_co = TypeVar("R_co", covariant=True)
 """What a task returns: jobs and results of different tasks fit into one list."""
@@ -44,14 +44,24 @@ class Status(StrEnum):
         return self in (Status.SUCCESS, Status.DEAD, Status.CANCELLED)
 
 
+_HOW_MADE = "a Job is made by task.job(…): write await app.enqueue([task.job(…)])"
+
+
 class Job(Generic[R_co]):
-    """One call, described and encoded, to be sent: `await app.enqueue([job])`. It never changes."""
+    """One call, described and encoded, to be sent: `await app.enqueue([job])`. It never changes.
+
+    `task.job(…)`, `task.jobs(…)` and `app.describe(…)` make jobs; the class itself cannot be called.
+    """
 
     __slots__ = ("_key", "_queue", "_task")
 
     _queue: str
     _key: str
     _task: str
+
+    def __init__(self, *_: object, **__: object) -> None:
+        # Without a docstring, so that the reference page shows no constructor.
+        raise UsageError(_HOW_MADE)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

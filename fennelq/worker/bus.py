@@ -106,7 +106,9 @@ class Bus:
         for subscriber in self._subscribers.get(type(fact), ()):
             try:
                 subscriber(fact)
-            except Exception as error:
+            # Also SystemExit and CancelledError: they would end the part that publishes, such as the consumer. A
+            # cancellation of that part itself cannot arrive here, because a subscriber does not await.
+            except BaseException as error:
                 self._log.warn(error, fact=type(fact).__name__)
 
     def publish_from_thread(self, fact: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import cast
 
+import orjson
 import pytest
 
 from fennelq.broker import verbs
@@ -404,6 +405,15 @@ def test_a_record_without_a_task_or_arguments_is_dead_as_broken(desk: Desk, miss
     assert "no task or no arguments" in desk.result("1")[0]
     assert desk.waiting() == ["2"]
     assert desk.stats() == {"D": 1}
+
+
+def test_a_job_that_is_refused_as_broken_keeps_its_number_of_tries(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redis.hset(desk.keys.record("1"), "n", "2")
+    desk.redis.hdel(desk.keys.record("1"), "a")
+    assert desk.take() == []
+    record = desk.record("1")
+    assert (record["s"], record["n"], orjson.loads(record["x"])["tries"]) == ("D", "2", 2)
 
 
 def test_a_record_of_a_later_wire_version_waits_for_a_worker_that_reads_it(desk: Desk) -> None:

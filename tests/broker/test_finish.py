@@ -485,6 +485,37 @@ def test_a_failure_with_an_unreadable_count_is_dead_once(desk: Desk, tries: byte
     assert desk.record()["n"] == "0"
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome("?"),
+        Outcome("D", b"{}", b"{}"),
+        Outcome("D", b"{}", b'{"type":"x"}'),
+        Outcome("D", b"{}", b'{"type":"x","message":{},"tries":9}'),
+        Outcome("D", b"{}", b"not JSON"),
+    ],
+    ids=str,
+)
+def test_a_broken_job_keeps_its_number_of_tries_in_the_record_and_in_the_failure(
+    desk: Desk, outcome: Outcome
+) -> None:
+    deliveries = desk.executing()
+    desk.redis.hset(desk.keys.record("1"), "n", "2")
+    desk.finish(deliveries, outcome)
+    broken(desk, "1")
+    assert desk.record()["n"] == "2"
+    assert orjson.loads(desk.record()["x"])["tries"] == 2
+
+
+def test_a_dead_job_whose_result_cannot_be_written_has_the_tries_of_its_failure(desk: Desk) -> None:
+    deliveries = desk.executing()
+    desk.redis.set(desk.keys.result("1"), "what?")
+    desk.finish(deliveries, Outcome("D", b"{}", failure_to_wire(FAILURE, 3), MINUTE, "failed"))
+    broken(desk, "1")
+    assert desk.record()["n"] == "3"
+    assert orjson.loads(desk.record()["x"])["tries"] == 3
+
+
 def test_a_count_of_tries_that_is_no_number_is_dead_as_broken_and_not_retried(desk: Desk) -> None:
     deliveries = in_the_middle(desk)
     desk.redis.hset(desk.keys.record("3"), "n", "many")

@@ -70,6 +70,10 @@ def give() -> dict[str, Socket]:
     return {}
 
 
+class OwnJob(fennelq.Job[int]):
+    def __init__(self) -> None: ...
+
+
 DELAYED = "a coroutine (delay() sends the job by itself)"
 ID_RULE = "it reads queue:key, like 'mail:0199c0de…', both 1-128 of A-Z a-z 0-9 _ . -"
 NAME_RULE = "use 1-128 of A-Z a-z 0-9 _ . -"
@@ -360,6 +364,24 @@ CALLED: Mistakes = {
         UsageError,
         "app.enqueue takes a list of jobs, not a str object: write app.enqueue([task.job(…)])",
     ),
+    "fennelq.Job()": (UsageError, "a Job is made by task.job(…): write await app.enqueue([task.job(…)])"),
+    "fennelq.Job('mail', key='1')": (
+        UsageError,
+        "a Job is made by task.job(…): write await app.enqueue([task.job(…)])",
+    ),
+    "await app.enqueue([task.job(1), OwnJob()])": (
+        UsageError,
+        "app.enqueue takes a list of jobs, and element 1 is a Job that no task has made: "
+        "write app.enqueue([task.job(…)])",
+    ),
+    "await app.enqueue(OwnJob())": (
+        UsageError,
+        "app.enqueue takes a list of jobs, not a Job that no task has made: write app.enqueue([task.job(…)])",
+    ),
+    "await app.call(OwnJob())": (
+        UsageError,
+        "app.call takes a job, not a Job that no task has made: write app.call(task.job(…))",
+    ),
     "await app.call(task)": (UsageError, "app.call takes a job, not a task: write app.call(welcome.job(…))"),
     "await app.call(task.delay(1))": (
         UsageError,
@@ -463,6 +485,7 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (welcome, report, numbers, decorated
 AT_HAND: dict[str, Any] = {
     "__name__": HERE,
     "fennelq": fennelq,
+    "OwnJob": OwnJob,
     "functools": functools,
     **{kind.__name__: kind for kind in KINDS},
     **{function.__name__: function for function in FUNCTIONS},

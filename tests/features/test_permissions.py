@@ -69,6 +69,25 @@ async def test_a_result_that_may_not_be_read_keeps_no_other_from_being_awaited(l
         assert isinstance(waits, ResultTimeout)
 
 
+async def test_where_redis_refuses_to_look_up_the_executors_a_timeout_has_no_reason(
+    server: Server, make_app: MakeApp
+) -> None:
+    with server.client() as client:
+        client.execute_command(
+            *("ACL", "SETUSER", "sender", "on", ">pw", "+@all", "&*"),
+            *("~fq:{shop/default}*", "~fq:{shop}:queues"),
+        )
+        app = make_app(redis_url=server.url.replace("redis://", "redis://sender:pw@"))
+        there = await task_of(app).options(queue="default").delay(1)
+        with pytest.raises(ResultTimeout) as late:
+            await there.get(timeout=0.05)
+        assert late.value.reason is None
+        with pytest.raises(ResultTimeout) as late:
+            await asyncio.to_thread(app.sync.result(there.id).get, 0.05)
+        assert late.value.reason is None
+        client.execute_command("ACL", "DELUSER", "sender")
+
+
 @pytest.mark.parametrize("timeout", [0.2, 0])
 async def test_a_job_that_may_not_be_looked_at_is_not_taken_for_done(limited: App, timeout: float) -> None:
     app = limited.sync

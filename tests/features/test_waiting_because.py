@@ -253,6 +253,24 @@ async def test_without_redis_the_reason_of_a_timeout_is_the_outage(proxy: Proxy,
     proxy.up()
 
 
+async def test_if_redis_is_silent_the_reason_of_a_timeout_is_the_missing_reply(
+    proxy: Proxy, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reasons, "LONGEST", 0.05)
+    app = make_app(redis_url=proxy.url)
+    result = await app.task(name="shop:add")(add).delay(1)
+    proxy.blackhole()
+    assert await reason(result) == f"Redis at {proxy.url} did not reply within 0.05 s"
+    proxy.up()
+
+
+async def test_a_job_that_ends_while_its_reason_is_looked_up_has_none(app: App) -> None:
+    result = await app.task(name="shop:add")(add).delay(1)
+    await result.cancel()
+    assert await app.client.why_not_ended(result.id, 0.05) is None
+    assert await asyncio.to_thread(app.blocking.converse, reasons.after_timeout(app, result.id, 0.05)) is None
+
+
 async def test_of_very_many_timeouts_at_once_some_are_explained_and_the_others_name_where_to_look(
     app: App,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import orjson
@@ -62,6 +64,20 @@ def test_users_see_where_a_job_goes_and_nothing_else() -> None:
         job.queue = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize("name", ["args", "carried", "returns", "queue", "key", "task", "id", "other"])
+def test_no_attribute_of_a_job_can_be_assigned(name: str) -> None:
+    job = sent("mail", "1", "a:b", **WHOLE)
+    with pytest.raises(AttributeError):
+        setattr(job, name, b"")
+    assert job == sent("mail", "1", "a:b", **WHOLE)
+
+
+def test_a_job_can_be_copied_and_pickled() -> None:
+    job = sent("mail", "1", "a:b", **WHOLE)
+    for other in (pickle.loads(pickle.dumps(job)), copy.copy(job)):
+        assert (other.to_wire(), repr(other)) == (job.to_wire(), repr(job))
+
+
 def test_jobs_are_equal_when_everything_about_them_is() -> None:
     job = sent("mail", "1", "a:b", priority="low")
     assert {job, sent("mail", "1", "a:b", priority="low")} == {job}
@@ -73,3 +89,10 @@ def test_the_size_of_a_job_counts_what_may_be_long() -> None:
     assert sent("mail", "1", "a:b", b"x" * 1000).size == 1100
     assert sent("mail", "1", "a:b", b"x" * 1000, options="y" * 50).size == 1150
     assert sent("mail", "1", "a:b", b"", max_deliveries=2).size == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("y" * 50, 50), ("é" * 50, 100), ("€" * 50, 150), ("🙂" * 50, 200)]
+)
+def test_the_size_of_a_job_is_in_bytes_and_not_in_characters(text: str, size: int) -> None:
+    assert sent("mail", "1", "a:b", b"", options=text).size == 100 + size

@@ -16,6 +16,8 @@ from tests.kit.workers import running
 from tests.worker import shop
 from tests.worker.shop import task_of
 
+ERRORS = [ValueError, asyncio.CancelledError, SystemExit]
+
 
 def test_a_fact_reaches_the_subscribers_of_its_kind_in_their_order() -> None:
     bus, heard = Bus(), list[object]()
@@ -30,11 +32,14 @@ def test_a_fact_without_subscribers_is_dropped() -> None:
     Bus().publish(JobDue(7))
 
 
-def test_a_subscriber_that_fails_is_logged_and_harms_no_other(logged: list[EventDict]) -> None:
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_subscriber_that_fails_is_logged_and_harms_no_other(
+    kind: type[BaseException], logged: list[EventDict]
+) -> None:
     bus, heard = Bus(), list[float]()
 
     def fail(_: JobDue) -> None:
-        raise ValueError("no such meter")
+        raise kind("no such meter")
 
     bus.subscribe(JobDue, fail)
     bus.subscribe(JobDue, lambda job: heard.append(job.seconds))
@@ -43,7 +48,27 @@ def test_a_subscriber_that_fails_is_logged_and_harms_no_other(logged: list[Event
     assert heard == [1, 2]
     (line,) = logged
     assert (line["event"], line["what"], line["fact"]) == ("trouble", "a subscriber", "JobDue")
-    assert line["error"] == "ValueError: no such meter"
+    assert line["error"] == f"{kind.__name__}: no such meter"
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+async def test_a_subscriber_that_fails_loses_no_job_and_does_not_end_the_executor(
+    app: App, kind: type[BaseException]
+) -> None:
+    failed, heard = Counter[str](), Counter[str]()
+
+    def fail(fact: object) -> None:
+        failed.update([type(fact).__name__])
+        raise kind("no such meter")
+
+    async with running(app) as executor:
+        for fact in (JobStarted, JobEnded):
+            executor.state.bus.subscribe(fact, fail)
+            executor.state.bus.subscribe(fact, lambda fact: heard.update([type(fact).__name__]))
+        for n in range(3):
+            assert await (await task_of(app, shop.double).delay(n)).get(timeout=5) == 2 * n
+        await aeventually(lambda: heard == {"JobStarted": 3, "JobEnded": 3})
+        assert failed == heard
 
 
 async def test_a_fact_of_a_thread_is_delivered_on_the_loop() -> None:

@@ -97,6 +97,17 @@ async def test_what_it_does_not_understand_it_ignores(heard: Listening, server: 
     assert heard.state.listening
 
 
+async def test_a_channel_whose_name_is_not_utf_8_is_ignored(heard: Listening, server: Server) -> None:
+    facts = published(heard.state, HandOverWaits)
+    with server.client() as client:
+        for text in (b"out", b"1000"):
+            assert client.publish(b"fq:{shop/\xff}:wake", text) == 1
+    publish(server, KEYS["wake"], "out")
+    await aeventually(lambda: facts == [HandOverWaits(None)])
+    assert heard.due == [1.0]
+    assert heard.state.listening
+
+
 async def test_other_apps_are_not_heard(heard: Listening, server: Server) -> None:
     with server.client() as client:
         for other in ("fq:{shop2}:wake", "fq:{ashop/mail}:wake", "fq:{shop}:wake2"):

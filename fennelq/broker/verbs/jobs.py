@@ -17,7 +17,7 @@ from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.options import moment
 from fennelq.model.outcome import failure_from_wire
-from fennelq.model.wire import AnyWireJob
+from fennelq.model.wire import AnyWireJob, key_task_args_carried
 
 
 def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
@@ -25,19 +25,13 @@ def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
     arrow = script("enqueue")
     args: list[Word] = [keys.prefix]
     for job in jobs:
-        if carried := job.carried:
+        key, task, encoded, carried = key_task_args_carried(job)
+        if carried:
             fields = _fields(carried)
-            args += (
-                job.key,
-                LANES[job.priority],
-                _due(carried),
-                job.task,
-                job.args,
-                len(fields) or "",
-                *fields,
-            )
+            lane, due = LANES[job.priority], _due(carried)
+            args += (key, lane, due, task, encoded, len(fields) or "", *fields)
         else:
-            args += (job.key, NORMAL, "", job.task, job.args, "")
+            args += (key, NORMAL, "", task, encoded, "")
     return Verb(arrow, arrow.of(keys), args, as_is)
 
 

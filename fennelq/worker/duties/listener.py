@@ -5,6 +5,7 @@ A lost message only delays a job until the executor looks by itself, so messages
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from fennelq.broker.keys import queue_of_channel, wake_patterns
@@ -53,14 +54,17 @@ class Listener(Service):
             self._state.bus.publish(MessagesArrive())
 
     def _publish(self, channel: bytes, text: bytes) -> None:
-        if text == b"cron":
-            self._state.bus.publish(SchedulesChanged())
-            return
-        if text == b"out":
-            self._state.bus.publish(HandOverWaits(queue_of_channel(channel.decode())))
-            return
-        try:
-            due = JobDue(float(text) / 1000)
-        except ValueError:
-            return
-        self._state.bus.publish(due)
+        # Any client may publish anything on such a channel. An error would end the connection, and with it the
+        # subscription, so a message that cannot be read is dropped.
+        with suppress(ValueError):
+            self._state.bus.publish(_fact_of(channel, text))
+
+
+def _fact_of(channel: bytes, text: bytes) -> SchedulesChanged | HandOverWaits | JobDue:
+    """The fact that a message announces; raises ValueError for a text that is none, and for a channel whose name is not
+    UTF-8."""
+    if text == b"cron":
+        return SchedulesChanged()
+    if text == b"out":
+        return HandOverWaits(queue_of_channel(channel.decode()))
+    return JobDue(float(text) / 1000)

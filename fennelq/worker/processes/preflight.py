@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from fennelq.worker.outage import Outage
 
 _logger = log.get("fennelq.worker")
 _RETRY_EVERY = 0.5
+THREAD = "fennelq-preflight"
 
 T = TypeVar("T")
 
@@ -52,13 +53,9 @@ async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -
 
 
 async def _unless(stop: asyncio.Event, work: Callable[[], T]) -> T | None:
-    """Run `work` in a thread; returns its result, or None when `stop` is set before.
-
-    A daemon thread, so that neither this function nor the exit of the process waits for it: resolving a host name may
-    take minutes.
-    """
+    """Run `work` in a thread; returns its result, or None when `stop` is set before."""
     result: Future[T] = Future()
-    threading.Thread(target=_fill, args=(result, work), name="fennelq-preflight", daemon=True).start()
+    _aside(lambda: _fill(result, work))
     done, waiting = asyncio.wrap_future(result), asyncio.create_task(stop.wait())
     try:
         both: list[asyncio.Future[Any]] = [done, waiting]
@@ -67,6 +64,12 @@ async def _unless(stop: asyncio.Event, work: Callable[[], T]) -> T | None:
     finally:
         done.cancel()
         waiting.cancel()
+
+
+def _aside(work: Callable[[], object]) -> None:
+    """Run `work` in a daemon thread, so that nothing waits for it, not even the exit of the process: resolving a host
+    name may take minutes."""
+    threading.Thread(target=work, name=THREAD, daemon=True).start()
 
 
 def _fill(result: Future[T], work: Callable[[], T]) -> None:
@@ -96,11 +99,19 @@ def check(app: App, *, force: bool = False) -> str:
 
 
 def warn_of_unknown_queues(app: App, queues: str | None) -> None:
-    """Warn when `-q` names queues that neither a task nor Redis has: most often the name is misspelt."""
+    """Warn when `-q` names queues that neither a task nor Redis has: most often the name is misspelt.
+
+    Returns at once, and warns from a thread: if Redis hangs now, neither the first executor nor a stop waits for it.
+    """
+    if wanted := Routing.parse(queues).weights.keys():
+        _aside(lambda: _warn_of_unknown(app, wanted))
+
+
+def _warn_of_unknown(app: App, wanted: Set[str]) -> None:
     with suppress(Exception):  # an outage now is no reason not to start: the executors report it
         known = app.blocking.ask(verbs.queues.known_queues(app.namespace))
         known |= {app.settings.default_queue, *(task.queue for task in app.tasks.values())}
-        if unknown := Routing.parse(queues).weights.keys() - known:
+        if unknown := wanted - known:
             _logger.warning(
                 "queues_unknown",
                 unknown=", ".join(sorted(unknown)),

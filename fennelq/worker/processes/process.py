@@ -33,6 +33,17 @@ _HOOKS = 3.0
 T = TypeVar("T")
 
 
+def run_and_leave(text: str) -> NoReturn:
+    """Run one executor, configured by this text, and end the process."""
+    streams.open_missing()
+    try:
+        code = main(text)
+    except BaseException:
+        _logger.critical("executor_failed", traceback=traceback.format_exc())
+        code = 1
+    _leave(code)
+
+
 def main(text: str) -> int:
     """Run one executor, configured by this text; returns the exit code."""
     config = ExecutorConfig.from_text(text)
@@ -162,10 +173,4 @@ def _already_leaving(_: int, __: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    streams.open_missing()
-    try:
-        code = main(sys.argv[1])
-    except BaseException:
-        _logger.critical("executor_failed", traceback=traceback.format_exc())
-        code = 1
-    _leave(code)
+    run_and_leave(sys.argv[1])

@@ -56,7 +56,7 @@ def serve(
         server = await preflight.redis_replies(app, stop, force=force)
         if server is not None:
             _log_start(app, config, count, server)
-            await asyncio.to_thread(preflight.warn_of_unknown_queues, app, config.queues)
+            preflight.warn_of_unknown_queues(app, config.queues)
         return server is not None
 
     supervisor = Supervisor(

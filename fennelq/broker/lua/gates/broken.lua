@@ -2,5 +2,5 @@
 --@include refuse, outcome/dead
 --@check
 if not f[F.task] or not f[F.arguments] then
-  return refuse_failed(lane, entry, job, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
+  return refuse_failed(lane, entry, job, f, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
 end

@@ -12,7 +12,8 @@ local function refuse(lane, entry, job, kind, value, number)
   settle_job(job, lane .. '/' .. entry, kind, number or failure_ttl, value)
 end
 
-local function refuse_failed(lane, entry, job, kind, type, problem, why)
-  local failure = cjson.encode({type = type, message = problem, traceback = '', reason = why, tries = 0})
+-- The job did not run, so the number of its tries stays what it is in the record.
+local function refuse_failed(lane, entry, job, f, kind, type, problem, why)
+  local failure = cjson.encode({type = type, message = problem, traceback = '', reason = why, tries = tonumber(f[F.tries]) or 0})
   refuse(lane, entry, job, kind, failure)
 end

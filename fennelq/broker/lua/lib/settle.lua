@@ -16,8 +16,9 @@ local settle = {}
 -- settling are undone first.
 local function bury(record, job, place, problem)
   local text = type(problem) == 'table' and problem.err or tostring(problem)
-  local failure = cjson.encode({type = 'Broken', message = string.sub(text, 1, 500), traceback = '', reason = 'broken', tries = 0})
   if redis.call('TYPE', record).ok ~= 'hash' then redis.call('DEL', record, result_of(job)) end
+  local tries = tonumber(redis.call('HGET', record, F.tries)) or 0
+  local failure = cjson.encode({type = 'Broken', message = string.sub(text, 1, 500), traceback = '', reason = 'broken', tries = tries})
   local home, half = split(redis.call('HGET', record, F.place))
   if home == 'dlq' then redis.call('XDEL', K.dead, half) end
   redis.pcall('ZREM', K.retries, job)

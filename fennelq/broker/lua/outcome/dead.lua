@@ -4,7 +4,7 @@
 function settle.D(record, job, place, _, ttl, failure)
   keep_lane(record, (split(place)))
   local parsed = cjson.decode(failure)
-  redis.call('HSET', record, F.tries, tonumber(parsed.tries) or 0)
-  write_dead(record, job, place, failure, parsed.type, parsed.message, parsed.reason or 'failed', ttl)
+  local tries = tonumber(parsed.tries) or 0
+  write_dead(record, job, place, failure, parsed.type, parsed.message, parsed.reason or 'failed', ttl, tries)
   return 'D'
 end
