@@ -406,7 +406,7 @@ WAITED_FOR: Mistakes = {
     "app.result('0199c0de')": (InvalidJobId, f"'0199c0de' is not a job id: {ID_RULE}"),
     "await fennelq.gather(task.delay(1), task.delay(2))": (
         UsageError,
-        f"gather takes results, not {DELAYED}: a result is what `await welcome.delay(…)` returns",
+        f"gather takes results, not {DELAYED}: `await welcome.delay(…)` returns a result",
     ),
     "await fennelq.gather([result])": (
         UsageError,
@@ -418,7 +418,7 @@ WAITED_FOR: Mistakes = {
     ),
     "await fennelq.gather(task.job(1))": (
         UsageError,
-        "gather takes results, not a job: a result is what `await welcome.delay(…)` returns",
+        "gather takes results, not a job: `await welcome.delay(…)` returns a result",
     ),
     "await fennelq.wait(result)": (
         UsageError,
@@ -430,12 +430,12 @@ WAITED_FOR: Mistakes = {
     ),
     "await fennelq.wait(task.delay(1))": (
         UsageError,
-        f"wait takes a list of results, not {DELAYED}: a result is what `await welcome.delay(…)` returns",
+        f"wait takes a list of results, not {DELAYED}: `await welcome.delay(…)` returns a result",
     ),
     "await fennelq.wait([result, task.delay(1)])": (
         UsageError,
         f"wait takes a list of results, and element 1 is {DELAYED}: "
-        "a result is what `await welcome.delay(…)` returns",
+        "`await welcome.delay(…)` returns a result",
     ),
     "[one async for one in fennelq.as_completed(result)]": (
         UsageError,
@@ -448,7 +448,7 @@ WAITED_FOR: Mistakes = {
     "[one async for one in fennelq.as_completed([task.job(1)])]": (
         UsageError,
         "as_completed takes a list of results, and element 0 is a job: "
-        "a result is what `await welcome.delay(…)` returns",
+        "`await welcome.delay(…)` returns a result",
     ),
     "await result.get(timeout='5')": (UsageError, "timeout is a number of seconds, not '5'"),
     "await result.get(timeout=timedelta(seconds=5))": (
