@@ -65,9 +65,9 @@ class _Results(TypedDict, total=False):
     failure_ttl: float
     """Seconds that the result of a failed job is kept. 0 keeps none."""
     record_ttl: float
-    """Seconds that the record of an ended job is kept: at least as long as its result, and at least tombstone_ttl."""
+    """Seconds that the record of an ended job is kept: never less than its result or tombstone_ttl."""
     tombstone_ttl: float
-    """Seconds that every record is kept at least. This or record_ttl must be more than twice enqueue_timeout."""
+    """Seconds that replace a smaller record_ttl. One of the two must be more than twice enqueue_timeout."""
 
 
 class _DeadLetters(TypedDict, total=False):
