@@ -204,7 +204,7 @@ DECLARED: Mistakes = {
     "app.cron('@dialy')(report)": (
         ConfigurationError,
         f"schedule {HERE}.report: cron expression '@dialy' cannot be read: "
-        "there is no such alias: did you mean '@daily'?",
+        "this alias does not exist: did you mean '@daily'?",
     ),
     "app.cron('0 0 30 2 *')(report)": (
         ConfigurationError,
@@ -566,7 +566,7 @@ async def handing_out() -> Any:
 
 ONLY_JSON = "without a return annotation only JSON values can be: annotate what it returns"
 RETURNED: dict[Callable[[], Any], str] = {
-    liar: "liar returned int, its annotation says str",
+    liar: "liar returned int, but its annotation is str",
     forgetful: "forgetful returned a coroutine: write `return await fetch(…)`, in an async def task",
     threaded: "threaded returned a coroutine: write `return await fetch(…)`, in an async def task",
     polite: "polite returned Retry instead of raising it: write raise Retry(…)",

@@ -148,8 +148,8 @@ def test_only_a_timeout_can_be_none(name: str) -> None:
 
 
 def test_a_timeout_of_nothing_is_refused() -> None:
-    assert refusal(timeout=0) == "timeout must be more than 0; None is no timeout"
-    assert refusal(timeout=timedelta(0)) == "timeout must be more than 0; None is no timeout"
+    assert refusal(timeout=0) == "timeout must be more than 0; None means no timeout"
+    assert refusal(timeout=timedelta(0)) == "timeout must be more than 0; None means no timeout"
 
 
 def test_a_moment_knows_its_time_zone() -> None:
@@ -160,7 +160,7 @@ def test_a_moment_knows_its_time_zone() -> None:
 
 
 def test_a_delay_and_a_moment_exclude_each_other() -> None:
-    assert refusal(delay=5, at=datetime.now(UTC)) == "delay and at exclude each other: say one"
+    assert refusal(delay=5, at=datetime.now(UTC)) == "delay and at exclude each other: pass only one"
     with pytest.raises(ConfigurationError, match="exclude each other"):
         said(delay=5).with_({"at": datetime.now(UTC)})
 

@@ -318,7 +318,7 @@ BAD_CRON = [
     ("*/0 * * * *", "step"),
     ("0 9 * * xyz", "not acceptable"),
     ("0 0 30 2 *", "never happens"),
-    ("@reboot", "no such alias"),
+    ("@reboot", "this alias does not exist"),
     ("H * * * *", "hash"),
     ("R * * * *", "jitter"),
     ("0 r(1-5) * * *", "jitter"),
