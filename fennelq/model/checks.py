@@ -93,8 +93,7 @@ def check_moment(name: str, value: Any) -> None:
     """A datetime with a time zone."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ConfigurationError(
-            f"{name} must be a datetime that knows its time zone, "
-            "for example datetime.now(UTC) + timedelta(hours=1)"
+            f"{name} must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)"
         )
 
 

@@ -39,11 +39,9 @@ class Snooze(Exception):
     def __init__(self, delay: float | timedelta | None = None, *, until: datetime | None = None) -> None:
         """Either a `delay` in seconds, or `until`, a datetime with a time zone."""
         if (delay is None) == (until is None):
-            raise TypeError(
-                "Snooze takes either a delay in seconds or until=, a datetime that knows its time zone"
-            )
+            raise TypeError("Snooze takes either a delay in seconds or until=, a datetime with a time zone")
         if until is not None and until.tzinfo is None:
-            raise ValueError("until must know its time zone")
+            raise ValueError("until must have a time zone")
         self.delay = None if delay is None else _seconds(delay)
         self.until = until
         super().__init__(f"snoozed until {until}" if until else f"snoozed for {self.delay} s")

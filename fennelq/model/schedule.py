@@ -203,5 +203,5 @@ def _moment(name: str, moment: datetime | None) -> int:
     if moment is None:
         return 0
     if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"schedule {name}: start and end are datetimes that know their time zone")
+        raise ConfigurationError(f"schedule {name}: start and end must be datetimes with a time zone")
     return epoch_ms(moment)

@@ -85,7 +85,7 @@ def test_show_of_what_is_not_dead_says_what_it_is(shop: Shop) -> None:
     waiting = shop.ok("enqueue", "welcome", "1").out.strip()
     answer = shop.run("dlq", "show", waiting)
     assert (answer.code, answer.err) == (Exit.NOT_FOUND, f"fennelq: {waiting} is not dead: it is SENT\n")
-    assert shop.run("dlq", "show", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("dlq", "show", "mail:unknown").code == Exit.NOT_FOUND
     assert shop.run("dlq", "show", "nobody").code == Exit.USAGE
 
 

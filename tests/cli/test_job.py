@@ -108,7 +108,7 @@ def test_show_tells_what_is_known(shop: Shop) -> None:
         "SENT",
         "[[42],{}]",
     )
-    assert shop.run("job", "show", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("job", "show", "mail:unknown").code == Exit.NOT_FOUND
 
 
 def test_show_of_a_dead_job_tells_why(shop: Shop) -> None:
@@ -147,7 +147,7 @@ def test_wait_gives_up_after_its_timeout(shop: Shop) -> None:
     answer = shop.run("job", "wait", job, "--timeout", "100ms")
     assert answer.code == Exit.TIMED_OUT
     assert "has not ended after 0.1 s" in answer.err
-    assert shop.run("job", "wait", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("job", "wait", "mail:unknown").code == Exit.NOT_FOUND
 
 
 # Cancelling and retrying
@@ -164,9 +164,9 @@ def test_cancel_says_which_were_too_late_or_unknown(shop: Shop) -> None:
     [dead] = shop.kill(1)
     answer = shop.run("job", "cancel", dead)
     assert (answer.code, answer.rows) == (Exit.FAILED, [[dead, "too late: DEAD"]])
-    answer = shop.run("job", "cancel", dead, "mail:nobody", "--json")
+    answer = shop.run("job", "cancel", dead, "mail:unknown", "--json")
     assert answer.code == Exit.NOT_FOUND
-    assert answer.json[1] == {"id": "mail:nobody", "done": False, "answer": "unknown"}
+    assert answer.json[1] == {"id": "mail:unknown", "done": False, "answer": "unknown"}
 
 
 def test_retry_brings_a_dead_job_back(shop: Shop) -> None:
@@ -175,7 +175,7 @@ def test_retry_brings_a_dead_job_back(shop: Shop) -> None:
     assert shop.ok("job", "show", dead, "--json").json["status"] == "SENT"
     again = shop.run("job", "retry", dead)
     assert (again.code, again.rows) == (Exit.FAILED, [[dead, "not dead: SENT"]])
-    assert shop.run("job", "retry", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("job", "retry", "mail:unknown").code == Exit.NOT_FOUND
 
 
 def test_show_says_why_a_job_does_not_run(shop: Shop) -> None:

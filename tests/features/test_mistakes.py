@@ -299,7 +299,7 @@ CALLED: Mistakes = {
     "task.options(timeout='30')": (ConfigurationError, "timeout must be seconds or a timedelta, not '30'"),
     "task.options(at=datetime(2030, 1, 1))": (
         ConfigurationError,
-        "at must be a datetime that knows its time zone, for example datetime.now(UTC) + timedelta(hours=1)",
+        "at must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)",
     ),
     "await task.map('abc')": (
         InvalidArguments,

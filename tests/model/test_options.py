@@ -156,7 +156,7 @@ def test_a_moment_knows_its_time_zone() -> None:
     moment = datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=2)))
     assert said(at=moment).given == {"at": moment}
     for value in (moment.replace(tzinfo=None), "2030-01-01", 1.5e9, None):
-        assert refusal(at=value).startswith("at must be a datetime that knows its time zone, for example ")
+        assert refusal(at=value).startswith("at must be a datetime with a time zone, for example ")
 
 
 def test_a_delay_and_a_moment_exclude_each_other() -> None:
