@@ -777,7 +777,8 @@ MISFITS: list[tuple[Any, Any, str]] = [
     (
         Order,
         Order.model_construct(id=cast("Any", "x")),
-        "returned Order, which cannot be written as JSON: one of its fields has a value that does not fit its annotation",
+        "returned Order, which cannot be written as JSON: "
+        "one of its fields has a value that does not fit its annotation",
     ),
     (
         Reading,

@@ -1,4 +1,4 @@
-"""Moves due jobs to their lanes, and sleeps until the next is due."""
+"""Moves due jobs to their lanes, and sleeps until the next job is due."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Promoter(Service):
             asyncio.get_running_loop().call_later(seconds, self.woken.set)
 
     async def tick(self) -> float:
-        """Promote one slice of each queue; returns the seconds until the next due job."""
+        """Promote a limited number of jobs of each queue; returns the seconds until the next due job."""
         # Reset before the call: the replies may miss a job that becomes due sooner while the call is under way.
         self._next = math.inf
         promoted = await run_per_queue(self._state.broker, self._state.queues, _promote, self._log)

@@ -31,8 +31,8 @@ T = TypeVar("T")
 async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -> str | None:
     """Wait until Redis replies, and check it; returns which server it is, or None when `stop` is set before.
 
-    Raises ConfigurationError when this Redis cannot be worked with, or would lose jobs; `force` turns the latter into
-    a warning.
+    Raises ConfigurationError when fennelq cannot use this Redis, or when it would lose jobs; `force` turns the latter
+    into a warning.
     """
     outage = Outage(app.address, "waiting_for_redis")
     while not stop.is_set():
@@ -97,7 +97,7 @@ def check(app: App, *, force: bool = False) -> str:
 
 def warn_of_unknown_queues(app: App, queues: str | None) -> None:
     """Warn when `-q` names queues that neither a task nor Redis has: most often the name is misspelt."""
-    with suppress(Exception):  # an outage now is no reason not to start: the executors report it
+    with suppress(Exception):  # an outage must not prevent the start: the executors report it
         known = app.blocking.ask(verbs.queues.known_queues(app.namespace))
         known |= {app.settings.default_queue, *(task.queue for task in app.tasks.values())}
         if unknown := Routing.parse(queues).weights.keys() - known:
