@@ -74,10 +74,10 @@ def test_options_say_how_it_runs(shop: Shop) -> None:
         *("enqueue", "welcome", "1", "--queue", "slow", "--priority", "high", "--job-id", "first"),
         *("--delay", "1h30m", "--expires", "2h", "--key", "once"),
     ).out.strip()
-    told = shop.ok("job", "show", job, "--json").json
-    assert (job, told["queue"], told["priority"]) == ("slow:first", "slow", "high")
-    assert (told["status"], told["key"]) == ("SCHEDULED", "welcome:once")
-    assert told["due_at"] < told["expires_at"]
+    facts = shop.ok("job", "show", job, "--json").json
+    assert (job, facts["queue"], facts["priority"]) == ("slow:first", "slow", "high")
+    assert (facts["status"], facts["key"]) == ("SCHEDULED", "welcome:once")
+    assert facts["due_at"] < facts["expires_at"]
 
 
 def test_a_second_call_with_the_same_key_says_so(shop: Shop) -> None:
@@ -101,8 +101,8 @@ def test_a_task_this_app_does_not_have_is_sent_anyway_when_told_to(shop: Shop) -
 
 def test_show_tells_what_is_known(shop: Shop) -> None:
     job = shop.ok("enqueue", "welcome", "42").out.strip()
-    told = dict(shop.ok("job", "show", job).rows)
-    assert (told["id"], told["task"], told["status"], told["arguments"]) == (
+    facts = dict(shop.ok("job", "show", job).rows)
+    assert (facts["id"], facts["task"], facts["status"], facts["arguments"]) == (
         job,
         "tasks:welcome",
         "SENT",
@@ -138,8 +138,8 @@ def test_wait_for_a_job_that_failed_fails(shop: Shop) -> None:
     answer = shop.run("job", "wait", job)
     assert (answer.code, answer.out) == (Exit.FAILED, "")
     assert answer.err == f"fennelq: job {job} failed after 1 tries: tasks.CardRefused: no money for 0\n"
-    told = shop.run("job", "wait", job, "--json")
-    assert (told.code, told.json["status"]) == (Exit.FAILED, "DEAD")
+    facts = shop.run("job", "wait", job, "--json")
+    assert (facts.code, facts.json["status"]) == (Exit.FAILED, "DEAD")
 
 
 def test_wait_gives_up_after_its_timeout(shop: Shop) -> None:

@@ -455,7 +455,7 @@ def test_a_refusal_tells_where_inside_the_value_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "args", "kwargs", "said"),
+    ("function", "args", "kwargs", "reported"),
     [
         (every_kind, (), {}, "missing a required argument: 'a'"),
         (of_one, (1, 2), {}, "too many positional arguments"),
@@ -464,10 +464,10 @@ def test_a_refusal_tells_where_inside_the_value_it_is() -> None:
     ],
 )
 def test_a_missing_or_extra_argument_is_named_together_with_the_signature(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], said: str
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reported: str
 ) -> None:
     text = str(refusal(CallCodec(TASK, function), *args, **kwargs))
-    assert said in text
+    assert reported in text
     assert "it takes (" in text
 
 
