@@ -66,7 +66,7 @@ async def look(job_id: str, wait: Seconds = 0) -> JobView:
     job = app.result(job_id)
     view = JobView(id=job_id, status=await job.status())
     if view.status is Status.UNKNOWN:
-        raise HTTPException(404, f"there is no job {job_id}, or it ended too long ago")
+        raise HTTPException(404, f"job {job_id} does not exist, or it ended too long ago")
     try:
         view.result = await job.get(timeout=wait)
         view.status = Status.SUCCESS

@@ -13,5 +13,5 @@ async def welcome(user_id: int, template: str = "hello") -> str:
     """Greet a new user by mail."""
     await asyncio.sleep(0.1)  # talks to a mail server
     if template == "none":
-        raise Reject("there is no template of this name")
+        raise Reject("no template has this name")
     return f"sent {template!r} to user {user_id}"
