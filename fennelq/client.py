@@ -128,7 +128,7 @@ class Client:
         return replies
 
     def _has_time_left(self, given: _Given, reply: Reply) -> bool:
-        """Whether the job was not sent, and there is time left for its own call."""
+        """Whether the job was not sent, and its own call has time left."""
         unavailable = isinstance(reply, BrokerUnavailable) and reply.retriable
         return unavailable and given.since + self.app.settings.enqueue_timeout > clock.monotonic()
 

@@ -210,7 +210,7 @@ class _NonBlocking(_Patient):
 
 class _Blocking(_Patient):
     """A stream that cannot be opened a second time. Another process may fill the pipe between the poll and the write;
-    then the write blocks. For a socket, the usual case, there is room for more than one such line."""
+    then the write blocks. A socket, the usual case, has room for more than one such line."""
 
     def _write(self, data: memoryview) -> int:
         self._wait()

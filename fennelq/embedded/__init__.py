@@ -1,4 +1,4 @@
-"""A private, real Redis-compatible server of one project: its processes share it, and it stops with the last of them.
+"""A private Redis-compatible server of one project: its processes share it, and it stops after the last of them ends.
 
     user ─┐ shared                                 exclusive, blocking
     user ─┼───────► users.lock ◄─────────────────────── guardian ──────► server

@@ -34,7 +34,7 @@ class JobEnded(NamedTuple):
 
 
 class JobDue(NamedTuple):
-    """A job becomes due in so many seconds."""
+    """A job becomes due in this many seconds."""
 
     seconds: float
 

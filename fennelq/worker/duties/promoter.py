@@ -31,7 +31,7 @@ class Promoter(Service):
         state.bus.subscribe(JobDue, lambda job: self.expect(job.seconds))
 
     def expect(self, seconds: float) -> None:
-        """Tick in so many seconds, if that is sooner than the next tick."""
+        """Tick in this many seconds, if that is sooner than the next tick."""
         due = clock.monotonic() + seconds
         if due < self._next:
             self._next = due

@@ -161,7 +161,7 @@ class Child:
         if not received:
             asyncio.get_running_loop().remove_reader(pipe)
             return
-        # After the import there is more time, because the process then connects, and may start an embedded server.
+        # After the import the process gets more time, because it then connects, and may start an embedded server.
         self._received = clock.monotonic() + (_CONNECTING if received == Signal.IMPORTED else 0.0)
         if Signal.READY.value in received or Signal.NOT_READY.value in received:
             self.ready = received.rfind(Signal.READY.value) > received.rfind(Signal.NOT_READY.value)

@@ -260,7 +260,7 @@ def _single(found: dict[str, App], looked: list[str], here: Path) -> FoundApp:
     if len(distinct) > 1:
         raise ConfigurationError(f"several apps found in {here}: {', '.join(distinct.values())}; {_WAYS}")
     if not distinct:
-        raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If there is one, {_WAYS}")
+        raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If you have one, {_WAYS}")
     # One app may be found in several files, because tasks.py imports app.py and adds tasks to its app. The file that
     # was imported last has all tasks.
     path = next(iter(distinct.values()))

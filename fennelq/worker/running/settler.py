@@ -51,8 +51,9 @@ class Settler:
         self._log = LogThrottle("settling", state.outage)
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
-        """Write this outcome soon, if there is room for it; otherwise the caller must `settle` it. `before` is called
-        when there is room: calls that it sends in this turn of the loop reach the server ahead of the outcome."""
+        """Write this outcome soon, if it fits into the backlog; otherwise return False, and the caller must `settle`
+        it. If it fits, `before` is called: calls that it sends in this turn of the loop reach the server ahead of the
+        outcome."""
         queue = self._queue(delivery.queue)
         if not self.backlog.admits(queue.share, _length(outcome)):
             return False
@@ -61,8 +62,8 @@ class Settler:
         return True
 
     async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Write this outcome as soon as there is room. Outcomes get room in the order in which they ask. When the
-        caller is cancelled while it waits, the outcome is written without room: it exists and must not get lost."""
+        """Write this outcome as soon as it fits into the backlog. Outcomes wait in order. When the caller is cancelled
+        while it waits, the outcome is written anyway: the run is over, and its outcome must not get lost."""
         queue = self._queue(delivery.queue)
         try:
             await self.backlog.room(queue.share, _length(outcome))
@@ -123,7 +124,7 @@ class Settler:
     def _finish(
         self, queue: _Queue, written: list[Settled], page: Sequence[Settled]
     ) -> Talk[Sequence[Answer]]:
-        """Write a page. It retries until there is a reply; an outcome that is sent twice is settled once."""
+        """Write a page. It retries until the server replies; an outcome that is sent twice is settled once."""
         longest = _FIRST_PAUSE
         while True:
             try:
