@@ -1,14 +1,14 @@
 """fennelq: asyncio-native jobs on Redis Streams.
 
 app        App: settings, tasks, the way to Redis
-task       what @app.task makes of a function
-client     sends jobs; result, waiting: what became of them; reasons: why nothing yet
+task       tasks: functions whose calls can be sent
+client     sends jobs; result, waiting: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
 executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; blocking: app.sync
 manage/    for operators: jobs, queues, dead jobs, schedules, executors
-model/     what a job is: pure values and decisions
-broker/    the only package that speaks Redis: verbs, scripts, links
+model/     the values that describe jobs, and pure decisions
+broker/    the only package that communicates with Redis: verbs, scripts, links
 worker/    runs jobs
 cli/       the command line
 embedded   a private server when none is configured
@@ -159,9 +159,9 @@ _LATER = {
         "BlockingTask",
     ),
 }
-"""What is imported when it is first used, by module: most programs never use it."""
+"""The names that are imported when they are first used, by module: most programs never use them."""
 
-if not TYPE_CHECKING:  # a type checker would take every name that does not exist for one of these
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept names that do not exist
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

@@ -47,7 +47,7 @@ R = TypeVar("R")
 class TaskDecorator(Protocol):
     """The type of `app.task(…)`: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
 
-    # A coroutine function is a function too: the overloads overlap, and the first that fits is meant.
+    # The overloads overlap, because a coroutine function is a function too. Type checkers take the first that fits.
     @overload
     def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
         self, function: Callable[P, Coroutine[Any, Any, R]], /
@@ -57,20 +57,20 @@ class TaskDecorator(Protocol):
 
 
 class App(Connections):
-    """A set of tasks and the Redis they are sent through.
+    """A set of tasks, and the Redis through which their jobs are sent.
 
-    Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments,
-    the later over the earlier. Nothing is connected before the first call.
+    Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments; later
+    ones override earlier ones. The app connects to Redis with the first call.
     """
 
     name: str
-    """As given."""
+    """The name that was passed."""
     namespace: str
     """The first part of its keys in Redis: the setting, or the name."""
     service: str
-    """Owns the schedules that this code declares. A worker names it after the module it was started with."""
+    """The service that owns the schedules of this code. A worker names it after the module it was started with."""
     settings: Settings
-    """The settings, from all places together."""
+    """The settings, merged from all sources."""
 
     def __init__(self, name: str, *nameless: Never, **settings: Unpack[SettingArgs]) -> None:
         """`name` is the first part of every key in Redis.
@@ -170,9 +170,9 @@ class App(Connections):
     # Sending
 
     async def enqueue(self, jobs: Iterable[Job[R]], *more: Never) -> list[AsyncResult[R]]:
-        """Send any number of jobs in as few round trips as possible; handles in order.
+        """Send any number of jobs in as few round trips as possible; returns their handles in order.
 
-        When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
+        When some jobs are refused, the others are sent, and it raises EnqueueFailed with the errors and the handles.
         """
         return await self.client.send_all(jobs_given("app.enqueue", jobs, more))
 
@@ -184,9 +184,9 @@ class App(Connections):
         _kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[OptionArgs],
     ) -> AsyncResult[Any]:
-        """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`.
+        """Send a call of a task by its name, without its code; keyword arguments go into `_kwargs`.
 
-        Warns when tasks are registered here, and none has this name: it may be misspelt. The job is sent all the same.
+        Warns when this app has tasks but none of this name, because the name may be misspelt. The job is sent anyway.
         """
         job = self.describe(task, *args, _kwargs=_kwargs, **options)
         warn_of_name(task, self._tasks)
@@ -200,7 +200,7 @@ class App(Connections):
         _kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[OptionArgs],
     ) -> Job[Any]:
-        """The job that `send` would send."""
+        """The job that `send` would send for this call."""
         check_sent(task, options, self._tasks)
         known = self._tasks.get(task)
         checked = Options().with_(options)
@@ -209,11 +209,11 @@ class App(Connections):
         return described_without_code(self, task, args, dict(_kwargs or {}), checked)
 
     async def call(self, job: Job[R], timeout: float | None = None) -> R:
-        """Send a job and wait for what it returns."""
+        """Send a job and wait for its return value."""
         return await (await self.client.send(job_given("app.call", job))).get(timeout)
 
     def result(self, job_id: str) -> AsyncResult[Any]:
-        """The handle of a job, from its id; raises InvalidJobId when the text is not one."""
+        """The handle of a job, from its id; raises InvalidJobId when the text is not a job id."""
         split_id(job_id)
         return AsyncResult(self, job_id, None)
 
@@ -226,14 +226,14 @@ class App(Connections):
 
     @cached_property
     def queues(self) -> Queues:
-        """The queues: what waits in them, and how to empty one."""
+        """The queues: count and list their jobs, and empty a queue."""
         from fennelq.manage.queues import Queues
 
         return Queues(self)
 
     @cached_property
     def sync(self) -> BlockingApp:
-        """All of this for code without an event loop: `app.sync.dlq.replay()`."""
+        """The same API for code without an event loop: `app.sync.dlq.replay()`."""
         from fennelq.blocking import BlockingApp
 
         return BlockingApp(self)
@@ -241,7 +241,7 @@ class App(Connections):
     # Closing
 
     async def close(self) -> None:
-        """Send what is under way and end this loop's connections. The app can be used again afterwards."""
+        """Finish the calls under way, and close the connections of this event loop. The app can be used again."""
         await self._close_client()
 
     async def __aenter__(self) -> Self:
@@ -255,7 +255,7 @@ class App(Connections):
 
 
 def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether a module was merely imported twice (as `__main__` and by name)."""
+    """Whether both are the same function, of a module that was imported twice (as `__main__` and by its name)."""
     a, b = getattr(one, "__code__", one), getattr(other, "__code__", other)
     return getattr(a, "co_filename", a) == getattr(b, "co_filename", b) and getattr(
         a, "co_firstlineno", a

@@ -49,9 +49,9 @@ class BlockingApp:
     # Sending
 
     def enqueue(self, jobs: Iterable[Job[R]], *more: Never) -> list[BlockingResult[R]]:
-        """Send any number of jobs in as few round trips as possible; handles in order.
+        """Send any number of jobs in as few round trips as possible; returns their handles in order.
 
-        When some are refused, the others are sent all the same, and EnqueueFailed tells them apart.
+        When some jobs are refused, the others are sent, and it raises EnqueueFailed with the errors and the handles.
         """
         check_loop("app.sync.enqueue", "await app.enqueue(…)")
         return enqueue(self._app, jobs_given("app.sync.enqueue", jobs, more))
@@ -64,13 +64,13 @@ class BlockingApp:
         _kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[OptionArgs],
     ) -> BlockingResult[Any]:
-        """Send a call of a task whose code is not here, by name; its keyword arguments go into `_kwargs`."""
+        """Send a call of a task by its name, without its code; keyword arguments go into `_kwargs`."""
         check_loop("app.sync.send", "await app.send(…)")
         job = self._app.describe(task, *args, _kwargs=_kwargs, **options)
         return enqueue(self._app, [job_given("app.sync.send", job)])[0]
 
     def call(self, job: Job[R], timeout: float | None = None) -> R:
-        """Send a job and wait for what it returns."""
+        """Send a job and wait for its return value."""
         check_loop("app.sync.call", "await app.call(…)")
         sent = job_given("app.sync.call", job)
         result = enqueue(self._app, [sent])[0]
@@ -79,7 +79,7 @@ class BlockingApp:
     # Results
 
     def result(self, job_id: str) -> BlockingResult[Any]:
-        """The handle of a job, from its id; raises InvalidJobId when the text is not one."""
+        """The handle of a job, from its id; raises InvalidJobId when the text is not a job id."""
         split_id(job_id)
         return BlockingResult(self._app, job_id, None)
 
@@ -226,10 +226,11 @@ class BlockingApp:
     def gather(
         self, *results: BlockingResult[Any], timeout: float | None = None, return_exceptions: bool = False
     ) -> Any:
-        """The values of all, in order; the first exception is raised, or all are returned in their places.
+        """The values of all results, in order. Raises the first exception; with `return_exceptions`, returns exceptions
+        in the places of their values.
 
-        For type checkers two to six results are a tuple, so that each value keeps its own type:
-        `name, total = app.sync.gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
+        Type checkers see a tuple for two to six results, so that each value keeps its own type:
+        `name, total = app.sync.gather(first, second)`. At run time it is always a list, as with `asyncio.gather`.
         """
         check_loop("app.sync.gather", "await gather(…)")
         gathered("app.sync.gather", results, "BlockingResult")
@@ -257,7 +258,7 @@ class BlockingApp:
         timeout: float | None = None,
         return_when: Literal["first", "all"] = "all",
     ) -> tuple[set[BlockingResult[R]], set[BlockingResult[R]]]:
-        """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
+        """Two sets: the results whose jobs have ended, well or not, and the others, after at most `timeout`."""
         check_loop("app.sync.wait", "await wait(…)")
         going_on = {result.id: result for result in _given("wait", results, more)}
         done: set[BlockingResult[R]] = set()
@@ -272,7 +273,7 @@ class BlockingApp:
     def as_completed(
         self, results: Iterable[BlockingResult[R]], *more: Never, timeout: float | None = None
     ) -> Iterator[BlockingResult[R]]:
-        """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
+        """Yields each result when its job ends, well or not; raises TimeoutError `timeout` seconds after the call."""
         check_loop("app.sync.as_completed", "async for result in as_completed(…)")
         going_on = {result.id: result for result in _given("as_completed", results, more)}
         return _completed(going_on, ends_of(self._app, list(going_on), timeout), timeout or 0.0)
@@ -295,13 +296,13 @@ class BlockingApp:
 
     @cached_property
     def queues(self) -> BlockingQueues:
-        """The queues: what waits in them, and how to empty one."""
+        """The queues: count and list their jobs, and empty a queue."""
         from fennelq.manage.queues import BlockingQueues
 
         return BlockingQueues(self._app)
 
     def close(self) -> None:
-        """End the connections of this process. The app can be used again afterwards."""
+        """Close the connections of this process. The app can be used again afterwards."""
         self._app.blocking.close()
 
     def __enter__(self) -> Self:
@@ -333,6 +334,6 @@ def _completed(
 
 
 def _raise_refusal(end: End) -> None:
-    """A job that this user may not look at has not ended: the caller is not to take it for done."""
+    """Raises the error of a job that this user of Redis may not read: such a job must not count as ended."""
     if isinstance(end, BrokerUnavailable):
         raise end

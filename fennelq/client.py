@@ -1,6 +1,6 @@
-"""The sending side on one event loop: one job and many are the same path, coalesced with what is sent at the same time.
+"""The sending side on one event loop. One job and many take the same path; calls of the same moment share a batch.
 
-What needs several steps with Redis is a conversation, which `fennelq.sync` runs as well.
+Operations that need several steps with Redis are conversations, which `fennelq.sync` runs as well.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ R = TypeVar("R")
 H = TypeVar("H")
 
 Reply = int | bytes | Exception
-"""What `enqueue` replies about a job, or why it was not sent."""
+"""The reply of `enqueue` about a job, or the error because of which it was not sent."""
 _queue: Callable[[AnyWireJob], str] = attrgetter("queue")
 _size: Callable[[AnyWireJob], int] = attrgetter("size")
 _SENT_AT_ONCE = 1000
 _NOTED_FOR = 60.0
 _ASKING_WHY = 20
-"""Of thousands of waiters whose time is over at once, so many learn what their jobs wait for: it takes two round trips
-each."""
+"""The most waiters that look up their reason at a time: each lookup takes two round trips, and the timeouts of
+thousands of waiters may be over at once."""
 
 
 class Client:
@@ -58,12 +58,12 @@ class Client:
         self._asking_why = 0
 
     async def send(self, job: WireJob[R]) -> AsyncResult[R]:
-        """Send one job, together with whatever else is sent in this turn of the loop."""
+        """Send one job, in one batch with all others that are sent in this turn of the loop."""
         reply = await self._outgoing.submit(_Given(job, clock.monotonic()))
         return handle_of(AsyncResult, self.app, job, reply)
 
     async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
-        """Send many; when some are refused the others are sent, and EnqueueFailed tells them apart."""
+        """Send many jobs. When some are refused, the others are sent, and it raises EnqueueFailed."""
         now = clock.monotonic()
         sending = [self._outgoing.submit(_Given(job, now)) for job in jobs]
         replies = await asyncio.gather(*sending, return_exceptions=True)
@@ -78,7 +78,7 @@ class Client:
         return await self.converse(ask(step))
 
     async def each(self, finding: Finding[A]) -> AsyncIterator[A]:
-        """Run a conversation and yield what it hands out, as it comes."""
+        """Run a conversation and yield each value as soon as it is found."""
         finds = Finds(finding)
         with closing(finding):
             while (found := await self.converse(finds.next())) is not None:
@@ -93,8 +93,8 @@ class Client:
         return await self.converse(history_of(self.app, job_id))
 
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
-        """What a job waits for, or which executor runs it, for a caller who has waited this long: the `reason` of
-        ResultTimeout. Beyond a number of callers at once, it is a text that names where to look."""
+        """The reason why a job has not ended, for a caller who has waited this long: what it waits for, or which
+        executor runs it. With very many callers at once, a text that names where to look."""
         if self._asking_why >= _ASKING_WHY:
             return reasons.NOT_LOOKED_UP
         self._asking_why += 1
@@ -108,13 +108,14 @@ class Client:
         return queue_keys(self.app.namespace, queue)
 
     async def close(self) -> None:
-        """Send what is under way, then end every connection."""
+        """Finish the calls under way, then close every connection."""
         await self._outgoing.drain()
         await self.waiting.close()
         await self.broker.close()
 
     async def _send(self, batch: list[_Given]) -> list[Reply]:
-        # Time counts from the call or the last reply: a long batch may take long, but does not wait for each page anew.
+        # Time counts from the call or from the last reply. So a long batch may take long, and yet a page does not get
+        # the whole time anew when the server did not reply to the page before it.
         patience = self._patience(max(batch[0].since, self._replied))
         jobs = [given.job for given in batch]
         replies = await self.broker.converse(patient(sent(self.app, jobs), patience))
@@ -127,7 +128,7 @@ class Client:
         return replies
 
     def _has_time_left(self, given: _Given, reply: Reply) -> bool:
-        """Whether a job was not sent, and the time of its own call is not over."""
+        """Whether the job was not sent, and its own call has time left."""
         unavailable = isinstance(reply, BrokerUnavailable) and reply.retriable
         return unavailable and given.since + self.app.settings.enqueue_timeout > clock.monotonic()
 
@@ -136,25 +137,25 @@ class Client:
 
 
 class _Given(NamedTuple):
-    """A job to be sent, and when it was asked for."""
+    """A job to be sent, and the time of the call."""
 
     job: AnyWireJob
     since: float
 
 
 class NotedQueues:
-    """When each queue was last put on the app's list, where workers that serve every queue find it. It is put there
-    again now and then, lest a flush of Redis hides a queue for good."""
+    """When this process last added each queue to the app's list of queues, where workers that serve every queue find
+    it. It is added again from time to time: otherwise a flush of Redis would hide the queue for ever."""
 
     def __init__(self) -> None:
         self._noted: dict[str, float] = {}
 
     def is_due(self, queue: str) -> bool:
-        """Whether it is time to note it (again)."""
+        """Whether the queue should be added to the list (again)."""
         return self._noted.get(queue, -_NOTED_FOR) + _NOTED_FOR <= clock.monotonic()
 
     def done(self, queue: str) -> None:
-        """It has been noted."""
+        """The queue was added to the list."""
         self._noted[queue] = clock.monotonic()
 
 
@@ -162,7 +163,7 @@ class NotedQueues:
 
 
 def sent(app: App, jobs: Sequence[AnyWireJob]) -> Talk[list[Reply]]:
-    """Send jobs: the reply for each, or why it was not sent. Sending one twice is harmless: it is created once."""
+    """Send jobs; returns the reply or the error for each. Sending a job twice is harmless: it is created once."""
 
     def enqueue(queue: str, page: list[AnyWireJob]) -> Talk[Sequence[int | bytes]]:
         if app.noted.is_due(queue):
@@ -178,7 +179,7 @@ def sent(app: App, jobs: Sequence[AnyWireJob]) -> Talk[list[Reply]]:
 
 
 def handle_of(kind: Callable[..., H], app: App, job: WireJob[Any], reply: Reply | BaseException) -> H:
-    """The handle of a job, made by `kind`; raises the error when it was refused."""
+    """The handle of a job, made by `kind`; raises the error of a job that was refused."""
     if isinstance(reply, BaseException):
         raise reply
     if reply == -1:
@@ -193,7 +194,7 @@ def handles_of(
     jobs: Sequence[WireJob[R]],
     replies: Sequence[Reply | BaseException],
 ) -> list[H]:
-    """The handles of all jobs of one call; raises one error for it when some were refused."""
+    """The handles of all jobs of one call. When some were refused, raises one error for the call."""
     handles: list[H | None] = [None] * len(jobs)
     failures: dict[int, Exception] = {}
     for place, (job, reply) in enumerate(zip(jobs, replies, strict=True)):
@@ -207,7 +208,7 @@ def handles_of(
 
 
 def _joined(jobs: Sequence[WireJob[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
-    """One error for a bulk call: the only job's, a BrokerUnavailable with all unsent jobs, or an account."""
+    """One error for a bulk call: that of its only job, a BrokerUnavailable with all unsent jobs, or EnqueueFailed."""
     if len(jobs) == 1:
         return failures[0]
     outages = [error for error in failures.values() if isinstance(error, BrokerUnavailable)]
@@ -217,7 +218,7 @@ def _joined(jobs: Sequence[WireJob[R]], handles: Sequence[Any], failures: dict[i
 
 
 def _not_sent(job: AnyWireJob, error: Exception) -> FennelqError:
-    """The error of one job of a batch, so that the others keep their own replies."""
+    """The error of one job of a batch. It is returned and not raised, so that the other jobs keep their replies."""
     if isinstance(error, BrokerUnavailable):
         return error.concerning([job])
     reason = (

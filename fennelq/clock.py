@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 
 
 def wall_ms() -> int:
-    """Milliseconds since the epoch by this machine's clock: good for ids and logs, never for decisions."""
+    """Milliseconds since the epoch by this machine's clock: for ids and logs, never for decisions."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic() -> float:
-    """Seconds that never go back, for waiting and measuring."""
+    """Seconds that never go back, to wait and to measure."""
     return time.monotonic()
 
 

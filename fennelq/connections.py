@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Connections:
-    """Where the Redis of an app is, and the clients that are connected to it: one for each event loop."""
+    """The address of an app's Redis, and the connected clients: one for each event loop."""
 
     settings: Settings
 
@@ -38,7 +38,7 @@ class Connections:
 
     @cached_property
     def address(self) -> Address:
-        """Where Redis is. With no URL configured, this starts a private server, or joins it if it runs already."""
+        """The address of Redis. Without a configured URL, this joins the private server, and starts it if necessary."""
         url = self.settings.redis_url
         if url is None or self.settings.embedded:
             return replace(address_of(_embedded(url, self.root)), private=True)
@@ -57,14 +57,14 @@ class Connections:
     def client(self) -> Client:
         """The sending side on the running event loop."""
         loop = asyncio.get_running_loop()
-        # Read once: between two reads another thread may put the client of its own loop there, or None.
+        # Read `_last` once: another thread may assign the client of its own loop, or None, between two reads.
         last = self._last
         if last is not None and last[0] is loop:
             return last[1]
         with self._lock:
             client = self._clients.get(loop)
             if client is None:
-                # Programs that call asyncio.run() again and again leave clients of closed loops.
+                # Programs that call asyncio.run() again and again leave behind clients of closed loops.
                 for closed in [known for known in self._clients if known.is_closed()]:
                     del self._clients[closed]
                 client = self._clients[loop] = Client(cast("App", self))
@@ -79,8 +79,8 @@ class Connections:
         return BlockingBroker(self.address)
 
     async def _close_client(self) -> None:
-        """Send what is under way and end this loop's connections."""
-        with self._lock:  # another thread may be going through the clients
+        """Finish the calls under way, and close the connections of this loop."""
+        with self._lock:  # another thread may be iterating over the clients
             client = self._clients.pop(asyncio.get_running_loop(), None)
         self._last = None
         if client is not None:
@@ -91,13 +91,13 @@ def _embedded(url: str | None, root: Path) -> str:
     folder = Path(url.removeprefix("embedded://")) if url and url != "embedded://" else root / ".fennelq"
     if url is None:
         _check_unasked(folder)
-    # With the standard library's logging: an application that has not configured our log lines must not print any.
+    # With the standard library's logging: an application that has not configured fennelq's log must not print this.
     logging.getLogger("fennelq").info("no redis_url is set: using a private server, its data in %s", folder)
     return embedded.start(folder).url
 
 
 def _check_unasked(folder: Path) -> None:
-    """Raises ConfigurationError where a private server that no setting asks for would surely be a mistake."""
+    """Raises ConfigurationError where a private server was not asked for and is surely a mistake."""
     if _is_under_pytest():
         raise ConfigurationError(
             "no redis_url is set, and pytest is running: the jobs of a test would go to the project's own server in "
@@ -114,5 +114,5 @@ def _check_unasked(folder: Path) -> None:
 
 
 def _is_under_pytest() -> bool:
-    """Whether this is a test session, or a process that one started. Importing pytest alone is not a session."""
+    """Whether this process is a test session, or was started by one. A process that only imports pytest is neither."""
     return bool(os.environ.get("PYTEST_VERSION") or os.environ.get("PYTEST_CURRENT_TEST"))

@@ -46,12 +46,12 @@ class JobContext:
 
     @property
     def max_retries(self) -> int:
-        """Runs that are allowed after the first."""
+        """How many more runs are allowed after the first."""
         return self._plan.retry.retries
 
     @property
     def fence(self) -> int:
-        """Grows with every start of the job: store it with your writes, and refuse smaller ones."""
+        """A number that grows with every start of the job: store it with your writes, and refuse smaller ones."""
         return self._delivery.fence
 
     @property
@@ -61,7 +61,7 @@ class JobContext:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The texts that travel with the job."""
+        """The short texts that travel with the job."""
         return self._plan.headers
 
 
@@ -69,7 +69,7 @@ current: ContextVar[JobContext] = ContextVar("fennelq_job")
 
 
 def current_job() -> JobContext:
-    """The job this code runs for; raises LookupError outside of one."""
+    """The job that this code runs for; raises LookupError outside of a job."""
     try:
         return current.get()
     except LookupError:

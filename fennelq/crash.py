@@ -1,4 +1,4 @@
-"""Deterministic deaths, for tests: `_FENNELQ_CRASH=point:nth` ends the process when it reaches a point the n-th time.
+"""Crash points for tests: `_FENNELQ_CRASH=point:nth` ends the process when it reaches a point the n-th time.
 
 When the variable is not set, `at` is None, and a point costs one comparison. The name of the variable begins with an
 underscore because variables `FENNELQ_…` are settings.

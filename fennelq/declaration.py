@@ -33,8 +33,8 @@ def check_app(name: object, nameless: tuple[object, ...]) -> None:
 
 
 def check_when(decorator: str, when: object) -> None:
-    """Raises ConfigurationError for `@app.cron` and `@app.every` without a call: they would take the function for the
-    schedule, and never run it."""
+    """Raises ConfigurationError for a bare `@app.cron` or `@app.every`, without a call: it would take the function for
+    the schedule, and the function would never run."""
     if callable(when):
         raise ConfigurationError(
             f"@app.{decorator} takes the schedule: write @app.{decorator}({_RECURRING[decorator]})"
@@ -42,7 +42,7 @@ def check_when(decorator: str, when: object) -> None:
 
 
 def call_without_arguments(task: Task[..., Any]) -> Job[Any]:
-    """The call that a schedule makes which names no arguments; raises InvalidArguments when the task needs some."""
+    """The call of a schedule that passes no arguments; raises InvalidArguments when the task needs some."""
     try:
         return task.job()
     except InvalidArguments as error:
@@ -55,16 +55,16 @@ def call_without_arguments(task: Task[..., Any]) -> Job[Any]:
 
 
 def check_function(given: object) -> None:
-    """Raises ConfigurationError, with what to write instead, when this cannot be made a task."""
+    """Raises ConfigurationError, with the right code, when this cannot be made a task."""
     if problem := _why_no_function(given):
         raise ConfigurationError(problem)
 
 
 def name_for(function: Callable[..., Any]) -> str:
-    """The name of a task that was given none: `module:function`.
+    """The default name of a task: `module:function`.
 
-    Raises ConfigurationError when a worker that imports the module would not find the function, or could take another
-    one for it.
+    Raises ConfigurationError when a worker that imports the module would not find the function, or could find another
+    one by this name.
     """
     if getattr(function, "__module__", None) is None:
         raise ConfigurationError(
@@ -115,7 +115,7 @@ def main_module() -> str:
 
 
 def check_declared(name: str, function: Callable[..., Any], options: OptionArgs) -> None:
-    """Raises ConfigurationError for what cannot be a task, and for options that only one call can have."""
+    """Raises ConfigurationError for a function that cannot be a task, and for options that only one call can have."""
     for option in _PER_JOB:
         if option in options:
             raise ConfigurationError(
@@ -130,7 +130,7 @@ def check_declared(name: str, function: Callable[..., Any], options: OptionArgs)
 
 
 def check_name(name: object) -> None:
-    """Raises ConfigurationError when this is not the name of a task."""
+    """Raises ConfigurationError when this cannot be the name of a task."""
     if not isinstance(name, str):
         raise ConfigurationError(f"a task name is a string that reads module:function, not {a_kind_of(name)}")
     module, _, function_name = name.partition(":")
@@ -147,7 +147,7 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 def _why_no_function(given: object) -> str:
-    """Why this is not a function that can be made a task, and what to write; empty when it is one."""
+    """Why this is not a function that can be made a task, and the right code; empty when it can be made one."""
     if isinstance(given, type):
         return f"{given.__name__} is a class, and a task is a function: decorate a function that makes and uses it"
     if isinstance(name := getattr(given, "name", None), str) and hasattr(given, "delay"):
@@ -173,16 +173,17 @@ def _why_no_function(given: object) -> str:
 
 
 def _why_no_signature(given: Callable[..., Any]) -> str:
-    """Some functions that are written in C have no signature that Python can read."""
+    """Why Python cannot read the signature: functions written in C may lack one. Empty when it can."""
     try:
         inspect.signature(given)
     except (ValueError, TypeError):
-        return f"{given.__qualname__} does not say which parameters it has: {_MAKE_ONE}"
+        return f"{given.__qualname__} has no signature that Python can read: {_MAKE_ONE}"
     return ""
 
 
 def _check_no_self(name: str, function: Callable[..., Any]) -> None:
-    """A method that is decorated in its class is called without an object, also when the task has a name of its own."""
+    """Raises ConfigurationError for a method: a worker calls the function without an object, whatever the task's
+    name."""
     if "." not in function.__qualname__.rpartition("<locals>.")[2]:
         return
     first = next(iter(inspect.signature(function).parameters), "")

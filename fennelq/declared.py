@@ -40,5 +40,5 @@ class Declared:
 
 
 def name_after(task: str) -> str:
-    """The name of a schedule that is given none: that of its task."""
+    """The default name of a schedule: that of its task."""
     return task.replace(":", ".").replace("<", "_").replace(">", "_")[-100:]

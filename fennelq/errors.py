@@ -3,18 +3,18 @@
     FennelqError
     ├── ConfigurationError      the settings, the app or the deployment are wrong
     ├── UnknownTask             no task of this name is registered
-    ├── UnknownSchedule         there is no schedule of this name
+    ├── UnknownSchedule         no schedule has this name
     ├── UnreadableSchedule      only a later version can read this schedule
     ├── InvalidArguments        a call does not fit the task's signature
-    │   └── UnknownArgument     it has an argument that the task of this worker does not take
+    │   └── UnknownArgument     it has an argument that the task in this worker does not take
     ├── InvalidJobId            (also a ValueError) the text is not a job id
-    ├── UsageError              (also a TypeError) a method was given something other than it takes
+    ├── UsageError              (also a TypeError) a method was given a value of the wrong kind
     ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
     ├── DuplicateJob            this job id is taken by another call
     ├── BrokerUnavailable       Redis did not reply in time, or cannot be used; the outcome may be unknown
     ├── EnqueueFailed           some jobs of a bulk call were refused; the others were sent
     ├── ResultTimeout           (also a TimeoutError) the job has not ended yet
-    └── JobError                how a job ended, when it did not end well
+    └── JobError                the job ended without a value
         ├── TaskFailed
         ├── JobCancelled
         ├── JobExpired
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 class FennelqError(Exception):
-    """The root: catch this to catch everything fennelq raises on purpose. All can be pickled, with their facts."""
+    """The root: catch this to catch every error that fennelq raises on purpose. All keep their facts when pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default an exception is made anew from its text, which is not what these are made from.
+        # By default, pickle makes an exception from its text. These are made from other arguments.
         return _as_it_was, (type(self), self.args), self.__dict__
 
 
 def _as_it_was(kind: type[FennelqError], args: tuple[Any, ...]) -> FennelqError:
     error = kind.__new__(kind, *args)
-    error.args = args  # an OSError, as ResultTimeout is one, leaves that to its __init__
+    error.args = args  # `__new__` of an OSError, such as ResultTimeout, does not set it
     return error
 
 
@@ -61,7 +61,7 @@ class UnknownTask(FennelqError):
 
 
 class UnknownSchedule(FennelqError):
-    """There is no schedule of this name."""
+    """No schedule has this name."""
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         self.name = name
@@ -88,7 +88,7 @@ class InvalidArguments(FennelqError):
 
 
 class UnknownArgument(InvalidArguments):
-    """A job has an argument that the task of this worker does not take: during a deploy, the sender's code is newer."""
+    """A job has an argument that the task in this worker does not take: during a deploy, the sender's code is newer."""
 
 
 class InvalidJobId(FennelqError, ValueError):
@@ -116,7 +116,7 @@ class UsageError(FennelqError, TypeError):
 
 
 class PayloadTooLarge(FennelqError):
-    """The encoded value is larger than `max_payload_bytes`; nothing was sent."""
+    """The encoded value is larger than `max_payload_bytes`; it was not sent."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
@@ -136,8 +136,8 @@ class DuplicateJob(FennelqError):
 
 class BrokerUnavailable(FennelqError):
     """Redis could not be reached in time, or cannot be used as it is configured. The text names the URL, the cause and
-    the cure; `url` (without its password), `reason` and `cure` are its parts. Not `retriable` means that waiting does
-    not help, for example with a wrong password: then it is raised at once.
+    the cure; `url` (without its password), `reason` and `cure` are its parts. If it is not `retriable`, waiting does
+    not help, for example with a wrong password: then fennelq raises it at once.
 
     Whether `jobs` were sent may be unknown; `await app.enqueue(error.jobs)` completes them without making duplicates.
     """
@@ -156,7 +156,7 @@ class BrokerUnavailable(FennelqError):
         super().__init__(f"Redis at {url} {reason}. {cure}" if url else f"Redis is not available: {reason}")
 
     def concerning(self, jobs: Sequence[Job[Any]]) -> BrokerUnavailable:
-        """The same about other jobs."""
+        """The same error about other jobs."""
         other = BrokerUnavailable(self.reason, jobs, url=self.url, cure=self.cure, retriable=self.retriable)
         return _caused(other, self.__cause__)
 
@@ -167,8 +167,8 @@ def _caused(error: BrokerUnavailable, cause: BaseException | None) -> BrokerUnav
 
 
 class EnqueueFailed(FennelqError):
-    """Some jobs of a bulk call were refused. `failures` maps the index of each to its error; `handles` has
-    the handle of every other job at its index (None at the refused ones): those were sent."""
+    """Some jobs of a bulk call were refused, and the others were sent. `failures` maps the index of each refused job to
+    its error; `handles` has the handle of each sent job at its index, and None for the refused ones."""
 
     def __init__(self, failures: Mapping[int, Exception], handles: Sequence[Any]) -> None:
         self.failures, self.handles = dict(failures), list(handles)
@@ -194,13 +194,13 @@ class ResultTimeout(FennelqError, TimeoutError):
 
 
 class JobError(FennelqError):
-    """How a job ended, when it did not end with a value."""
+    """The job ended without a value."""
 
     job_id: str = ""
 
 
 class TaskFailed(JobError):
-    """The task raised and no retry was left, or it could not be run at all."""
+    """The task raised an exception and no retry was left, or the job could not be run at all."""
 
     def __init__(
         self, job_id: str, error_type: str, message: str, traceback: str = "", tries: int = 0
@@ -227,7 +227,7 @@ class JobExpired(JobError):
 
 
 class ResultExpired(JobError):
-    """There is no record of this job, or its result is no longer kept: unknown or expired."""
+    """The job has no record, or its result is no longer kept: it is unknown or expired."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
@@ -244,7 +244,7 @@ def a_kind_of(value: object) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`: did you mean 'x'?` when something known is close to `name`, else what is known."""
+    """`: did you mean 'x'?` when a known name is close to `name`, else a list of the known names."""
     choices = sorted(known)
     if not choices:
         return ""

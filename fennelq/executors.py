@@ -1,6 +1,6 @@
-"""What the executors of an app tell about themselves: which are alive, which queues they serve, what they cannot run.
+"""The facts that the executors of an app report: which are alive, which queues they serve, which jobs they cannot run.
 
-It is for people: nothing here decides who owns a job.
+The facts are for people: fennelq does not use them to decide which executor owns a job.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _QUEUES_SHOWN = 5
 class Executors:
     """The executors of an app at one moment, by the server's clock."""
 
-    def __init__(self, told: Mapping[str, bytes], now_ms: int) -> None:
+    def __init__(self, reported: Mapping[str, bytes], now_ms: int) -> None:
         self.now_ms = now_ms
-        self.facts = {name: facts_of(raw) for name, raw in sorted(told.items())}
-        """By name, whatever became of the executor."""
+        self.facts = {name: facts_of(raw) for name, raw in sorted(reported.items())}
+        """By name, also of executors that have ended."""
 
     @cached_property
     def living(self) -> dict[str, Facts]:
-        """Those that have been heard lately."""
+        """The executors that have reported lately."""
         return {name: facts for name, facts in self.facts.items() if self._lives(facts)}
 
     def state(self, name: str) -> str:
-        """What an executor is doing, as far as one can tell from here."""
+        """The state of an executor, as far as its facts show it."""
         facts = self.facts[name]
         if "died" in facts:
             return f"ended: {facts['died']}"
@@ -48,7 +48,7 @@ class Executors:
         return [name for name, facts in self._readers(queue) if lane is None or _reads(facts, lane)]
 
     def unserved(self, queue: str, lane: str | None = None) -> str | None:
-        """Why no executor takes jobs from there, and what to do; None when one does."""
+        """Why no executor takes jobs from there, and how to start one that does; None when one does."""
         if not self.living:
             return "no worker runs; start one with `fennelq worker`"
         if self.serving(queue, lane):
@@ -74,7 +74,7 @@ class Executors:
         ]
 
     def is_first_of_its_host(self, name: str) -> bool:
-        """Whether, of the living executors of a machine, it is this one that speaks for all of them."""
+        """Whether this is the one of a machine's living executors that logs for all of them."""
         host = self.facts[name].get("host")
         return name == min(
             (other for other, facts in self.living.items() if facts.get("host") == host), default=name
@@ -86,7 +86,7 @@ class Executors:
         return "died" not in facts and silent_ms < longest
 
     def _readers(self, queue: str) -> Iterator[tuple[str, Facts]]:
-        """The living executors that take jobs of any priority from a queue; those for the quarantine lane do not."""
+        """The living executors that take jobs of any priority from a queue, without those for the quarantine lane."""
         for name, facts in self.living.items():
             served = facts.get("every_queue") is True or queue in _list(facts.get("queues"))
             if served and facts.get("lanes") != [QUARANTINE]:
@@ -101,13 +101,13 @@ class Executors:
 
 
 def _reads(facts: Facts, lane: str) -> bool:
-    # Executors that say nothing of lanes read all of them. One that serves the queue has its supervisor start another
-    # for the quarantine lane.
+    # Executors that report no lanes read all of them. For the quarantine lane, the supervisor of an executor that
+    # serves the queue starts another executor.
     return "lanes" not in facts or lane == QUARANTINE or lane in _list(facts["lanes"])
 
 
 def facts_of(raw: bytes) -> Facts:
-    """What an executor has told; nothing when it cannot be read."""
+    """The facts that an executor has reported; empty when they cannot be read."""
     try:
         facts: Any = orjson.loads(raw)
     except ValueError:
@@ -116,7 +116,7 @@ def facts_of(raw: bytes) -> Facts:
 
 
 def number(facts: Facts, name: str) -> float:
-    """A fact that is a number; 0 when it is not there."""
+    """A fact that is a number; 0 when it is missing or not a number."""
     value = facts.get(name)
     return value if isinstance(value, int | float) else 0
 

@@ -1,4 +1,4 @@
-"""Waiting for several jobs at once."""
+"""Waits for several jobs at once."""
 
 from __future__ import annotations
 
@@ -150,10 +150,11 @@ async def gather(
 async def gather(
     *results: AsyncResult[Any], timeout: float | None = None, return_exceptions: bool = False
 ) -> Any:
-    """The values of all, in order; the first exception is raised, or all are returned in their places.
+    """The values of all results, in order. Raises the first exception; with `return_exceptions`, returns exceptions in
+    the places of their values.
 
-    For type checkers two to six results are a tuple, so that each value keeps its own type:
-    `name, total = await gather(first, second)`. What is returned is always a list, as from `asyncio.gather`.
+    Type checkers see a tuple for two to six results, so that each value keeps its own type:
+    `name, total = await gather(first, second)`. At run time it is always a list, as with `asyncio.gather`.
     """
     gathered("gather", results)
     gets = (result.get(timeout) for result in results)
@@ -166,7 +167,7 @@ async def wait(
     timeout: float | None = None,
     return_when: Literal["first", "all"] = "all",
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
-    """The results whose jobs have ended (well or not), and those whose have not within `timeout`."""
+    """Two sets: the results whose jobs have ended, well or not, and the others, after at most `timeout`."""
     results = results_given("wait", results, more)
     if timeout is not None and is_over(timeout):
         return await _ended_by_now(results)
@@ -186,7 +187,7 @@ async def wait(
 async def as_completed(
     results: Iterable[AsyncResult[R]], *more: Never, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
-    """Each result as its job ends (well or not); raises TimeoutError `timeout` seconds after the call."""
+    """Yields each result when its job ends, well or not; raises TimeoutError `timeout` seconds after the call."""
     results = results_given("as_completed", results, more)
     if timeout is not None and is_over(timeout):
         there, going_on = await _ended_by_now(results)
@@ -214,7 +215,7 @@ async def as_completed(
 async def _ended_by_now(
     results: Iterable[AsyncResult[R]],
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
-    """Look once at each: those that have ended, and those that have not."""
+    """Check each once; returns the results whose jobs have ended, and the others."""
     every = list(results)
     outcomes = await asyncio.gather(*(result.get(timeout=0) for result in every), return_exceptions=True)
     going_on = {result for result, end in zip(every, outcomes, strict=True) if isinstance(end, ResultTimeout)}
@@ -222,7 +223,7 @@ async def _ended_by_now(
 
 
 def not_ended(number: int, of: int, timeout: float) -> TimeoutError:
-    """The error of `as_completed` when its time is up."""
+    """The error of `as_completed` when its timeout is over."""
     return TimeoutError(f"{number} of {of} jobs have not ended after {timeout:g} s")
 
 

@@ -1,7 +1,7 @@
-"""How a log line looks: on a console, for people, and as JSON, for machines.
+"""The format of log lines: on a console, for people, and as JSON, for machines.
 
 A line is a dict: the event, its level, perhaps the name of its logger, and facts. Rendering never raises, whatever the
-facts are.
+facts contain.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Line = dict[str, Any]
 Render = Callable[[Line], str]
 
 _BELOW: Final = ("stack", "traceback")
-"""Facts of several lines: a console shows them below the line."""
+"""Facts of several lines: on a console they follow below the line."""
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def for_people(*, colors: bool) -> Render:
-    """Renders lines for a console. Names, ids and errors come out of Redis, and none of them may drive the terminal of
-    an operator: control characters of a terminal are escaped."""
+    """Renders lines for a console. Names, ids and errors come out of Redis and may contain control characters, which
+    could control the terminal of an operator: they are escaped."""
     # `plain_traceback` only keeps older versions of structlog from warning: tracebacks never reach the renderer.
     columns: Any = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback
@@ -47,7 +47,7 @@ def for_machines(line: Line) -> str:
     facts = {name: value for name, value in line.items() if name not in head}
     try:
         return json.dumps({**head, **facts}, default=_for_machines)
-    except Exception:  # a value that contains itself, keys that are no texts, a __repr__ that raises
+    except Exception:  # a value that contains itself, keys that are not texts, a __repr__ that raises
         return json.dumps({**head, **{name: _plain(value) for name, value in facts.items()}})
 
 
@@ -57,18 +57,18 @@ def iso(moment: datetime) -> str:
 
 
 class Seldom:
-    """Lets the same thing through once a minute. It remembers a limited number of things, so it does not grow."""
+    """Lets an equal thing pass only once a minute. It remembers a limited number of things, so it does not grow."""
 
     def __init__(self, seconds: float = 60.0, most: int = 1000) -> None:
         self._seconds, self._most = seconds, most
         self._last: dict[Hashable, float] = {}
 
     def __call__(self, thing: Hashable) -> bool:
-        """Whether it is time for this one."""
+        """Whether this thing may pass now."""
         now = clock.monotonic()
         if now - self._last.get(thing, now - self._seconds) < self._seconds:
             return False
-        # Last in the order of the dict, so that the first is always the one that was let through longest ago.
+        # Insert it at the end of the dict, so that the first key is always the one that passed the longest time ago.
         self._last.pop(thing, None)
         if len(self._last) >= self._most:
             del self._last[next(iter(self._last))]
@@ -78,7 +78,7 @@ class Seldom:
 
 def _for_people(value: object) -> object:
     if isinstance(value, str):
-        # The message of an error may have several lines. Its traceback shows them as they are.
+        # The message of an error may have several lines. Its traceback shows them unchanged.
         return clean(" ".join(value.split()) if "\n" in value else value)
     if isinstance(value, datetime):
         return _by_the_clock(value)
@@ -105,5 +105,5 @@ def _plain(value: object) -> object:
 def _shown(value: object) -> str:
     try:
         return repr(value)
-    except BaseException as error:  # it may be the user's code, and even exit
+    except BaseException as error:  # repr() may be the user's code, and may even raise SystemExit
         return f"<{type(value).__name__}, whose repr() raises {type(error).__name__}>"

@@ -1,12 +1,12 @@
 """Logs: console lines on a terminal, JSON elsewhere. fennelq never logs arguments and results.
 
-Logging never raises: neither to a stderr that is closed, full, broken or blocked, nor through processors of the users'
-own. A line that is lost is counted, and the count is logged when writing works again (see `fennelq.streams`).
+Logging never raises: neither when stderr is closed, full, broken or blocked, nor because of a processor of the user's
+own. A lost line is counted, and the count is logged when writing works again (see `fennelq.streams`).
 
-In a process that has called `setup`, fennelq's own lines have its format and go to stderr, and so do the lines of the
-users' code, through the standard library or structlog, unless that code configures logging itself. In any other
+In a process that has called `setup`, fennelq's own lines have its format and go to stderr. The lines of the users' code
+go there as well, through the standard library or structlog, unless that code configures logging itself. In any other
 process, and with `config="none"`, fennelq configures nothing: its lines go through structlog if the program has
-configured that, and else through the standard library.
+configured structlog, and otherwise through the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fennelq.streams import LogStream, clean, colours, is_terminal
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 DETAILS: Final = ("type", "message", "traceback")
-"""How much of an error is logged, from little to much."""
+"""How much of an error is logged, from the least to the most."""
 
 _OF_EVERY_RECORD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 _RESERVED: Final = ("event", "level", "timestamp", "logger")
@@ -49,7 +49,7 @@ _seldom: Seldom | None = None
 _stream = LogStream()
 _structlog_before: Final[dict[str, Any]] = {}
 _structlog_ours: Final[dict[str, Any]] = {}
-"""The configuration of structlog that `setup` found, and the one that it made."""
+"""The configuration of structlog before `setup`, and the one that `setup` has made."""
 
 
 class Logger:
@@ -61,19 +61,19 @@ class Logger:
         self._name = name
 
     def info(self, event: str, **facts: object) -> None:
-        """The normal course."""
+        """Log a normal event."""
         self._write("info", event, facts)
 
     def warning(self, event: str, **facts: object) -> None:
-        """Logs a fact that an operator should know."""
+        """Log a fact that an operator should know."""
         self._write("warning", event, facts)
 
     def error(self, event: str, **facts: object) -> None:
-        """A job or a process has failed."""
+        """Log that a job or a process has failed."""
         self._write("error", event, facts)
 
     def critical(self, event: str, **facts: object) -> None:
-        """It cannot go on like this."""
+        """Log that the process cannot go on."""
         self._write("critical", event, facts)
 
     def _write(self, level: str, event: str, facts: dict[str, object]) -> None:
@@ -99,10 +99,10 @@ def setup(
     about: About = _about_nothing,
     stdlib: bool = True,
 ) -> None:
-    """Configure logging of this process. Only the worker and the command line call it, never the library.
+    """Configure logging of this process. Only the worker and the command line call this, never the library.
 
-    `about` is called for each line of the users' code and returns the facts to add: which job it is about.
-    `stdlib=False` leaves the standard library alone, for a process that is about to import code that may configure it.
+    `about` is called for each line of the users' code; it returns facts to add, such as the job that the line is about.
+    `stdlib=False` does not configure the standard library, for a process that will import code which may configure it.
     """
     global _least, _detail, _about, _render, _seldom, _way
     _least, _detail, _about = LEVELS[level], errors, about
@@ -121,7 +121,7 @@ def setup(
     if stdlib:
         _configure_stdlib()
     else:
-        # Shows warnings in our format until then, and only those that no handler takes.
+        # Until then, this shows warnings in fennelq's format, but only those that no handler takes.
         logging.lastResort = _Handler(logging.WARNING)
 
 
@@ -143,7 +143,7 @@ def _rendered(line: Line) -> str:
 
 
 def _by_ourselves(_: str, level: str, event: str, facts: dict[str, object]) -> None:
-    """In fennelq's format, independent of how the users' code configures structlog."""
+    """Write a line in fennelq's format, however the users' code configures structlog."""
     line: Any = {"event": event, **facts}
     try:
         for processor in _processors:
@@ -154,7 +154,7 @@ def _by_ourselves(_: str, level: str, event: str, facts: dict[str, object]) -> N
 
 
 def _by_the_program(name: str, level: str, event: str, facts: dict[str, object]) -> None:
-    """As the program that fennelq runs in has configured it."""
+    """Write a line with the configuration of the program that fennelq runs in."""
     facts = {key: iso(value) if isinstance(value, datetime) else value for key, value in facts.items()}
     if structlog.is_configured():
         getattr(structlog.get_logger(name), level)(event, **facts)
@@ -165,7 +165,7 @@ def _by_the_program(name: str, level: str, event: str, facts: dict[str, object])
     below = facts.pop("traceback", None) or facts.pop("stack", None)
     text = " ".join([event, *(f"{key}={_as_word(value)}" for key, value in facts.items())])
     record = logger.makeRecord(name, number, "", 0, text, (), None)
-    # What formatters of the standard library put below the line.
+    # Formatters of the standard library put this text below the line.
     record.exc_text = str(below).rstrip("\n") if below else None
     vars(record).update({key: value for key, value in facts.items() if key not in _OF_EVERY_RECORD})
     logger.handle(record)
@@ -183,7 +183,8 @@ def _as_word(value: object) -> str:
 
 
 def _line_of(logger: object, method: str, facts: MutableMapping[str, Any]) -> str:
-    """structlog's last processor: the finished line. It does not raise, because that would fail the user's job."""
+    """structlog's last processor: returns the finished line. It does not raise, because that would fail the user's
+    job."""
     try:
         if logger is _OURS:
             line = _named(facts.pop("event"), method, "", facts)
@@ -206,14 +207,14 @@ _processors: Final[list[Any]] = [
 
 
 def _is_repeated(line: Line, seldom: Seldom) -> bool:
-    """On a console, the traceback of a failed job is shown once a minute per task and place."""
+    """Whether to leave out a traceback: a console shows that of a failed job once a minute per task and place."""
     if "traceback" not in line or "job_id" not in line:
         return False
     return not seldom((line.get("task"), line.get("at"), line.get("error")))
 
 
 def _named(event: object, level: str, logger: object, facts: Mapping[str, Any]) -> Line:
-    """A line of the users' code. Facts that are called like a part of the line get another name."""
+    """A line of the users' code. A fact that has the name of a part of the line gets another name."""
     head: Line = {"event": str(event), "level": level}
     if logger:
         head["logger"] = str(logger)
@@ -221,7 +222,7 @@ def _named(event: object, level: str, logger: object, facts: Mapping[str, Any]) 
 
 
 def _unfold_exception(line: Line) -> None:
-    """`exc_info` becomes a traceback without local variables: those are the arguments of a task."""
+    """`exc_info` becomes a traceback without local variables, because those include the arguments of a task."""
     error: object = line.pop("exc_info", None)
     if error is True:
         error = sys.exc_info()
@@ -232,23 +233,23 @@ def _unfold_exception(line: Line) -> None:
 
 
 class _Lines:
-    """The logger to which structlog passes a finished line. Its own loggers write line and newline apart, under a lock
-    that a forked child may inherit locked."""
+    """The logger to which structlog passes a finished line. structlog's own loggers write a line and its newline
+    separately, under a lock, and a fork may copy this lock while it is locked."""
 
     def __init__(self, name: object = "", *_: object) -> None:
         self.name = name
         self.debug = self.info = self.warning = self.error = self.critical = self.msg
 
     def msg(self, line: str) -> None:
-        """Write it."""
+        """Write the line."""
         _stream.write(f"{line}\n")
 
-    # Names that the users' own loggers have, which are configured by this as well.
+    # The methods of the users' own loggers, which this configuration replaces as well.
     log = warn = err = fatal = exception = failure = msg
 
 
 def _configure_structlog() -> None:
-    """Unless the users' code has configured it: then its lines are as it wants them."""
+    """Configure structlog, unless the users' code has configured it: then that configuration stays."""
     now = structlog.get_config()
     if structlog.is_configured() and now["processors"] is not _processors:
         return
@@ -257,14 +258,14 @@ def _configure_structlog() -> None:
         processors=_processors,
         wrapper_class=structlog.make_filtering_bound_logger(_least),
         logger_factory=_Lines,
-        # Code that logs at import, and configures structlog after that, gets what it configures.
+        # Do not cache: code that logs at import, and configures structlog after that, must get its own configuration.
         cache_logger_on_first_use=False,
     )
     structlog.configure(**_structlog_ours)
 
 
 def _unconfigure_structlog() -> None:
-    """The users' code may have configured a part of it: what it has not is as it was before."""
+    """Undo `_configure_structlog`. The users' code may have replaced a part of the configuration: that part stays."""
     now = structlog.get_config()
     kept = {name: value for name, value in now.items() if value is not _structlog_ours.get(name)}
     if now["processors"] is _processors:
@@ -277,20 +278,20 @@ def _unconfigure_structlog() -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes what is logged through the standard library, unless a handler of the users' code shows it already."""
+    """Writes the records of the standard library, unless a handler of the users' code already shows them."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record as a line."""
         try:
             if not _is_shown_by_another(record):
                 _stream.write(_rendered(_line_of_record(record)))
-        except BaseException:  # values of `extra` are the user's objects, and even their repr() may exit
+        except BaseException:  # values of `extra` are the user's, and their repr() may raise SystemExit
             _stream.missed()
 
 
 def _line_of_record(record: logging.LogRecord) -> Line:
     facts = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
-    # asyncio reports tasks and futures when they are collected as garbage, in the context of any job.
+    # asyncio reports tasks and futures when they are garbage-collected, which happens in the context of any job.
     about = _about_nothing() if record.name == "asyncio" else _about()
     try:
         event = record.getMessage()
@@ -321,24 +322,24 @@ def _is_shown_by_another(record: logging.LogRecord) -> bool:
 
 
 def _shows(handler: logging.Handler, record: logging.LogRecord) -> bool:
-    # Those of `rich` have a console with a file instead of a stream.
+    # Handlers of `rich` have a console with a file, and no stream.
     stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
     standard = (sys.stderr, sys.stdout, sys.__stderr__, sys.__stdout__)
     if stream is None or not any(stream is one for one in standard) or record.levelno < handler.level:
         return False
-    # A filter of the users' own may count records or change them: only its handler runs it, once.
+    # A filter of the user's own may count or change records: only its own handler may call it, once per record.
     own = any(type(one) is not logging.Filter for one in handler.filters)
     return own or bool(handler.filter(record))
 
 
 def _configure_stdlib() -> None:
-    """At the root, so lines of every library are written at the level of the worker's own."""
+    """Add a handler to the root logger: so lines of every library are written, at the level of the worker's own."""
     logging.lastResort = _LAST_RESORT
     root = logging.getLogger()
     if not _handlers_of_ours(root):
         root.addHandler(_Handler())
     root.setLevel(_least)
-    # The lines at level info for programs, such as the server in use, are part of `worker_started`.
+    # Lines of level info that the library writes for programs, such as the server in use, are in `worker_started`.
     logging.getLogger("fennelq").setLevel(max(_least, logging.WARNING))
 
 
@@ -347,7 +348,7 @@ def _handlers_of_ours(root: logging.Logger) -> list[logging.Handler]:
 
 
 def _stand_back() -> None:
-    """Undo what an earlier `setup` of this process has configured."""
+    """Undo the configuration of an earlier `setup` in this process."""
     logging.lastResort = _LAST_RESORT
     if _structlog_ours:
         _unconfigure_structlog()

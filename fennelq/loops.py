@@ -1,4 +1,4 @@
-"""Calls that block must not stop an event loop: in one they raise an error, which names the form to await."""
+"""Checks that blocking calls do not stop an event loop. Their errors and warnings name the call to await instead."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from weakref import WeakSet
 from fennelq.errors import ConfigurationError
 
 running_loop = asyncio._get_running_loop
-"""The loop that runs on this thread, or None; unlike `asyncio.get_running_loop` it is cheap where there is none."""
+"""The loop that runs on this thread, or None. Without a loop it is cheaper than `asyncio.get_running_loop`."""
 executing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 """The loops on which executors of this process run jobs."""
 
 
 def check_loop(call: str, instead: str) -> None:
-    """Call this before blocking: it warns on a running event loop, and raises ConfigurationError on an executor's.
+    """Call this before blocking. It warns on a running event loop, and raises ConfigurationError on an executor's loop.
 
-    A warning, because a notebook or a shell has a loop that nothing else needs. On an executor's loop a blocked call
-    stops every other job and the messages that would end it.
+    Elsewhere it only warns, because a notebook or a shell runs a loop that no other code needs. On an executor's loop,
+    a blocked call stops every other job, and also the messages that the call waits for.
     """
     loop = running_loop()
     if loop is None:
@@ -35,7 +35,7 @@ def check_loop(call: str, instead: str) -> None:
 
 
 def _depth_of_caller() -> int:
-    """The stack level, for `warnings.warn` in `check_loop`, of the code that called into fennelq."""
+    """For `warnings.warn` in `check_loop`: the stack level of the code that called fennelq."""
     depth, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         depth, frame = depth + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Where an App is made, which names the service it belongs to."""
+"""Finds the module in which an App is made: it names the service that the App belongs to."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MAIN = ("__main__", "__mp_main__")
 def module_of(caller: FrameType) -> str:
     """The module that was being imported, or run, when `caller` made an App.
 
-    Not the module of the caller itself: services may share a function that makes their apps. A module that runs as
-    `__main__` has the name it would be imported by, so that `python tasks.py` and a worker agree.
+    It is not the module of the caller itself, because services may share a function that makes their apps. A module
+    that runs as `__main__` gets the name by which it would be imported, so that `python tasks.py` and a worker agree.
     """
     frame: FrameType | None = caller
     while frame is not None and frame.f_code.co_name != "<module>":
@@ -25,8 +25,8 @@ def module_of(caller: FrameType) -> str:
 
 
 def _is_of_service(module: FrameType) -> bool:
-    """Whether this is a module that is being imported, or a script. Programs like pytest or uvicorn are neither: apps
-    that are made while they run belong to the module that makes them."""
+    """Whether this module is being imported, or is a script. Programs like pytest or uvicorn are neither: an app that
+    is made while they run belongs to the module that makes it."""
     name = str(module.f_globals.get("__name__"))
     if name in _MAIN:
         is_script = str(module.f_globals.get("__file__") or "").endswith(".py")

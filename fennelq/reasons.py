@@ -1,4 +1,4 @@
-"""Why a job has not ended yet: what it waits for, or who runs it. Conversations, for code with and without a loop."""
+"""Finds the reason why a job has not ended yet. Conversations, for code with and without an event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LATER = ("sched", "retry")
 SHORTEST, LONGEST = 0.05, 0.5
-"""Seconds within which a reason must be found: a timeout is not to become much longer by it."""
+"""Seconds within which a reason must be found, so that looking it up does not make a timeout much longer."""
 
 
 NOT_LOOKED_UP = (
@@ -31,7 +31,7 @@ NOT_LOOKED_UP = (
 
 
 def after_timeout(app: App, job_id: str, timeout: float) -> Talk[str | None]:
-    """Why a job has not ended although a caller waited for it this long. If Redis does not reply, that is the reason.
+    """Why a job has not ended although a caller has waited this long. When Redis does not reply, that is the reason.
     None when the job has ended in the meantime, and when Redis refuses the lookup."""
     queue, key = split_id(job_id)
     seconds = within(timeout)
@@ -46,12 +46,12 @@ def after_timeout(app: App, job_id: str, timeout: float) -> Talk[str | None]:
 
 
 def within(timeout: float) -> float:
-    """How long a caller who has waited for `timeout` seconds may wait for the reason."""
+    """How many more seconds a caller who has waited for `timeout` seconds may wait for the reason."""
     return min(max(timeout / 10, SHORTEST), LONGEST)
 
 
 def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
-    """Everything known about a job, with what it waits for."""
+    """Everything known about a job, and why it waits."""
     info = yield from ask(verbs.jobs.record(keys, key))
     if info is None or info.status.ended or info.status is Status.EXECUTING:
         return info
@@ -64,7 +64,7 @@ def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
 
 
 def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
-    """Why a job has not ended although a caller waited for it, in at most two round trips."""
+    """Why a job that a caller waits for has not ended, in at most two round trips."""
     steps: list[Step[Any]] = [
         verbs.jobs.outline(keys, key),
         verbs.server.now(),
@@ -88,7 +88,7 @@ def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
 
 
 def executors_of(app: str) -> Talk[Executors | None]:
-    """What the executors of an app report about themselves; None where the user of Redis may not ask."""
+    """The facts that the executors of an app report; None when the user of Redis may not read them."""
     steps: list[Step[Any]] = [verbs.server.now(), verbs.executors.known_executors(app)]
     try:
         now, facts = yield from ask_all(steps)
@@ -104,7 +104,7 @@ def _due_at(info: JobInfo, due: int | None) -> JobInfo:
 
 
 def _hindrance(info: JobInfo, executors: Executors, now: int) -> str | None:
-    """What has to be put right before the job can run; None when it will have its turn."""
+    """The problem that must be solved before the job can run; None when the job only has to wait for its turn."""
     if info.waiting_because is None and info.due_at is not None and info.due_at > clock.from_ms(now):
         return None
     return executors.unserved(info.queue, _lane(info)) or info.waiting_because

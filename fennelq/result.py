@@ -1,4 +1,4 @@
-"""Handles of jobs: what became of a call."""
+"""Handles of jobs, to wait for their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AsyncResult(Generic[R_co]):
     id: str
     """`queue:key`; store it to make the handle again later."""
     deduplicated: bool
-    """True when the call found the job of an earlier call with the same key or id."""
+    """True when the call created no job, because an earlier call with the same key or id had created this one."""
 
     def __init__(
         self, app: App, job_id: str, returns: ResultCodec[R_co] | None, *, deduplicated: bool = False
@@ -54,12 +54,12 @@ class AsyncResult(Generic[R_co]):
         return hash(self.id)
 
     async def get(self, timeout: float | None = None) -> R_co:
-        """What the task returned.
+        """The value that the task returned.
 
-        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is
-        known of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on, and the
-        error says what it waits for, or who runs it.
-        With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
+        Waits until the job has ended. Raises TaskFailed, JobCancelled or JobExpired when it ended without a value, and
+        ResultExpired when the job is unknown or its result has expired. After `timeout` seconds it raises
+        ResultTimeout, which has the reason: what the job waits for, or which executor runs it. The job goes on. With
+        `timeout=0` it checks once, and waits for nothing but the reply of Redis.
         """
         waiting = self._app.client.waiting
         if timeout is not None and is_over(timeout):
@@ -81,37 +81,37 @@ class AsyncResult(Generic[R_co]):
         return value_of(self._app, self.id, self._returns, ended)
 
     async def status(self) -> Status:
-        """Where the job is in its life."""
+        """The current status of the job."""
         return await self._app.client.converse(status_of(self._app, self.id))
 
     async def info(self) -> JobInfo | None:
-        """Everything known about the job, or None when there is no record of it."""
+        """Everything known about the job, or None when it has no record."""
         return await self._app.client.info(self.id)
 
     async def history(self) -> list[Event]:
-        """Why it ran more than once, if it did: failed tries, recoveries, releases, replays, the oldest first."""
+        """The events that made it run more than once: failed tries, recoveries, releases, replays, the oldest first."""
         return await self._app.client.history(self.id)
 
     async def cancel(self) -> bool:
-        """True if the job will not run: it had not started, and now it never will."""
+        """Cancel the job if it has not started; returns whether it is cancelled now and will not run."""
         return await self._app.client.converse(cancel(self._app, self.id))
 
 
-# What one asks of a job, with an event loop or without
+# Conversations about a job, for code with and without an event loop
 
 
 def status_of(app: App, job_id: str) -> Talk[Status]:
-    """Where a job is in its life."""
+    """The current status of a job."""
     return (yield from ask(verbs.jobs.status(*_place(app, job_id))))
 
 
 def info_of(app: App, job_id: str) -> Talk[JobInfo | None]:
-    """Everything known about a job and what it waits for, or None."""
+    """Everything known about a job, and why it waits; None when it has no record."""
     return (yield from reasons.known_of(*_place(app, job_id)))
 
 
 def record_of(app: App, job_id: str) -> Talk[JobInfo | None]:
-    """What is recorded of a job, or None: one of many, without what it waits for."""
+    """The record of a job, or None. For lists of jobs: without the reason why it waits, which needs more steps."""
     keys, key = _place(app, job_id)
     info = yield from ask(verbs.jobs.record(keys, key))
     if info is None or info.place not in ("sched", "retry"):
@@ -138,7 +138,7 @@ def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:
 
 
 def value_of(app: App, job_id: str, returns: ResultCodec[R] | None, ended: Ended) -> R:
-    """What an envelope says: the value, or the exception it stands for."""
+    """The value in an envelope; raises the exception that the envelope describes."""
     envelope = ended.envelope
     if returns is None:
         task = app.tasks.get(ended.task or "")

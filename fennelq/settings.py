@@ -1,8 +1,8 @@
 """The settings: one model, filled from `[tool.fennelq]`, `FENNELQ_…`, keyword arguments of `App` and the command line.
 
-All durations are in seconds. The groups below have the type and the meaning of each setting, with its unit and what
-zero or None does: an editor shows it for a keyword of `App(…)`, and the reference page is made from it. `Settings` has
-the defaults and the limits.
+All durations are in seconds. The groups below declare the type and the meaning of each setting, with its unit and the
+effect of zero or None: an editor shows this text for a keyword of `App(…)`, and the reference page is made from it.
+`Settings` has the defaults and the limits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LogErrors = Literal["type", "message", "traceback"]
 LogConfig = Literal["fennelq", "none"]
 
 _LONGEST = 100 * 366 * 86400
-"""Seconds: more would not fit into the numbers of Redis, which would refuse them only when a job ends."""
+"""Seconds. Redis would refuse a larger number, and only when a job ends."""
 _LONGEST_BEAT = 900
-"""Seconds: after an hour without a heartbeat an executor is forgotten."""
+"""Seconds. Other executors forget an executor that sends no heartbeat for an hour."""
 
 
 class _Redis(TypedDict, total=False):
@@ -44,37 +44,37 @@ class _Jobs(TypedDict, total=False):
     """Queues and jobs"""
 
     default_queue: str
-    """Queue of tasks that name none."""
+    """Queue of tasks that do not name a queue."""
     default_retries: int
-    """Runs after the first, for tasks without retries of their own. 0 never retries."""
+    """Runs after the first, for tasks that do not set `retries`. 0 never retries."""
     enqueue_timeout: float
-    """Seconds delay() tries to reach Redis before BrokerUnavailable."""
+    """Seconds that delay() tries to reach Redis before it raises BrokerUnavailable."""
     max_payload_bytes: int
     """Largest encoded call or result, in bytes."""
     max_deliveries: int
     """Deliveries that may end in a crash before a job is dead."""
     unknown_task_patience: float
-    """Seconds a job waits for a worker that knows its task and its arguments. 0 makes it dead at once."""
+    """Seconds that a job waits for a worker that has its task and its arguments. 0 makes it dead at once."""
 
 
 class _Results(TypedDict, total=False):
     """Results and records"""
 
     result_ttl: float
-    """Seconds a result is kept. 0 keeps none; waiting callers still get it."""
+    """Seconds that a result is kept. 0 keeps none; callers that wait already still get it."""
     failure_ttl: float
-    """Seconds the result of a failed job is kept. 0 keeps none."""
+    """Seconds that the result of a failed job is kept. 0 keeps none."""
     record_ttl: float
-    """Seconds a finished job's record is kept, never less than its result or tombstone_ttl."""
+    """Seconds that the record of an ended job is kept: never less than its result or tombstone_ttl."""
     tombstone_ttl: float
-    """Seconds that a smaller record_ttl is raised to. One of the two must exceed twice enqueue_timeout."""
+    """Seconds that replace a smaller record_ttl. One of the two must be more than twice enqueue_timeout."""
 
 
 class _DeadLetters(TypedDict, total=False):
     """Dead-letter queues"""
 
     dlq_max_age: float
-    """Seconds a dead job is kept in the dead-letter queue."""
+    """Seconds that a dead job is kept in the dead-letter queue."""
     dlq_max_len: int
     """Dead jobs kept per queue; the oldest are removed first. 0 keeps none."""
 
@@ -87,20 +87,20 @@ class _Workers(TypedDict, total=False):
     concurrency: int
     """Jobs an executor runs at the same time."""
     grace_period: float
-    """Seconds running jobs are given when a worker stops. 0 gives none."""
+    """Seconds that running jobs get to finish when a worker stops. 0 gives them none."""
     stop_grace: float
-    """Seconds a run may take to end after it was asked to stop. After that, its slot counts as stuck."""
+    """Seconds that a run may go on after the executor asked it to stop. After that, its slot counts as stuck."""
     max_stuck: int | None
-    """Stuck slots above which an executor is replaced. None is half of its slots; 0 is the first one."""
+    """An executor with more stuck slots than this is replaced. None is half of its slots; 0 allows none."""
     stall_timeout: float
-    """Seconds an executor's loop may be blocked before it is replaced."""
+    """Seconds that an executor's loop may be blocked before the executor is replaced."""
 
 
 class _Leases(TypedDict, total=False):
     """Leases"""
 
     lease: float
-    """Seconds an executor may be silent before other executors take its jobs."""
+    """Seconds that an executor may be silent before other executors take its jobs."""
     heartbeat_interval: float | None
     """Seconds between two heartbeats, at most lease/3. None is lease/4, at most 900."""
     maintenance_interval: float | None
@@ -111,7 +111,7 @@ class _Schedules(TypedDict, total=False):
     """Delayed and recurring jobs"""
 
     schedule_interval: float
-    """Seconds between two searches for due jobs, for the case that no message announced them."""
+    """Seconds between two searches for due jobs, in case the message that announces one is lost."""
 
 
 class _Logging(TypedDict, total=False):
@@ -122,7 +122,7 @@ class _Logging(TypedDict, total=False):
     log_level: LogLevel
     """Least severe level that is logged."""
     log_errors: LogErrors
-    """How much a worker logs of a task's error: its type, its message too, or its traceback too."""
+    """How much a worker logs of a task's error: its type; its type and message; or these and its traceback."""
     log_config: LogConfig
     """none configures no logging: fennelq's lines then go through the configuration of your code."""
 
@@ -142,7 +142,7 @@ class Settings(BaseSettings):
         frozen=True,
         validate_default=False,
         allow_inf_nan=False,
-        hide_input_in_errors=True,  # it may be a URL with a password
+        hide_input_in_errors=True,  # the input may be a URL with a password
     )
 
     redis_url: str | None = None
@@ -151,7 +151,8 @@ class Settings(BaseSettings):
     default_queue: str = "default"
     default_retries: int = Field(3, ge=0)
     enqueue_timeout: float = Field(10, gt=0, le=_LONGEST)
-    # Redis disconnects a subscriber to which it owes 32 MB, so the message of a larger result would never arrive.
+    # Redis disconnects a subscriber whose unread messages exceed 32 MB: the message of a larger result would never
+    # arrive.
     max_payload_bytes: int = Field(1 << 20, ge=1, le=1 << 24)
     max_deliveries: int = Field(4, ge=1)
     unknown_task_patience: float = Field(3600, ge=0, le=_LONGEST)
@@ -185,7 +186,8 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _is_understood(cls, url: str | None) -> str | None:
-        # Checked here and not at the first connection. A context for TLS reads files, which an import should not do.
+        # Checked here and not at the first connection, so that a wrong URL is found at once. A rediss://
+        # URL is not checked here: its TLS context reads files, which an import should not do.
         if url is not None and url.startswith("embedded://"):
             folder = url.removeprefix("embedded://")
             if folder and not folder.startswith("/"):
@@ -200,7 +202,8 @@ class Settings(BaseSettings):
     @field_validator("namespace", "default_queue")
     @classmethod
     def _is_name(cls, name: str | None, info: ValidationInfo) -> str | None:
-        # Masking changes no valid name; the error quotes the others, which may be a URL in the wrong place.
+        # Masking does not change a valid name. An invalid one is quoted in the error, and may be a URL in the wrong
+        # place.
         return None if name is None else valid_name(f"setting {info.field_name}: name", masked(name))
 
     @model_validator(mode="after")
@@ -211,7 +214,8 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, root: Path | None, **given: Any) -> Self:
-        """Settings from every source, the later over the earlier; ConfigurationError names what is wrong."""
+        """Settings from every source, where later sources override earlier ones. ConfigurationError names each
+        mistake."""
         refuse_unknown(f"the environment ({PREFIX}…)", from_environment(), cls.model_fields)
         refuse_unknown("App(…)", given, cls.model_fields)
         table = from_pyproject(root)
@@ -224,11 +228,11 @@ class Settings(BaseSettings):
             raise ConfigurationError(sentence + _origin(name, given, variables, table)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raises ValidationError; it quotes the value, without its password."""
+        """Raises ValidationError, whose text quotes the value without its password."""
         super().__setattr__(name, masked(value) if isinstance(value, str) else value)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        """For repr() and str(), which must not show a password."""
+        """The settings for repr() and str(), which must not show a password."""
         for name, value in super().__repr_args__():
             yield name, masked(value) if isinstance(value, str) else value
 
@@ -239,7 +243,7 @@ class Settings(BaseSettings):
 
     @property
     def record_ms(self) -> int:
-        """How long a finished job's record lives at least."""
+        """The least time for which the record of an ended job is kept."""
         return max(1, round(max(self.record_ttl, self.tombstone_ttl) * 1000))
 
     @property
@@ -254,7 +258,7 @@ class Settings(BaseSettings):
 
 
 def _conflicts(settings: Settings) -> Iterator[str]:
-    """Errors for values that are valid alone, and together would silently disable a mechanism."""
+    """Errors for values that are valid alone, but together would silently disable a mechanism."""
     lease = settings.lease
     # An executor sweeps only while its last heartbeat is younger than half a lease; a sixth is left for the round trip.
     if settings.beat > lease / 3:
@@ -287,23 +291,23 @@ def _conflicts(settings: Settings) -> Iterator[str]:
 
 
 def _down(seconds: float) -> str:
-    """A largest value as text, rounded down so that it is still allowed."""
+    """The largest allowed value as text, rounded down so that it is still allowed."""
     return f"{math.floor(seconds * 1000) / 1000:g}"
 
 
 def _refusal(error: ValidationError | ConfigurationError) -> tuple[str, str]:
-    """Why a value was refused, and the name of its setting; no name when settings do not fit together."""
+    """The reason why a value was refused, and the name of its setting; no name when several settings conflict."""
     if isinstance(error, ConfigurationError):
         return str(error), str(error).removeprefix("setting ").partition(" ")[0].rstrip(":")
     first = error.errors(include_url=False)[0]
     if not first["loc"]:
         return first["msg"].removeprefix("Value error, "), ""
     name = str(first["loc"][0])
-    # Masked for every setting: a URL may have been given as the value of another one.
+    # Masked for every setting, because a URL may have been set as the value of another setting by mistake.
     return masked(f"setting {'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"), name
 
 
 def _origin(name: str, *sources: Collection[str]) -> str:
-    """Where a refused setting comes from, unless it is a keyword of `App(…)`: the traceback shows that line."""
+    """The source of a refused setting. Empty for a keyword of `App(…)`, because the traceback shows that line."""
     places = ("", f" (from {PREFIX}{name.upper()})", " (from [tool.fennelq] in pyproject.toml)")
     return next((place for place, names in zip(places, sources, strict=True) if name in names), "")

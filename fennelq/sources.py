@@ -1,4 +1,4 @@
-"""Where settings are written: `[tool.fennelq]` in pyproject.toml and the environment. Unknown names are errors."""
+"""Reads settings from `[tool.fennelq]` in pyproject.toml and from the environment. Unknown names are errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CALLED_ELSEWHERE = {
     "max_retries": "default_retries",
     "workers": "processes",
 }
-"""The names that other frameworks use, and ours: a comparison of letters would not find them."""
+"""Names that other frameworks use, and fennelq's names: comparing the letters would not find them."""
 _OF_KUBERNETES = re.compile(
     r"""
     FENNELQ_ ([A-Z0-9_]+_)? (
@@ -37,7 +37,7 @@ _OF_KUBERNETES = re.compile(
     re.VERBOSE,
 )
 """The variables that Kubernetes sets in every container of a namespace for a service named `fennelq` or `fennelq-…`.
-No setting's name has such an end, and the values are part of the pattern: any other FENNELQ_…_PORT is a mistake."""
+No setting's name has such an end. The values are part of the pattern: any other FENNELQ_…_PORT is a mistake."""
 
 
 def from_pyproject(root: Path | None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def from_pyproject(root: Path | None) -> dict[str, Any]:
 
 
 def from_environment() -> dict[str, str]:
-    """The variables with our prefix, without those that Kubernetes makes for a service of that name."""
+    """The variables with fennelq's prefix, without those that Kubernetes sets for a service of that name."""
     return {
         name[len(PREFIX) :].lower(): value
         for name, value in os.environ.items()
@@ -68,7 +68,7 @@ def from_environment() -> dict[str, str]:
 
 
 def refuse_unknown(where: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises ConfigurationError for a name that is not one of the known ones, and suggests the one that was meant."""
+    """Raises ConfigurationError for a name that is not one of the known ones, and suggests the nearest known one."""
     for name in given:
         if name not in known:
             meant = _CALLED_ELSEWHERE.get(name.lower())

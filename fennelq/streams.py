@@ -1,6 +1,6 @@
-"""The standard streams of a process: they may be closed, full, broken or blocked, and behind them may be a terminal.
+"""The standard streams of a process: they may be closed, full, broken or blocked, and may lead to a terminal.
 
-A worker must run without a log: a line that cannot be written is counted and dropped, it never raises.
+A worker must be able to run without a log: a line that cannot be written is counted and dropped; writing never raises.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Final, Protocol, TextIO
 
 _PATIENCE_MS: Final = 500
-"""How long one write waits for a reader that does not read."""
+"""Milliseconds that one write waits for a reader that does not read."""
 _SAFE_SIZE: Final = 4096
-"""When a pipe, a socket or a terminal is ready, so many bytes can be written to it without blocking."""
+"""The number of bytes that can be written without blocking to a pipe, a socket or a terminal that is ready."""
 
 
 # Standard streams
 
 
 def open_missing() -> None:
-    """Open /dev/null as each standard stream that this process was started without.
+    """Open /dev/null for each standard stream that this process was started without.
 
-    Otherwise the next file or connection that is opened gets the number of the missing stream, and a child process or
-    a library in C that writes to "stderr" writes into it. A number that has been taken already is left alone.
+    Otherwise the next file or connection that is opened gets the number of the missing stream. Then a child process or
+    a library in C that writes to "stderr" would write into it. A number that is in use already is left alone.
     """
     streams = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
     missing = [stream for stream in streams if getattr(sys, stream[1]) is None]
@@ -51,7 +51,7 @@ def _occupy(number: int) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is looking; False for a stream that is missing or closed."""
+    """Whether a person can see this stream; False for a stream that is missing or closed."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -64,7 +64,7 @@ def colours(stream: TextIO | None) -> bool:
 
 
 def flush(*streams: TextIO | None) -> None:
-    """Write what is buffered; what cannot be written is given up."""
+    """Write the buffered text; text that cannot be written is dropped."""
     for stream in streams:
         with suppress(Exception):
             if stream is not None:
@@ -75,14 +75,14 @@ def flush(*streams: TextIO | None) -> None:
 
 
 def clean(text: str) -> str:
-    """The text with everything escaped that a terminal obeys or that reverses the order of what is read."""
+    """The text, with every character escaped that controls a terminal or reverses the order of the text."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def clean_lines(text: str) -> str:
-    """The same for a text of several lines: its newlines and tabs stay."""
+    """The same for a text of several lines: newlines and tabs stay."""
     return "\n".join("\t".join(map(clean, line.split("\t"))) for line in text.split("\n"))
 
 
@@ -90,12 +90,12 @@ def clean_lines(text: str) -> str:
 
 
 class LogStream:
-    """Where log lines go. Writing never raises, and never waits long.
+    """The destination of log lines. Writing never raises, and never waits for long.
 
     * A line that cannot be written is dropped and counted. When writing works again, the first line has the number of
-      lines that are missing: `notice` makes its text.
-    * A reader that has stopped reading (of a pipe, a terminal or a socket) is waited for once, for half a second; then
-      lines are dropped until it reads again. A slow reader slows a worker down, one that stands still must not stop it.
+      lost lines: `notice` makes its text.
+    * When a reader (of a pipe, a terminal or a socket) stops reading, one write waits for half a second. After that,
+      lines are dropped until it reads again. A slow reader may slow a worker down, but one that stops must not stop it.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class LogStream:
         """Write whole lines, all or none of them."""
         with self._lock:
             try:
-                # In one piece, because a notice is shorter than most lines: it would fit where the line does not.
+                # Send the notice and the text in one piece: the short notice alone might fit where the line does not.
                 self._sink.send(self._notice(self._lost) + text if self._lost else text)
                 self._lost = 0
             except Exception:
@@ -123,7 +123,7 @@ class LogStream:
         return len(text)
 
     def flush(self) -> None:
-        """Does nothing, because nothing is buffered."""
+        """Does nothing, because this stream has no buffer."""
 
     def missed(self) -> None:
         """Count a line that failed before it could be written."""
@@ -131,7 +131,8 @@ class LogStream:
             self._lost += 1
 
     def _after_fork(self) -> None:
-        # Another thread may have held the lock at the moment of the fork. Reentrant, because a signal handler may log.
+        # Another thread may have held the lock at the moment of the fork. The lock is reentrant, because a signal
+        # handler may log.
         self._lock = threading.RLock()
 
 
@@ -141,7 +142,7 @@ class _Sink(Protocol):
 
 
 class _Text:
-    """A stream without a file descriptor: in memory, or none at all."""
+    """A stream without a file descriptor: a stream in memory, or none."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -152,12 +153,12 @@ class _Text:
             self._stream.flush()
 
     def close(self) -> None:
-        """The stream belongs to others."""
+        """Does nothing, because other code owns the stream."""
 
 
 class _File:
-    """A file or a device that does not block. The descriptor is our own: number 2 may be closed and become a
-    connection to Redis, and a log line in the middle of that would end it."""
+    """A file or a device that does not block. It uses a duplicate of the descriptor: number 2 may be closed and reused
+    for a connection to Redis, and a log line in the middle of its commands would break that connection."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -165,7 +166,7 @@ class _File:
 
     def send(self, text: str) -> None:
         data = text.encode("utf-8", "backslashreplace")
-        # What follows a line of which only a part could be written must not become its continuation.
+        # If only a part of the last line was written, end that line first: the next one must not continue it.
         rest = memoryview(b"\n" + data if self._torn else data)
         while rest:
             rest = rest[self._write(rest) :]
@@ -196,8 +197,8 @@ class _Patient(_File):
 
 
 class _NonBlocking(_Patient):
-    """A pipe or a terminal that was opened once more. The flag O_NONBLOCK belongs to an open file, and stderr itself is
-    shared with other processes, which do not expect it."""
+    """A pipe or a terminal that was opened a second time. The flag O_NONBLOCK belongs to an open file, and other
+    processes share stderr itself and do not expect it to be non-blocking."""
 
     def _write(self, data: memoryview) -> int:
         try:
@@ -208,8 +209,8 @@ class _NonBlocking(_Patient):
 
 
 class _Blocking(_Patient):
-    """One that cannot be opened again. Between the poll and the write another process may fill the pipe, and then this
-    one waits all the same; for a socket, the usual case, there is room for more than one such line."""
+    """A stream that cannot be opened a second time. Another process may fill the pipe between the poll and the write;
+    then the write blocks. A socket, the usual case, has room for more than one such line."""
 
     def _write(self, data: memoryview) -> int:
         self._wait()

@@ -1,4 +1,4 @@
-"""The same for code without an event loop: scripts, Django views, threads, forked processes.
+"""Sends jobs and waits for them without an event loop: for scripts, Django views, threads, forked processes.
 
 Verbs and conversations are values: they are the same with an event loop and without one. So this needs no event loop in
 a hidden thread, which a fork would break.
@@ -44,7 +44,7 @@ A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
 
 End = Ended | Exception
-"""How a job has ended, or why that cannot be known: a ResultExpired, or an error that concerns this job only."""
+"""How a job has ended, or why that is unknown: a ResultExpired, or an error that concerns this job only."""
 
 _SHORTEST_LOOK = 0.05
 
@@ -94,7 +94,7 @@ class BlockingTask(Generic[P, R]):
         return BlockingTask(self._task.options(*nameless, **options))
 
     def _check(self, method: str) -> None:
-        if running_loop() is None:  # most calls: they need no names
+        if running_loop() is None:  # true for most calls, which then skip computing the names
             return
         name = self._task.name.rpartition(":")[2]
         check_loop(f"{name}.sync.{method}", f"await {name}.{method}(…)")
@@ -109,7 +109,7 @@ class BlockingResult(Generic[R_co]):
     id: str
     """`queue:key`; store it to make the handle again later."""
     deduplicated: bool
-    """True when the call found the job of an earlier call with the same key or id."""
+    """True when the call created no job, because an earlier call with the same key or id had created this one."""
 
     def __init__(
         self, app: App, job_id: str, returns: ResultCodec[R_co] | None, *, deduplicated: bool = False
@@ -127,32 +127,33 @@ class BlockingResult(Generic[R_co]):
         return hash(self.id)
 
     def get(self, timeout: float | None = None) -> R_co:
-        """What the task returned.
+        """The value that the task returned.
 
-        Raises TaskFailed, JobCancelled or JobExpired when it ended otherwise, ResultExpired when nothing is
-        known of the job (any more), ResultTimeout when `timeout` seconds have passed; the job then goes on.
-        With `timeout=0` it checks once and returns; it then waits for nothing but the reply of Redis.
+        Waits until the job has ended. Raises TaskFailed, JobCancelled or JobExpired when it ended without a value, and
+        ResultExpired when the job is unknown or its result has expired. After `timeout` seconds it raises
+        ResultTimeout, which has the reason: what the job waits for, or which executor runs it. The job goes on. With
+        `timeout=0` it checks once, and waits for nothing but the reply of Redis.
         """
         _check_result("get")
         return value_of(self._app, self.id, self._returns, end_of(self._app, self.id, timeout))
 
     def status(self) -> Status:
-        """Where the job is in its life."""
+        """The current status of the job."""
         _check_result("status")
         return converse(self._app, status_of(self._app, self.id))
 
     def info(self) -> JobInfo | None:
-        """Everything known about the job, or None when there is no record of it."""
+        """Everything known about the job, or None when it has no record."""
         _check_result("info")
         return converse(self._app, info_of(self._app, self.id))
 
     def history(self) -> list[Event]:
-        """Why it ran more than once, if it did: failed tries, recoveries, releases, replays, the oldest first."""
+        """The events that made it run more than once: failed tries, recoveries, releases, replays, the oldest first."""
         _check_result("history")
         return converse(self._app, history_of(self._app, self.id))
 
     def cancel(self) -> bool:
-        """True if the job will not run: it had not started, and now it never will."""
+        """Cancel the job if it has not started; returns whether it is cancelled now and will not run."""
         _check_result("cancel")
         return converse(self._app, cancel(self._app, self.id))
 
@@ -162,20 +163,20 @@ def _check_result(method: str) -> None:
 
 
 def enqueue(app: App, jobs: list[WireJob[R]]) -> list[BlockingResult[R]]:
-    """Send any number of jobs; as `App.enqueue`."""
-    _ = app.blocking  # a mistake in the configuration concerns all of them: it is raised as it is
+    """Send any number of jobs, as `App.enqueue` does."""
+    _ = app.blocking  # raises a mistake in the configuration once, and not as an error of each job
     replies = converse(app, sent(app, jobs))
     return handles_of(partial(handle_of, BlockingResult, app), jobs, replies)
 
 
 def value_at(app: App, result: BlockingResult[R], end: End) -> R:
-    """What a job returned, or the exception that its end stands for."""
-    returns = result._returns  # pyright: ignore[reportPrivateUsage] - it is no part of the public handle
+    """The value that a job returned; raises the exception that its end describes."""
+    returns = result._returns  # pyright: ignore[reportPrivateUsage] - the codec is not part of the public handle
     return value_of(app, result.id, returns, _unless_error(end))
 
 
 def end_of(app: App, job_id: str, timeout: float | None) -> Ended:
-    """How a job has ended; raises ResultTimeout, or ResultExpired when nothing is known of it."""
+    """How a job has ended; raises ResultTimeout, or ResultExpired when the job is unknown or its result has expired."""
     with closing(ends_of(app, [job_id], timeout)) as ends:
         for _, end in ends:
             return _unless_error(end)
@@ -186,7 +187,7 @@ def end_of(app: App, job_id: str, timeout: float | None) -> Ended:
 
 
 def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tuple[str, End]]:
-    """Each job with its end, as it ends; without those that have not ended in time. With `timeout=0` it looks once."""
+    """Yields each job and its end, as soon as it has ended, until the timeout. With `timeout=0` it checks once."""
     over = timeout is not None and is_over(timeout)
     waiting = _Waiting(app, ids, timeout)
     return waiting.ended_by_now() if over else waiting.ends()
@@ -199,23 +200,23 @@ def _unless_error(end: End) -> Ended:
 
 
 class _Waiting:
-    """One thread that waits for the ends of jobs: it subscribes, then looks, so an end in between is a message.
-    Looking again makes up for a lost one."""
+    """One thread that waits for the ends of jobs. It subscribes before it looks, so an end after the look arrives as a
+    message. It looks again from time to time, because messages can be lost."""
 
     def __init__(self, app: App, ids: Iterable[str], timeout: float | None) -> None:
         self._app = app
         self._going_on: dict[str, str | None] = dict.fromkeys(ids)
-        """Jobs, with their tasks as far as they are known."""
+        """The jobs that have not ended yet, with their tasks as far as they are known."""
         for job_id in self._going_on:
             split_id(job_id)
         self._deadline = math.inf if timeout is None else clock.monotonic() + timeout
 
     def ended_by_now(self) -> Generator[tuple[str, End]]:
-        """Each that has ended already."""
+        """Yields each job that has ended already."""
         yield from self._look("", Patience(self._app.settings.enqueue_timeout, self._app.address))
 
     def ends(self) -> Generator[tuple[str, End]]:
-        """Each as it ends."""
+        """Yields each job when it ends."""
         channel, pauses = channel_name(self._app.namespace, process_name()), _pauses()
         with self._app.blocking.inbox.wait_for(channel, *self._going_on) as ticket:
             while self._going_on:
@@ -241,12 +242,13 @@ class _Waiting:
         return max(0.0, self._deadline - clock.monotonic())
 
     def _patience(self) -> Patience:
-        # A very short timeout still leaves the time to look once.
+        # Even with a very short timeout there must be enough time to look once.
         seconds = min(self._app.settings.enqueue_timeout, max(self._left(), _SHORTEST_LOOK))
         return Patience(seconds, self._app.address, renewable=False)
 
     def _look(self, channel: str, patience: Patience) -> list[tuple[str, End]]:
-        """Ask for every job that goes on; those that have ended. An error that concerns one of them is its end here."""
+        """Ask for every job that goes on; returns those that have ended. The error of one job counts as its end
+        here."""
         ids = list(self._going_on)
         looks = self._app.blocking.converse(patient(watched(self._app.namespace, channel, ids), patience))
         found: list[tuple[str, End]] = []
@@ -262,7 +264,7 @@ class _Waiting:
         return found
 
     def _messages(self, ticket: Ticket) -> Iterator[tuple[str, End]]:
-        """The ends that come as messages, until it is time to look again."""
+        """Yields the ends that arrive as messages, until it is time to look again."""
         look_again = min(clock.monotonic() + RECHECK, self._deadline)
         while self._going_on:
             message = ticket.message(max(0.0, look_again - clock.monotonic()))
@@ -284,7 +286,7 @@ def _end(job_id: str, look: Look | Exception) -> End | None:
 
 
 def _subscribed(app: App, ticket: Ticket, patience: Patience) -> bool:
-    """Whether messages are heard; False when the server refuses the subscription, and has to be polled."""
+    """Subscribe; False when the server refuses the subscription, and the caller has to poll."""
     while True:
         try:
             ticket.open(min(patience.left(), ANSWER_TIMEOUT))
@@ -298,7 +300,7 @@ def _subscribed(app: App, ticket: Ticket, patience: Patience) -> bool:
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between two looks where nothing is heard."""
+    """The seconds between two looks of a caller that polls."""
     pause = FIRST_POLL
     while True:
         yield pause
@@ -311,7 +313,7 @@ def converse(app: App, talk: Talk[A]) -> A:
 
 
 def each(app: App, finding: Finding[A]) -> Iterator[A]:
-    """Run a conversation and yield what it hands out, as it comes."""
+    """Run a conversation and yield each value as soon as it is found."""
     finds = Finds(finding)
     with closing(finding):
         while (found := converse(app, finds.next())) is not None:

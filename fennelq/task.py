@@ -56,14 +56,14 @@ class _TwoParameters(Protocol[A_contra, B_contra, R_co]):
 
 
 class Task(Generic[P, R]):
-    """A function with a name, a queue and options. `delay()` sends a call of it, a plain call just calls it.
+    """A function with a name, a queue and options. `delay()` sends a call of it; a plain call runs the function here.
 
-    It never changes: `options()` returns another task, equally typed.
+    A task never changes: `options()` returns another task of the same type.
     """
 
     app: App
     name: str
-    """`module:function`, or what `name=` says: the worker finds it by this."""
+    """`module:function`, or the name given by `name=`: the worker finds the task by it."""
     function: Callable[P, Any]
     """The function that it was made of."""
 
@@ -89,11 +89,11 @@ class Task(Generic[P, R]):
 
     @property
     def queue(self) -> str:
-        """Where its jobs wait."""
+        """The queue of its jobs."""
         return self._queue
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Describe a call without sending it. Raises InvalidArguments when it does not fit."""
+        """Describe a call without sending it. Raises InvalidArguments when the arguments do not fit."""
         return self._encoded(args, kwargs)
 
     async def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[R]:
@@ -123,11 +123,11 @@ class Task(Generic[P, R]):
         self, first: Iterable[Any], second: Iterable[Any], third: Iterable[Any], /, *more: Iterable[Any]
     ) -> list[Job[R]]: ...
     def jobs(self, *columns: Iterable[Any]) -> list[Job[R]]:
-        """Describe the calls that `map` would send. Of one that does not fit, the error says which."""
+        """Describe the calls that `map` would send. If one does not fit, the error names its element."""
         return [*self._described(columns)]
 
     def _described(self, columns: Iterable[Iterable[Any]]) -> list[WireJob[R]]:
-        """As `jobs`, for columns that no type checker has seen."""
+        """As `jobs`, for columns that a type checker has not checked."""
         described: list[WireJob[R]] = []
         for place, args in enumerate(rows(self.name, list(columns))):
             try:
@@ -183,7 +183,7 @@ class Task(Generic[P, R]):
         return BlockingTask(self)
 
     def _encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> WireJob[R]:
-        """As `job`, for arguments that no type checker has seen."""
+        """As `job`, for arguments that a type checker has not checked."""
         try:
             encoded = self.calls.encode(args, kwargs)
         except InvalidArguments:
@@ -193,12 +193,12 @@ class Task(Generic[P, R]):
             raise PayloadTooLarge(f"the arguments of {self.name}", len(encoded), self._most_bytes)
         if self._job_id is None:
             return WireJob(self._queue, new_key(), self.name, encoded, self.returns, self._carried)
-        # The nonce tells this caller's own retry from another caller's job of the same id.
+        # By the nonce, Redis distinguishes this caller's own retry from another caller's job of the same id.
         carried = {**self._carried, "nonce": new_key()}
         return WireJob(self._queue, self._job_id, self.name, encoded, self.returns, carried)
 
     def _bind(self, of_the_call: Options) -> None:
-        """Work out once what every call through this task has in common."""
+        """Compute once what all calls through this task have in common."""
         merged = self.declared.with_(of_the_call.given)
         self._of_the_call = of_the_call
         self._queue = merged.given.get("queue", self.app.settings.default_queue)
@@ -211,19 +211,19 @@ class Task(Generic[P, R]):
         if "idempotency" in carried:
             carried["idempotency"] = f"{self.name}:{carried['idempotency']}"
         else:
-            # `ttl` is for how long a key is held: without a key it must not make a plain record a larger one.
+            # `ttl` is the time for which a key is held: without a key it must not make the record larger.
             carried.pop("window_ms", None)
         if for_worker:
             carried["options"] = for_worker.decode()
         return carried
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> WireJob[R]:
-        """A call of which no type checker knows whether it fits."""
+        """A call whose arguments a type checker has not checked."""
         check_arguments(self.name, args, kwargs)
         return self._encoded(args, kwargs or {})
 
     def _refuse_options(self, kwargs: Mapping[str, Any]) -> None:
-        """An option among the arguments is the likely mistake in a call that does not fit."""
+        """Raises an error that names the right call when an argument has the name of an option: a likely mistake."""
         for name in kwargs:
             if name in OptionArgs.__annotations__ and not self.calls.takes(name):
                 raise InvalidArguments(
@@ -244,7 +244,7 @@ class AsyncTask(Task[P, R]):
     """An `async def` task."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """A plain call; no queue is involved."""
+        """Call the function here, without a queue."""
         call: Callable[P, Coroutine[Any, Any, R]] = self.function
         return call(*args, **kwargs)
 
@@ -253,7 +253,7 @@ class ThreadTask(Task[P, R]):
     """A `def` task: the worker runs it in a thread."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A plain call; no queue is involved."""
+        """Call the function here, without a queue."""
         call: Callable[P, R] = self.function
         return call(*args, **kwargs)
 
@@ -262,7 +262,7 @@ AnyTask = Task[Any, Any]
 
 
 def is_task(function: Callable[..., Any]) -> TypeGuard[AnyTask]:
-    """Whether it is a task already: decorators may be stacked."""
+    """Whether this is a task already, because decorators may be stacked."""
     return isinstance(function, Task)
 
 
@@ -284,9 +284,9 @@ def warn_of_name(task: str, known: Mapping[str, AnyTask], stacklevel: int = 3) -
 def described_without_code(
     app: App, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
 ) -> Job[Any]:
-    """A job for a task whose code is elsewhere: its arguments must be JSON values."""
+    """A job for a task whose code is not here: its arguments must be JSON values."""
 
-    # Whether it is `async def` over there is not known here, so it may have a timeout.
+    # This process does not know whether that task is `async def`, so a timeout is allowed.
     async def call(*args: Any, **kwargs: Any) -> Any: ...
 
     valid_name("queue", options.given.get("queue", app.settings.default_queue))

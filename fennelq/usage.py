@@ -1,6 +1,6 @@
-"""Errors for a wrong value where a job or a result belongs: a task, a coroutine, one instead of a list.
+"""Errors for a wrong value in place of a job or a result: a task, a coroutine, or a single value in place of a list.
 
-They are raised in the line with the mistake, before anything is sent, and name the right call.
+The line with the mistake raises them, before anything is sent, and they name the right call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _MOST_SHOWN = 3
 
 
 def jobs_given(where: str, jobs: Iterable[Job[R]], more: tuple[object, ...] = ()) -> list[WireJob[R]]:
-    """The jobs as they are sent; raises UsageError when it was not given a list of jobs, or `more` beside the list."""
+    """The jobs in their form to be sent; raises UsageError for anything but a list of jobs, and for `more`
+    arguments."""
     if more:
         calls = ", ".join(map(call_for, [jobs, *more][:_MOST_SHOWN]))
         raise _refusal(f"{where} takes one list of jobs: write {where}([{calls}])", [jobs, *more])
@@ -54,7 +55,7 @@ def jobs_given(where: str, jobs: Iterable[Job[R]], more: tuple[object, ...] = ()
 
 
 def job_given(where: str, job: Job[R], more: str = "") -> WireJob[R]:
-    """The job as it is sent; raises UsageError when something else was given."""
+    """The job in its form to be sent; raises UsageError for anything else."""
     if isinstance(job, WireJob):
         return job
     raise _refusal(f"{where} takes a job, not {_what(job)}: write {where}({call_for(job)}{more})", [job])
@@ -82,14 +83,14 @@ def check_sent(task: object, options: OptionArgs, known: Iterable[str] = ()) -> 
 
 
 def _nearest(function: str, known: Iterable[str]) -> str | None:
-    """The task whose function has this name, or nearly this one."""
+    """The task whose function has this name, or a similar one."""
     by_function = {_name(task): task for task in known}
     near = get_close_matches(_name(function)[:200], by_function, n=1)
     return by_function[near[0]] if near else None
 
 
 def gathered(where: str, results: Sequence[AnyResult], kind: ResultKind = "AsyncResult") -> None:
-    """Raises UsageError when `gather` was given something other than results, one by one."""
+    """Raises UsageError when an argument of `gather` is not a result, for example a list of results."""
     for result in results:
         if isinstance(result, list | tuple | set):
             inside: list[Any] = [*result]
@@ -103,7 +104,7 @@ def gathered(where: str, results: Sequence[AnyResult], kind: ResultKind = "Async
 def results_given(
     where: str, results: Iterable[AnyR], more: tuple[object, ...] = (), kind: ResultKind = "AsyncResult"
 ) -> list[AnyR]:
-    """The results as a list; raises UsageError when something else was given, or `more` of them beside the list."""
+    """The results as a list; raises UsageError for anything but a list of results, and for `more` arguments."""
     if more:
         raise _refusal(f"{where} takes one list of results: write {where}([first, second])", [results, *more])
     if _is_result(results, kind):
@@ -137,7 +138,7 @@ def check_arguments(task: str, args: object, kwargs: object) -> None:
 
 
 def rows(task: str, columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The arguments of each call that `map` makes; raises InvalidArguments when the columns make none."""
+    """The arguments of each call that `map` makes; raises InvalidArguments when the columns do not fit together."""
     if not columns:
         raise InvalidArguments(task, "map takes the values of each parameter: write map([1, 2, 3])")
     for column in columns:
@@ -165,13 +166,13 @@ def is_over(timeout: float) -> bool:
 
 
 def call_for(given: Any) -> str:
-    """The call of `job()` that was probably meant, as it would be written."""
+    """The call of `job()` that the caller probably meant, as code."""
     arguments = _arguments(given.args) if isinstance(given, WireJob) else "…"
     return f"{_name_in(given)}.job({arguments})"
 
 
 def _refusal(text: str, given: Iterable[Any]) -> UsageError:
-    """The error. Coroutines among what was given are closed: they will not be awaited, and Python need not warn."""
+    """The error. It closes the coroutines among the arguments: Python would warn that they were never awaited."""
     for one in given:
         if inspect.iscoroutine(one):
             one.close()
@@ -184,15 +185,15 @@ def _lengths(columns: Sequence[Iterable[Any]]) -> str:
 
 
 def _instead(given: object, kind: ResultKind) -> str:
-    """How to come by a result of this kind."""
+    """How to get a result of this kind."""
     other = type(given).__name__
     if kind == "AsyncResult":
         if other == "BlockingResult":
-            return "that one is for code without an event loop, and has a get() of its own"
-        return f"a result is what `await {_name_in(given)}.delay(…)` returns"
+            return "a BlockingResult is for code without an event loop: call its own get()"
+        return f"`await {_name_in(given)}.delay(…)` returns a result"
     if other == "AsyncResult":
-        return "that one is for code with an event loop; app.sync.result(result.id) is the same for code without one"
-    return f"a result is what `{_name_in(given)}.sync.delay(…)` returns"
+        return "an AsyncResult is for code with an event loop: use app.sync.result(result.id) in code without one"
+    return f"`{_name_in(given)}.sync.delay(…)` returns a result"
 
 
 def _is_list(given: object) -> bool:
@@ -234,7 +235,7 @@ def _is_a(kind: str, given: object) -> bool:
 
 
 def _task_in(given: object) -> AnyTask | None:
-    """The task itself, or the one whose method or un-awaited `delay()` was given; None when there is none."""
+    """The task: `given` itself, the owner of a method, or that of an un-awaited `delay()`; None for anything else."""
     owner: Any = given
     if inspect.iscoroutine(given):
         frame: FrameType | None = given.cr_frame
@@ -252,12 +253,12 @@ def _name_in(given: Any) -> str:
 
 
 def _name(task: str) -> str:
-    """The name that a task probably has in the code that uses it."""
+    """The name that the task probably has in the user's code."""
     return task.rpartition(":")[2].rpartition(".")[2]
 
 
 def _arguments(encoded: bytes) -> str:
-    """The arguments as they were written, when that is short."""
+    """The arguments as code, if that is short."""
     args, kwargs = orjson.loads(encoded)
     written = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
     return written if len(written) <= _LONGEST else "…"

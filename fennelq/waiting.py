@@ -1,9 +1,9 @@
-"""Waiting for the end of jobs: one subscription per event loop, whatever the number of waiters.
+"""Waits for the end of jobs: with one subscription per event loop, whatever the number of waiters.
 
-A waiter first asks `watch`, which replies with the end or registers this process's channel with the job, in one
-step. The script that settles the job then publishes the result on the channel. A message can be lost (a
-reconnect, a failover); asking again is harmless and makes up for it: after every reconnect, and every few
-seconds anyway. Where the server refuses the subscription, asking again often is all there is: polling.
+A waiter first calls `watch`, which returns the end, or registers this process's channel with the job, in one step. The
+script that settles the job then publishes the result on the channel. A message can be lost (a reconnect, a failover).
+So the waiter calls `watch` again after every reconnect, and every few seconds anyway; a repeated call is harmless. When
+the server refuses the subscription, the waiter polls: it calls `watch` more often.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from fennelq.model.job import split_id
 
 RECHECK = 5.0
 FIRST_POLL, LONGEST_POLL = 0.25, 1.0
-"""Seconds between two looks where the server does not let this process subscribe."""
+"""Seconds between two looks when the server does not let this process subscribe."""
 _CLOSED = "the app was closed"
 _reported: set[tuple[str, str]] = set()
 
 Look = tuple[str, str | None, bytes | None]
-"""What `watch` replies: end, wait or gone; the task; the envelope."""
+"""The reply of `watch`: end, wait or gone; the task; the envelope."""
 
 
 class Ended(NamedTuple):
-    """How a job ended: the envelope its settling wrote, and the task when it is known."""
+    """How a job ended: the envelope that settling wrote, and the task if it is known."""
 
     task: str | None
     envelope: bytes
@@ -58,7 +58,7 @@ class Waiting:
         self._waiters: defaultdict[str, set[asyncio.Future[Ended]]] = defaultdict(set)
         self._tasks: dict[str, str | None] = {}
         self._overtaking: dict[str, bytes] = {}
-        """Ends that were published before the reply of `watch` came, which alone knows the task."""
+        """Ends that were published before the reply of `watch` arrived. Only that reply names the task."""
         self._watches: GroupCommit[str, Look] = GroupCommit(partial(self._watch, self._channel), 1000)
         self._looks: GroupCommit[str, Look] = GroupCommit(partial(self._watch, ""), 1000)
         self._link: Link | None = None
@@ -71,7 +71,7 @@ class Waiting:
         self._closed = False
 
     async def end_of(self, job_id: str) -> Ended:
-        """Waits until the job has ended; raises ResultExpired when nothing is known of it (any more)."""
+        """Waits until the job has ended; raises ResultExpired when the job is unknown or its result has expired."""
         split_id(job_id)
         waiter: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._waiters[job_id].add(waiter)
@@ -83,12 +83,12 @@ class Waiting:
             self._forget(job_id, waiter)
 
     async def look(self, job_id: str) -> Ended | None:
-        """How the job has ended; None when it has not. It asks once and registers nothing."""
+        """How the job has ended; None when it goes on. It asks once and registers nothing."""
         split_id(job_id)
         return ended(job_id, await self._ask(self._looks, job_id))
 
     async def close(self) -> None:
-        """End the subscription. Everything that still waits raises BrokerUnavailable."""
+        """End the subscription. Every waiter raises BrokerUnavailable."""
         self._closed = True
         for task in (self._rechecking, self._subscribing):
             if task is not None:
@@ -99,7 +99,7 @@ class Waiting:
             self._link.close()
 
     async def _ask(self, batcher: GroupCommit[str, Look], job_id: str) -> Look:
-        """Look at the job, for as long as the broker's trouble may be a passing one."""
+        """Look at the job; retries for as long as an error may be temporary."""
         patience = Patience(self._patience, self._broker.address)
         while not self._closed:
             try:
@@ -138,7 +138,7 @@ class Waiting:
             if not waiter.done():
                 if isinstance(end, Exception):
                     waiter.set_exception(end)
-                    waiter.exception()  # counts as retrieved: `end_of` may raise what it met before it comes to wait
+                    waiter.exception()  # marks it as retrieved: `end_of` may raise before it awaits the future
                 else:
                     waiter.set_result(end)
 
@@ -183,27 +183,27 @@ class Waiting:
 
     @property
     def _settled(self) -> bool:
-        """Whether messages are heard, or the server has refused that not long ago."""
+        """Whether messages arrive, or the server has refused the subscription not long ago."""
         return self._hearing or (self._polling and clock.monotonic() < self._refused_until)
 
     async def _subscribed(self) -> None:
-        """Returns when messages are heard, or when the server refuses that: then it is polled."""
+        """Returns when messages arrive, or when the server refuses the subscription: then the waiters poll."""
         if self._settled:
             return
         if self._subscribing is None or self._subscribing.done():
             self._subscribing = _watched(self._subscribe())
         attempt = self._subscribing
-        # A caller that gives up leaves the attempt to the others. One whose attempt `close` cancels is not cancelled
-        # itself: it tries again, and finds that the app was closed.
+        # When a caller is cancelled, the attempt goes on for the others. When `close` cancels the attempt, its callers
+        # are not cancelled: they try again, and find that the app was closed.
         await asyncio.wait([attempt])
         if attempt.cancelled():
             raise LinkDown("the subscription was cancelled")
         attempt.result()
 
     async def _try_to_subscribe(self) -> None:
-        """Subscribe where that was refused before. A connection that was lost has a task of its own."""
+        """Subscribe again after a refusal. After a lost connection, another task subscribes."""
         if self._polling:
-            with suppress(Exception):  # the look that follows finds out what is wrong
+            with suppress(Exception):  # the next look raises the error that matters
                 await self._subscribed()
 
     async def _subscribe(self) -> None:
@@ -246,7 +246,7 @@ class Waiting:
             self._subscribing = _watched(self._subscribe_again())
 
     async def _subscribe_again(self) -> None:
-        """What was published meanwhile is lost: subscribe, then look at every job that is waited for."""
+        """Messages in the meantime are lost: subscribe, then look at every job that has a waiter."""
         while self._waiters:
             try:
                 await self._subscribe()
@@ -267,7 +267,7 @@ class Waiting:
 
 
 def watched(app: str, channel: str, ids: Sequence[str]) -> Talk[list[Look | Exception]]:
-    """What `watch` replies for each job, or its own error: an id that cannot be sent or read does not fail the others.
+    """The reply of `watch` for each job, or its own error: an id that cannot be sent or read does not fail the others.
     With an empty channel it only looks."""
 
     def watch(queue: str, page: list[str]) -> Talk[list[Look]]:
@@ -282,7 +282,7 @@ def _queue(job_id: str) -> str:
 
 
 def ended(job_id: str, look: Look) -> Ended | None:
-    """What a reply of `watch` means: None while the job goes on; raises ResultExpired when nothing is known of it."""
+    """The end in a reply of `watch`; None while the job goes on. Raises ResultExpired for a job that is gone."""
     code, task, envelope = look
     if code == "gone":
         raise ResultExpired(job_id)
@@ -290,7 +290,7 @@ def ended(job_id: str, look: Look) -> Ended | None:
 
 
 def report_refusal(app: str, error: ReplyError) -> None:
-    """Log, once per process and kind of error, that results are polled for."""
+    """Log, once per process and kind of error, that waiters poll for results."""
     if (app, error.word) in _reported:
         return
     _reported.add((app, error.word))
@@ -304,7 +304,7 @@ def report_refusal(app: str, error: ReplyError) -> None:
 
 
 def _watched(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task whose failure is known even when all its waiters have gone meanwhile."""
+    """A task whose error counts as retrieved, even if all its waiters were cancelled in the meantime."""
     task = asyncio.create_task(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task

@@ -408,13 +408,13 @@ def test_every_key_says_how_it_begins_and_ends() -> None:
 
 def functions_with_scripts() -> dict[str, set[str]]:
     """Script → the verbs that say it."""
-    said: dict[str, set[str]] = {}
+    actors: dict[str, set[str]] = {}
     for path in sorted((HOUSE / "broker" / "verbs").glob("*.py")):
         for function in tree_of(path).body:
             if isinstance(function, Function):
                 for name in re.findall(r"""script\(["'](\w+)["']\)""", ast.unparse(function)):
-                    said.setdefault(name, set()).add(function.name)
-    return said
+                    actors.setdefault(name, set()).add(function.name)
+    return actors
 
 
 def test_every_verb_has_its_script_and_every_script_its_verb() -> None:

@@ -144,7 +144,7 @@ def guardian_of(project: Path) -> int:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """For what another process does in its own time, and announces to nobody."""
+    """For what another process does in its own time, and does not announce."""
     eventually_within(holds, within=45)
 
 
@@ -568,11 +568,11 @@ def test_a_failed_start_holds_nothing(project: Path, monkeypatch: pytest.MonkeyP
 def test_a_read_only_project_is_an_error(project: Path) -> None:
     project.chmod(0o555)
     environment = os.environ | {"PYTHONPATH": str(Path(embedded.__file__).parent.parent.parent)}
-    said = subprocess.check_output(
+    output = subprocess.check_output(
         [sys.executable, "-c", UNPRIVILEGED, str(project)], text=True, env=environment
     )
-    assert "Permission denied" in said
-    assert "embedded:///some/directory" in said
+    assert "Permission denied" in output
+    assert "embedded:///some/directory" in output
 
 
 def test_a_directory_of_another_user_is_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

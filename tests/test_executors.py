@@ -12,7 +12,7 @@ from fennelq.executors import Executors
 NOW = 1_000_000
 
 
-def told(**executors: dict[str, Any]) -> Executors:
+def reporting(**executors: dict[str, Any]) -> Executors:
     """Executors with these facts, heard a second ago."""
     heard = {"beat_ms": NOW - 1000, "interval": 1, "host": "box"}
     return Executors({name: orjson.dumps(heard | facts) for name, facts in executors.items()}, NOW)
@@ -32,26 +32,26 @@ def told(**executors: dict[str, Any]) -> Executors:
 def test_an_executor_works_until_it_has_missed_three_beats_or_is_known_to_have_ended(
     facts: dict[str, Any], state: str
 ) -> None:
-    executors = told(anna=facts)
+    executors = reporting(anna=facts)
     assert executors.state("anna") == state
     assert executors.is_gone("anna") is (state != "works")
-    assert not executors.is_gone("nobody")
+    assert not executors.is_gone("unknown")
 
 
 def test_without_a_living_executor_no_worker_runs() -> None:
-    for executors in (told(), told(anna={"queues": ["mail"], "died": "SIGKILL"})):
+    for executors in (reporting(), reporting(anna={"queues": ["mail"], "died": "SIGKILL"})):
         assert executors.unserved("mail") == "no worker runs; start one with `fennelq worker`"
 
 
 def test_a_queue_is_served_by_those_that_name_it_and_by_those_that_serve_every_queue() -> None:
-    executors = told(anna={"queues": ["mail"]}, berta={"queues": ["default"], "every_queue": True})
+    executors = reporting(anna={"queues": ["mail"]}, berta={"queues": ["default"], "every_queue": True})
     assert executors.serving("mail") == ["anna", "berta"]
     assert executors.serving("new") == ["berta"]
     assert executors.unserved("new") is None
 
 
 def test_an_unserved_queue_is_named_with_some_of_those_that_are_served() -> None:
-    executors = told(anna={"queues": ["g", "f", "e"]}, berta={"queues": ["d", "c", "b"]})
+    executors = reporting(anna={"queues": ["g", "f", "e"]}, berta={"queues": ["d", "c", "b"]})
     assert executors.unserved("mail", "s") == (
         "no worker serves queue 'mail' (the running ones serve: b, c, d, e, f, …); "
         "start one with `fennelq worker -q mail`, or without -q for every queue"
@@ -59,7 +59,7 @@ def test_an_unserved_queue_is_named_with_some_of_those_that_are_served() -> None
 
 
 def test_a_lane_that_no_executor_reads_is_named_by_its_priority() -> None:
-    executors = told(anna={"queues": ["mail"], "lanes": ["s:high", "s"]})
+    executors = reporting(anna={"queues": ["mail"], "lanes": ["s:high", "s"]})
     assert executors.unserved("mail", "s:high") is None
     assert executors.unserved("mail", "s:low") == (
         "no worker takes jobs of low priority from queue 'mail'; start one without --priority"
@@ -67,13 +67,13 @@ def test_a_lane_that_no_executor_reads_is_named_by_its_priority() -> None:
 
 
 def test_a_quarantine_executor_serves_nothing_else_and_the_others_see_to_quarantine() -> None:
-    assert told(anna={"queues": ["mail"], "lanes": ["iso"]}).unserved("mail") is not None
-    assert told(anna={"queues": ["mail"], "lanes": ["s"]}).unserved("mail", "iso") is None
+    assert reporting(anna={"queues": ["mail"], "lanes": ["iso"]}).unserved("mail") is not None
+    assert reporting(anna={"queues": ["mail"], "lanes": ["s"]}).unserved("mail", "iso") is None
 
 
 def test_what_executors_cannot_run_is_told_once_for_each_reason() -> None:
     old = [{"queue": "mail", "why": "unknown task 'a:b'"}, {"queue": "mail", "why": "unknown task 'a:a'"}]
-    executors = told(
+    executors = reporting(
         anna={"queues": ["mail"], "too_old_for": old},
         berta={"queues": ["mail"], "too_old_for": old[:1]},
         clara={"queues": ["mail"]},
@@ -87,7 +87,7 @@ def test_what_executors_cannot_run_is_told_once_for_each_reason() -> None:
 
 
 def test_of_the_living_executors_of_a_machine_the_first_one_speaks() -> None:
-    executors = told(anna={"died": "SIGKILL"}, berta={}, clara={}, adam={"host": "other"})
+    executors = reporting(anna={"died": "SIGKILL"}, berta={}, clara={}, adam={"host": "other"})
     assert [name for name in executors.facts if executors.is_first_of_its_host(name)] == ["adam", "berta"]
 
 

@@ -1,4 +1,4 @@
-"""The only package that talks to Redis.
+"""The only package that communicates with Redis.
 
 `verbs` describe calls as values; `Broker` sends them on an event loop, `BlockingBroker` without one.
 """

@@ -36,9 +36,9 @@ class BlockingBroker:
         self._pid = os.getpid()
         self._idle: list[_Pooled] = []
         self._era = self._proven = 0
-        """The number of failures so far, and the one after which a call has succeeded. A connection of an earlier era
-        is closed when it is given back. The first success after a failure shows that new connections work again, and
-        the subscription is made anew."""
+        """The number of failures so far, and the failure after which a call has succeeded. A connection that was made
+        before the last failure is closed when its caller returns it. The first success after a failure shows that new
+        connections work again: then the subscription is made anew."""
 
     def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Send a verb and read its reply. A server that has forgotten the script receives its source."""
@@ -58,8 +58,8 @@ class BlockingBroker:
         return out
 
     def run_each(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | Exception]:
-        """Send many verbs or commands in one round trip. One that fails has its error among the replies. Raises errors
-        of the connection, and those that ask for another server."""
+        """Send many verbs or commands in one round trip. The error of a step is among the replies. Raises errors
+        of the connection, and errors that show that another server is needed."""
         name = steps[0].name if steps else ""
         if crash.at is not None:
             crash.at(f"before:{name}")
@@ -78,7 +78,7 @@ class BlockingBroker:
         return [_read(step, reply) for step, reply in zip(steps, replies, strict=True)]
 
     def converse(self, talk: Talk[A]) -> A:
-        """Run a conversation: send each of its rounds once, in one round trip, and return what it returns."""
+        """Run a conversation: send each of its rounds once, in one round trip. Returns its value."""
         replies: Replies | None = None
         try:
             while True:
@@ -128,7 +128,8 @@ class BlockingBroker:
 
     def _take(self) -> _Pooled:
         if self._pid != os.getpid():
-            # After a fork: a thread of the parent may have held the lock, and it does not exist here to release it.
+            # After a fork: a thread of the parent may have held the lock. It does not exist here, so it cannot release
+            # it.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         with self._lock:
             return self._idle.pop() if self._idle else _Pooled(BlockingLink(self.address), self._era)
@@ -159,7 +160,7 @@ def _read(step: Step[Any], reply: Any) -> Any:
         return reply
     try:
         return step.read(reply)
-    except Exception as error:  # an error of one step must not cost the others their replies
+    except Exception as error:  # the error of one step must not lose the replies of the others
         return error
 
 
@@ -168,7 +169,7 @@ def _is_forgotten(reply: object) -> bool:
 
 
 class _Pooled(NamedTuple):
-    """A connection, and the era in which it was made."""
+    """A connection, and the number of failures when it was made."""
 
     link: BlockingLink
     era: int

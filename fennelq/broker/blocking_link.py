@@ -47,7 +47,7 @@ class BlockingLink:
         self._socket: socket.socket | None = None
         self._replied = False
         self._mute = False
-        """Whether the server closed the last connection without a single reply."""
+        """Whether the server closed the last connection without any reply."""
         self._feed, self._gets = parser()
 
     def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
@@ -60,7 +60,7 @@ class BlockingLink:
     def call_all(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
         """Send many commands in one write; errors of the server are among the replies.
 
-        As with `Link`, the reply of a replica ends the connection, and so does a reply that refuses it."""
+        As with `Link`, the connection ends after the reply of a replica, and after a reply that refuses it."""
         try:
             if self._socket is None:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
@@ -90,7 +90,7 @@ class BlockingLink:
                 # `SSLSocket.shutdown` would discard the TLS state that the reading thread still uses.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
-                pass  # the connection has ended by itself
+                pass  # the connection has ended already
 
     def close(self) -> None:
         """End the connection."""
@@ -121,7 +121,8 @@ class BlockingLink:
         try:
             return self._encrypted(address.tls, min(timeout, PROBE_TIMEOUT))
         except TimeoutError:
-            # A Redis without TLS does not reply to a handshake but waits for more bytes: find out whether it is one.
+            # A Redis without TLS does not reply to a handshake, because it waits for more bytes: test whether it
+            # replies to a PING.
             if reply := self._reply_to(PING):
                 raise WrongServer(reply) from None
             return self._encrypted(address.tls, timeout)

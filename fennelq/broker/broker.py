@@ -60,11 +60,11 @@ class Broker:
         return await asyncio.gather(*map(self.run, verbs))
 
     async def run_each(self, verbs: Sequence[Verb[A]]) -> list[A | BaseException]:
-        """Send many verbs in one round trip. One that fails has its error among the replies."""
+        """Send many verbs in one round trip. The error of a verb is among the replies."""
         return await asyncio.gather(*map(self.run, verbs), return_exceptions=True)
 
     async def converse(self, talk: Talk[A]) -> A:
-        """Run a conversation: send each of its rounds once, in one round trip, and return what it returns."""
+        """Run a conversation: send each of its rounds once, in one round trip. Returns its value."""
         replies: Replies | None = None
         try:
             while True:
@@ -93,13 +93,13 @@ class Broker:
         return self.run(step, within) if isinstance(step, Verb) else self.ask(step, within)
 
     def doorbell(self) -> Doorbell:
-        """A further connection, for reads that block: on the command connection other calls would wait behind them."""
+        """Open another connection for blocking reads. On the command connection, other calls would wait behind them."""
         link = Link(self.address)
         self._doorbells.add(link)
         return Doorbell(self, link)
 
     async def listen(self, words: Sequence[Word], on_message: OnMessage) -> Link:
-        """A further connection that only listens, until it fails or the command connection is made anew."""
+        """Open another connection that only listens, until it fails or the command connection is made anew."""
         if not self._link.connected:
             # The command connection comes first: if it were made later, it would close this one.
             await self._link.connect()
@@ -116,7 +116,7 @@ class Broker:
         self._listening.clear()
 
     def distrust(self) -> None:
-        """Another connection to this address has reached a replica: connect anew with the next call."""
+        """Connect anew with the next call, because another connection to this address has reached a replica."""
         self._link.drop()
 
     def _close_listening(self) -> None:
@@ -135,7 +135,7 @@ class Doorbell:
     async def wait(self, words: Sequence[Word], block_ms: int, within: float = ANSWER_TIMEOUT) -> Any:
         """The reply to a blocking command, which may take `block_ms` and then `within` seconds."""
         if not self._link.connected:
-            # The server gives each connection another id.
+            # The server gives each connection a new id.
             self._id = None
         self._waiting = True
         try:
@@ -152,7 +152,7 @@ class Doorbell:
     async def wake(self) -> None:
         """Make a waiting `wait` return now, with an empty reply. Cancelling it would strand an entry that the server
         may have delivered to it already."""
-        while self._waiting and not await self._unblocked():  # noqa: ASYNC110 - there is no event for a server's state
+        while self._waiting and not await self._unblocked():  # noqa: ASYNC110 - a server's state has no event
             # The server does not block yet: the connection is being made, or the command is on its way.
             await asyncio.sleep(_SOON)
 

@@ -1,4 +1,4 @@
-"""From a URL to an address: where the server is, and the first commands of a connection."""
+"""Makes an address from a URL: the place of the server, and the first commands of a connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMES = ("redis", "rediss", "unix")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one server is, and the first commands of a connection. It is not a tuple, because a tuple would show the
+    """The place of a server, and the first commands of a connection. It is not a tuple, because a tuple would show the
     password in its repr and when it is written as JSON."""
 
     shown: str
@@ -27,7 +27,7 @@ class Address:
     host: str
     port: int
     path: str
-    """Of a unix socket: host and port are not used then."""
+    """The path of a unix socket: then host and port are not used."""
     greeting: tuple[tuple[Word, ...], ...] = field(repr=False)
     """Not in the repr, because it contains the password."""
     tls: ssl.SSLContext | None = None
@@ -49,7 +49,7 @@ def masked(url: str) -> str:
 
 
 def address_of(url: str) -> Address:
-    """The address of a URL; raises ConfigurationError, without the password, when it is not understood."""
+    """The address of a URL; raises ConfigurationError, whose text hides the password, when the URL is not valid."""
     shown = masked(url)
     if url.partition("://")[0] not in SCHEMES:
         raise ConfigurationError(
@@ -67,7 +67,7 @@ def address_of(url: str) -> Address:
             _tls(parts) if url.startswith("rediss") else None,
         )
     except ValueError:
-        # Without the text of the error: it quotes a part of the URL, which may be a part of the password.
+        # Do not include the text of the error: it quotes a part of the URL, which may be a part of the password.
         raise ConfigurationError(
             f"redis_url {shown!r} is not understood: it reads redis://user:password@host:port/db, "
             "with every special character of the password percent-escaped"
@@ -77,7 +77,8 @@ def address_of(url: str) -> Address:
 
 
 def _refuse_stray_at(url: str) -> None:
-    """An @ after the host is part of a password that was not escaped: the parser would connect to the wrong host."""
+    """Raises ConfigurationError for an @ after the host: it is a part of a password that was not escaped. The parser
+    would take the wrong host."""
     parts = urlsplit(url)
     if parts.scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ValueError

@@ -37,11 +37,11 @@ class Diagnosis(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """All of it."""
+        """The problem, its cause and its cure in one sentence or two."""
         return str(self.error())
 
     def error(self, jobs: Sequence[Any] = ()) -> BrokerUnavailable:
-        """The same as an error."""
+        """The same as an exception."""
         return BrokerUnavailable(self.reason, jobs, url=self.url, cure=self.cure, retriable=self.retriable)
 
 
@@ -173,7 +173,7 @@ def _has_number(*numbers: int) -> Callable[[BaseException], bool]:
 
 
 def _number(error: BaseException) -> int | None:
-    """The errno. A host name with several addresses gives one error with a text about each of them."""
+    """The errno. For a host name with several addresses, asyncio raises one error whose text names each errno."""
     if not isinstance(error, OSError):
         return None
     each = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
@@ -242,7 +242,7 @@ def _refused(address: Address, __: BaseException) -> tuple[str, str]:
 
 
 def _no_route(_: Address, __: BaseException) -> tuple[str, str]:
-    return "there is no route to the host", f"Check the host in {_URL}, and the network of this machine."
+    return "no route to the host", f"Check the host in {_URL}, and the network of this machine."
 
 
 def _silent(_: Address, __: BaseException) -> tuple[str, str]:
@@ -289,4 +289,4 @@ _CAUSES: Final[Sequence[tuple[Callable[[BaseException], bool], _Explain]]] = (
     (_is(ConnectionError, EOFError), _closed),
     (lambda _: True, _other),
 )
-"""The first that fits explains an error."""
+"""The first entry that fits explains the error."""

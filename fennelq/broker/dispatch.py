@@ -1,7 +1,7 @@
 """Sends many items: groups them by queue, cuts each group into pages, and gives every item its own reply.
 
-A call takes items of one queue, up to a limit. When it fails because of one of its items, all are sent again one by
-one, so that a bad item does not fail the others. A queue that fails does not stop the other queues.
+A call takes items of one queue, up to a limit. When one of its items makes it fail, all items are sent again one by
+one, so that a bad item does not fail the others. An error of one queue does not stop the other queues.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 MOST_JOBS = 100
-"""Jobs per script call: more gains nothing and holds the server longer."""
+"""Jobs per script call. More would not be faster, and would block the server for longer."""
 
 MOST_BYTES = 1 << 20
 
 
 class Limits(NamedTuple):
-    """The most items and bytes of one call. A single larger item is sent alone."""
+    """The most items and bytes of one call. An item that is larger than this is sent alone."""
 
     items: int = MOST_JOBS
     bytes: int = MOST_BYTES
@@ -51,7 +51,7 @@ def dispatch(
         except Exception as error:
             # The item does not name a valid queue: its reply is this error, and the other items are sent.
             replies[place] = error
-    # One queue after the other: a round trip carries 1 MiB at most, whatever the number of queues.
+    # Send one queue after the other: so a round trip carries 1 MiB at most, whatever the number of queues.
     for queue, places in by_queue.items():
         if len(places) == len(items):
             return (yield from in_pages(items, partial(call, queue), size))
@@ -64,7 +64,7 @@ def dispatch(
 def _alone(
     item: T, queue_of: Callable[[T], str], call: Callable[[str, list[T]], Talk[Sequence[A]]]
 ) -> Talk[list[A | Exception]]:
-    """The same for one item. Most calls have one, and cost a microsecond less without grouping and paging."""
+    """The same for one item. Most calls have one item, and save a microsecond without grouping and paging."""
     try:
         return [*(yield from call(queue_of(item), [item]))]
     except Exception as error:
@@ -80,7 +80,7 @@ def by_queues(items: Iterable[T], queue_of: Callable[[T], str]) -> dict[str, lis
 
 
 def concerns_the_call(error: Exception) -> bool:
-    """Whether the call itself is wrong: without its bad item it may succeed."""
+    """Whether the call itself is wrong. Then it may succeed without its bad item."""
     return classify(error) is Trouble.BUG and not isinstance(error, BrokerUnavailable)
 
 
@@ -102,7 +102,7 @@ def in_pages(
 
 
 def raise_first(replies: Iterable[object]) -> None:
-    """Raises the first error among the replies, for a caller that does not treat each reply on its own."""
+    """Raises the first error among the replies, for a caller that does not handle errors one by one."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -111,7 +111,7 @@ def raise_first(replies: Iterable[object]) -> None:
 def first_page(
     items: Sequence[T], size: Callable[[T], int] | None = None, limits: Limits = ONE_CALL
 ) -> list[T]:
-    """As many of the items as one call takes."""
+    """The first items, as many as one call takes."""
     return next(_pages(items, size, limits), list[T]())
 
 
@@ -136,7 +136,8 @@ def _pages(items: Sequence[T], size: Callable[[T], int] | None, limits: Limits) 
         try:
             cost = 0 if size is None else size(item)
         except Exception:
-            # An item whose size is unknown cannot be sent either: its page fails, and its items are sent one by one.
+            # The size is unknown because the item cannot be encoded. It cannot be sent either: its page fails, and then
+            # the items of the page are sent one by one.
             cost = 0
         if page and (len(page) >= limits.items or cost > room):
             yield page

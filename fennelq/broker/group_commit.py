@@ -1,6 +1,6 @@
 """Group commit: items that are submitted while one batch is under way become the next batch.
 
-There is no timer: a single call is sent at once, and under load the batches grow by themselves.
+It needs no timer: a single call is sent at once, and under load the batches grow by themselves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class GroupCommit(Generic[T, A]):
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._send([pair for pair in batch if not pair[1].cancelled()])
         except asyncio.CancelledError:
-            # Other code has cancelled every task of the loop. Without a successor, the other items would wait for ever.
+            # Other code has cancelled every task of the loop. Without a new task, the waiting items would wait for
+            # ever.
             if self._waiting:
                 successor = asyncio.get_running_loop().create_task(self._run())
             raise
@@ -64,7 +65,7 @@ class GroupCommit(Generic[T, A]):
             for (_, reply), value in zip(batch, replies, strict=True):
                 _settle(reply, value)
         except BaseException as error:
-            # This includes the error of `zip` when there are too few replies: a caller without one would wait for ever.
+            # `zip` also raises when replies are missing: without this, a caller without a reply would wait for ever.
             for _, reply in batch:
                 _settle(reply, error)
                 if not reply.cancelled():

@@ -1,8 +1,8 @@
-"""Messages for the waiting threads of this process, over one connection and one channel.
+"""Receives messages for the waiting threads of this process, over one connection and one channel.
 
-There is no background thread: it would have to survive forks and to be stopped at the exit. Instead, one of the waiting
-threads at a time reads the connection and hands messages to the others. When its own message has arrived, another
-thread goes on reading.
+It uses no background thread, which would have to survive forks and to be stopped at the exit. Instead, one of the
+waiting threads reads the connection and passes messages to the others. When its own message has arrived, another
+waiting thread goes on reading.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _names: dict[int, str] = {}
 
 
 def process_name() -> str:
-    """The name of this process in its channels: one for all its threads and event loops, and a new one after a fork."""
+    """The name of this process in its channels. All its threads and event loops share it; a forked child gets a new
+    one."""
     return _names.get(os.getpid()) or _names.setdefault(os.getpid(), os.urandom(9).hex())
 
 
@@ -34,11 +35,11 @@ class Inbox:
         self._desks: dict[int, _Desk] = {}
 
     def wait_for(self, channel: str, *topics: str) -> Ticket:
-        """The place of one waiting thread, to be used as a context manager."""
+        """A ticket for one waiting thread, to be used as a context manager."""
         return Ticket(self._desk(), channel, topics)
 
     def renew(self) -> None:
-        """Make the connection anew: it may lead to a server that has become a replica and publishes nothing any more.
+        """Make the connection anew: it may lead to a server that has become a replica and no longer publishes messages.
         Every waiting thread subscribes again."""
         self._desk().renew()
 
@@ -60,8 +61,8 @@ class Ticket:
         self.messages: deque[bytes] = deque()
         self.wakes = threading.Condition(desk.lock)
         self.subscription = 0
-        """The number of the subscription with which it began. When the desk has another number, the connection was lost
-        in between, and perhaps a message with it."""
+        """The number of the subscription when the ticket was opened. If the desk has another number now, the connection
+        was lost in between, and perhaps a message with it."""
         self._desk = desk
 
     def __enter__(self) -> Self:
@@ -72,7 +73,7 @@ class Ticket:
         self._desk.leave(self)
 
     def open(self, timeout: float) -> None:
-        """Subscribe, unless another thread has. Messages published before are lost, so look at the state afterwards.
+        """Subscribe, unless another thread has done so. Earlier messages are lost, so look at the state afterwards.
 
         Raises ReplyError when the server refuses the subscription, OSError when it cannot be reached.
         """
@@ -149,7 +150,7 @@ class _Desk:
                     if not self._sleep(ticket, deadline):
                         break
             finally:
-                # Also when this thread is interrupted: it may be the one that was woken to go on reading.
+                # Even when this thread is interrupted: it may be the thread that was woken to go on reading.
                 self._pass_on()
             return ticket.messages.popleft() if ticket.messages else None
 
@@ -161,7 +162,7 @@ class _Desk:
         try:
             reply = self._link.call(["SUBSCRIBE", ticket.channel], max(deadline - clock.monotonic(), 0.001))
             while reply[0] != b"subscribe":
-                # A message that arrived while no thread was waiting.
+                # This message arrived while no thread was waiting: skip it.
                 reply = self._read(deadline)
             confirmed = True
         except ReplyError as error:
@@ -178,7 +179,7 @@ class _Desk:
                 self._wake_all()
 
     def _read_for(self, ticket: Ticket, deadline: float) -> None:
-        """Read and hand out messages until one is for this ticket, the time is up, or the connection is lost."""
+        """Read messages and pass them on until one is for this ticket, the time is over, or the connection is lost."""
         alive = False
         self.lock.release()
         try:
@@ -217,7 +218,8 @@ class _Desk:
     # With the lock held
 
     def _is_open(self, ticket: Ticket, deadline: float) -> bool:
-        """Whether another thread has subscribed; waits for one that is about to. Raises the error of a refusal."""
+        """Whether another thread has subscribed; waits for one that is subscribing. Raises its error after a
+        refusal."""
         while not self._subscribed and self._busy:
             if not self._sleep(ticket, deadline):
                 raise TimeoutError("not subscribed in time")
@@ -231,11 +233,11 @@ class _Desk:
         return self._subscribed
 
     def _is_current(self, ticket: Ticket) -> bool:
-        """Whether every message since the ticket was opened has reached it, or will."""
+        """Whether the ticket has received, or will receive, every message since it was opened."""
         return self._subscribed and ticket.subscription == self._subscriptions
 
     def _sleep(self, ticket: Ticket, deadline: float) -> bool:
-        """Wait to be woken; False when the time is up."""
+        """Wait until another thread wakes this one; False when the time is over."""
         left = deadline - clock.monotonic()
         if left <= 0:
             return False

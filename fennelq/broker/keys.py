@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 GROUP: Final = "fq"
-"""The one consumer group of every lane."""
+"""The only consumer group of each lane."""
 
 NORMAL: Final = "s"
 LANES: Final = {"high": "s:high", "normal": NORMAL, "low": "s:low"}
@@ -27,8 +27,8 @@ QUEUE_NAMES: Final = {
     "cursors": "sweep",
     "outbox": "out",
 }
-"""The name of a key of a queue in scripts, `K.dead`, and its name in Redis, which is short because every call of a
-script contains it. `K[lane]` is the stream of a lane."""
+"""The name that scripts use for a key of a queue, as in `K.dead`, and its name in Redis, which is short because every
+call of a script contains it. `K[lane]` is the stream of a lane."""
 
 APP_NAMES: Final = {
     "due": "cron:due",
@@ -99,7 +99,7 @@ KEY_KINDS: Final = (
     KeyKind(
         "{app} cron:meta",
         "hash",
-        "last look; which version declares for workers before there were services",
+        "last look; version that declares, for workers of a fennelq without services",
         "declare, look",
         "never",
         True,
@@ -107,7 +107,7 @@ KEY_KINDS: Final = (
     KeyKind(
         "{app} cron:versions",
         "zset",
-        "versions that workers before there were services must not replace",
+        "versions that workers of a fennelq without services must not replace",
         "declare",
         "never",
         True,
@@ -115,7 +115,7 @@ KEY_KINDS: Final = (
     KeyKind(
         "{app} cron:sources",
         "hash",
-        "of each service that declares schedules: which version holds, when it was seen, how far it has come",
+        "per service that declares schedules: the holding version, when it was seen, its progress",
         "declare, look",
         "never",
         True,
@@ -146,7 +146,7 @@ TYPES: Final = {
     if "<" not in kind.pattern and "{app}" not in kind.pattern
     for name in kind.pattern.split(", ")
 }
-"""The keys that every queue has by the same name, and the type of each."""
+"""The keys that have the same name in every queue, with their types."""
 
 
 class KeyName(NamedTuple):
@@ -159,7 +159,7 @@ class KeyName(NamedTuple):
 
     @property
     def kind(self) -> KeyKind | None:
-        """What KEY_KINDS has on this key; None when it has nothing."""
+        """The kind of this key in KEY_KINDS; None when it is unknown."""
         name = f"{{app}} {self.rest}" if self.queue is None else self.rest
         return next((kind for kind in KEY_KINDS if _fits(name, kind.pattern)), None)
 
@@ -206,7 +206,7 @@ class QueueKeys:
         return f"{self.prefix}r:{key}"
 
     def idempotency(self, name: str) -> str:
-        """What an idempotency key names; `name` is that of the task, a colon and the key."""
+        """The idempotency key `name`: the name of the task, a colon and the user's key."""
         return f"{self.prefix}idem:{name}"
 
 
@@ -223,7 +223,7 @@ class AppKeys:
         return self.prefix + name
 
     def schedule(self, name: str) -> str:
-        """State of a schedule."""
+        """The state of a schedule."""
         return f"{self.prefix}cron:s:{name}"
 
     def schedules_of(self, service: str) -> str:
@@ -237,17 +237,17 @@ class AppKeys:
 
 @lru_cache(maxsize=4096)
 def queue_keys(app: str, queue: str) -> QueueKeys:
-    """The keys of a queue, made once."""
+    """The keys of a queue; they are cached."""
     return QueueKeys(app, queue)
 
 
 def queues_key(app: str) -> str:
-    """Set of the queues this app has ever used; in a slot of its own."""
+    """The set of all queues that this app has ever used, in a slot of its own."""
     return f"fq:{{{app}}}:queues"
 
 
 def executors_key(app: str) -> str:
-    """Hash of executor → facts about it, for people: they never decide who owns a job. Each contains its own time."""
+    """The hash of executor → facts about it, with their time. They are for people, and never decide who owns a job."""
     return f"fq:{{{app}}}:executors"
 
 
@@ -257,7 +257,7 @@ def channel_name(app: str, client: str) -> str:
 
 
 def wake_patterns(app: str) -> tuple[str, str]:
-    """Channels that wake executors: those of the queues, when a job is due sooner, and that of the app's schedules."""
+    """Patterns of the channels that wake executors: of the queues, when a job is due sooner, and of the app."""
     return f"fq:{{{app}/*}}:wake", f"fq:{{{app}}}:wake"
 
 

@@ -1,4 +1,4 @@
-"""A connection to one server on an event loop. `blocking_link` has the one for code without a loop.
+"""A connection to one server on an event loop. `blocking_link` has the connection for code without an event loop.
 
 A link sends a command once and never retries it: a retry after a lost reply could run a command twice. It uses hiredis
 on a bare transport, which takes half the time of redis-py's asyncio connection (docs/adr/0002).
@@ -50,8 +50,8 @@ class Link:
     def __init__(
         self, address: Address, reconnected: Callable[[], None] = lambda: None, *, suspicious: bool = False
     ) -> None:
-        """`reconnected` is called after every connection but the first. `suspicious` means that the server closed an
-        earlier connection without a reply: `connect` then looks for the reason."""
+        """The link calls `reconnected` after every connection except the first. `suspicious` means that the server
+        closed an earlier connection without a reply: then `connect` looks for the reason."""
         self.address = address
         self._reconnected = reconnected
         self._connections = 0
@@ -66,7 +66,7 @@ class Link:
 
     @property
     def mute(self) -> bool:
-        """Whether the server closed the last connection without a single reply."""
+        """Whether the server closed the last connection without any reply."""
         return self._mute or (self._wire is not None and self._wire.mute)
 
     async def call(self, words: Sequence[Word], timeout: float, what: str = "") -> Any:
@@ -103,14 +103,13 @@ class Link:
             raise
 
     async def listen(self, words: Sequence[Word], on_message: OnMessage) -> None:
-        """Make this a connection that only listens: `on_message` gets every message, and when the connection ends, the
-        LinkDown."""
+        """Make this a connection that only listens: `on_message` gets every message, and at the end a LinkDown."""
         wire = await self.connect()
         wire.write(words)
         wire.on_message = on_message
 
     def drop(self) -> None:
-        """End the connection, if there is one: the next call makes a new one."""
+        """End the connection, if it is open. The next call makes a new one."""
         if self._wire is not None:
             self._wire.abort(LinkDown("the server's role has changed"))
 
@@ -124,7 +123,7 @@ class Link:
             self._wire = None
 
     def _connect_ended(self, task: asyncio.Task[_Wire]) -> None:
-        """Stores the connection here and not in `connect`, whose callers may all have been cancelled."""
+        """Store the new connection. `connect` does not, because all its callers may have been cancelled."""
         self._connecting = None
         if task.cancelled():
             return
@@ -156,7 +155,7 @@ class _Wire(asyncio.Protocol):
         return self._transport is not None
 
     async def refusal(self, within: float) -> None:
-        """Returns as soon as the server has refused the connection, at the latest after so many seconds."""
+        """Returns when the server has refused the connection, or after `within` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._ended.wait()
@@ -178,8 +177,8 @@ class _Wire(asyncio.Protocol):
             self.abort(unreadable(data, replied=self._replied))
 
     def _take_first(self) -> None:
-        """A server that refuses a connection sends the reason, perhaps before the first command, and then closes the
-        connection. The reason is kept: it explains the end better than a closed connection does."""
+        """Take the first reply. A server that refuses a connection sends the reason, perhaps before the first command,
+        and then closes the connection. The reason is kept, because it explains the end of the connection."""
         reply = self._gets()
         if reply is NOT_YET:
             return
@@ -211,7 +210,7 @@ class _Wire(asyncio.Protocol):
 
     def write(self, words: Sequence[Word]) -> None:
         if self._refusal is not None:
-            # The server has said why it closes this connection, perhaps before anything listened.
+            # The server has refused this connection. The reason may have arrived before any call was waiting for it.
             raise self._refusal
         if self._transport is None:
             raise self._end
@@ -271,8 +270,8 @@ async def _open(wire: _Wire, address: Address) -> None:
 
 
 async def _open_tls(wire: _Wire, address: Address) -> None:
-    """Connect with TLS. A Redis without TLS does not reply to a handshake but waits for more bytes: when there is no
-    reply, find out whether it is one."""
+    """Connect with TLS. A Redis without TLS does not reply to a handshake, because it waits for more bytes. So after a
+    timeout, test whether the server replies to a PING without TLS."""
     loop = asyncio.get_running_loop()
 
     async def connect() -> None:
@@ -290,7 +289,7 @@ async def _open_tls(wire: _Wire, address: Address) -> None:
 
 
 async def _reply_to(probe: bytes, address: Address) -> bytes:
-    """The reply of the server to these bytes, on a further connection; empty when there is none."""
+    """The reply of the server to these bytes, on another connection; empty when it does not reply."""
     with suppress(OSError):
         async with asyncio.timeout(PROBE_TIMEOUT):
             reading, writing = await asyncio.open_connection(address.host, address.port)

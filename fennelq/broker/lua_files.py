@@ -1,6 +1,6 @@
-"""Assembles a script from Lua files. Their text is pasted when the script is loaded. A script contains only the files
-that it needs, because the server keeps its source in memory, and hot code is pasted in place, because a call of a Lua
-function costs time for every job.
+"""Assembles a script from Lua files, by pasting their text when the script is loaded. A script contains only the files
+that it needs, because the server keeps its source in memory. Code of the hot path is pasted in place, because a call of
+a Lua function would cost time for every job.
 
     --@include now, outcome/dead    files that it needs, from `lua/lib` unless a folder is named; each is pasted once
 
@@ -40,7 +40,7 @@ class Leaving(NamedTuple):
     name: str
     cases: tuple[str, ...]
     fields: tuple[str, ...]
-    """Of the record. It is not called when the record does not have the first of them."""
+    """The fields of the record that it needs. It is not called when the record does not have the first of them."""
     code: str
 
     @property

@@ -1,4 +1,4 @@
-"""How long to retry while a server does not reply."""
+"""Decides how long to retry while a server does not reply."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class Patience:
-    """How long to try to reach `address`: `seconds` from now, or from `since`. If it is renewable, the time begins anew
-    with every reply. It is only for calls that are safe to repeat."""
+    """The time to try to reach `address`: `seconds` from now, or from `since`. If it is renewable, the time begins anew
+    with every reply. Use it only for calls that are safe to repeat."""
 
     def __init__(
         self, seconds: float, address: Address, since: float | None = None, *, renewable: bool = True
@@ -46,7 +46,7 @@ class Patience:
         return min(pause, max(0.0, self._deadline - clock.monotonic()))
 
     def verdict(self, error: Exception) -> Exception:
-        """The exception for an error that does not pass: the error itself when it is not about Redis, otherwise a
+        """The exception to raise after the last attempt: the error itself when it is not about Redis, otherwise a
         BrokerUnavailable."""
         if classify(error) is Trouble.BUG:
             return error
@@ -55,7 +55,7 @@ class Patience:
         return unavailable
 
     def renew(self) -> None:
-        """Redis has replied: the time begins anew."""
+        """Begin the time anew, because Redis has replied."""
         if not self._renewable:
             return
         self.since = clock.monotonic()

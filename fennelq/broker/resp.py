@@ -1,4 +1,4 @@
-"""The parts that both links use: the parser and packer of Redis's protocol, and the detection of other protocols."""
+"""Code of both links: the parser and packer of Redis's protocol, and the detection of other protocols."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_YET = object()
 
 ProtocolError = hiredis.ProtocolError
 
-# hiredis declares that it packs a tuple of one word, and has no type for its result.
+# The type stubs of hiredis declare a tuple of one word, and no type for the result.
 packed: Callable[[tuple[Word, ...]], bytes] = cast("Any", hiredis).pack_command
 """The bytes of a command."""
 

@@ -1,11 +1,11 @@
-"""A conversation is several steps with Redis, written once for code with an event loop and without one.
+"""A conversation is a sequence of steps with Redis, written once for code with and without an event loop.
 
 It is a generator that yields rounds and receives their replies. `Broker.converse` runs it on an event loop,
-`BlockingBroker.converse` without one. Both send each round once. Only `patient` repeats a round, while Redis cannot be
-reached: then every step must be safe to repeat.
+`BlockingBroker.converse` without one. Both send each round once. Only `patient` repeats a round while Redis cannot be
+reached, so every step of a conversation inside `patient` must be safe to repeat.
 
-An error is a reply like any other. So the error of a step reaches only the conversation that sent this step, even when
-many conversations share a round trip.
+The error of a step is the reply to this step. So it reaches only the conversation that sent the step, even when many
+conversations share a round trip.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Pause:
 
 
 class Within(NamedTuple):
-    """Steps that share one round trip, which may take so many seconds."""
+    """Steps that share one round trip, which may take at most this many seconds."""
 
     steps: Sequence[Step[Any]]
     seconds: float
@@ -42,7 +42,7 @@ class Within(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[A_co]):
-    """A value that a conversation hands out on its way, before it ends."""
+    """A value that a conversation yields to its reader before it ends."""
 
     value: A_co
 
@@ -50,11 +50,11 @@ class Found(Generic[A_co]):
 Round = Sequence[Step[Any]] | Within | Pause
 """Steps that share one round trip, or a pause."""
 Replies = Sequence[Any]
-"""One for each step of a round, in order: what the step reads from the reply of the server, or an error."""
+"""One reply for each step of a round, in order: the value read from the reply of the server, or an error."""
 Talk = Generator[Round, Any, A]
 """A conversation that returns an `A`."""
 Finding = Generator[Round | Found[A], Any, None]
-"""A conversation that hands out any number of `A`; `Finds` reads it."""
+"""A conversation that yields any number of `A`; `Finds` reads them."""
 
 
 # Steps
@@ -81,17 +81,17 @@ def ask_all(steps: Iterable[Step[A]]) -> Talk[list[A]]:
 
 
 def pause(seconds: float) -> Talk[None]:
-    """Wait so long before the next step."""
+    """Wait for this time before the next step."""
     yield Pause(seconds)
 
 
-# Conversations made of others
+# Conversations that consist of others
 
 
 def together(talks: Iterable[Talk[A]]) -> Talk[list[A]]:
     """Several conversations side by side; each round trip carries the next steps of all. None of them may pause.
 
-    Each conversation receives the errors of its own steps only. One that raises ends all of them.
+    Each conversation receives only the errors of its own steps. When one of them raises, all of them end.
     """
     every = list(talks)
     values: list[Any] = [None] * len(every)
@@ -117,7 +117,7 @@ def together(talks: Iterable[Talk[A]]) -> Talk[list[A]]:
 
 
 def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
-    """The same conversation, in which steps with errors that may pass are repeated, for as long as the patience lasts.
+    """The same conversation, which repeats steps after temporary errors, for as long as the patience lasts.
 
     Every complete round renews the patience. When it ends, the steps without a reply get a BrokerUnavailable. The time
     between two rounds does not count: the conversation may pause, or call a function of the user.
@@ -153,7 +153,7 @@ def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
 
 
 def _repeated(steps: Sequence[Step[Any]], replies: list[Any], patience: Patience) -> Talk[Replies]:
-    """The replies, after steps whose errors may pass were repeated until they had passed."""
+    """The replies, after repeating the steps that had temporary errors."""
     while again := [place for place, reply in enumerate(replies) if _passes(reply)]:
         yield Pause(patience.pause_after(replies[again[-1]]))
         try:
@@ -175,8 +175,8 @@ def _passes(reply: object) -> bool:
 
 
 def at_most(seconds: float, talk: Talk[A]) -> Talk[A]:
-    """The same conversation, whose rounds may take so many seconds altogether. Later steps get a TimeoutError as their
-    reply. Nothing is repeated."""
+    """The same conversation, with at most `seconds` for all its rounds together. Later steps get a TimeoutError as
+    their reply. No step is repeated."""
     deadline = clock.monotonic() + seconds
     replies: Replies | None = None
     with closing(talk):
@@ -190,13 +190,13 @@ def at_most(seconds: float, talk: Talk[A]) -> Talk[A]:
 
 
 class Finds(Generic[A]):
-    """Reads the values that a conversation hands out, one at a time, as part of another conversation."""
+    """Reads the values that a conversation yields, one at a time, as part of another conversation."""
 
     def __init__(self, finding: Finding[A]) -> None:
         self._finding = finding
 
     def next(self) -> Talk[A | None]:
-        """The next one; None at the end."""
+        """The next value; None at the end."""
         replies: Any = None
         while True:
             try:

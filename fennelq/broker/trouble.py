@@ -20,13 +20,13 @@ class LinkDown(ConnectionError):
 
 
 class NoReply(LinkDown):
-    """The server has closed the connection before its first reply. Possible causes are a restart, a proxy without a
+    """The server closed the connection before its first reply. Possible causes are a restart, a proxy without a
     server behind it, and a server that expects TLS or another protocol."""
 
 
 class WrongServer(LinkDown):
-    """The server at this address does not speak the protocol that the URL names. `begins` has the first bytes of its
-    reply; it is empty when the server expects TLS and the URL does not."""
+    """The server at this address uses another protocol than the URL names. `begins` has the first bytes of its reply;
+    it is empty when the server expects TLS and the URL does not."""
 
     def __init__(self, begins: bytes = b"") -> None:
         self.begins = begins
@@ -94,7 +94,7 @@ _TLS_MISCONFIGURED: Final = (
 
 
 def refuses_to_publish(error: ReplyError) -> bool:
-    """Whether the server refuses a subscription and nothing else: it lacks permission, or room for another connection.
+    """Whether the server refuses only subscriptions: the user lacks permission, or the server has too many clients.
 
     Other errors, such as a wrong password or a server that is loading, concern every command.
     """

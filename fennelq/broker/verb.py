@@ -1,4 +1,4 @@
-"""A verb is a value: a call of Redis, and how to read its reply. A broker sends it."""
+"""A verb is a value: it describes a call of Redis and how to read its reply. A broker sends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ A = TypeVar("A")
 Word = str | bytes | int
 
 _OF_A_SERVER: Final = ("TIME", "INFO", "CLIENT", "CONFIG", "EVAL")
-"""Commands without a key. EVAL is among them for the preflight, whose script touches none; other scripts are verbs."""
+"""Commands without a key. EVAL is one of them for the preflight, whose script uses no key; all other scripts are
+verbs."""
 _KEY_AFTER: Final = {"XINFO": 2}
 """The index of the word that is the key, when it is not 1."""
 
@@ -27,7 +28,7 @@ class Verb(NamedTuple, Generic[A]):
 
     @property
     def name(self) -> str:
-        """The name of the script, which is also in the names of crash points."""
+        """The name of the script. Crash points contain it as well."""
         return self.script.name
 
     @property

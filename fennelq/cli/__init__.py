@@ -59,7 +59,7 @@ def main() -> None:
 def _report_output_error(error: OSError) -> None:
     if error.errno != errno.EPIPE:  # a reader such as `head` closes the pipe early: no error
         output.note(f"fennelq: the output cannot be written: {error.strerror}")
-    # The interpreter flushes stdout at its end. The flush would fail once more, with another exit code.
+    # The interpreter flushes stdout when it ends. The flush would fail again, and change the exit code.
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
@@ -80,6 +80,6 @@ def _always(
 ) -> None:
     from fennelq import log
 
-    # Commands log only warnings and errors, to stderr. `worker` configures logging when it has imported the app, which
-    # may have a configuration of its own.
+    # Commands log only warnings and errors, to stderr. `worker` configures logging after importing the app, because the
+    # app may configure logging itself.
     log.setup(level="warning", stdlib=context.invoked_subcommand != "worker")

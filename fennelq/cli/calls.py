@@ -1,4 +1,4 @@
-"""From the words of a command line to a call of a task."""
+"""Makes a call of a task from the words of a command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def only_given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are given on the command line."""
+    """The options that the command line contains."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -37,7 +37,7 @@ def array_of(args: str | None) -> list[str]:
 def described(
     app: App, name: str, arguments: list[str], kwargs: list[str], options: OptionArgs, *, anyway: bool
 ) -> AnyJob:
-    """The job for this call; raises UnknownTask, with the nearest name, or InvalidArguments."""
+    """The job for this call; raises UnknownTask, with the most similar name, or InvalidArguments."""
     task = _task(app, name)
     if task is not None:
         args, named = _call_of(task, arguments, kwargs)
@@ -57,12 +57,11 @@ def _task(app: App, name: str) -> AnyTask | None:
 def _call_of(
     task: AnyTask, arguments: list[str], kwargs: list[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, decoded by the task's annotations: as JSON values, or else as texts."""
+    """The arguments, decoded by the task's annotations: as JSON values if possible, otherwise as texts."""
     try:
         return _decoded(task, [_value(text) for text in arguments], _keywords(kwargs, _value))
     except InvalidArguments as refusal:
-        # In `greet 42` with a `name: str`, 42 is a text. Texts are converted to numbers where the annotation requires
-        # it.
+        # In `greet 42` with a parameter `name: str`, 42 is a text. It becomes a number if the annotation requires one.
         try:
             return _decoded(task, arguments, _keywords(kwargs, str))
         except InvalidArguments:

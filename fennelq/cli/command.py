@@ -1,7 +1,7 @@
 """Makes a command from a function, and options from its parameters.
 
-A parameter may be a dataclass: then each of its fields is an option, so that commands share options without repeating
-them. `session: Session` gives a command `--app`, `--app-dir` and a connection to Redis.
+A parameter may be a dataclass: then each of its fields is an option, and several commands can share the dataclass. With
+a parameter `session: Session`, a command has `--app`, `--app-dir` and a connection to Redis.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def family(text: str) -> typer.Typer:
-    """Several commands with a common first word; `text` is their help."""
+    """A family of commands with a common first word; `text` is its help."""
     return typer.Typer(cls=Group, no_args_is_help=True, help=text)
 
 
 def command(commands: typer.Typer, name: str) -> Callable[[F], F]:
-    """Add a function to commands."""
+    """Make a function a command of this family."""
 
     def add(function: F) -> F:
         commands.command(name, cls=Command)(_Flat(function))

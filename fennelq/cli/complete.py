@@ -1,5 +1,5 @@
 """Shell completion. Names come from the code of the app and not from Redis, because a key press must not wait for
-it."""
+Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def words(*choices: str) -> Callable[[str], list[str]]:
-    """Completes one of these."""
+    """Completes one of these words."""
 
     def matching(incomplete: str) -> list[str]:
         return _beginning(choices, incomplete)
@@ -25,8 +25,8 @@ def words(*choices: str) -> Callable[[str], list[str]]:
 
 
 def tasks(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes the name of a task: with only the function if that is unique, because bash treats `:` as the end of a
-    word."""
+    """Completes the name of a task. It uses only the function if that is unique, because bash treats `:` as the end of
+    a word."""
     app = _app(ctx)
     if app is None:
         return []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def ended(app: App, job: str, timeout: float | None) -> Document:
-    """Wait for the end of a job; raises ResultTimeout, or a Problem when the job is unknown."""
+    """Wait for the end of a job; raises ResultTimeout, or a Problem if the job is unknown."""
     try:
         return of_end(await end_of(app, job, timeout))
     except asyncio.CancelledError:  # only Ctrl-C cancels a command
@@ -31,7 +31,7 @@ async def ended(app: App, job: str, timeout: float | None) -> Document:
 
 
 def print_end(end: Document, *, as_json: bool) -> None:
-    """Print how a job ended; without a result, exit with 1."""
+    """Print how a job ended; exit with 1 if it has no result."""
     if as_json:
         output.document(end)
     elif "error" not in end:

@@ -1,4 +1,4 @@
-"""How a command ends: one sentence on stderr, and a code that scripts can rely on."""
+"""The end of a command: one sentence on stderr, and an exit code on which scripts can rely."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _CODES: Final = {
 
 
 class Problem(FennelqError):
-    """An error that the command line finds itself, with its exit code."""
+    """An error that the command line itself detects, with its exit code."""
 
     def __init__(self, sentence: str, code: Exit) -> None:
         self.code = code
@@ -75,7 +75,7 @@ class Interrupted(Exception):
     """A person pressed Ctrl-C; the text reports how far the command got."""
 
     def __init__(self, text: str, *, at_line_start: bool = False) -> None:
-        """`at_line_start` is False on a terminal that has just shown `^C`."""
+        """`at_line_start`: the cursor is at the start of a line. After a terminal has shown `^C`, it is not."""
         super().__init__(text)
         self.at_line_start = at_line_start
 

@@ -1,6 +1,6 @@
-"""How `--help` looks: the same on every terminal and in a pipe, and without names of Python types.
+"""The layout of `--help`: the same on every terminal and in a pipe, and without names of Python types.
 
-Typer's own layouts show the type of each value, such as `<list[Any]>`, and read `[tool.fennelq]` as markup.
+Typer's own layouts show the type of each value, such as `<list[Any]>`, and interpret `[tool.fennelq]` as markup.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group(TyperGroup):
         return ["[OPTIONS]", "COMMAND", "…"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The commands with their first lines of help, then the options that all of them have."""
+        """The commands with the first sentences of their help, then the options that all of them have."""
         rows = [
             (name, _first_sentence(command.help or ""))
             for name in self.list_commands(ctx)

@@ -1,4 +1,4 @@
-"""Checks that queues and jobs exist. The error for one that does not names the most similar one that does."""
+"""Checks that queues and jobs exist. The error for an unknown queue names the most similar known queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def require_queues(app: App, queues: Iterable[str]) -> None:
     known = await app.client.converse(queues_of(app))
     for queue in queues:
         if queue not in known:
-            raise Problem(f"there is no queue {queue!r}{suggestion(queue, known)}", Exit.NOT_FOUND)
+            raise Problem(f"queue {queue!r} does not exist{suggestion(queue, known)}", Exit.NOT_FOUND)
 
 
 async def no_record(app: App, job: str) -> Problem:
@@ -32,15 +32,16 @@ async def no_record(app: App, job: str) -> Problem:
     known = await app.client.converse(queues_of(app))
     if queue in known:
         return Problem(
-            f"there is no record of job {job}: it was never sent, or it ended too long ago", Exit.NOT_FOUND
+            f"job {job} has no record: it was never sent, or it ended too long ago", Exit.NOT_FOUND
         )
     return Problem(
-        f"there is no record of job {job}, and no queue {queue!r}{suggestion(queue, known)}", Exit.NOT_FOUND
+        f"job {job} has no record, and queue {queue!r} does not exist{suggestion(queue, known)}",
+        Exit.NOT_FOUND,
     )
 
 
 async def name_unknown(app: App, jobs: Iterable[str]) -> bool:
-    """Print every job without a record on stderr; whether there are any."""
+    """Print on stderr every job that has no record; returns whether any was printed."""
     ids = list(dict.fromkeys(jobs))
     unknown: list[str] = []
     for start in range(0, len(ids), _ASKED_AT_ONCE):

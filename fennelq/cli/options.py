@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their texts are read."""
+"""Options that several commands share, and the parsers of their texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def size(text: str) -> int:
 
 
 def one_of(choices: Any) -> Callable[[str], str]:
-    """Reads one of the words of a Literal."""
+    """A parser that accepts only the words of a Literal."""
     words: tuple[str, ...] = get_args(choices)
 
     def word(text: str) -> str:
@@ -57,7 +57,7 @@ def one_of(choices: Any) -> Callable[[str], str]:
 
 
 def moment(text: str) -> datetime:
-    """A date or a time as ISO 8601 writes it; local when it names no zone."""
+    """A date or a time in ISO 8601; local time when it contains no time zone."""
     try:
         read = datetime.fromisoformat(text.strip())
         return read if read.tzinfo else read.astimezone()
@@ -68,7 +68,7 @@ def moment(text: str) -> datetime:
 
 
 def ago(text: str) -> Moment:
-    """How long ago, or a moment."""
+    """A time before now, such as 2h, or a moment."""
     try:
         return timedelta(seconds=duration(text))
     except typer.BadParameter:
@@ -79,7 +79,7 @@ def _moment_or_duration(text: str) -> datetime:
     try:
         return moment(text)
     except typer.BadParameter:
-        raise typer.BadParameter(f"{text!r} is neither how long ago (30m, 2h, 7d) nor a date") from None
+        raise typer.BadParameter(f"{text!r} is neither a time before now (30m, 2h, 7d) nor a date") from None
 
 
 def job_id(text: str) -> str:
@@ -244,7 +244,7 @@ Until = Annotated[
 
 @dataclass(frozen=True)
 class Which:
-    """Which dead jobs a command of the family `dlq` is about."""
+    """The options that select dead jobs, for the commands of the family `dlq`."""
 
     queue: InQueue = None
     task: OfTask = None
@@ -253,7 +253,7 @@ class Which:
     until: Until = None
 
     def filters(self, ids: list[Any] | None = None) -> Filters:
-        """What to ask for; empty when the command line names no filter."""
+        """The filters; empty when the command line contains none."""
         given = {"ids": ids, **vars(self)}
         return cast(
             "Filters", {name: value for name, value in given.items() if value is not None and value != []}

@@ -1,7 +1,7 @@
 """The output of commands: tables for people, tab-separated lines for pipes, JSON for programs.
 
-Texts out of Redis are shown with their control characters escaped: the message of an error must not
-be able to drive the terminal of an operator.
+Control characters in texts out of Redis are escaped: otherwise the message of an error could control the terminal of an
+operator.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NO_NUMBER = (None, "", "?")
 
 
 def note(sentence: str) -> None:
-    """Print a sentence for people on stderr, apart from what is piped. Programs read the exit code, so a stderr that
-    cannot be written to must not change it."""
+    """Print a sentence for people on stderr, separate from the output for pipes. Programs read the exit code, so an
+    error of stderr must not change it."""
     with suppress(OSError, ValueError):
         print(clean(sentence), file=sys.stderr, flush=True)
 
@@ -34,9 +34,10 @@ def line(text: str) -> None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str = "") -> None:
-    """A table on a terminal, as wide as it; in a pipe one line per row, separated by tabs and without a heading.
+    """Print a table on a terminal, as wide as the terminal; in a pipe, one line per row, with tabs and without a
+    heading.
 
-    Without rows a terminal shows the sentence `empty`, and a pipe gets nothing.
+    Without rows, print the sentence `empty` on a terminal, and nothing in a pipe.
     """
     if not is_terminal(sys.stdout):
         for row in rows:
@@ -65,7 +66,7 @@ def answer(count: int, what: str, rest: str) -> None:
 
 
 def document(value: object) -> None:
-    """A value as JSON, on several lines."""
+    """Print a value as JSON on several lines."""
     print(orjson.dumps(value, default=plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
 
 
@@ -75,7 +76,7 @@ def record(value: object) -> str:
 
 
 def cell(value: object) -> str:
-    """A value in a table: for people, numbers have thousands separators."""
+    """A value as text for a table. For people, numbers have thousands separators."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -86,17 +87,17 @@ def cell(value: object) -> str:
 
 
 def number(value: int) -> str:
-    """With thousands separators on a terminal, plain in a pipe."""
+    """A number with thousands separators on a terminal, and without in a pipe."""
     return f"{value:,}" if is_terminal(sys.stdout) else str(value)
 
 
 def lines(text: str) -> str:
-    """A text of several lines, clean."""
+    """A text of several lines, with control characters escaped."""
     return "\n".join(map(clean, text.splitlines()))
 
 
 def moment(value: datetime) -> str:
-    """Local time on a terminal, UTC in a pipe."""
+    """A moment in local time on a terminal, and in UTC in a pipe."""
     if is_terminal(sys.stdout):
         return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -132,7 +133,7 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
 
 
 def _dispensable_if_empty(column: Column, cells: Sequence[str]) -> Column:
-    """The column; without values it is the first that is left out, because a reader does not miss it."""
+    """The column. If it has no values, it is marked as the first to be left out."""
     return column if any(cells) or not column.leave else column._replace(leave=EMPTY)
 
 

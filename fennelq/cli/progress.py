@@ -1,4 +1,5 @@
-"""Commands that take long: a bar on a terminal, and Ctrl-C, which ends them between two steps and reports how far."""
+"""For commands that take long: a bar on a terminal, and Ctrl-C, which ends them between two steps and reports how far
+they got."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ _PATIENCE: Final = 1.0
 
 
 class Steps:
-    """Counts finished items, and ends the work between two steps when a person presses Ctrl-C.
+    """Counts finished items, and ends the work between two steps after Ctrl-C.
 
-    A step is one call to Redis for up to a hundred jobs. If it were cancelled in the middle, it would be unknown
-    whether Redis has executed it. So the work ends after the step, and is cancelled only if the step takes too long.
+    A step is one call to Redis for up to a hundred jobs. After a cancellation in the middle of a step, it would be
+    unknown whether Redis has executed the call. So the work ends after the step, and is cancelled only if the step
+    takes too long.
     """
 
     def __init__(
@@ -36,13 +38,13 @@ class Steps:
         advice: str = "run it again to go on",
         show: Callable[[int], None] | None = None,
     ) -> None:
-        """`show` is called with the number of further finished items."""
+        """`show` is called with the number of items that were finished since its last call."""
         self._total, self._what, self._advice, self._show = total, what, advice, show
         self._done = 0
         self._interrupted = False
 
     def __call__(self, done: int) -> None:
-        """Report how many items are finished; raises Interrupted after Ctrl-C, unless all are."""
+        """Report how many items are finished; raises Interrupted after Ctrl-C, unless all are finished."""
         if self._show:
             self._show(done - self._done)
         self._done = done
@@ -91,7 +93,8 @@ def progress(title: str, steps: Steps, total: int, *, quiet: bool = False) -> Ge
 @contextmanager
 def _on_interrupt(handler: Callable[[asyncio.Task[Any]], None], task: asyncio.Task[Any]) -> Generator[None]:
     loop = asyncio.get_running_loop()
-    # Signals cannot be handled outside the main thread and on some platforms. There Ctrl-C ends the command as usual.
+    # Outside the main thread and on some platforms, a signal handler cannot be set. There Ctrl-C ends the command as
+    # usual.
     with suppress(ValueError, RuntimeError, NotImplementedError):
         loop.add_signal_handler(signal.SIGINT, handler, task)
     try:

@@ -1,4 +1,4 @@
-"""The table of queues, in `queue list` and `info`."""
+"""The table of queues in `queue list` and `info`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = (
 
 
 def show_queues(queues: Sequence[QueueInfo]) -> None:
-    """A table of queues, and below it their problems."""
+    """Print a table of queues, and their problems below it."""
     output.table(_COLUMNS, [_row(queue) for queue in queues], empty="No queues yet: send a job.")
     for queue in queues:
         if queue.damage:
@@ -31,7 +31,7 @@ def _row(queue: QueueInfo) -> tuple[object, ...]:
 
 
 def _waiting(queues: Sequence[QueueInfo]) -> dict[str, list[str]]:
-    """Why jobs wait that no worker can run, and in which queues: most often the reason is the same for all."""
+    """The reasons why no worker can run waiting jobs → the queues. Most often one reason is true for all queues."""
     found: dict[str, list[str]] = {}
     for queue in queues:
         for because in queue.waiting_because:

@@ -1,4 +1,4 @@
-"""From the command line to an app that is connected."""
+"""Finds the app that the command line names, and connects to its Redis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Session:
 
     @cached_property
     def found(self) -> FoundApp:
-        """The app, and how it was found; raises ConfigurationError when there is none."""
+        """The app, and how it was found; raises ConfigurationError when no app is found."""
         from fennelq.worker.processes.discovery import find_app
 
         return find_app(self.app, self.app_dir)
@@ -49,7 +49,7 @@ async def _connected(app: App, work: Callable[[App], Awaitable[T]]) -> T:
 
 
 async def _reach(app: App) -> None:
-    """Raises BrokerUnavailable, without a second attempt, when the server cannot be used."""
+    """Raises BrokerUnavailable when the server cannot be used. It does not retry."""
     try:
         problem = outdated(app.address, await _server(app.client.broker))
     except Exception as error:
@@ -61,11 +61,11 @@ async def _reach(app: App) -> None:
 
 
 async def _server(broker: Broker) -> dict[str, str]:
-    """The server's INFO; empty when this user may not call it, but may use the server otherwise."""
+    """The server's INFO; empty when this user may use the server but may not call INFO."""
     try:
         with suppress(NoReply):
             return await broker.ask(verbs.server.server())
-        return await broker.ask(verbs.server.server())  # a connection after a NoReply finds its cause
+        return await broker.ask(verbs.server.server())  # the next connection after a NoReply finds the cause
     except ReplyError as error:
         if error.word != "NOPERM":
             raise

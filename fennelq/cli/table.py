@@ -1,7 +1,7 @@
 """Fits a table into the width of a terminal.
 
-Columns of text are shortened first, with `…`; then the least important columns are left out. An id is never cut: people
-copy it. When even that is not enough, the lines are longer than the terminal is wide, and the terminal wraps them.
+Columns of text are shortened first, with `…`; then the least important columns are left out. An id is never cut,
+because people copy it. When even that is not enough, the lines are longer than the terminal, which then wraps them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 GAP: Final = "  "
 ELLIPSIS: Final = "…"
 EMPTY: Final = 100
-"""`leave` of a column without values: it is left out before any other is shortened."""
+"""The value of `leave` for a column without values: it is left out before any other column is shortened."""
 _EMOJI_STYLE: Final = "\ufe0f"
 
 
@@ -22,11 +22,11 @@ class Column(NamedTuple):
 
     name: str
     least: int = 0
-    """It may be shortened down to this width; 0 if it must not be shortened."""
+    """The smallest width to which it may be shortened; 0 if it must not be shortened."""
     end: bool = False
-    """Whether to cut its beginning and not its end: in `shop.tasks:charge` the function is the important part."""
+    """Whether to keep its end and cut its beginning: in `shop.tasks:charge` the function is the important part."""
     leave: int = 0
-    """0 if it always stays; columns with the highest number are left out first."""
+    """0 if it is never left out; columns with the highest number are left out first."""
 
 
 class Fit(NamedTuple):
@@ -44,7 +44,7 @@ class Fit(NamedTuple):
 
 
 def fit(columns: Sequence[Column], widths: Sequence[int], room: int) -> Fit:
-    """The columns that fit into the room, and their widths. `widths` are those that they would need."""
+    """The columns that fit into the width `room`, and their widths. `widths` has the widths that they need."""
     shown = list(range(len(columns)))
     if _total(widths) > room:
         shown = [i for i in shown if columns[i].leave != EMPTY]
@@ -72,7 +72,7 @@ def padded(text: str, room: int, *, right: bool = False) -> str:
 
 
 def width(text: str, most: int | None = None) -> int:
-    """How many columns of a terminal the text takes. Counting ends once there are more than `most`."""
+    """The number of columns that the text takes on a terminal. Counting ends when it is more than `most`."""
     if text.isascii():
         return len(text)
     taken, before = 0, 0
@@ -85,8 +85,8 @@ def width(text: str, most: int | None = None) -> int:
 
 
 def _width_of(character: str, before: int) -> int:
-    """The width of a character, as an estimate without tables of its own. Where terminals differ it is the larger
-    width, so that no line is longer than the terminal."""
+    """The estimated width of a character. Where terminals differ, it is the larger width, so that no line is longer
+    than the terminal."""
     if character == _EMOJI_STYLE:
         return (
             1 if before == 1 else 0
@@ -115,7 +115,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrunk(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
-    """Shorten the widest column of text, again and again, until all columns fit."""
+    """Shorten the widest column of text, repeatedly, until all columns fit."""
     widths = [min(wide, room) if column.least else wide for column, wide in zip(columns, widths, strict=True)]
     while _total(widths) > room:
         able = [i for i, column in enumerate(columns) if widths[i] > _least(column, widths[i])]

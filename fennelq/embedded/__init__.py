@@ -1,4 +1,4 @@
-"""A private, real Redis-compatible server of one project: its processes share it, and it stops with the last of them.
+"""A private Redis-compatible server of one project: its processes share it, and it stops after the last of them ends.
 
     user ─┐ shared                                 exclusive, blocking
     user ─┼───────► users.lock ◄─────────────────────── guardian ──────► server
@@ -6,17 +6,18 @@
                                      guardian.lock ◄──────────┘             │
                                      server.lock   ◄─────── held by both ───┘
 
-Three `flock`s in the data directory decide everything, because the kernel drops them however a process ends:
+The processes coordinate by three `flock`s in the data directory, because the kernel releases them however a process
+ends:
 
 * `users.lock`: every user holds it shared. The guardian blocks on the exclusive lock. When it gets that lock, the
   last user is gone; it keeps the lock while the server stops, so that no process joins a server that is stopping.
-* `guardian.lock`: the process that gets it starts a guardian and hands the lock over. So there is at most one.
-* `server.lock`: the sole right to the data files. The server inherits it, so that a server which has lost
-  its guardian and a new one never write to the same files.
+ `guardian.lock`: the process that gets it starts a guardian and passes the lock to it. So at most one guardian runs.
+* `server.lock`: the exclusive right to the data files. The server inherits it, so that a server that has lost
+  its guardian and a new server never write to the same files.
 
 user.py      the side of a process that uses the server: `start` joins it, and starts it first when needed
 guardian.py  the process that runs the server for as long as it has users
-project.py   where a project begins, and where a private server would be a mistake
+project.py   finds the root of a project, and recognises platforms where a private server would be a mistake
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process that runs the embedded server of a project for as long as it has users.
 
-A user runs this very file, by its path and in isolated mode (`python -I -S …/guardian.py`): hence it imports nothing
-but the standard library. The parts that both sides need (names of files, locks, the check whether the server
-answers) are therefore here, at the top.
+A user runs this file by its path, in isolated mode (`python -I -S …/guardian.py`), so it imports only the standard
+library. For this reason, the parts that both sides need (names of files, locks, the check whether the server replies)
+are at the top of this file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SOCKET, SOCKET_RECORD, LOG = "server.sock", "server.sock.path", "server.log"
 
 START_TIMEOUT = 60.0  # long, because a server answers only after it has read its data
 STOP_TIMEOUT = 30.0
-MAX_SOCKET_PATH = 103  # bytes; what macOS allows (Linux: 107)
+MAX_SOCKET_PATH = 103  # bytes; the limit of macOS (Linux: 107)
 MAX_LOG = 256 * 1024  # bytes kept from earlier runs
 DEATHS_ALLOWED, DEATHS_PERIOD = 5, 60.0  # a server that dies more often than this is not started again
 
-# `appenddirname` only repeats the default: a Redis before 7.0 does not know it, and so ends before it has
+# `appenddirname` only repeats the default. A Redis before 7.0 does not know this option, so it ends before it has
 # touched any data.
 SERVER_OPTIONS = (
     *("--port", "0", "--unixsocketperm", "700", "--daemonize", "no", "--databases", "16"),
@@ -43,7 +43,7 @@ SERVER_OPTIONS = (
 )
 
 READY = "ready"
-POLL = 0.004  # seconds; there is no call that waits for a lock or for another process with a deadline
+POLL = 0.004  # seconds; no system call waits for a lock, or for another process, with a deadline
 _PR_SET_PDEATHSIG = 1
 
 
@@ -51,7 +51,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def try_lock(path: Path, *, shared: bool = False) -> int | None:
-    """A descriptor that holds the lock, or None. It does not pass to programs this process starts."""
+    """A descriptor that holds the lock, or None. Programs that this process starts do not inherit it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -65,7 +65,7 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
 
 
 def answers(path: Path) -> bool:
-    """Whether a server listens there and has read its data: it replies with anything but "still loading"."""
+    """Whether a server listens there and has loaded its data: any reply but "still loading"."""
     reply = _ask(path, b"PING\r\n")
     return bool(reply) and not reply.startswith(b"-LOADING")
 
@@ -82,7 +82,7 @@ def _ask(path: Path, command: bytes) -> bytes:
 
 
 def recorded_socket(data: Path) -> Path | None:
-    """A name in the directory itself is recorded as such, so that the directory may be moved."""
+    """The path of the server's socket. A name inside the directory is relative, so that the directory may be moved."""
     try:
         recorded = (data / SOCKET_RECORD).read_text()
     except FileNotFoundError:
@@ -94,16 +94,14 @@ def recorded_socket(data: Path) -> Path | None:
 
 
 class _CannotServe(Exception):
-    """The server cannot be started; the text is for the user that asked for it."""
+    """The server cannot be started; the text is for the process that asked for the server."""
 
 
 def guard(data: Path, binary: str, lock: int) -> None:
-    """The whole run of a guardian: from the lock it was handed until its last user is gone."""
+    """Run a guardian: from the lock that it was passed until its last user is gone."""
     if os.fork():
-        os._exit(0)  # init reaps an orphan; otherwise the user that came first would have to
-    os.chdir(
-        data
-    )  # relative names are used from here on: they hold even if the directory is moved or removed
+        os._exit(0)  # init reaps an orphan; otherwise the first user would have to reap it
+    os.chdir(data)  # names are relative from here on: they stay valid if the directory is moved
     os.umask(0o077)
     os.truncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -188,7 +186,7 @@ class _Keeper:
             raise _CannotServe(f"cannot run {self._binary}: {error.strerror or error}") from error
 
     def _still_served(self) -> bool:
-        """Whether there is a server, perhaps after having started it again: its users will reconnect."""
+        """Whether a server runs, perhaps after starting it again: its users will reconnect."""
         while self._server is not None and self._server.poll() is not None:
             self._note(f"the server has ended ({self._server.returncode})")
             if self._dies_too_often() or self._socket is None:
@@ -208,12 +206,12 @@ class _Keeper:
 
 
 def _signals() -> set[signal.Signals]:
-    """The signals a guardian waits for: its server has ended, it has to stop, its last user is gone."""
+    """The signals that a guardian waits for: its server has ended, it must stop, its last user is gone."""
     return {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
 
 
 def _receive_signals() -> None:
-    """`sigwait` receives the signals and no handler does, so that none interrupts another step."""
+    """Block the signals: `sigwait` receives them, and no handler runs, so that no signal interrupts another step."""
     signal.pthread_sigmask(signal.SIG_SETMASK, _signals())
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
@@ -227,13 +225,13 @@ def _never_called(_number: int, _frame: object) -> None:
 
 
 def _signal_when_deserted(users: int) -> None:
-    """Blocks until the last user is gone, and keeps newcomers waiting from then until the guardian's end."""
+    """Blocks until the last user is gone. From then until the guardian's end, new users have to wait."""
     fcntl.flock(users, fcntl.LOCK_EX)
     os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def _report(text: str) -> None:
-    """Write to the user that waits, if it is still there, and close the pipe."""
+    """Write to the user that waits, if it still exists, and close the pipe."""
     try:
         os.write(1, text.encode(errors="replace"))
     except BrokenPipeError:
@@ -260,7 +258,7 @@ def _end_of_log(log_start: int) -> str:
 
 
 def _claim_data() -> int:
-    """Get the sole right to the data. Asks a server that has lost its guardian to end, and waits for it."""
+    """Get the exclusive right to the data. Asks a server that has lost its guardian to end, and waits for its end."""
     deadline = time.monotonic() + STOP_TIMEOUT
     while (right := try_lock(Path(SERVER_LOCK))) is None:
         if time.monotonic() > deadline:
@@ -273,7 +271,7 @@ def _claim_data() -> int:
 
 
 def _choose_socket(data: Path) -> Path:
-    """In the data directory, unless its path is too long or its file system has no sockets."""
+    """The path of the socket: in the data directory, unless the path is too long or the file system has no sockets."""
     if len(os.fsencode(data / SOCKET)) <= MAX_SOCKET_PATH and _can_bind(Path(SOCKET)):
         return Path(SOCKET)
     return _runtime_directory() / SOCKET
@@ -299,7 +297,7 @@ def _remove_socket(path: Path) -> None:
 
 
 def _runtime_directory() -> Path:
-    """A short, private directory: always the same one for the same data, so that clients can reconnect."""
+    """A short, private directory. It is always the same for the same data, so that clients can reconnect."""
     here = Path.cwd().stat()
     name = f"fennelq-{os.geteuid()}-{here.st_dev:x}-{here.st_ino:x}"
     for base in _temporary_directories():
@@ -318,7 +316,7 @@ def _temporary_directories() -> Iterator[Path]:
 
 
 def _is_private(directory: Path) -> bool:
-    """Make it, or accept it if only this user can have made it: another user may have put a link there first."""
+    """Make the directory, or accept one that only this user can have made: another user may have put a link there."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         found, base = directory.lstat(), directory.parent.stat()
@@ -358,7 +356,7 @@ def _prctl() -> Callable[[int, int], object] | None:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """SIGTERM makes the server write and sync its append-only file; a server that hangs is killed."""
+    """Stop the server with SIGTERM, after which it writes and syncs its append-only file; kill a server that hangs."""
     if server.poll() is not None:
         return
     server.terminate()

@@ -1,4 +1,4 @@
-"""What surrounds this process: the project its code belongs to, and the platform it was deployed on."""
+"""Finds the project that the code of this process belongs to, and the platform on which it was deployed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CGROUP = Path("/proc/self/cgroup")
 
 
 def project_root(start: Path) -> Path:
-    """The nearest directory from `start` upward with a pyproject.toml or .git; else the one of `start`."""
+    """The nearest directory from `start` upward with a pyproject.toml or .git; otherwise the directory of `start`."""
     start = start.resolve()
     here = start if start.is_dir() else start.parent
     for directory in (here, *here.parents):
@@ -19,7 +19,8 @@ def project_root(start: Path) -> Path:
 
 
 def recognised_deployment() -> str | None:
-    """The platform this process was deployed on, where a private server would surely be a mistake; None elsewhere."""
+    """The platform on which this process was deployed, if a private server would surely be a mistake there; else
+    None."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "Kubernetes"
     if "ECS_CONTAINER_METADATA_URI_V4" in os.environ or "ECS_CONTAINER_METADATA_URI" in os.environ:
@@ -32,7 +33,7 @@ def recognised_deployment() -> str | None:
 def _is_systemd_service() -> bool:
     """INVOCATION_ID alone is not enough: a desktop session passes its own on to every terminal in it.
 
-    The control group tells a service (`shop.service`) from a terminal, a login and an application
+    The control group distinguishes a service (`shop.service`) from a terminal, a login and an application
     (`session-2.scope`, `vte-spawn-….scope`, `app-….service`).
     """
     if "INVOCATION_ID" not in os.environ:

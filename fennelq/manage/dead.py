@@ -1,4 +1,4 @@
-"""The dead, and how to bring them back."""
+"""Lists, replays and removes dead jobs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fennelq.model.job import split_id
 Order = Literal["newest", "oldest"]
 
 
-# Named here, because `list` is a method there.
+# Defined here, because inside the class `list` is a method.
 Letters = list[DeadLetter]
 Groups = list[Group]
 Names = list[str]
 
 
 class DeadLetterTalks(Family):
-    """What can be asked of dead jobs and done with them."""
+    """The operations on dead jobs."""
 
     _attribute, _item = "dlq", "letter"
 
@@ -44,7 +44,7 @@ class DeadLetterTalks(Family):
     def list(
         self, *, limit: int | None = 100, order: Order = "newest", **filters: Unpack[Filters]
     ) -> Talk[Letters]:
-        """The dead jobs that meet the filters, of all queues together; `limit=None` gives every one."""
+        """The dead jobs that match the filters, of all queues together; `limit=None` returns all."""
         check_choice("order", order, Order)
         newest = order == "newest"
         found: Letters = []
@@ -55,12 +55,12 @@ class DeadLetterTalks(Family):
 
     @Scan
     def scan(self, **filters: Unpack[Filters]) -> Finding[DeadLetter]:
-        """Every dead job that meets the filters, queue by queue, the oldest first, read a page at a time."""
+        """Yields every dead job that matches the filters, queue by queue, the oldest first, read a page at a time."""
         return self._scan(filters)
 
     @Operation
     def get(self, job_id: str) -> Talk[DeadLetter | None]:
-        """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not one."""
+        """Everything about a dead job; None when it is not dead. Raises InvalidJobId when the text is not a job id."""
         queue, key = split_id(job_id)
         keys = queue_keys(self._app.namespace, queue)
         info = yield from ask(verbs.jobs.record(keys, key))
@@ -70,13 +70,13 @@ class DeadLetterTalks(Family):
 
     @Operation
     def count(self, **filters: Unpack[Filters]) -> Talk[int]:
-        """How many dead jobs meet the filters."""
+        """The number of dead jobs that match the filters."""
         searches = yield from self._searches(filters)
         return sum((yield from together(search.count() for search in searches)))
 
     @Operation
     def groups(self, **filters: Unpack[Filters]) -> Talk[Groups]:
-        """How many dead jobs there are by task and error type, the most first."""
+        """The numbers of dead jobs by task and error type, the largest first."""
         kinds, letters = Counter[tuple[str, str]](), Finds(self._scan(filters))
         while (letter := (yield from letters.next())) is not None:
             kinds[letter.task, letter.error_type] += 1
@@ -91,10 +91,10 @@ class DeadLetterTalks(Family):
         progress: Progress | None = None,
         **filters: Unpack[Filters],
     ) -> Talk[ReplayReport]:
-        """Put dead jobs back, each as the same job with a fresh budget of retries, the oldest first.
+        """Put dead jobs back, each as the same job with all its retries again, the oldest first.
 
-        What dies while this runs is left for the next time. Interrupted half-way and run again it makes no
-        duplicates: a job is either still dead or back. `rate` is the most per second.
+        It does not replay jobs that die while it runs. When it is interrupted and run again, it creates no
+        duplicates: a job is either still dead or back in its queue. `rate` limits the jobs per second.
         """
         report, pace = ReplayReport(), Pace(rate)
         work = Finds(self._work(filters, limit, pace.most))
@@ -110,7 +110,7 @@ class DeadLetterTalks(Family):
     def purge(
         self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
     ) -> Talk[int]:
-        """Remove dead jobs for good, with their records and results, the oldest first; answers how many."""
+        """Remove dead jobs for good, with their records and results, the oldest first; returns how many."""
         removed = done = 0
         work = Finds(self._work(filters, limit, MOST_JOBS))
         while (found := (yield from work.next())) is not None:
@@ -129,7 +129,7 @@ class DeadLetterTalks(Family):
                     yield Found(letter_of(dead))
 
     def _work(self, filters: Filters, limit: int | None, most: int) -> Finding[tuple[Search, Page]]:
-        """What meets the filters, in pages of at most `most`, and all together at most `limit`."""
+        """The jobs that match the filters, in pages of at most `most`, and at most `limit` in all."""
         done = 0
         for search in (yield from self._searches(filters)):
             pages = Finds(search.pages())
@@ -142,7 +142,7 @@ class DeadLetterTalks(Family):
                     return
 
     def _searches(self, filters: Filters) -> Talk[Searches]:
-        """One search per queue, bounded by what is dead now: what dies later is not found."""
+        """One search per queue. Its end is the newest job that is dead now: it does not find jobs that die later."""
         wanted = Wanted.of(filters, (yield from ask(verbs.server.now())))
         ids = keys_in_queues(filters["ids"]) if "ids" in filters else None
         queues = yield from self._queues(filters, ids)
@@ -163,7 +163,8 @@ class DeadLetterTalks(Family):
 
 
 class DeadLetters(DeadLetterTalks, Awaiting):
-    """The dead-letter queues of an app, one per queue. Everything works in pages, however many there are."""
+    """The dead-letter queues of an app, one per queue. All operations work in pages, whatever the number of dead
+    jobs."""
 
 
 class BlockingDeadLetters(DeadLetterTalks, Blocking):

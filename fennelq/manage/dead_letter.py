@@ -1,4 +1,4 @@
-"""What is known of dead jobs, and what became of a replay."""
+"""The facts about dead jobs, and the result of a replay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead job, as its dead-letter queue lists it. `message` is cut; `get(id)` has everything."""
+    """A dead job, as its dead-letter queue lists it. `message` is cut; `get(id)` returns all facts."""
 
     id: str
     queue: str
@@ -28,7 +28,7 @@ class DeadLetter:
     entry: str
     """Its place in the queue; a job that dies again gets a new one."""
     tries: int = 0
-    """Runs it had. Only `get` knows this and what follows."""
+    """The number of its runs. Only `get` fills in this attribute and the following ones."""
     traceback: str = ""
     info: JobInfo | None = field(default=None, repr=False)
     """The whole record: times, headers, arguments as JSON, replays."""
@@ -36,15 +36,15 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What became of a replay."""
+    """The result of a replay."""
 
     replayed: int = 0
     key_taken: int = 0
-    """Still dead: another job holds their idempotency key by now."""
+    """Still dead, because another job holds their idempotency key now."""
     gone: int = 0
-    """Nothing left to do: they were replayed or removed by another caller at the same time."""
+    """Not dead any more: another caller has replayed or removed them at the same time."""
     broken: int = 0
-    """Still dead: their records cannot be read, so there is nothing to run."""
+    """Still dead, because their records cannot be read."""
 
     def __add__(self, other: ReplayReport) -> ReplayReport:
         return ReplayReport(
@@ -56,7 +56,7 @@ class ReplayReport:
 
     @property
     def total(self) -> int:
-        """Dead jobs that were looked at."""
+        """All jobs that the replay has visited."""
         return self.replayed + self.key_taken + self.gone + self.broken
 
 
@@ -67,11 +67,11 @@ class Group:
     task: str
     error_type: str
     jobs: int
-    """How many."""
+    """The number of these jobs."""
 
 
 def letter_of(dead: DeadJob) -> DeadLetter:
-    """What the entry says."""
+    """The facts in the entry."""
     return DeadLetter(
         id=dead.id,
         queue=dead.queue,
@@ -85,7 +85,7 @@ def letter_of(dead: DeadJob) -> DeadLetter:
 
 
 def detailed(dead: DeadJob, info: JobInfo) -> DeadLetter:
-    """What the entry and the record say."""
+    """The facts in the entry and in the record."""
     letter, failure = letter_of(dead), info.error
     return replace(
         letter,

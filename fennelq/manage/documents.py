@@ -1,4 +1,4 @@
-"""The JSON objects of `--json`: the only place that knows the documented form of each kind of value."""
+"""Makes the JSON objects of `--json`. Only this module defines the documented form of each kind of value."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What holds of the keys at any moment between two scripts, whatever happens to the processes.
+"""The invariants of the keys: they hold at any moment between two scripts, whatever happens to the processes.
 
-A job is in exactly one place, and its record names that place; a delivered entry stays pending until its run is
-over; what has ended expires. `problems_of` checks a picture of the keys. The caller takes the picture, in one script
-or while no other client writes: a job that moves meanwhile looks as if it were in two places, or in none.
+A job is in exactly one place, and its record names that place; a delivered entry stays pending until its run is over;
+the keys of an ended job expire. `problems_of` checks a picture of the keys. The caller takes the picture in one script,
+or while no other client writes: a job that moves in the meantime looks as if it were in two places, or in none.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ RECORD_FIELDS: Final = (_STATUS, _PLACE, _ENDED, *_HAS_LEAVINGS)
 
 
 class Problem(NamedTuple):
-    """Something that must not be, in one sentence."""
+    """A violation of an invariant, in one sentence."""
 
     app: str
     queue: str | None
@@ -96,9 +96,9 @@ class Problem(NamedTuple):
 
 
 def problems_of(picture: Iterable[Key], *, all_stopped: bool = False) -> list[Problem]:
-    """Everything that is wrong in a picture of all keys of an app, or of several.
+    """All problems in a picture of all keys of one or more apps.
 
-    With `all_stopped`, no executor runs and none was killed: then an entry that is still pending is a problem too.
+    `all_stopped` means that no executor runs and none was killed: then an entry that is still pending is a problem too.
     """
     found: list[Problem] = []
     queues: dict[tuple[str, str], _Queue] = {}
@@ -132,7 +132,7 @@ def _misfits(key: Key, name: str, kind: KeyKind) -> Iterator[str]:
 
 _SORTED_SETS: Final = {"sched": Status.SCHEDULED, "retry": Status.RETRY}
 _GONE: Final = (Status.SUCCESS, Status.CANCELLED)
-"""Nothing can bring these jobs back. A dead job can be replayed: it keeps its record and a place."""
+"""These jobs cannot run again. A dead job can be replayed, so it keeps its record and a place."""
 
 _Found = tuple[str | None, str]
 """The key of a job, and the sentence."""
@@ -145,7 +145,7 @@ class _Record(NamedTuple):
     idempotency: str
     expires_ms: int | None
     unmarked: bool
-    """It has leavings, but `ended` is absent: the script that ends the job would not see them."""
+    """It has leavings, but the field `ended` is missing: the script that ends the job would not call them."""
 
     @classmethod
     def of(cls, fields: Mapping[str, str], expires_ms: int | None) -> _Record:
@@ -163,7 +163,7 @@ class _Record(NamedTuple):
 
 @dataclass
 class _Queue:
-    """The keys of one queue, by what they are."""
+    """The keys of one queue, sorted by kind."""
 
     keys: QueueKeys
     records: dict[str, _Record] = field(default_factory=dict[str, _Record])
@@ -177,7 +177,7 @@ class _Queue:
     misfits: list[_Found] = field(default_factory=list[_Found])
 
     def add(self, key: Key) -> None:
-        """Sort a key in, or note that it must not be."""
+        """Add a key to its kind, or record the problem with it."""
         _, _, name = parsed = parse_key(key.name)
         kind = parsed.kind
         job = name.partition(":")[2] if kind and "<key>" in kind.pattern else None
@@ -202,7 +202,7 @@ class _Queue:
                 self.others.append(key)
 
     def problems(self, all_stopped: bool) -> Iterator[_Found]:
-        """Everything that is wrong in this queue."""
+        """All problems of this queue."""
         yield from self.misfits
         yield from self._problems_of_entries()
         yield from self._problems_of_records()
@@ -217,7 +217,7 @@ class _Queue:
 
     @cached_property
     def _places(self) -> list[tuple[str, str | None]]:
-        """Every place that is taken, and the job that is there."""
+        """Every place with a job, and the job."""
         streams = [
             (f"{name}/{entry}", job)
             for name, stream in self.streams.items()
@@ -290,7 +290,7 @@ class _Queue:
         if holder != job:
             yield f"has the idempotency key {name!r}, but that names {f'job {holder}' if holder else 'no job'}"
 
-    # What was delivered
+    # Delivered entries
 
     def _problems_of_groups(self) -> Iterator[_Found]:
         for name, stream in self.streams.items():
@@ -324,7 +324,7 @@ class _Queue:
                     still = f"is still pending for {consumer!r}, although every executor has stopped"
                     yield job, f"the entry {name}/{entry} (job {job}) {still}"
 
-    # What ends with a job
+    # Keys that end with a job
 
     def _problems_of_results(self) -> Iterator[_Found]:
         for job, (elements, expires_ms) in self.results.items():
@@ -344,7 +344,8 @@ class _Queue:
             yield f"outlives its record by {expires_ms - record.expires_ms} ms"
 
     def _problems_of_holders(self) -> Iterator[_Found]:
-        """An idempotency key that expires may outlive its job; one that does not must name a job that can run."""
+        """An idempotency key that expires may outlive its job. One that does not expire must name a job that can
+        run."""
         for name, (job, expires_ms) in self.holders.items():
             record = self.records.get(job)
             its = f"the idempotency key {name!r} of job {job}"

@@ -1,4 +1,4 @@
-"""Single jobs: how one ended, and requests to cancel or retry it."""
+"""Operations on single jobs: read the end of a job, cancel it, retry it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     id: str
     done: bool
     text: str
-    """What was done, or the reason why nothing was."""
+    """The action that was taken, or the reason why none was."""
     known: bool = True
     """False when Redis has no record of the job."""
 
@@ -55,7 +55,7 @@ async def cancel(app: App, job: str) -> Answer:
 
 
 async def retry(app: App, job: str) -> Answer:
-    """Run a dead job again, with a fresh budget of retries."""
+    """Run a dead job again, with all its retries."""
     report = await app.dlq.replay(ids=[job])
     if report.replayed:
         return Answer(job, True, "replayed")

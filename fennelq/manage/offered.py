@@ -1,4 +1,4 @@
-"""One conversation, two methods: `await app.queues.info(…)` and `app.sync.queues.info(…)`.
+"""Makes two methods from one conversation: `await app.queues.info(…)` and `app.sync.queues.info(…)`.
 
 The operations of a family are written once, as a class whose methods are conversations. Its subclass with `Awaiting`
 runs them on an event loop, its subclass with `Blocking` without one. The three classes of a family have names like
@@ -29,7 +29,7 @@ class Family:
     """Operations that belong together."""
 
     _attribute: ClassVar[str]
-    """The attribute of App that offers them."""
+    """The attribute of App that has these operations."""
     _item: ClassVar[str] = "found"
     """The loop variable in a warning that shows how to await a `Scan`."""
 
@@ -38,11 +38,11 @@ class Family:
 
 
 class Awaiting:
-    """The form for code on an event loop."""
+    """The base of a family whose methods run on an event loop."""
 
 
 class Blocking:
-    """The form for code without an event loop."""
+    """The base of a family whose methods run without an event loop."""
 
 
 class Operation(Generic[P, A]):
@@ -72,7 +72,7 @@ class Operation(Generic[P, A]):
 
 
 class Scan(Generic[P, A]):
-    """A conversation as a method, which iterates over the values that the conversation hands out."""
+    """A conversation as a method, which iterates over the values that the conversation yields."""
 
     def __init__(self, finding: Callable[Concatenate[Any, P], Finding[A]]) -> None:
         @_like(finding, iterator=AsyncIterator)
@@ -126,7 +126,7 @@ def _check_loop(family: Family, name: str, keyword: str) -> None:
 
 
 def _app_of(family: Family) -> App:
-    return family._app  # pyright: ignore[reportPrivateUsage]  # users do not see how a family reaches Redis
+    return family._app  # pyright: ignore[reportPrivateUsage]  # the app of a family is not part of the public API
 
 
 def _attribute_of(family: Family) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Pace:
-    """At most so many per second, a tenth of a second's worth at a time."""
+    """Limits jobs per second. A batch has at most as many jobs as fit into a tenth of a second."""
 
     def __init__(self, rate: float | None) -> None:
         if rate is not None and rate <= 0:
@@ -24,7 +24,7 @@ class Pace:
         self.most = MOST_JOBS if rate is None else min(MOST_JOBS, max(1, int(rate / 10)))
 
     def wait_for(self, jobs: int) -> Talk[None]:
-        """Returns when it is time for so many."""
+        """Returns when this number of jobs may be sent."""
         if self._rate is None:
             return
         now = clock.monotonic()

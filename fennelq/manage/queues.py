@@ -1,4 +1,4 @@
-"""The queues of an app: what waits in them, and how to empty one."""
+"""The queues of an app: counts and lists their jobs, and empties a queue."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 _PURGED_AT_ONCE = 100
 _QUEUES_AT_ONCE = 50
-"""A queue takes up to 20 commands. More at once would be slow to read and keep other clients of the server waiting."""
+"""Queues per round trip. A queue takes up to 20 commands; more at once would make other clients of the server wait."""
 
 Progress = Callable[[int], None]
-"""Called with how many are done, now and then."""
+"""Called from time to time with the number of finished items."""
 Place = Literal["waiting", "scheduled", "retry"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
-    """How much is where in a queue, at one moment."""
+    """The numbers of jobs in a queue, by state, at one moment."""
 
     name: str
     waiting: int
@@ -42,19 +42,20 @@ class QueueInfo:
     running: int
     """Taken by an executor and not yet ended."""
     scheduled: int
-    """Sent with a delay or for a moment, or snoozed."""
+    """Waiting for a delay or for a moment, or snoozed."""
     retry: int
     """Failed, and waiting for the next try."""
     dead: int
     lanes: Mapping[str, int]
-    """What waits, by the lane it waits in."""
+    """The numbers of waiting jobs by lane."""
     ended: Mapping[str, int]
-    """How often jobs have ended so far: succeeded, died, were cancelled, retried, replayed …"""
+    """Counters of this queue so far: jobs that succeeded, died, were cancelled, retried, replayed …"""
     damage: str = ""
-    """Which of its keys are not of their type, and what to do; such a queue is not served, and nothing is counted."""
+    """Which of its keys have a wrong type, and how to repair them. Workers do not serve such a queue, and its jobs are
+    not counted."""
     waiting_because: Sequence[str] = ()
-    """Why jobs wait here that no worker can run, or that some of the workers cannot run, and what to do: a sentence for
-    each reason."""
+    """Sentences that explain why no worker, or only some workers, can run jobs that wait here, and how to correct
+    it."""
 
 
 class _Lane(NamedTuple):
@@ -79,30 +80,30 @@ _COUNTERS = {
 _LANE_NAMES = {"s:high": "high", "s": "normal", "s:low": "low", "iso": "quarantine"}
 
 
-# Named here, because `list` is a method there.
+# Defined here, because inside the class `list` is a method.
 Names = list[str]
 Infos = list[QueueInfo]
 Jobs = list[JobInfo]
 
 
 class QueueTalks(Family):
-    """What can be asked of queues and done with them."""
+    """The operations on queues."""
 
     _attribute = "queues"
 
     @Operation
     def names(self) -> Talk[Names]:
-        """Their names, sorted."""
+        """The names of all queues, sorted."""
         return sorted((yield from queues_of(self._app)))
 
     @Operation
     def info(self, queue: str) -> Talk[QueueInfo]:
-        """How much is where in one queue."""
+        """The numbers of jobs in one queue, by state."""
         return (yield from self._info(queue, (yield from executors_of(self._app.namespace))))
 
     @Operation
     def list(self) -> Talk[Infos]:
-        """How much is where in every queue, by name."""
+        """The numbers of jobs in every queue, by state; sorted by name."""
         names = sorted((yield from queues_of(self._app)))
         executors = yield from executors_of(self._app.namespace)
         infos: Infos = []
@@ -113,7 +114,7 @@ class QueueTalks(Family):
 
     @Operation
     def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[Jobs]:
-        """The jobs that come next, first the one that comes first; nothing is taken."""
+        """The next jobs of a queue, in the order in which workers will take them. They stay in the queue."""
         check_choice("place", place, Place)
         keys = self._keys(queue)
         if place == "waiting":
@@ -126,9 +127,9 @@ class QueueTalks(Family):
 
     @Operation
     def purge(self, queue: str, progress: Progress | None = None) -> Talk[int]:
-        """Cancel what waits, is scheduled or waits for its next try; answers how many.
+        """Cancel the jobs that wait, are scheduled, or wait for their next try; returns how many.
 
-        Jobs that run go on. It ends with as many as waited in the beginning, even if more are sent meanwhile.
+        Running jobs go on. It cancels at most as many jobs as waited at the beginning, even if more are sent meanwhile.
         """
         keys = self._keys(queue)
         before = yield from self._info(queue, None)
@@ -143,7 +144,8 @@ class QueueTalks(Family):
         return purged
 
     def _unless_denied(self, queue: str, executors: Executors | None) -> Talk[QueueInfo]:
-        """One queue among others. What the user of Redis may not touch hides none of the others."""
+        """The numbers of one queue of several. For a queue that the user of Redis may not read, they are replaced by
+        the error, so that the others are shown."""
         try:
             return (yield from self._info(queue, executors))
         except BrokerUnavailable as error:
@@ -177,7 +179,7 @@ class QueueTalks(Family):
 
 
 class Queues(QueueTalks, Awaiting):
-    """The queues of an app: those of its tasks, and every one that is known in Redis."""
+    """The queues of an app: those of its tasks, and all that are known in Redis."""
 
 
 class BlockingQueues(QueueTalks, Blocking):
@@ -185,7 +187,7 @@ class BlockingQueues(QueueTalks, Blocking):
 
 
 def queues_of(app: App) -> Talk[set[str]]:
-    """The queues of the app's tasks, its default one, and every one it has ever used."""
+    """The queues of the app's tasks, its default queue, and all queues that it has ever used."""
     known = yield from ask(verbs.queues.known_queues(app.namespace))
     return {app.settings.default_queue, *(task.queue for task in app.tasks.values()), *known}
 
@@ -203,7 +205,7 @@ def _because(queue: str, waiting: Mapping[str, int], later: int, executors: Exec
 
 
 def _lanes(keys: QueueKeys) -> Talk[list[_Lane]]:
-    """Every lane. One that is empty need not exist, and is not asked further."""
+    """Every lane. An empty lane need not exist in Redis, so it is not read further."""
     names = verbs.queues.lanes()
     lengths = yield from ask_all(verbs.queues.length(keys, lane) for lane in names)
     used = [lane for lane, length in zip(names, lengths, strict=True) if length]

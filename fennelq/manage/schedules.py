@@ -1,4 +1,4 @@
-"""Recurring jobs of an app: those its code declares, and those made at run time."""
+"""The recurring jobs of an app: those that its code declares, and those made at run time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleInfo:
-    """A schedule and what has come of it."""
+    """A schedule, and the facts about its runs."""
 
     schedule: Schedule
     declared: bool
@@ -47,14 +47,14 @@ class ScheduleInfo:
     last_run: datetime | None
     last_job: str | None
     last_status: Status | None
-    """Where the last job is in its life; None when nothing is known of it (any more)."""
+    """The status of the last job; None when no job has run, or its record has expired."""
     run_count: int
     waiting: int
-    """Runs that wait until the one before them has ended."""
+    """Runs that wait until the run before them has ended."""
     skipped: int
-    """Ticks left out, because they were missed or the previous run had not ended."""
+    """Ticks that were left out, because they were missed or the previous run had not ended."""
     last_error: str | None
-    """What the last run that did not end well has failed of."""
+    """The error of the last run that failed."""
     last_error_at: datetime | None
 
     @property
@@ -63,12 +63,12 @@ class ScheduleInfo:
         return self.schedule.name
 
 
-# Named here, because `list` is a method there.
+# Defined here, because inside the class `list` is a method.
 Infos = list[ScheduleInfo]
 
 
 class ScheduleTalks(Family):
-    """What can be asked of schedules and done with them."""
+    """The operations on schedules."""
 
     _attribute = "schedules"
 
@@ -82,10 +82,10 @@ class ScheduleTalks(Family):
         every: Seconds | None = None,
         **when: Unpack[When],
     ) -> Talk[ScheduleInfo]:
-        """Make a schedule, or change the one of this name: `schedules.add(report.job(7), every=60)`.
+        """Add a schedule, or change the schedule of this name: `schedules.add(report.job(7), every=60)`.
 
-        Raises ConfigurationError when it makes no sense, or when the code declares one of this name. A paused one stays
-        paused.
+        Raises ConfigurationError when the schedule is not valid, or when the code declares one of this name. A paused
+        schedule stays paused.
         """
         sent = job_given("app.schedules.add", job, ", cron=…")
         schedule = WireSchedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
@@ -95,30 +95,30 @@ class ScheduleTalks(Family):
 
     @Operation
     def pause(self, name: str) -> Talk[None]:
-        """No more runs, until it is resumed."""
+        """Stop the runs of a schedule until it is resumed."""
         yield from self._change("pause", name)
 
     @Operation
     def resume(self, name: str) -> Talk[None]:
-        """Runs again from its next tick on; what came due while it was paused is not made up for."""
+        """Continue a paused schedule with its next tick. Ticks during the pause are not run."""
         info = yield from self._get(name)
         now = yield from ask(verbs.server.now())
         yield from self._change("resume", name, next_ms=info.schedule.next_after(now))
 
     @Operation
     def remove(self, name: str) -> Talk[None]:
-        """Forget a schedule that was made at run time. One that the code declares can only be paused, unless no worker
-        of the service that declares it has been running for a minute."""
+        """Remove a schedule that was made at run time. A schedule that the code declares can be removed only when no
+        worker of its service has been running for a minute; otherwise pause it."""
         yield from self._change("remove", name)
 
     @Operation
     def get(self, name: str) -> Talk[ScheduleInfo]:
-        """One schedule; raises UnknownSchedule when there is none of this name."""
+        """One schedule; raises UnknownSchedule when no schedule has this name."""
         return (yield from self._get(name))
 
     @Operation
     def list(self) -> Talk[Infos]:
-        """Every schedule, by name. One that only a later version can read is left out, and logged."""
+        """All schedules, sorted by name. A schedule that only a later version can read is left out, and logged."""
         infos: Infos = []
         for page in _pages((yield from self._names())):
             for info in (yield from self._infos(page)):
@@ -130,7 +130,7 @@ class ScheduleTalks(Family):
 
     @Operation
     def _begin_run(self, name: str) -> Talk[AnyWireJob]:
-        """Records the run, and returns the job that is to be sent."""
+        """Record a run by hand; returns its job, which the caller sends."""
         info = yield from self._get(name)
         # Every schedule that is read from Redis is one with all that its jobs carry.
         job = verbs.schedules.job_by_hand(cast("WireSchedule", info.schedule))
@@ -204,15 +204,16 @@ class ScheduleTalks(Family):
 
 
 class Schedules(ScheduleTalks, Awaiting):
-    """The schedules of an app. Changes are in effect within a second, without a restart."""
+    """The schedules of an app. Changes take effect within a second, without a restart."""
 
     @property
     def declared(self) -> Mapping[str, Schedule]:
-        """What the code declares; workers make it so in Redis when they start."""
+        """The schedules that the code declares. Workers write them to Redis when they start."""
         return self._app.declared.schedules
 
     async def run(self, name: str) -> AsyncResult[Any]:
-        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
+        """Run a schedule once, now, even if it is paused. Its ticks do not change. `overlap` counts this run as
+        well."""
         return await self._app.client.send(await self._begin_run(name))
 
 
@@ -220,19 +221,21 @@ class BlockingSchedules(ScheduleTalks, Blocking):
     """The schedules of an app, for code without an event loop: `app.sync.schedules`."""
 
     def run(self, name: str) -> BlockingResult[Any]:
-        """Run it once, now, paused or not; its ticks stay what they are. `overlap` minds this run like any other."""
+        """Run a schedule once, now, even if it is paused. Its ticks do not change. `overlap` counts this run as
+        well."""
         check_loop("app.sync.schedules.run", "await app.schedules.run(…)")
         return sync.enqueue(self._app, [self._begin_run(name)])[0]
 
 
 def has_workers(info: ScheduleInfo, now: datetime) -> bool:
-    """Whether workers of its service declare a schedule; when none has for a minute, it may be removed by hand."""
+    """Whether a worker of the service that declares it was running within the last minute. If none was, the schedule
+    may be removed by hand."""
     seen = info.service_seen
     return seen is not None and abs((now - seen).total_seconds()) * 1000 < verbs.schedules.PATIENCE_MS
 
 
 def _log_unreadable(error: UnreadableSchedule) -> None:
-    from fennelq import log  # imported here: most programs never log this
+    from fennelq import log  # imported here, because most programs never log this
 
     log.get("fennelq.schedules").warning("schedule_unreadable", schedule=error.name, error=error.reason)
 

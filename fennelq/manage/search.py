@@ -1,4 +1,4 @@
-"""Which dead jobs are meant, and where they are."""
+"""Finds the dead jobs that match filters."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from fennelq.task import AnyTask
 
 _PAGE = 500
-"""Entries per read. Replaying and purging go in pages of MOST_JOBS: a script holds the server longer."""
+"""Entries per read. Replaying and purging use pages of MOST_JOBS, because their scripts block the server for longer."""
 _PLACE = "dlq/"
 _LAST_OF_MS = (1 << 64) - 1
 
 Moment = datetime | timedelta | float
-"""A moment that knows its time zone, or how long ago: a timedelta or seconds."""
+"""A datetime with a time zone, or a time before now: a timedelta or seconds."""
 
 
 class Filters(TypedDict, total=False):
-    """Which dead jobs are meant: those that meet every filter."""
+    """Selects dead jobs: those that match every filter."""
 
     queue: str | Sequence[str]
-    """Only of this queue, or these. Default: every queue the app has used."""
+    """Only of this queue, or these. Default: every queue that the app has used."""
     task: str | AnyTask
     """`module:function`, or only the function's name."""
     error: str
     """Type of the error, with its module (`shop.errors.CardRefused`) or without."""
     since: Moment
-    """Died then or later."""
+    """Only jobs that died at this moment or later."""
     until: Moment
-    """Died then or earlier."""
+    """Only jobs that died at this moment or earlier."""
     ids: Iterable[str]
     """Only these jobs."""
 
@@ -53,20 +53,20 @@ Keys = list[str]
 
 
 class Wanted(NamedTuple):
-    """The filters, worked out: what an entry must be like, and between which ones it lies."""
+    """The filters, resolved: what an entry must contain, and between which entries it must be."""
 
     task: str | None
     error: str | None
     after: str
-    """The entry before the first that may be meant."""
+    """The last entry before those that may match."""
     before: str
-    """The entry behind the last that may be meant."""
+    """The first entry after those that may match."""
     everything: bool
-    """True when nothing narrows the search."""
+    """True when every entry of the queue matches."""
 
     @classmethod
     def of(cls, filters: Filters, now_ms: int) -> Wanted:
-        """What these filters mean now."""
+        """These filters, resolved at this moment."""
         since, until, task = filters.get("since"), filters.get("until"), filters.get("task")
         return cls(
             task if task is None or isinstance(task, str) else task.name,
@@ -77,13 +77,13 @@ class Wanted(NamedTuple):
         )
 
     def until_entry(self, newest: str) -> Wanted:
-        """The same, and not behind the entry `newest`."""
+        """The same, but without entries after `newest`."""
         ms, seq = _order(newest)
         bound = f"{ms}-{seq + 1}"
         return self if self.before and _order(self.before) < _order(bound) else self._replace(before=bound)
 
     def meets(self, dead: DeadJob) -> bool:
-        """Whether an entry is one of those meant."""
+        """Whether an entry matches."""
         return (
             _named(dead.task, self.task, ":")
             and _named(dead.error_type, self.error, ".")
@@ -93,13 +93,13 @@ class Wanted(NamedTuple):
 
 
 class Search:
-    """The dead jobs that are meant, in one queue."""
+    """The dead jobs of one queue that match."""
 
     def __init__(self, keys: QueueKeys, wanted: Wanted, ids: Keys | None) -> None:
         self._keys, self._wanted, self._ids = keys, wanted, ids
 
     def count(self) -> Talk[int]:
-        """How many."""
+        """The number of matching jobs."""
         if self._wanted.everything:
             return (yield from ask(verbs.queues.length(self._keys, "dlq")))
         count, pages = 0, Finds(self.pages())
@@ -108,7 +108,7 @@ class Search:
         return count
 
     def first(self, limit: int | None, newest: bool) -> Talk[Page]:
-        """So many at most."""
+        """At most `limit` of them."""
         found: Page = []
         pages = Finds(self.pages(newest))
         while (page := (yield from pages.next())) is not None:
@@ -118,13 +118,13 @@ class Search:
         return found[:limit]
 
     def pages(self, newest: bool = False) -> Finding[Page]:
-        """The matching ones of each page, which may be none."""
+        """Yields the matching jobs of each page; the list may be empty."""
         pages = Finds(self._all(newest) if self._ids is None else self._given(self._ids))
         while (page := (yield from pages.next())) is not None:
             yield Found([dead for dead in page if self._wanted.meets(dead)])
 
     def replay(self, page: Page) -> Talk[ReplayReport]:
-        """Put these back."""
+        """Put these jobs back."""
         answers = yield from ask(verbs.dead.replay(self._keys, [dead.entry for dead in page]))
         refused = [dead for dead, answer in zip(page, answers, strict=True) if answer == 0]
         still_there = yield from ask_all(self._look(dead.entry) for dead in refused)
@@ -132,7 +132,7 @@ class Search:
         return ReplayReport(answers.count(1), answers.count(-1), len(refused) - broken, broken)
 
     def forget(self, page: Page) -> Talk[int]:
-        """Remove these for good."""
+        """Remove these jobs for good."""
         return (yield from ask(verbs.dead.forget(self._keys, [dead.entry for dead in page])))
 
     def _all(self, newest: bool) -> Finding[Page]:
@@ -165,7 +165,7 @@ def dlq_entry(info: JobInfo | None) -> str:
 
 
 def keys_in_queues(ids: Iterable[str]) -> dict[str, Keys]:
-    """The jobs of each queue. Raises InvalidJobId when a text is not an id."""
+    """The job keys of each queue. Raises InvalidJobId when a text is not a job id."""
     keys: dict[str, Keys] = {}
     for queue, key in map(split_id, dict.fromkeys([ids] if isinstance(ids, str) else ids)):
         keys.setdefault(queue, []).append(key)
@@ -176,7 +176,7 @@ def _ms(moment: Moment, now_ms: int) -> int:
     if not isinstance(moment, datetime):
         return now_ms - round(seconds(moment) * 1000)
     if moment.tzinfo is None:
-        raise ConfigurationError("since and until must know their time zone, for example datetime.now(UTC)")
+        raise ConfigurationError("since and until must have a time zone, for example datetime.now(UTC)")
     return epoch_ms(moment)
 
 
@@ -186,5 +186,5 @@ def _order(entry: str) -> tuple[int, int]:
 
 
 def _named(name: str, wanted: str | None, separator: str) -> bool:
-    """Whether that is its name, in full or only the last part."""
+    """Whether `wanted` is this name, in full or only its last part."""
     return wanted is None or name == wanted or name.rpartition(separator)[2] == wanted

@@ -1,1 +1,1 @@
-"""What a job is: pure values and decisions. No I/O, no clock, no Redis."""
+"""The values that describe jobs, and pure decisions: no I/O, no clock, no Redis."""

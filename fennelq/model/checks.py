@@ -1,4 +1,4 @@
-"""What the value of an option may be. Each check raises ConfigurationError, with the rule, for any other value."""
+"""Checks of the values of options. Each raises ConfigurationError, with the rule, for a value that is not valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_HEADERS, _MOST_HEADER_BYTES = 32, 8192
 
 
 def valid_name(kind: str, name: str) -> str:
-    """`name`, when it may be part of a Redis key; raises ConfigurationError with the rule otherwise."""
+    """Returns `name` if it may be part of a Redis key; otherwise raises ConfigurationError with the rule."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"{kind} must be a string, not {a_kind_of(name)}")
     if not NAME.fullmatch(name):
@@ -37,7 +37,7 @@ def check_job_id(name: str, value: Any) -> None:
 
 
 def check_priority(name: str, value: Any) -> None:
-    """One of three."""
+    """One of high, normal and low."""
     if value not in get_args(Priority):
         raise ConfigurationError(f"{name} {value!r} is not one of high, normal, low")
 
@@ -86,15 +86,14 @@ def check_timeout(name: str, value: Any) -> None:
         return
     check_duration(name, value)
     if not seconds(value):
-        raise ConfigurationError(f"{name} must be more than 0; None is no timeout")
+        raise ConfigurationError(f"{name} must be more than 0; None means no timeout")
 
 
 def check_moment(name: str, value: Any) -> None:
-    """A datetime that knows its time zone."""
+    """A datetime with a time zone."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ConfigurationError(
-            f"{name} must be a datetime that knows its time zone, "
-            "for example datetime.now(UTC) + timedelta(hours=1)"
+            f"{name} must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)"
         )
 
 

@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Misfit = Callable[[str, Any, Any, ValidationError], str]
-"""Says, for a task, its annotation and a value, why the value does not fit."""
+"""Returns a sentence why a value does not fit, from the task, its annotation and the value."""
 
 
 class CallCodec:
@@ -84,15 +84,15 @@ class CallCodec:
         return self._written(shape, adapter, call)
 
     def decode(self, raw: bytes) -> Call:
-        """The call that was written; raises InvalidArguments when it is not one of this function's, UnknownArgument
+        """The call that `encode` wrote; raises InvalidArguments when it does not fit this function, and UnknownArgument
         when it has an argument that the function does not take."""
         if raw == NO_ARGUMENTS:
             self._adapter(Shape(0, ()))
             return (), {}
         adapter = self._adapters.get(self._likely)
         if adapter is not None:
-            # Most tasks are always called alike: try the shape of the last call before looking for this
-            # one's. A shape fits only exactly, so success is proof.
+            # Most tasks are always called with the same shape. So try the shape of the last call before finding out
+            # that of this call. A shape accepts only calls of exactly this shape, so a success is correct.
             try:
                 return adapter.validate_json(raw)
             except Exception:
@@ -131,7 +131,8 @@ class CallCodec:
     def _written(self, shape: Shape, adapter: TypeAdapter[Call], call: Call) -> bytes:
         try:
             raw = _dumped(adapter, call)
-            # Models have hooks, aliases and settings of their own: what a worker could not read must not leave.
+            # Read it back: models have hooks, aliases and settings of their own, and a call that a worker could not
+            # read must not be sent.
             read = adapter.validate_json(raw)
         except ValidationError as error:
             raise self._refusal(error, "is written as JSON that cannot be read back: ") from None
@@ -148,7 +149,7 @@ class CallCodec:
         return raw
 
     def _refuse_confusion(self, shape: Shape, call: Call, read: Call) -> None:
-        """JSON has no types: of a union, it may be another member that takes what was written."""
+        """Raises InvalidArguments when a value would be read as another member of its union: JSON has no types."""
         for (name, hint, was), (_, _, came) in zip(
             self._named(shape, call), self._named(shape, read), strict=True
         ):
@@ -183,7 +184,7 @@ class CallCodec:
         types = self._types_of(shape)
         positional, keywords = types[: shape.positional], types[shape.positional :]
         try:
-            # Made at run time, from values: cast, because checkers take the name for a declaration.
+            # The type is made at run time. The cast hides it from type checkers, which expect a declaration here.
             kwargs_type = cast("Any", TypedDict)(f"{self._task} keywords", dict(keywords))
             return _adapter_of(_tuple_of(hint for _, hint in positional), kwargs_type)
         except Exception as error:
@@ -225,7 +226,7 @@ class CallCodec:
             parameter = (
                 self._name_at(where[1]) if isinstance(where[1], int) and where[0] == 0 else str(where[1])
             )
-        # Where in the value; a part with a bracket is not a place but pydantic's name for a member of a union.
+        # The place in the value. A part with a bracket is not a place: it is pydantic's name for a member of a union.
         inside = "".join(f"[{part!r}]" for part in where[2:] if "[" not in str(part))
         got = "" if first["type"] == NOT_JSON else f", got {type(first['input']).__name__}"
         return InvalidArguments(
@@ -234,11 +235,11 @@ class CallCodec:
 
 
 class ResultCodec(Generic[R_co]):
-    """Writes and reads what a task returns."""
+    """Writes and reads the return value of a task."""
 
     def __init__(self, annotation: Any = JsonValue, task: str = "the task") -> None:
         self.is_none = annotation in (None, type(None))
-        """True when the task is annotated `-> None`: it has no result to keep."""
+        """True when the task is annotated `-> None`: then no result is kept."""
         self._annotation, self._task = annotation, task
         self._cached: TypeAdapter[tuple[R_co]] | None = None
 
@@ -257,7 +258,7 @@ class ResultCodec(Generic[R_co]):
 
     @property
     def _adapter(self) -> TypeAdapter[tuple[R_co]]:
-        # In a tuple, because models, dataclasses and typed dicts accept no configuration at the top.
+        # The value is in a tuple, because pydantic takes no configuration for a model, dataclass or typed dict.
         if self._cached is None:
             self._cached = TypeAdapter(cast("Any", _tuple_of([self._annotation])), config=_RESULT)
         return self._cached
@@ -279,7 +280,7 @@ class ResultCodec(Generic[R_co]):
         return raw[1:-1]
 
     def decode(self, raw: bytes) -> R_co:
-        """The value that was written; raises ValueError when it is not one."""
+        """The value that `encode` wrote; raises ValueError when it cannot be read."""
         if not raw and self.is_none:
             return cast("R_co", None)
         return self._adapter.validate_json(b"[%b]" % raw)[0]
@@ -305,8 +306,8 @@ class _Written(str):
 
 
 def _as_written(signature: inspect.Signature) -> str:
-    """The parameters, as the user wrote them: annotations that are strings (as all are after `from __future__ import
-    annotations`) without their quotes."""
+    """The parameters as the user wrote them: without quotes around annotations that are strings, as all are after
+    `from __future__ import annotations`."""
     parameters = [
         one.replace(annotation=_Written(one.annotation)) if isinstance(one.annotation, str) else one
         for one in signature.parameters.values()
@@ -316,7 +317,8 @@ def _as_written(signature: inspect.Signature) -> str:
 
 
 def _cause(error: Exception) -> Exception | None:
-    """The error, when it was raised by the user's code; the message of pydantic is in the sentence already."""
+    """The error, if the user's code raised it. An error of pydantic is omitted: its message is in the sentence
+    already."""
     return None if misfit.is_of_pydantic(error) else error
 
 
@@ -339,7 +341,7 @@ def _tuple_of(types: Iterable[Any]) -> GenericAlias:
 
 
 def _dumped(adapter: TypeAdapter[Any], value: Any) -> bytes:
-    # As it is read: by its aliases, and without what a model computes by itself.
+    # In the form in which it is read: by aliases, and without computed fields of models.
     return adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error")
 
 

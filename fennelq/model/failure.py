@@ -1,4 +1,4 @@
-"""Why a run failed, in the line that a schedule keeps of its last run."""
+"""Makes the line about a failed run that a schedule keeps of its last run."""
 
 from __future__ import annotations
 

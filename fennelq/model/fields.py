@@ -1,4 +1,4 @@
-"""What a job's record can hold. Scripts write `F.place`; the loader puts the letter in its place."""
+"""The fields of a job's record. Scripts write `F.place`; the loader inserts the letter."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Field(NamedTuple):
 
     name: str
     letter: str
-    """One letter each, because every job pays for them."""
+    """One letter, because every job stores it."""
     meaning: str
     carried: str = ""
-    """A job that is sent carries it by this name; empty for what only the server writes."""
+    """The name by which a job that is sent carries it; empty for fields that only the server writes."""
     shown: str = ""
-    """The attribute of JobInfo that shows it as it is; empty when it shows something else, or nothing."""
+    """The attribute of JobInfo that shows the field unchanged; empty when no attribute does."""
     read: Callable[[str], Any] = str
-    """Turns what is there into that attribute."""
+    """Turns the text of the field into the value of that attribute."""
 
 
 def of_options() -> Iterator[Field]:
@@ -41,8 +41,8 @@ FIELDS: Final = (
         "status: Q or absent sent, L scheduled, X executing, R retry, S N success, D dead, K cancelled",
     ),
     Field("place", "p", "place: where the job is; once ended, the token that settled it"),
-    Field("settled_by", "T", "token of the run that was settled last, where `p` says something else"),
-    Field("lane", "m", "the job's own lane, once it has left it, when that is not the normal one"),
+    Field("settled_by", "T", "token of the run that was settled last, where `p` has another value"),
+    Field("lane", "m", "the job's own lane, after it has left this lane, unless it is the normal one"),
     Field("tries", "n", "failed tries"),
     Field("created", "c", "created, server ms", shown="enqueued_at", read=moment),
     Field(
@@ -52,7 +52,7 @@ FIELDS: Final = (
         shown="ended_at",
         read=moment,
     ),
-    Field("run", "w", "who runs it, since when (server ms), starts so far (the fence); of the latest start"),
+    Field("run", "w", "latest start: executor, time (server ms), starts so far (the fence)"),
     Field("failure", "x", "last failure, JSON"),
     Field("reason", "y", "reason of the end", shown="reason"),
     Field(
@@ -75,13 +75,13 @@ FIELDS: Final = (
     Field(
         "blank_starts",
         "b",
-        "starts that began nothing: the worker's code was too old, or the job was handed back before its handler",
+        "starts without a handler: the worker's code was too old, or the job was handed back before its handler began",
     ),
     Field("too_old_since", "U", "first taken by a worker whose code is too old for it, server ms"),
     Field(
         "too_old_because",
         "Y",
-        "why that worker, or the latest like it, could not run it; after how many starts",
+        "number of starts so far, and why the latest worker that was too old could not run it",
     ),
     Field("strandings", "l", "times the job was stranded"),
     Field("watchers", "W", "channels of the processes that wait for the end, the latest 64"),
@@ -94,8 +94,8 @@ MEANINGS: Final = {field.letter: field.meaning for field in FIELDS}
 SHOWN: Final = tuple(field for field in FIELDS if field.shown)
 
 SENT: Final = {field.carried: field.letter for field in FIELDS if field.carried} | {"window_ms": "window"}
-"""What a job carries and the script of enqueue gets by letter. `window` is for the script only: no field is longer than
-one letter. Priority and due time are not here: they say where the job goes."""
+"""The values that a job carries and that the script of enqueue gets by letter. `window` is for the script only: the
+names of fields have one letter. Priority and due time are not here, because they decide the place of the job."""
 
 KNOWN: Final = frozenset(SENT) | {option.carried for option in CARRIED.values()}
 """Everything that a job can carry, by the names it has in schedules and between queues."""
@@ -110,4 +110,4 @@ STATUSES: Final = {
     "D": Status.DEAD,
     "K": Status.CANCELLED,
 }
-"""What the letters in the field `status` mean."""
+"""The meanings of the letters in the field `status`."""

@@ -1,6 +1,6 @@
-"""The annotations of a function, and which values can be sent to it.
+"""Reads the annotations of a function, to find out which values can be sent to it.
 
-Where there is no type, or `Any`, only JSON values are taken: anything else would arrive as something else.
+A parameter without a type, or with `Any`, takes only JSON values: any other value would arrive as another type.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_DATA: Final = {"datetime", "decimal", "ipaddress", "pathlib", "uuid"}
 """Modules whose types are data."""
 
 NOT_JSON: Final = "not_json"
-"""The type of the error that a value which is not JSON ends in."""
+"""The type of pydantic's error for a value that is not JSON."""
 
 
 class _JsonOnly:
@@ -58,7 +58,7 @@ _UNTYPED: dict[Any, Any] = {
 
 
 def hints_of(task: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations, resolved; raises ConfigurationError when one cannot be."""
+    """The annotations, resolved; raises ConfigurationError when one of them cannot be resolved."""
     try:
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:
@@ -70,22 +70,22 @@ def hints_of(task: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def sendable(hint: Any) -> Any:
-    """The type, with every `Any` in it, and in the containers it names, made a JSON value."""
+    """The type, in which a JSON value replaces every `Any`, also inside containers."""
     origin, inside = get_origin(hint), get_args(hint)
     if not inside:
         return _UNTYPED.get(origin or hint, hint)
     if origin in (Union, UnionType):
-        return Union[tuple(map(sendable, inside))]  # noqa: UP007 - its members are not written down here
+        return Union[tuple(map(sendable, inside))]  # noqa: UP007 - its members are known only at run time
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return cast("Any", origin)[tuple(map(sendable, inside))]
     return hint
 
 
 def not_data(hint: Any) -> Any | None:
-    """The part of a type whose values cannot be sent, such as a class that only Python knows; None when there is none.
+    """The part of a type whose values cannot be sent, such as a plain class; None when all parts can be sent.
 
-    Only parts that are not obviously data are compiled: an app with many tasks is to be imported fast. A model whose
-    own annotations cannot be resolved yet is data.
+    Only parts that are not obviously data are compiled, so that an app with many tasks is imported fast. A model whose
+    own annotations cannot be resolved yet counts as data.
     """
     if type(hint) is type and hint in _PLAIN:
         return None
@@ -97,7 +97,7 @@ def not_data(hint: Any) -> Any | None:
     if origin is Literal or isinstance(hint, TypeVar):
         return None
     if hasattr(origin, "__get_pydantic_core_schema__"):
-        return None if _compiles(hint) else hint  # what its parameters mean, the type knows
+        return None if _compiles(hint) else hint  # only the type itself knows the meaning of its parameters
     for part in inside:
         if part is not Ellipsis and (found := not_data(part)) is not None:
             return found
@@ -123,12 +123,12 @@ def _compiles(hint: Any) -> bool:
     except PydanticSchemaGenerationError:
         return False
     except Exception:
-        return True  # it is not known yet: a name may be defined later
+        return True  # unknown so far: a name may be defined later
     return True
 
 
 def shown(annotation: Any) -> str:
-    """A type, as the user wrote it; never more than a line of it."""
+    """A type as the user wrote it, cut to one line."""
     if annotation in (None, type(None)):
         return "None"
     format_annotation: Callable[[Any], str] = inspect.formatannotation
@@ -137,7 +137,7 @@ def shown(annotation: Any) -> str:
 
 
 def has_choice(hint: Any) -> bool:
-    """Whether there is a union in the type, of more than one member and None."""
+    """Whether the type contains a union with more than one member besides None."""
     inside = get_args(hint)
     if get_origin(hint) in (Union, UnionType) and sum(part is not type(None) for part in inside) > 1:
         return True
@@ -145,7 +145,7 @@ def has_choice(hint: Any) -> bool:
 
 
 def _checked(value: Any) -> Any:
-    """The value, when it comes back from JSON as it is."""
+    """Returns the value if it is equal after a way through JSON, and raises otherwise."""
     if isinstance(value, _LEAVES):
         return value
     try:

@@ -1,7 +1,7 @@
-"""The values a job is made of: what is sent, what is delivered, what is known about it.
+"""The values that describe a job: as it is sent, as it is delivered, and as it is known from its record.
 
-The three that live on the hot path are named tuples: immutable like frozen dataclasses, five times cheaper to
-make.
+The three that are used on the hot path are named tuples: immutable like frozen dataclasses, and five times cheaper to
+create.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fennelq import clock
 from fennelq.errors import InvalidJobId, UsageError
 
 R_co = TypeVar("R_co", covariant=True)
-"""What a task returns: jobs and results of different tasks fit into one list."""
+"""The return type of a task. It is covariant, so that jobs and results of different tasks fit into one list."""
 
 Priority = Literal["high", "normal", "low"]
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}:[A-Za-z0-9_.-]{1,128}")
-"""The names that `options.valid_name` lets into Redis keys, joined by a colon."""
+"""Two names that `valid_name` allows in Redis keys, joined by a colon."""
 
 
 class Status(StrEnum):
-    """Where a job is in its life; the same word in code, logs and CLI."""
+    """The states of a job: the same words in code, logs and CLI."""
 
     UNKNOWN = "UNKNOWN"
     SCHEDULED = "SCHEDULED"
@@ -40,7 +40,7 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True when nothing more will happen to the job by itself."""
+        """True when the job does not change any more by itself."""
         return self in (Status.SUCCESS, Status.DEAD, Status.CANCELLED)
 
 
@@ -65,7 +65,7 @@ class Job(Generic[R_co]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # There is one subclass, and it is fennelq's own affair: errors name it as users know it.
+        # The only subclass is internal to fennelq: errors name it `Job`, the name that users know.
         cls.__name__ = "Job"
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Job(Generic[R_co]):
 
     @property
     def queue(self) -> str:
-        """Where it will wait."""
+        """The queue in which it will wait."""
         return self._queue
 
     @property
@@ -93,12 +93,12 @@ class Job(Generic[R_co]):
 
     @property
     def id(self) -> str:
-        """`queue:key`: an id says where its job lives."""
+        """`queue:key`: the id contains the queue of the job."""
         return f"{self._queue}:{self._key}"
 
 
 class Delivery(NamedTuple):
-    """A job in the hands of an executor. (queue, lane, entry) is the token that lets it finish the job."""
+    """A job that an executor has taken. (queue, lane, entry) is the token with which it may finish the job."""
 
     queue: str
     lane: str
@@ -122,7 +122,7 @@ class Delivery(NamedTuple):
 
     @property
     def token(self) -> tuple[str, str, str]:
-        """What only the current owner has."""
+        """The token that only the current owner has."""
         return (self.queue, self.lane, self.entry)
 
 
@@ -149,10 +149,10 @@ class JobInfo:
     place: str | None = None
     owner: str | None = None
     reason: str | None = None
-    """Why it ended as it did."""
+    """The reason for the way in which it ended."""
     waiting_because: str | None = None
-    """What has to be put right before it can run: no worker serves its queue, or the workers' code is too old for it.
-    None when nothing has: then it runs, has ended, or will have its turn."""
+    """The problem that must be solved before it can run: no worker serves its queue, or the workers' code is too old
+    for it. None otherwise: then it runs, has ended, or only has to wait for its turn."""
     error: JobFailure | None = None
     enqueued_at: datetime | None = None
     started_at: datetime | None = None
@@ -167,8 +167,8 @@ class JobInfo:
 
 
 class Event(NamedTuple):
-    """A line of a job's unusual life: a failed try, a worker whose code was too old, a release, a recovery, a replay.
-    Jobs that simply run have none."""
+    """A line of a job's history: a failed try, a worker whose code was too old, a release, a recovery, a replay. The
+    history of a job that runs once and succeeds is empty."""
 
     at: datetime
     what: str
@@ -177,16 +177,16 @@ class Event(NamedTuple):
     begun: datetime | None = None
     """When that run began."""
     more: str | None = None
-    """What else is known: the error, how the executor died, why it could not run the job."""
+    """Further facts: the error, how the executor died, why it could not run the job."""
 
 
 def new_key() -> str:
-    """A fresh job key: sorts by time of creation, unique without coordination."""
+    """A new job key. Keys sort by time of creation, and are unique without coordination."""
     return f"{clock.wall_ms():012x}{os.urandom(8).hex()}"
 
 
 def split_id(job_id: str) -> tuple[str, str]:
-    """Queue and key of an id; raises InvalidJobId when it is not one."""
+    """Queue and key of an id; raises InvalidJobId when the text is not a job id."""
     if not isinstance(job_id, str) or _ID.fullmatch(job_id) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidJobId(job_id)
     queue, _, key = job_id.partition(":")

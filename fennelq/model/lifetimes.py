@@ -1,4 +1,4 @@
-"""How long what is left of a job is kept."""
+"""The times for which the records of ended jobs are kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Lifetimes(NamedTuple):
-    """What settling needs to know of the settings, in milliseconds."""
+    """The settings that settling needs, in milliseconds."""
 
     record_ms: int
     failure_ms: int

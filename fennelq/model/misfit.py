@@ -1,4 +1,4 @@
-"""Why a task's return value cannot be sent, in the user's words: what it returned, where, and what to do."""
+"""Sentences for a return value that cannot be sent: they name the task, the value, the place in it, and the cure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fennelq.model.hints import SENDABLE, shown
 
 _WIDEST, _DEEPEST = 300, 100
 _TYPE_SAYS_ALL = ("_type", "int_parsing", "float_parsing", "bool_parsing", "none_required", "is_instance_of")
-"""Kinds of errors for which the two types are explanation enough."""
+"""Kinds of errors that the two types explain well enough."""
 _UNDEFINED: Final = re.compile(r"you should define `([^`]+)`")
 _ADVICE: Final = {
     "AsyncResult": "return its id, or await its get()",
@@ -39,11 +39,13 @@ def not_as_annotated(task: str, annotation: Any, value: Any, error: ValidationEr
         return sentence
     if annotation is JsonValue:
         return _not_json(task, culprit, where, is_key=is_key)
-    says = f"its annotation says {shown(annotation)}"
+    annotated = f"but its annotation is {shown(annotation)}"
     if first["type"] == "missing":
-        return f"{task} returned {_kind(culprit)}{_in(where)} without {str(first['loc'][-1])!r:.80}, {says}"
+        return (
+            f"{task} returned {_kind(culprit)}{_in(where)} without {str(first['loc'][-1])!r:.80}, {annotated}"
+        )
     more = "" if not where and first["type"].endswith(_TYPE_SAYS_ALL) else f": {_message(first)}"
-    return f"{task} returned {_kind(culprit)}{_in(where)}, {says}{more}"
+    return f"{task} returned {_kind(culprit)}{_in(where)}, {annotated}{more}"
 
 
 def not_sendable(task: str, value: Any, error: PydanticSerializationError) -> str:
@@ -59,10 +61,10 @@ def not_sendable(task: str, value: Any, error: PydanticSerializationError) -> st
 
 
 def not_readable(task: str, annotation: Any, value: Any, error: ValidationError) -> str:
-    """The sentence for a value whose JSON does not fit the annotation, as a model with hooks of its own may write."""
+    """The sentence for a value whose JSON does not fit the annotation: a model with hooks of its own may write such."""
     first = error.errors(include_url=False, include_context=False)[0]
     where, _ = _at(value, first["loc"][1:])
-    what = f"there is no {first['loc'][-1]!r:.80} in it" if first["type"] == "missing" else _message(first)
+    what = f"{first['loc'][-1]!r:.80} is missing" if first["type"] == "missing" else _message(first)
     return f"{task} returned {_kind(value)}, whose JSON cannot be read back as {shown(annotation)}{_in(where)}: {what}"
 
 
@@ -75,24 +77,24 @@ def broken_check(task: str, annotation: Any, value: Any, error: BaseException) -
 
 
 def is_of_pydantic(error: BaseException) -> bool:
-    """Whether pydantic itself complains, as opposed to code of the user that it called."""
+    """Whether pydantic itself raised the error, and not code of the user that it called."""
     return isinstance(error, ValidationError | PydanticSerializationError | PydanticErrorMixin)
 
 
 def plainly(text: str) -> str:
-    """The message of pydantic, in a line, without the names of its own parts."""
+    """The message of pydantic in one line, without pydantic's internal names."""
     if "may not be as expected" in text:
-        return "a field of it holds something other than its annotation says"
+        return "one of its fields has a value that does not fit its annotation"
     if found := _UNDEFINED.search(text):
         return f"the name {found[1]!r} in its type is not defined"
     return text.partition("\n")[0]
 
 
 def _never_a_result(task: str, value: Any) -> str:
-    """A hint at the right code, for a value that a task does not return on purpose."""
+    """A hint at the right code, for a value that a task can only return by mistake."""
     if inspect.iscoroutine(value):
         name = value.__qualname__
-        value.close()  # it will not be awaited: Python need not warn of that
+        value.close()  # otherwise Python would warn that it was never awaited
         return f"{task} returned a coroutine: write `return await {name}(…)`, in an async def task"
     if inspect.isasyncgen(value) or _is_a(value, Iterator):
         return f"{task} returned {a_kind_of(value)}, which cannot be sent: return a list of what it yields"
@@ -114,7 +116,7 @@ def _not_json(task: str, culprit: Any, where: str, *, is_key: bool) -> str:
 
 
 def _at(value: Any, path: Sequence[int | str]) -> tuple[str, Any]:
-    """Where in the value an error is, and what is there. Parts of the path that are the names of types lead nowhere."""
+    """The place of an error in the value, and the part that is there. It skips parts of the path that name types."""
     where = ""
     for part in path:
         inner: Any = _NOTHING
@@ -133,7 +135,7 @@ _NOTHING: Final = object()
 
 
 def _unwritable(value: Any) -> tuple[str, Any]:
-    """Where in the value is the first part that cannot be written, and that part."""
+    """The place of the first part of the value that cannot be written, and that part."""
     where = ""
     for _ in range(_DEEPEST):
         found = next(((name, part) for name, part in _parts(value) if not _is_writable(part)), None)
@@ -155,7 +157,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _is_a(value: Any, *kinds: type) -> bool:
-    """`isinstance`, after which the elements of the value are still Any to a type checker."""
+    """As `isinstance`, but for a type checker the elements of the value remain Any."""
     return isinstance(value, kinds)
 
 

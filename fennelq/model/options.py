@@ -1,4 +1,5 @@
-"""Options of a job: each is declared once, in `OptionArgs`, and they are merged once: app < task < call."""
+"""Options of a job. Each is declared once, in `OptionArgs`. A call overrides the task, and the task overrides the
+app."""
 
 from __future__ import annotations
 
@@ -29,22 +30,22 @@ def _unchanged(value: Any) -> Any:
 
 
 class Option(NamedTuple):
-    """All that fennelq must know of an option. Its name, type and meaning stand beside it in `OptionArgs`."""
+    """The facts about an option. Its name, type and meaning are beside it in `OptionArgs`."""
 
     reader: Literal["client", "server", "worker"]
-    """The one that acts on it."""
+    """The part of fennelq that reads the option."""
     check: Check
     carried: str = ""
-    """The job carries it by this name, in schedules and between queues: the option's own, when the server reads it and
-    there is no other. Empty when the job carries no such value."""
+    """The name by which a job carries it, in schedules and between queues. For the server's options the default is the
+    name of the option. Empty when jobs do not carry it."""
     letter: str = ""
     """Server: the field of the record. Worker: the name within the field of options."""
     sent: Callable[[Any], Any] = _unchanged
-    """What is sent for a value. A job does not carry a 0, or an empty text."""
+    """Returns the form in which a value is sent. A job does not carry a 0, or an empty text."""
     accepts: Any = None
-    """Worker: the type of what is sent. What an executor reads may come from any client."""
+    """Worker: the type of the sent value. The executor checks it, because any client may have sent it."""
     holds: str = ""
-    """Server: what the field of the record holds."""
+    """Server: the meaning of the field of the record."""
     shown: str = ""
     """Server: the attribute of JobInfo that shows it; empty when it is not shown."""
     read: Callable[[str], Any] = str
@@ -70,15 +71,15 @@ _timeout = Annotated[float, Field(gt=0, le=TEN_YEARS)] | None
 
 
 def moment(text: str) -> datetime | None:
-    """A moment in a record; it is empty as long as there is none."""
+    """A moment in a record; None for an empty text."""
     return clock.from_ms(int(text)) if text else None
 
 
 class OptionArgs(TypedDict, total=False):
-    """What the task decorator and `options()` accept."""
+    """The options of the task decorators and of `options()`."""
 
     queue: Annotated[str, _client(valid_name)]
-    """Where the job waits. Default: `default_queue`."""
+    """The queue of the job. Default: `default_queue`."""
     priority: Annotated[
         Priority, _client(checks.check_priority, "priority", lambda name: "" if name == "normal" else name)
     ]
@@ -86,7 +87,7 @@ class OptionArgs(TypedDict, total=False):
     delay: Annotated[Seconds, _client(checks.check_duration, "delay_ms", milliseconds)]
     """Seconds to wait before the job may start."""
     at: Annotated[datetime, _client(checks.check_moment, "at_ms", lambda at: max(1, epoch_ms(at)))]
-    """The moment the job may start; must know its time zone."""
+    """The moment at which the job may start; a datetime with a time zone."""
     expires: Annotated[
         Seconds,
         _server(
@@ -108,11 +109,11 @@ class OptionArgs(TypedDict, total=False):
         Seconds | None,
         _worker("t", checks.check_timeout, _timeout, lambda value: None if value is None else seconds(value)),
     ]
-    """Seconds a run may take; None is for ever."""
+    """Seconds that a run may take; None means no limit."""
     key: Annotated[str, _client(checks.check_key, "idempotency")]
     """Idempotency key: a further call with the same key gets the first job's handle."""
     ttl: Annotated[Seconds, _client(checks.check_duration, "window_ms", milliseconds)]
-    """How long `key` is held. Default: as long as the first job's record lives."""
+    """Seconds that `key` is held. Default: as long as the first job's record is kept."""
     job_id: Annotated[str, _client(checks.check_job_id)]
     """The job's own key, given by the caller: its id is `queue:job_id`."""
     result_ttl: Annotated[Seconds, _worker("s", checks.check_duration, _kept, seconds)]
@@ -129,7 +130,7 @@ class OptionArgs(TypedDict, total=False):
     ]
     """Deliveries that may end in a crash before the job is dead. Default: `max_deliveries`."""
     headers: Annotated[Mapping[str, str], _worker("h", checks.check_headers, dict[str, str], dict)]
-    """Small texts that travel with the job; a later set is merged over an earlier one."""
+    """Small texts that travel with the job. Those of a call are merged with those of its task, and override them."""
 
 
 def _declared() -> Mapping[str, Option]:
@@ -158,10 +159,10 @@ class Options:
         for name, value in self.given.items():
             OPTIONS[name].check(name, value)
         if "at" in self.given and "delay" in self.given:
-            raise ConfigurationError("delay and at exclude each other: say one")
+            raise ConfigurationError("delay and at exclude each other: pass only one")
 
     def with_(self, more: Mapping[str, Any]) -> Options:
-        """These options with `more` on top; raises ConfigurationError for a name that is not an option."""
+        """These options, overridden by `more`; raises ConfigurationError for a name that is not an option."""
         if strange := set(more) - set(OPTIONS):
             name = min(strange)
             raise ConfigurationError(f"unknown option {name!r}{suggestion(name, OPTIONS)}")
@@ -171,7 +172,7 @@ class Options:
         return Options(cast("OptionArgs", merged))
 
     def carried(self) -> dict[str, Any]:
-        """What every call with these options carries, besides what is for the worker."""
+        """The values that every call with these options carries, without those for the worker."""
         values: Mapping[str, Any] = self.given
         sent = {
             option.carried: option.sent(values[name]) for name, option in CARRIED.items() if name in values
@@ -179,7 +180,7 @@ class Options:
         return {name: value for name, value in sent.items() if value}
 
     def for_worker(self) -> dict[str, Any]:
-        """What the worker must know, by letter. A retry policy is still one: it may hold code."""
+        """The options that the worker reads, by letter. A retry policy is not encoded, because it may hold code."""
         values: Mapping[str, Any] = self.given
         sent = {
             option.letter: option.sent(values[name]) for name, option in FOR_WORKERS.items() if name in values
@@ -187,7 +188,8 @@ class Options:
         return {letter: value for letter, value in sent.items() if value != {}}
 
     def to_wire(self) -> bytes:
-        """What the worker must know, as JSON; empty when nothing. Raises ConfigurationError when it cannot be sent."""
+        """The options that the worker reads, as JSON; empty without any. Raises ConfigurationError when they cannot be
+        sent."""
         wire = self.for_worker()
         if isinstance(policy := wire.get("r"), RetryPolicy):
             wire["r"] = policy_to_wire(policy)
@@ -203,7 +205,7 @@ def _wire() -> TypeAdapter[Mapping[str, Any]]:
 
 
 def read_wire(raw: bytes) -> Mapping[str, Any]:
-    """The options a call brought along, by letter; raises ValueError when they cannot be read."""
+    """The options that came with a call, by letter; raises ValueError when they cannot be read."""
     try:
         return _wire().validate_json(raw, strict=True)
     except ValidationError as error:

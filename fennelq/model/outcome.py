@@ -1,4 +1,4 @@
-"""How a run ended: the exceptions that a task may raise for it, and the outcome that settling writes to Redis."""
+"""The outcome of a run, which settling writes to Redis, and the exceptions by which a task chooses one."""
 
 from __future__ import annotations
 
@@ -37,20 +37,18 @@ class Snooze(Exception):
     """Raise it in a task to be run again later; it is not counted as a try."""
 
     def __init__(self, delay: float | timedelta | None = None, *, until: datetime | None = None) -> None:
-        """Either a `delay` in seconds, or `until`, a datetime that knows its time zone."""
+        """Either a `delay` in seconds, or `until`, a datetime with a time zone."""
         if (delay is None) == (until is None):
-            raise TypeError(
-                "Snooze takes either a delay in seconds or until=, a datetime that knows its time zone"
-            )
+            raise TypeError("Snooze takes either a delay in seconds or until=, a datetime with a time zone")
         if until is not None and until.tzinfo is None:
-            raise ValueError("until must know its time zone")
+            raise ValueError("until must have a time zone")
         self.delay = None if delay is None else _seconds(delay)
         self.until = until
         super().__init__(f"snoozed until {until}" if until else f"snoozed for {self.delay} s")
 
 
 def seconds_of(snooze: Snooze) -> float:
-    """How long from now the job waits."""
+    """The seconds from now for which the job waits."""
     if snooze.until is not None:
         return max(0.0, (snooze.until - datetime.now(UTC)).total_seconds())
     return snooze.delay or 0.0
@@ -60,7 +58,7 @@ class Reject(Exception):
     """Raise it in a task to make the job dead at once, whatever retries are left."""
 
     def __init__(self, reason: str = "rejected") -> None:
-        """`reason` stands in the dead-letter queue."""
+        """`reason` is shown in the dead-letter queue."""
         super().__init__(reason)
 
 
@@ -74,7 +72,7 @@ class Outcome(NamedTuple):
     ttl_ms: int = 0
     reason: str = ""
     of: int = 0
-    """The tries that the job has in all, when the try failed and there is another; else 0."""
+    """The number of tries that the job has in all, if the try failed and another follows; otherwise 0."""
 
 
 SUCCESS = "S"
@@ -84,11 +82,11 @@ SNOOZE = "Z"
 DEAD = "D"
 CANCELLED = "K"
 UNKNOWN_TASK = "U"
-"""Or an unknown argument: the worker's code is too old for the job."""
+"""The worker's code is too old for the job: the task or an argument is unknown."""
 
 
 def succeeded(encoded: bytes, ttl_ms: int) -> Outcome:
-    """The task returned. Nothing encoded means it is annotated to return nothing."""
+    """The task returned. `encoded` is empty when the task is annotated `-> None`."""
     if not encoded:
         return Outcome(SUCCESS_WITHOUT_VALUE)
     return Outcome(SUCCESS, b'{"ok":%b}' % encoded, ttl_ms=ttl_ms)
@@ -112,8 +110,8 @@ def died(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
 
 
 def not_known(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
-    """This worker has no such task, or no such parameter: the job waits for a worker that has, and is dead when none
-    turns up. The record and the log name why, so there is not much of it."""
+    """This worker does not have the task or a parameter. The job waits for a worker that does, and is dead when none
+    appears in time. The reason is cut, because the record and the log contain it."""
     short = failure._replace(message=_cut(failure.message, _REASON_BYTES))
     return died(short, tries, ttl_ms)._replace(kind=UNKNOWN_TASK)
 
@@ -128,7 +126,7 @@ def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
     text = "".join(traceback.format_exception(type(error), error, _of_the_task(error)))
     kind, module = _kind_of(error), type(error).__module__
     if module.startswith("fennelq."):
-        # By the name under which it is imported, not by the module in which it is defined.
+        # Use the name under which users import it, not the module in which it is defined.
         text = re.sub(rf"^{re.escape(module)}(?=\.)", "fennelq", text, flags=re.MULTILINE)
     return JobFailure(
         _cut(kind, _TYPE_BYTES),
@@ -139,7 +137,7 @@ def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
 
 
 def _kind_of(error: BaseException) -> str:
-    """The name of its class, as one would import it."""
+    """The name of its class, with the module from which it is imported."""
     name, module = type(error).__qualname__, type(error).__module__
     if module in ("builtins", "__main__"):
         return name
@@ -147,12 +145,12 @@ def _kind_of(error: BaseException) -> str:
 
 
 def _of_the_task(error: BaseException) -> TracebackType | None:
-    """Its traceback from the task on: how the worker came to call the task does not explain the failure."""
+    """Its traceback from the task on: the frames of the worker that called the task do not explain the failure."""
     inner = error.__traceback__
     while inner is not None and _module_of(inner).startswith("fennelq.worker."):
         inner = inner.tb_next
     if inner is None and not type(error).__module__.startswith("fennelq."):
-        # No code of the user's was reached: an error of the worker itself.
+        # The traceback contains no code of the user's: it is an error of the worker itself.
         return error.__traceback__
     return inner
 
@@ -197,7 +195,7 @@ def _seconds(delay: float | timedelta) -> float:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as inner:  # it is the user's code, and may even raise SystemExit
+    except BaseException as inner:  # str() may be the user's code, and may even raise SystemExit
         return f"(its message cannot be shown: {type(inner).__name__})"
 
 

@@ -1,4 +1,4 @@
-"""How one delivery is to be run: the task's options with what the call overrode, resolved once."""
+"""The options with which one delivery is run: those of the task, overridden by those of the call, resolved once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fennelq.model.units import milliseconds
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything the runner decides by. An option that the worker reads is an attribute of the same name, which has the
-    value as it was sent, unless `_CHANGES` has something else to do with it."""
+    """The options that the runner uses. An option that the worker reads is an attribute of the same name. It has the
+    value that was sent, unless `_CHANGES` converts it."""
 
     retry: RetryPolicy
     timeout: float | None
@@ -26,12 +26,12 @@ class Plan:
 
     @classmethod
     def of(cls, options: Options, *, retries: int, result_ttl: float, failure_ttl: float) -> Plan:
-        """The plan of a task, with the app's defaults below its options."""
+        """The plan of a task: its options, and the app's defaults for the others."""
         usual = cls(RetryPolicy(retries), None, milliseconds(result_ttl), milliseconds(failure_ttl))
         return usual._with(options.for_worker())
 
     def overridden(self, wire: bytes) -> Plan:
-        """This plan with the options that one call sent along; raises ValueError when they cannot be read."""
+        """This plan, overridden by the options of one call; raises ValueError when they cannot be read."""
         if not wire:
             return self
         try:
@@ -52,7 +52,7 @@ def _retry(plan: Plan, value: Any) -> Mapping[str, Any]:
 
 
 _NAMES: Final = {option.letter: name for name, option in FOR_WORKERS.items()}
-"""`retries` and `retry` have one letter: both come to a policy."""
+"""`retries` and `retry` share one letter, because both define a policy."""
 _CHANGES: Final[Mapping[str, Callable[[Plan, Any], Mapping[str, Any]]]] = {
     "retry": _retry,
     "result_ttl": lambda _, value: {"result_ttl_ms": milliseconds(value)},

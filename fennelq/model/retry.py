@@ -1,4 +1,4 @@
-"""Whether a failed job runs again, and after how long."""
+"""Decides whether a failed job runs again, and after how long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERS = {"exponential": 3, "linear": 2, "fixed": 1, "calling": 0}
 
 @dataclass(frozen=True, slots=True)
 class _Backoff:
-    """How long to wait: the fields of a policy that only fennelq reads."""
+    """The fields of a policy that define how long to wait; only fennelq reads them."""
 
     retries: int = 3
     kind: str = "exponential"
@@ -73,7 +73,8 @@ class RetryPolicy(_Backoff):
         cap: float = 600.0,
         jitter: bool = True,
     ) -> RetryPolicy:
-        """`base`, `base·factor`, `base·factor²` … seconds, at most `cap`; with full jitter, 0 to that."""
+        """`base`, `base·factor`, `base·factor²` … seconds, at most `cap`; with full jitter, between 0 and this
+        value."""
         return cls(retries, "exponential", (base, factor, cap), jitter)
 
     @classmethod
@@ -103,11 +104,11 @@ class RetryPolicy(_Backoff):
         return cls(retries, "calling", (), jitter, curve)
 
     def only_on(self, *errors: type[BaseException]) -> RetryPolicy:
-        """The same policy, retrying only these exceptions."""
+        """The same policy, which retries only these exceptions."""
         return replace(self, on=errors)
 
     def giving_up_on(self, *errors: type[BaseException]) -> RetryPolicy:
-        """The same policy, never retrying these exceptions."""
+        """The same policy, which never retries these exceptions."""
         return replace(self, give_up_on=errors)
 
 
@@ -119,7 +120,7 @@ def allows(policy: RetryPolicy, tries: int, error: BaseException) -> bool:
 
 
 def wait_after(policy: RetryPolicy, tries: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds until the next run after `tries` failed ones."""
+    """Seconds until the next run, after `tries` failed tries."""
     base = _base(policy, tries)
     if math.isnan(base):
         raise ValueError(f"the retry curve returned nan after try {tries}")

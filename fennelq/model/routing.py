@@ -1,4 +1,4 @@
-"""Which queues a worker serves, and in which order it looks at them."""
+"""The queues that a worker serves, and the order in which it reads them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _WEIGHTED = re.compile(r"([^:]+)(?::(\d+))?")
 
 
 class Routing(NamedTuple):
-    """An answer to: which queue next?
+    """Decides which queue to read next.
 
-    `a,b` is strict: b is looked at when a is empty. `a:3,b:1` is weighted. Nothing is every queue, equally.
+    `a,b` is strict: it reads b when a is empty. `a:3,b:1` is weighted. Without names it serves every queue, with equal
+    weights.
     """
 
     weights: Mapping[str, int]
     strict: bool = False
     every: bool = False
-    """True when queues that turn up later are served too."""
+    """True when it also serves queues that become known later."""
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
@@ -41,13 +42,13 @@ class Routing(NamedTuple):
         return cls(weights, strict=len(weights) > 1 and not any(weight for _, weight in named))
 
     def including(self, queues: Iterable[str]) -> Self:
-        """With these queues too, if every queue is served."""
+        """The same with these queues added, if it serves every queue."""
         if not self.every:
             return self
         return self._replace(weights={**dict.fromkeys(sorted(queues), 1), **self.weights})
 
     def order(self, chance: Callable[[], float] = random.random) -> list[str]:
-        """The queues in the order of one round: as given when strict, else drawn by weight."""
+        """The queues in the order of one round: in the given order when strict, otherwise random by weight."""
         if self.strict or len(self.weights) == 1:
             return list(self.weights)
         return sorted(self.weights, key=lambda queue: chance() ** (1 / self.weights[queue]), reverse=True)

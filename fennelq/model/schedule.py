@@ -1,4 +1,4 @@
-"""A schedule: a call that recurs, its options and how it is written to Redis. `ticks` computes when it is due."""
+"""A schedule: a recurring call, its options, and its form in Redis. `ticks` computes when it is due."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ class When(TypedDict, total=False):
     """The options of a schedule besides its times."""
 
     tz: str
-    """IANA name of the zone a cron expression is read in. Default: UTC."""
+    """IANA name of the time zone of a cron expression. Default: UTC."""
     overlap: Overlap
-    """While the previous run has not ended: start another (allow), leave this one out (skip), run it after (queue)."""
+    """If the previous run has not ended: start anyway (allow), leave this run out (skip), or run it afterwards
+    (queue)."""
     catchup: str
-    """Ticks missed while nothing ran: none, last, or all:<n> for the last n of them. Default: none."""
+    """Which ticks to run that were missed while no worker ran: none, last, or all:<n> (the last n). Default: none."""
     jitter: Seconds
     """Each run starts later by a random time up to this. Default: 0."""
     start: datetime
-    """No run before."""
+    """No run before this moment."""
     end: datetime
-    """No run after."""
+    """No run after this moment."""
 
 
 class ScheduledArgs(When, OptionArgs, total=False):
@@ -151,7 +152,7 @@ class WireSchedule(Schedule):
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Reads what `to_wire` wrote; raises ValueError when that fails, as it may for one of a later version."""
+        """Reads the text that `to_wire` wrote; raises ValueError when it cannot, for example for a later version's."""
         try:
             own = cast("dict[str, Any]", orjson.loads(raw))
             args, options = str(own.pop("args", "")), str(own.pop("options", ""))
@@ -164,7 +165,7 @@ class WireSchedule(Schedule):
 
 
 def preview(expression: str, tz: str, after_ms: int, number: int) -> list[int]:
-    """The next ticks of a cron expression; raises ConfigurationError when it or the zone is wrong."""
+    """The next ticks of a cron expression; raises ConfigurationError when the expression or the zone is wrong."""
     schedule = Schedule(name="preview", task="a:b", queue="q", args=b"", cron=expression, tz=tz)
     return [*islice(schedule.after(after_ms), number)]
 
@@ -187,7 +188,7 @@ def _check_times(schedule: Schedule) -> None:
 _CARRIED: Final = frozenset(
     option.carried for option in OPTIONS.values() if option.reader == "server"
 ) - frozenset(Schedule.__dataclass_fields__)
-"""The fields of a job that a schedule has no attribute for, and carries all the same."""
+"""The fields of a job that a schedule carries without having an attribute for them."""
 
 _OF_ONE_CALL: Final = {"delay_ms": "delay", "at_ms": "at", "idempotency": "key", "nonce": "job_id"}
 
@@ -215,5 +216,5 @@ def _moment(name: str, moment: datetime | None) -> int:
     if moment is None:
         return 0
     if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"schedule {name}: start and end are datetimes that know their time zone")
+        raise ConfigurationError(f"schedule {name}: start and end must be datetimes with a time zone")
     return epoch_ms(moment)

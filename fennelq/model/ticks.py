@@ -1,7 +1,7 @@
 """When a schedule is due: cron expressions, intervals, time zones. Pure arithmetic: the caller passes the time.
 
-Times are milliseconds since the epoch. A cron expression is read on the wall clock of its zone: a time that the zone
-skips runs at the next one that exists, a time that comes twice runs the first time.
+Times are milliseconds since the epoch. A cron expression names times on the wall clock of its zone. When the zone skips
+such a time, the tick is at the next time that exists. When the time occurs twice, the tick is at the first one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ticks:
             yield due
 
     def next_after(self, moment_ms: int) -> int | None:
-        """The first tick later than this moment; None when there is none."""
+        """The first tick later than this moment; None when no tick follows."""
         return next(self.after(moment_ms), None)
 
     def first_ticks(
@@ -66,9 +66,9 @@ class Ticks:
         return found, None
 
     def last_ticks(self, first_ms: int, until_ms: int) -> tuple[list[int], int | None]:
-        """The same, but when there are more than a thousand, the last thousand.
+        """The same, but of more than a thousand ticks it returns the last thousand.
 
-        It looks back from the end, further and further: to go through all ticks of an outage of weeks takes too long.
+        It searches backwards from the end, in growing steps: computing all ticks of an outage of weeks takes too long.
         """
         reach = _MOST_TICKS * (self.every_ms or 1000)
         while until_ms - first_ms > reach:
@@ -80,7 +80,7 @@ class Ticks:
         return found[-_MOST_TICKS:], following
 
     def caught_up(self, missed: list[int]) -> list[int]:
-        """Which of the missed ticks are run after all."""
+        """The missed ticks that are run late."""
         if self.catchup == "none":
             return []
         if self.catchup == "last":
@@ -93,7 +93,7 @@ class Ticks:
         return missed[-int(number) :]
 
     def put_off(self, due_ms: int) -> int:
-        """When the run of a tick may start: later by the jitter, which is always the same for a tick."""
+        """The time at which the run of a tick may start: later by the jitter, which is always the same for a tick."""
         if not self.jitter_ms:
             return due_ms
         chance = int.from_bytes(hashlib.sha1(f"{self.name}.{due_ms}".encode()).digest()[:6], "big")
@@ -123,7 +123,7 @@ def cron_problem(expression: str) -> str:
     if not isinstance(expression, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return "it is not a text"
     if expression.startswith("@") and expression.lower() not in _ALIASES:
-        return f"there is no such alias{suggestion(expression, _ALIASES)}"
+        return f"this alias does not exist{suggestion(expression, _ALIASES)}"
     if not expression.startswith("@") and len(expression.split()) not in (5, 6):
         return "it has five fields (minute hour day month weekday), or six with the seconds last"
     if _RANDOM.search(expression):
@@ -166,7 +166,7 @@ def _walls(expression: str, after: datetime) -> Iterator[datetime]:
 
 
 def _instant(wall: datetime, zone: ZoneInfo) -> int:
-    """The moment a clock of the zone first shows this time; when the clock skips it, the moment it skips to."""
+    """The moment at which a clock of the zone first shows this time; if the clock skips it, the end of the gap."""
     local = wall.replace(tzinfo=zone)
     moment = local.astimezone(UTC)
     if moment.astimezone(zone).replace(tzinfo=None) == wall:
@@ -177,8 +177,8 @@ def _instant(wall: datetime, zone: ZoneInfo) -> int:
 def _end_of_gap(wall: datetime, zone: ZoneInfo) -> int:
     """The first moment after the gap (of daylight saving time) that contains this time.
 
-    Read with the offset before the gap, the time lies after the transition; with the offset after it, before. The
-    transition is between the two; a binary search finds it to the second.
+    With the offset before the gap, the time is a moment after the transition; with the offset after the gap, it is a
+    moment before it. The transition is between the two, and a binary search finds it to the second.
     """
     late = epoch_ms(wall.replace(tzinfo=zone, fold=0))
     early = epoch_ms(wall.replace(tzinfo=zone, fold=1))

@@ -1,4 +1,4 @@
-"""Durations and moments: what users write, and the seconds and milliseconds that are made of it."""
+"""Converts the durations and moments that users write to seconds and milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job as it is sent: with its encoded arguments, and whatever else it carries, by name."""
+"""A job as it is sent: with its encoded arguments, and the other values that it carries, by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING: Final[Mapping[str, Any]] = {}
 class WireJob(Job[R_co]):
     """Everything that `enqueue` sends to Redis about a job."""
 
-    # A class with slots and no defaults: made for every call, in half the time that a named tuple takes.
+    # A class with slots and no defaults, because one is made for every call: it takes half the time of a named tuple.
     __slots__ = ("_args", "_carried", "_returns")
 
     def __init__(
@@ -54,7 +54,8 @@ class WireJob(Job[R_co]):
 
     @property
     def carried(self) -> Mapping[str, Any]:
-        """What most calls have not, by the names of the table of fields; all calls through a task share one mapping."""
+        """Values that most calls do not have, by the names of the table of fields. All calls of a task share one
+        mapping."""
         return self._carried
 
     @property
@@ -65,7 +66,7 @@ class WireJob(Job[R_co]):
 
     @property
     def size(self) -> int:
-        """About how many bytes the job takes on the wire."""
+        """The approximate number of bytes of the job on the wire."""
         size = len(self._args) + 100
         if self._carried:
             options: str = self._carried.get("options", "")
@@ -74,7 +75,7 @@ class WireJob(Job[R_co]):
         return size
 
     def to_wire(self) -> bytes:
-        """The job as JSON, to be handed over. What is as usual is left out: an older version can read it then."""
+        """The job as JSON, to be handed over. Default values are left out, so that an older version can read it."""
         return orjson.dumps(
             {
                 "queue": self._queue,
@@ -87,12 +88,12 @@ class WireJob(Job[R_co]):
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """A job that was written; raises ValueError when it cannot be read, as one of a later version may be."""
+        """Reads a job that `to_wire` wrote; raises ValueError when it cannot, for example for a later version's."""
         try:
             carried = orjson.loads(raw)
             queue, key, task, args = (carried.pop(name) for name in ("queue", "key", "task", "args"))
             if strange := carried.keys() - KNOWN:
-                raise ValueError(f"what is {min(strange)}?")
+                raise ValueError(f"unknown field {min(strange)!r}")
             return cls(queue, key, task, args.encode(), ANY_RESULT, carried)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the job cannot be read: {error}") from None

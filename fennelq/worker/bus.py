@@ -34,7 +34,7 @@ class JobEnded(NamedTuple):
 
 
 class JobDue(NamedTuple):
-    """A job becomes due in so many seconds."""
+    """A job becomes due in this many seconds."""
 
     seconds: float
 
@@ -67,13 +67,13 @@ class LeasesLost(NamedTuple):
 
 
 class EntriesStranded(NamedTuple):
-    """These entries are ours in Redis, but this executor does not hold their jobs."""
+    """In Redis these entries belong to this executor, but it does not hold their jobs."""
 
     tokens: list[Token]
 
 
 class StopAsked(NamedTuple):
-    """The executor should stop in order, to make room for a fresh one."""
+    """The executor should stop in order, so that the supervisor can replace it."""
 
 
 class ExecutorGivenUp(NamedTuple):

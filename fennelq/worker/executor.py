@@ -1,4 +1,4 @@
-"""One process that runs jobs: a consumer, a workbench and the duties, composed."""
+"""Composes an executor, a process that runs jobs, from a consumer, a workbench and the duties."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class Executor:
         self._stop = asyncio.Event()
         self._given_up = False
         self.recycled = False
-        """Whether it stopped to make room for a fresh one."""
+        """Whether it stopped so that the supervisor can replace it."""
         state.bus.subscribe(StopAsked, lambda _: self.recycle())
         state.bus.subscribe(ExecutorGivenUp, lambda _: self._give_up())
 
     async def run(self) -> None:
-        """Run jobs until `stop` is called, or in a burst until nothing is left to run.
+        """Run jobs until `stop` is called, or in a burst until no job is left.
 
-        Raises when it fails: when one of its parts, or this very call, ends in any other way. The jobs that ran then
-        are not handed back but recovered when their leases have run out, which counts as a delivery. So a job that
-        makes its executor fail is dead after `max_deliveries`, and does not return for ever.
+        Raises when the executor fails: when one of its parts, or this call itself, ends in any other way. Then it does
+        not hand back the running jobs: they are recovered when their leases have run out, which counts as a delivery.
+        So a job that makes its executor fail is dead after `max_deliveries`, and does not return for ever.
         """
         state = self.state
         state.bus.attach(asyncio.get_running_loop())
@@ -93,7 +93,7 @@ class Executor:
             self._shutdown.hurry()
 
     def recycle(self) -> None:
-        """Stop, to make room for a fresh executor."""
+        """Stop, so that the supervisor starts a new executor."""
         self.recycled = True
         self.stop()
 
@@ -115,7 +115,7 @@ class Executor:
 
 
 class GivenUp(Exception):
-    """The watchdog has asked for a successor: the loop was stalled, or a thread that the executor needs has died."""
+    """The watchdog has asked for a successor, because the loop was stalled or a necessary thread has died."""
 
 
 def _has_ended_well(task: asyncio.Task[None]) -> bool:
@@ -123,9 +123,9 @@ def _has_ended_well(task: asyncio.Task[None]) -> bool:
 
 
 def _cause_of_end(parts: list[asyncio.Task[None]]) -> BaseException:
-    """The error that ended a part of the executor. A part without one was cancelled by the code of a job."""
+    """The error that ended a part of the executor. A part without an error was cancelled by the code of a job."""
     errors = [part.exception() for part in parts if part.done() and not part.cancelled()]
     found = next((error for error in errors if error is not None), None)
     return found or RuntimeError(
-        "a part of the executor was cancelled, by a job that cancels what is not its own"
+        "a part of the executor was cancelled, by a job that cancels tasks other than its own"
     )

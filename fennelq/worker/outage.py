@@ -1,4 +1,4 @@
-"""How often a worker logs that one of its parts fails, or that Redis as a whole cannot be used."""
+"""Limits how often a worker logs that one of its parts fails, or that Redis as a whole cannot be used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_REMEMBERED = 1000
 _STALE = 15.0
 """Seconds. A part that is in trouble retries, and warns again, sooner than this."""
 _LATE = 10.0
-"""Seconds. A call that was under way when a connection failed may fail so much later, when Redis is back already."""
+"""Seconds. A call that was under way when a connection failed may fail this much later, when Redis is back already."""
 _CLOSED = (LinkDown, NoReply, ConnectionResetError, BrokenPipeError)
 _BLIP = 1.0
 """Seconds. After a connection was closed, the next attempt shows whether Redis is in trouble, and the reason."""
@@ -44,7 +44,7 @@ class LogThrottle:
             _logger.warning("trouble", what=self._what, error=f"{kind}: {_text_of(error)}"[:500], **facts)
 
     def over(self) -> None:
-        """The work of this part has succeeded."""
+        """Record that the work of this part has succeeded."""
         if self._outage is not None:
             self._outage.over(self._what)
 
@@ -67,13 +67,13 @@ class Outage:
         self._announced = False
 
     def warn(self, part: str, error: BaseException) -> None:
-        """This error keeps a part from its work. Log it, unless an outage was logged within the last minute."""
+        """Record that a part fails with this error. Log it, unless an outage was logged within the last minute."""
         if self._noted(part, closed=type(error) in _CLOSED):
             since = clock.from_ms(self._since_ms).astimezone().isoformat(timespec="seconds")
             _logger.warning(self._event, problem=diagnose(self._address, error).sentence, since=since)
 
     def over(self, part: str) -> None:
-        """The work of a part has succeeded."""
+        """Record that the work of a part has succeeded."""
         if self._since is None:
             return
         seconds = self._ended(part)
@@ -81,7 +81,7 @@ class Outage:
             _logger.warning("redis_is_back", redis=self._address.shown, seconds=round(seconds, 1))
 
     def _noted(self, part: str, *, closed: bool) -> bool:
-        """Record that a part is in trouble; whether to log it."""
+        """Record that a part is in trouble; returns whether to log it."""
         now = clock.monotonic()
         with self._lock:
             if self._since is not None and not self._in_trouble(now):
@@ -98,7 +98,7 @@ class Outage:
             return True
 
     def _ended(self, part: str) -> float | None:
-        """The seconds that an outage has lasted which ends now; None when none ends, or it was not logged."""
+        """The duration of the outage that ends now, in seconds; None when no outage ends, or it was not logged."""
         now = clock.monotonic()
         with self._lock:
             self._parts.pop(part, None)
@@ -107,8 +107,8 @@ class Outage:
             seconds, self._since = now - self._since, None
             self._parts.clear()
             if seconds >= _LATE:
-                # Only after a long outage the next one is logged soon. If this were done after short ones too, one slow
-                # part could fill the log with outages.
+                # Only after a long outage, the next outage is logged soon. If that were so after short ones too, one
+                # slow part could fill the log with outages.
                 self._silent_until = min(self._silent_until, now + _LATE)
             announced, self._announced = self._announced, False
             return seconds if announced else None

@@ -1,4 +1,4 @@
-"""Runs the same verb for many queues. A queue whose keys are damaged, or may not be used, does not stop the others."""
+"""Runs the same verb for many queues. The error of a queue whose keys are damaged or forbidden does not stop others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def run_per_queue(
     verb_of: Callable[[QueueKeys], Verb[A]],
     throttle: LogThrottle,
 ) -> list[tuple[QueueKeys, A]]:
-    """Run a verb for each queue in one round trip; the queues where it succeeded, with their replies."""
+    """Run a verb for each queue in one round trip; returns the queues where it succeeded, with their replies."""
     verbs: list[Verb[A]] = [verb_of(keys) for keys in queues]
     replies = await broker.run_each(verbs)
     return answered(queues, replies, throttle)

@@ -1,4 +1,4 @@
-"""The end of an executor: in order, with its jobs finished or handed back, or at once, when it fails."""
+"""Ends an executor: in order, with its jobs finished or handed back, or at once, when it fails."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Shutdown:
 
     async def _settle_the_rest(self) -> None:
         with suppress(TimeoutError):
-            # While Redis is away no outcome can be written, and an exit cannot wait for ever: those jobs run again.
+            # Without Redis no outcome can be written, and the exit cannot wait for ever: these jobs run again.
             async with asyncio.timeout(_LAST_WRITES):
                 await self._workbench.settled()
 
@@ -91,7 +91,7 @@ class Shutdown:
         try:
             released = await self._state.broker.run(release)
         except Exception as error:
-            # Not a reason to fail: the jobs are recovered when their leases have run out.
+            # This must not fail the shutdown: the jobs are recovered when their leases have run out.
             problem = diagnose(self._state.broker.address, error).sentence
             _logger.warning("not_handed_back", queue=keys.queue, jobs=jobs, error=problem)
         else:

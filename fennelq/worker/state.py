@@ -57,7 +57,7 @@ class State:
         self.routing = Routing({})
         """The queues that it serves now. When it was started for every queue, these are the known ones."""
         self.connected = False
-        """Whether the last read got a reply."""
+        """Whether the last read has got a reply."""
         self.listening = False
         """Whether messages about due jobs and changed schedules arrive."""
         self.deaths: Mapping[str, str] = {}
@@ -81,22 +81,22 @@ class State:
         return max(self.settings.beat, interval) if self.listening else interval
 
     def routing_among(self, known: Iterable[str]) -> Routing:
-        """Which queues to serve when these are known."""
+        """The queues to serve when these queues are known."""
         return self.wanted.including(self.own_queues.union(known))
 
     def serve(self, routing: Routing) -> bool:
-        """Serve these queues from now on; whether that changes anything."""
+        """Serve these queues from now on; returns whether that is a change."""
         changed, self.routing = routing != self.routing, routing
         return changed
 
     def note_connected(self, connected: bool) -> None:
-        """A read got a reply, or failed."""
+        """Record whether the last read has got a reply."""
         self.connected = connected
 
     def note_listening(self, listening: bool) -> None:
-        """Messages arrive from now on, or cannot arrive any more."""
+        """Record whether messages arrive from now on."""
         self.listening = listening
 
     def note_deaths(self, deaths: Mapping[str, str]) -> None:
-        """How processes of executors have ended."""
+        """Record how processes of executors have ended."""
         self.deaths = deaths

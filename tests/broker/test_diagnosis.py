@@ -103,7 +103,7 @@ def test_the_guide_names_every_trouble_that_waiting_does_not_help_against(case: 
         ),
         (
             OSError(errno.EHOSTUNREACH, "No route to host"),
-            "cannot be reached: there is no route to the host. "
+            "cannot be reached: no route to the host. "
             "Check the host in redis_url (FENNELQ_REDIS_URL), and the network of this machine.",
         ),
         (

@@ -43,7 +43,7 @@ class Executor:
 
     @property
     def in_quarantine(self) -> bool:
-        return self._config["lanes"] == [QUARANTINE]
+        return bool(self._config["lanes"] == [QUARANTINE])
 
     @property
     def running(self) -> bool:

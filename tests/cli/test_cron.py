@@ -37,8 +37,8 @@ def add(shop: Shop, *words: str, name: str = "mine") -> Answer:
 
 
 def shown(shop: Shop, name: str = "mine") -> dict[str, Any]:
-    said: dict[str, Any] = shop.ok("cron", "show", name, "--json").json
-    return said
+    reported: dict[str, Any] = shop.ok("cron", "show", name, "--json").json
+    return reported
 
 
 # list and show
@@ -80,8 +80,10 @@ def test_show_tells_everything(shop: Shop) -> None:
     limits = ["--jitter", "30s", "--start", "2026-01-01", "--end", "2099-01-01T12:00+00:00"]
     job = ["--queue", "slow", "--priority", "high", "--expires", "90s", "-k", "template=hi"]
     add(shop, *when, *limits, *job)
-    said = shown(shop)
-    assert {name: said[name] for name in said if not name.startswith(("next", "start", "end", "last"))} == {
+    reported = shown(shop)
+    assert {
+        name: reported[name] for name in reported if not name.startswith(("next", "start", "end", "last"))
+    } == {
         "name": "mine",
         "state": "active",
         "source": "runtime",
@@ -103,7 +105,7 @@ def test_show_tells_everything(shop: Shop) -> None:
         "waiting": 0,
         "skipped": 0,
     }
-    assert datetime.fromisoformat(said["end"]) == datetime(2099, 1, 1, 12, tzinfo=UTC)
+    assert datetime.fromisoformat(reported["end"]) == datetime(2099, 1, 1, 12, tzinfo=UTC)
     rows = shop.ok("cron", "show", "mine").rows
     assert ["cron", "0 9 * * *"] in rows
     assert ["arguments", '[[7],{"template":"hi"}]'] in rows
@@ -115,9 +117,9 @@ def test_show_tells_the_last_job_and_what_it_failed_of(shop: Shop) -> None:
     shop.ok("cron", "add", "charge", "5", "--every", "1h", "--name", "mine")
     job = shop.ok("cron", "run", "mine").out.strip()
     shop.work()
-    said = shown(shop)
-    assert (said["last_job"], said["last_status"], said["runs"]) == (job, "DEAD", 1)
-    assert said["last_error"] == "tasks.CardRefused: no money for 5"
+    reported = shown(shop)
+    assert (reported["last_job"], reported["last_status"], reported["runs"]) == (job, "DEAD", 1)
+    assert reported["last_error"] == "tasks.CardRefused: no money for 5"
     assert ["last_status", "DEAD"] in shop.ok("cron", "show", "mine").rows
 
 
@@ -173,8 +175,8 @@ def test_arguments_are_given_one_by_one_or_all_at_once(shop: Shop) -> None:
 
 
 def test_what_was_added_is_shown_as_json(shop: Shop) -> None:
-    said = add(shop, "--every", "1h", "--json").json
-    assert said == {**shown(shop), "next_in": said["next_in"]}
+    reported = add(shop, "--every", "1h", "--json").json
+    assert reported == {**shown(shop), "next_in": reported["next_in"]}
 
 
 @pytest.mark.parametrize(
@@ -266,9 +268,9 @@ def test_what_the_code_declares_cannot_be_removed_here_and_nothing_else_is(sched
 
 
 def test_what_the_code_declares_tells_its_service_and_when_that_was_there(scheduled: Shop) -> None:
-    said = shown(scheduled, "nightly")
-    assert (said["source"], said["service"]) == ("code", "tasks:shop")
-    seen = datetime.fromisoformat(said["service_seen"])
+    reported = shown(scheduled, "nightly")
+    assert (reported["source"], reported["service"]) == ("code", "tasks:shop")
+    seen = datetime.fromisoformat(reported["service_seen"])
     assert abs(datetime.now(UTC) - seen) < timedelta(minutes=2)
 
 
@@ -316,8 +318,8 @@ def test_next_begins_now_and_says_so_in_words(shop: Shop) -> None:
     assert len(rows) == 10
     assert re.fullmatch(r"in \d+ s|now", rows[0][1])
     assert re.fullmatch(r"in \d+ min", rows[9][1])
-    said = shop.ok("cron", "next", "* * * * *", "-n", "1", "--json").json
-    assert set(said[0]) == {"at", "in"}
+    reported = shop.ok("cron", "next", "* * * * *", "-n", "1", "--json").json
+    assert set(reported[0]) == {"at", "in"}
 
 
 @pytest.mark.parametrize(

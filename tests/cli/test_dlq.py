@@ -77,16 +77,16 @@ def test_show_tells_everything(shop: Shop) -> None:
     assert "CardRefused: no money for 0" in shown
     assert "Traceback" in shown
     assert "arguments\t[[0],{}]" in shown
-    told = shop.ok("dlq", "show", job, "--json").json
-    assert (told["id"], told["tries"], told["arguments"]) == (job, 1, [[0], {}])
+    facts = shop.ok("dlq", "show", job, "--json").json
+    assert (facts["id"], facts["tries"], facts["arguments"]) == (job, 1, [[0], {}])
 
 
 def test_show_of_what_is_not_dead_says_what_it_is(shop: Shop) -> None:
     waiting = shop.ok("enqueue", "welcome", "1").out.strip()
     answer = shop.run("dlq", "show", waiting)
     assert (answer.code, answer.err) == (Exit.NOT_FOUND, f"fennelq: {waiting} is not dead: it is SENT\n")
-    assert shop.run("dlq", "show", "mail:nobody").code == Exit.NOT_FOUND
-    assert shop.run("dlq", "show", "nobody").code == Exit.USAGE
+    assert shop.run("dlq", "show", "mail:unknown").code == Exit.NOT_FOUND
+    assert shop.run("dlq", "show", "no-id").code == Exit.USAGE
 
 
 def test_replay_without_a_filter_goes_ahead_in_a_pipe(shop: Shop) -> None:

@@ -74,10 +74,10 @@ def test_options_say_how_it_runs(shop: Shop) -> None:
         *("enqueue", "welcome", "1", "--queue", "slow", "--priority", "high", "--job-id", "first"),
         *("--delay", "1h30m", "--expires", "2h", "--key", "once"),
     ).out.strip()
-    told = shop.ok("job", "show", job, "--json").json
-    assert (job, told["queue"], told["priority"]) == ("slow:first", "slow", "high")
-    assert (told["status"], told["key"]) == ("SCHEDULED", "welcome:once")
-    assert told["due_at"] < told["expires_at"]
+    facts = shop.ok("job", "show", job, "--json").json
+    assert (job, facts["queue"], facts["priority"]) == ("slow:first", "slow", "high")
+    assert (facts["status"], facts["key"]) == ("SCHEDULED", "welcome:once")
+    assert facts["due_at"] < facts["expires_at"]
 
 
 def test_a_second_call_with_the_same_key_says_so(shop: Shop) -> None:
@@ -101,14 +101,14 @@ def test_a_task_this_app_does_not_have_is_sent_anyway_when_told_to(shop: Shop) -
 
 def test_show_tells_what_is_known(shop: Shop) -> None:
     job = shop.ok("enqueue", "welcome", "42").out.strip()
-    told = dict(shop.ok("job", "show", job).rows)
-    assert (told["id"], told["task"], told["status"], told["arguments"]) == (
+    facts = dict(shop.ok("job", "show", job).rows)
+    assert (facts["id"], facts["task"], facts["status"], facts["arguments"]) == (
         job,
         "tasks:welcome",
         "SENT",
         "[[42],{}]",
     )
-    assert shop.run("job", "show", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("job", "show", "mail:unknown").code == Exit.NOT_FOUND
 
 
 def test_show_of_a_dead_job_tells_why(shop: Shop) -> None:
@@ -138,8 +138,8 @@ def test_wait_for_a_job_that_failed_fails(shop: Shop) -> None:
     answer = shop.run("job", "wait", job)
     assert (answer.code, answer.out) == (Exit.FAILED, "")
     assert answer.err == f"fennelq: job {job} failed after 1 tries: tasks.CardRefused: no money for 0\n"
-    told = shop.run("job", "wait", job, "--json")
-    assert (told.code, told.json["status"]) == (Exit.FAILED, "DEAD")
+    facts = shop.run("job", "wait", job, "--json")
+    assert (facts.code, facts.json["status"]) == (Exit.FAILED, "DEAD")
 
 
 def test_wait_gives_up_after_its_timeout(shop: Shop) -> None:
@@ -147,7 +147,7 @@ def test_wait_gives_up_after_its_timeout(shop: Shop) -> None:
     answer = shop.run("job", "wait", job, "--timeout", "100ms")
     assert answer.code == Exit.TIMED_OUT
     assert "has not ended after 0.1 s" in answer.err
-    assert shop.run("job", "wait", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("job", "wait", "mail:unknown").code == Exit.NOT_FOUND
 
 
 # Cancelling and retrying
@@ -164,9 +164,9 @@ def test_cancel_says_which_were_too_late_or_unknown(shop: Shop) -> None:
     [dead] = shop.kill(1)
     answer = shop.run("job", "cancel", dead)
     assert (answer.code, answer.rows) == (Exit.FAILED, [[dead, "too late: DEAD"]])
-    answer = shop.run("job", "cancel", dead, "mail:nobody", "--json")
+    answer = shop.run("job", "cancel", dead, "mail:unknown", "--json")
     assert answer.code == Exit.NOT_FOUND
-    assert answer.json[1] == {"id": "mail:nobody", "done": False, "answer": "unknown"}
+    assert answer.json[1] == {"id": "mail:unknown", "done": False, "answer": "unknown"}
 
 
 def test_retry_brings_a_dead_job_back(shop: Shop) -> None:
@@ -175,7 +175,7 @@ def test_retry_brings_a_dead_job_back(shop: Shop) -> None:
     assert shop.ok("job", "show", dead, "--json").json["status"] == "SENT"
     again = shop.run("job", "retry", dead)
     assert (again.code, again.rows) == (Exit.FAILED, [[dead, "not dead: SENT"]])
-    assert shop.run("job", "retry", "mail:nobody").code == Exit.NOT_FOUND
+    assert shop.run("job", "retry", "mail:unknown").code == Exit.NOT_FOUND
 
 
 def test_show_says_why_a_job_does_not_run(shop: Shop) -> None:

@@ -97,12 +97,12 @@ def test_purge_of_many_goes_on_to_the_end(shop: Shop) -> None:
 
 def test_info_says_which_app_which_redis_and_who_works(shop: Shop, redis_url: str) -> None:
     shop.ok("enqueue", "welcome", "1")
-    told = shop.ok("info", "--json").json
-    assert (told["app"], told["path"], told["redis"]) == ("shop", "tasks:app", redis_url)
-    assert told["server"].startswith(("valkey ", "redis "))
-    assert told["memory"] > 0
-    assert {queue["name"]: queue["waiting"] for queue in told["queues"]} == {"default": 0, "mail": 1}
-    assert told["executors"] == []
+    given = shop.ok("info", "--json").json
+    assert (given["app"], given["path"], given["redis"]) == ("shop", "tasks:app", redis_url)
+    assert given["server"].startswith(("valkey ", "redis "))
+    assert given["memory"] > 0
+    assert {queue["name"]: queue["waiting"] for queue in given["queues"]} == {"default": 0, "mail": 1}
+    assert given["executors"] == []
     shown = shop.ok("info").rows
     assert ["app", "shop"] in shown
     assert ["mail", "1", "0", "0", "0", "0"] in shown

@@ -23,12 +23,14 @@ from tests.cli.shop import Shop
 )
 @pytest.mark.parametrize("json", [[], ["--json"]], ids=["", "json"])
 def test_a_queue_that_does_not_exist(shop: Shop, words: list[str], json: list[str]) -> None:
-    sentence = "fennelq: there is no queue 'mial': did you mean 'mail'?\n"
+    sentence = "fennelq: queue 'mial' does not exist: did you mean 'mail'?\n"
     assert shop.run(*words, *json) == (Exit.NOT_FOUND, "", sentence)
 
 
 def test_a_queue_exists_once_a_job_was_sent_to_it(shop: Shop) -> None:
-    assert shop.run("queue", "peek", "new").err == "fennelq: there is no queue 'new'; known: default, mail\n"
+    assert (
+        shop.run("queue", "peek", "new").err == "fennelq: queue 'new' does not exist; known: default, mail\n"
+    )
     shop.ok("enqueue", "welcome", "1", "--queue", "new")
     assert len(shop.ok("queue", "peek", "new").rows) == 1
 
@@ -36,9 +38,9 @@ def test_a_queue_exists_once_a_job_was_sent_to_it(shop: Shop) -> None:
 @pytest.mark.parametrize("words", [["job", "show"], ["job", "wait"], ["dlq", "show"]], ids=" ".join)
 def test_a_job_that_does_not_exist(shop: Shop, words: list[str]) -> None:
     never = "it was never sent, or it ended too long ago"
-    unknown = f"fennelq: there is no record of job mail:nobody: {never}\n"
-    assert shop.run(*words, "mail:nobody") == (Exit.NOT_FOUND, "", unknown)
-    misspelt = "fennelq: there is no record of job mial:x, and no queue 'mial': did you mean 'mail'?\n"
+    unknown = f"fennelq: job mail:unknown has no record: {never}\n"
+    assert shop.run(*words, "mail:unknown") == (Exit.NOT_FOUND, "", unknown)
+    misspelt = "fennelq: job mial:x has no record, and queue 'mial' does not exist: did you mean 'mail'?\n"
     assert shop.run(*words, "mial:x") == (Exit.NOT_FOUND, "", misspelt)
 
 
@@ -48,14 +50,14 @@ def test_of_several_jobs_the_unknown_are_named(shop: Shop, words: list[str]) -> 
     answer = shop.run(*words, dead, "mial:x")
     assert answer.code == Exit.NOT_FOUND
     assert answer.rows[1] == ["mial:x", "unknown"]
-    misspelt = "fennelq: there is no record of job mial:x, and no queue 'mial': did you mean 'mail'?\n"
+    misspelt = "fennelq: job mial:x has no record, and queue 'mial' does not exist: did you mean 'mail'?\n"
     assert answer.err == misspelt
 
 
 @pytest.mark.parametrize(("word", "done"), [("replay", "replayed"), ("purge", "removed")])
 def test_dead_jobs_that_are_named_but_unknown(shop: Shop, word: str, done: str) -> None:
     [dead] = shop.kill(1)
-    sentence = "fennelq: there is no record of job mail:x: it was never sent, or it ended too long ago\n"
+    sentence = "fennelq: job mail:x has no record: it was never sent, or it ended too long ago\n"
     nothing = {"replay": "0 dead jobs to replay\n", "purge": "0 dead jobs to remove\n"}[word]
     assert shop.run("dlq", word, "mail:x", "--yes") == (Exit.NOT_FOUND, nothing, sentence)
     both = shop.run("dlq", word, dead, "mail:x", "--yes")

@@ -25,16 +25,16 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     """Print the answer, whatever its status."""
-    said = parsed()
-    url = said.url if "://" in said.url else f"http://{said.url}"
-    data = "&".join(said.data).encode() if said.data else None
-    headers = dict(header.split(": ", 1) for header in said.headers)
-    request = urllib.request.Request(url, data, headers, method=said.method)
+    arguments = parsed()
+    url = arguments.url if "://" in arguments.url else f"http://{arguments.url}"
+    data = "&".join(arguments.data).encode() if arguments.data else None
+    headers = dict(header.split(": ", 1) for header in arguments.headers)
+    request = urllib.request.Request(url, data, headers, method=arguments.method)
     try:
         answer = cast("HTTPResponse", urllib.request.urlopen(request, timeout=60))
     except urllib.error.HTTPError as refusal:
         answer = cast("HTTPResponse", refusal)
-    if said.i:
+    if arguments.i:
         print(f"HTTP/1.1 {answer.status} {answer.reason}\n{answer.headers}", end="")
     print(answer.read().decode())
 

@@ -138,8 +138,8 @@ class Terminal:
     def _serve(self, words: list[str]) -> None:
         self._port = self._port or Port()
         module, *flags = SERVERS[words[0]]
-        told = [flag.format(host=HOST, port=self._port.number) for flag in flags]
-        self._start("web", [sys.executable, "-m", module, *words[1:], *told])
+        filled = [flag.format(host=HOST, port=self._port.number) for flag in flags]
+        self._start("web", [sys.executable, "-m", module, *words[1:], *filled])
         web, port = self._beside["web"], self._port
         eventually(lambda: listens(port) or ended(web), within=PATIENCE, what="the web server listens")
         assert web.running, web.text

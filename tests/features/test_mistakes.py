@@ -208,7 +208,7 @@ DECLARED: Mistakes = {
     "app.cron('@dialy')(report)": (
         ConfigurationError,
         f"schedule {HERE}.report: cron expression '@dialy' cannot be read: "
-        "there is no such alias: did you mean '@daily'?",
+        "this alias does not exist: did you mean '@daily'?",
     ),
     "app.cron('0 0 30 2 *')(report)": (
         ConfigurationError,
@@ -303,7 +303,7 @@ CALLED: Mistakes = {
     "task.options(timeout='30')": (ConfigurationError, "timeout must be seconds or a timedelta, not '30'"),
     "task.options(at=datetime(2030, 1, 1))": (
         ConfigurationError,
-        "at must be a datetime that knows its time zone, for example datetime.now(UTC) + timedelta(hours=1)",
+        "at must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)",
     ),
     "await task.map('abc')": (
         InvalidArguments,
@@ -428,7 +428,7 @@ WAITED_FOR: Mistakes = {
     "app.result('0199c0de')": (InvalidJobId, f"'0199c0de' is not a job id: {ID_RULE}"),
     "await fennelq.gather(task.delay(1), task.delay(2))": (
         UsageError,
-        f"gather takes results, not {DELAYED}: a result is what `await welcome.delay(…)` returns",
+        f"gather takes results, not {DELAYED}: `await welcome.delay(…)` returns a result",
     ),
     "await fennelq.gather([result])": (
         UsageError,
@@ -440,7 +440,7 @@ WAITED_FOR: Mistakes = {
     ),
     "await fennelq.gather(task.job(1))": (
         UsageError,
-        "gather takes results, not a job: a result is what `await welcome.delay(…)` returns",
+        "gather takes results, not a job: `await welcome.delay(…)` returns a result",
     ),
     "await fennelq.wait(result)": (
         UsageError,
@@ -452,12 +452,12 @@ WAITED_FOR: Mistakes = {
     ),
     "await fennelq.wait(task.delay(1))": (
         UsageError,
-        f"wait takes a list of results, not {DELAYED}: a result is what `await welcome.delay(…)` returns",
+        f"wait takes a list of results, not {DELAYED}: `await welcome.delay(…)` returns a result",
     ),
     "await fennelq.wait([result, task.delay(1)])": (
         UsageError,
         f"wait takes a list of results, and element 1 is {DELAYED}: "
-        "a result is what `await welcome.delay(…)` returns",
+        "`await welcome.delay(…)` returns a result",
     ),
     "[one async for one in fennelq.as_completed(result)]": (
         UsageError,
@@ -470,7 +470,7 @@ WAITED_FOR: Mistakes = {
     "[one async for one in fennelq.as_completed([task.job(1)])]": (
         UsageError,
         "as_completed takes a list of results, and element 0 is a job: "
-        "a result is what `await welcome.delay(…)` returns",
+        "`await welcome.delay(…)` returns a result",
     ),
     "await result.get(timeout='5')": (UsageError, "timeout is a number of seconds, not '5'"),
     "await result.get(timeout=timedelta(seconds=5))": (
@@ -589,7 +589,7 @@ async def handing_out() -> Any:
 
 ONLY_JSON = "without a return annotation only JSON values can be: annotate what it returns"
 RETURNED: dict[Callable[[], Any], str] = {
-    liar: "liar returned int, its annotation says str",
+    liar: "liar returned int, but its annotation is str",
     forgetful: "forgetful returned a coroutine: write `return await fetch(…)`, in an async def task",
     threaded: "threaded returned a coroutine: write `return await fetch(…)`, in an async def task",
     polite: "polite returned Retry instead of raising it: write raise Retry(…)",

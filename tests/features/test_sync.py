@@ -599,13 +599,13 @@ NOT_TAKEN: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a result to be awaited": (
         lambda shop: shop.app.sync.as_completed([cast("Any", shop.app.result("mail:1"))]),
-        "app.sync.as_completed takes a list of results, and element 0 is the result of a job that was sent: that one "
-        "is for code with an event loop; app.sync.result(result.id) is the same for code without one",
+        "app.sync.as_completed takes a list of results, and element 0 is the result of a job that was sent: an "
+        "AsyncResult is for code with an event loop: use app.sync.result(result.id) in code without one",
     ),
     "jobs that were not sent": (
         lambda shop: shop.app.sync.as_completed([cast("Any", shop.double.job(1))]),
-        "app.sync.as_completed takes a list of results, and element 0 is a job: a result is what "
-        "`double.sync.delay(…)` returns",
+        "app.sync.as_completed takes a list of results, and element 0 is a job: "
+        "`double.sync.delay(…)` returns a result",
     ),
     "a list to gather": (
         lambda shop: shop.app.sync.gather(cast("Any", [one_of(shop)])),

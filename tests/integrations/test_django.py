@@ -209,9 +209,9 @@ print(careful.sync.delay(1).get(timeout=30))
 
 
 def test_the_worker_has_every_task_and_a_command_finds_the_app(shop: Shop, spawn: Spawner) -> None:
-    told = shop.python("from shop.queue import app; print(*sorted(app.tasks))")
+    output = shop.python("from shop.queue import app; print(*sorted(app.tasks))")
     names = ("confirm", "confirm_the_rest", "orders_of", "price_of")
-    assert told.split() == [f"orders.tasks:{name}" for name in names]
+    assert output.split() == [f"orders.tasks:{name}" for name in names]
     info = spawn(
         "fennelq", "info", "-A", "shop.queue:app", environment=shop.environment, directory=shop.folder
     )

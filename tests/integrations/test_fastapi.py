@@ -64,7 +64,7 @@ def test_a_job_that_waits_for_a_worker_is_looked_at_without_waiting_for_it(web: 
     assert (view.status, view.json["status"], view.json["result"]) == (200, "SENT", None)
 
 
-@pytest.mark.parametrize("job", ["nonsense", "mail:", "mail:a%20b", "a:b:c", "mail:nobody", "other:x"])
+@pytest.mark.parametrize("job", ["nonsense", "mail:", "mail:a%20b", "a:b:c", "mail:unknown", "other:x"])
 def test_an_unknown_or_malformed_id_is_404(web: Web, job: str) -> None:
     reply = web.get(f"/jobs/{job}")
     assert reply.status == 404
@@ -95,7 +95,7 @@ def test_without_redis_it_is_503_and_later_as_before(serve: Serve, server: Serve
 
 
 def test_a_web_server_that_stops_closes_its_connections(web: Web, server: Server) -> None:
-    assert web.get("/jobs/mail:nobody").status == 404
+    assert web.get("/jobs/mail:unknown").status == 404
     ours = connections_of(web.process.pid, server)
     assert ours
     web.process.term()

@@ -82,6 +82,6 @@ def test_help_shows_what_a_method_returns_and_promises() -> None:
     assert "async info(self, queue: 'str') -> 'QueueInfo'" in awaiting
     assert "info(self, queue: 'str') -> 'QueueInfo'" in blocking
     assert "async" not in blocking
-    assert "How much is where in one queue." in awaiting
+    assert "The numbers of jobs in one queue, by state." in awaiting
     assert "'AsyncIterator[DeadLetter]'" in pydoc.render_doc(DeadLetters.scan)
     assert "-> 'Iterator[DeadLetter]'" in pydoc.render_doc(BlockingDeadLetters.scan)

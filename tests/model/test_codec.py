@@ -455,7 +455,7 @@ def test_a_refusal_tells_where_inside_the_value_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "args", "kwargs", "said"),
+    ("function", "args", "kwargs", "reported"),
     [
         (every_kind, (), {}, "missing a required argument: 'a'"),
         (of_one, (1, 2), {}, "too many positional arguments"),
@@ -464,10 +464,10 @@ def test_a_refusal_tells_where_inside_the_value_it_is() -> None:
     ],
 )
 def test_a_missing_or_extra_argument_is_named_together_with_the_signature(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], said: str
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reported: str
 ) -> None:
     text = str(refusal(CallCodec(TASK, function), *args, **kwargs))
-    assert said in text
+    assert reported in text
     assert "it takes (" in text
 
 
@@ -723,7 +723,7 @@ def test_a_task_annotated_with_none_has_no_result() -> None:
     assert returns.is_none
     assert returns.encode(None) == b""
     assert returns.decode(b"") is None
-    with pytest.raises(ValueError, match=r"^shop:welcome returned int, its annotation says None$"):
+    with pytest.raises(ValueError, match=r"^shop:welcome returned int, but its annotation is None$"):
         returns.encode(1)
 
 
@@ -734,25 +734,25 @@ ONLY_JSON = (
 INTEGER = "Input should be a valid integer"
 MISFITS: list[tuple[Any, Any, str]] = [
     # Another type than annotated, and where in the value
-    (str, 5, "returned int, its annotation says str"),
-    (int, "many", "returned str, its annotation says int"),
-    (type(None), 5, "returned int, its annotation says None"),
-    (int | None, [], "returned list, its annotation says int | None"),
-    (int | str, [], "returned list, its annotation says int | str"),
-    (Order, 5, f"returned int, its annotation says {HERE}.Order"),
-    (Order, {"price": 1}, f"returned dict without 'id', its annotation says {HERE}.Order"),
+    (str, 5, "returned int, but its annotation is str"),
+    (int, "many", "returned str, but its annotation is int"),
+    (type(None), 5, "returned int, but its annotation is None"),
+    (int | None, [], "returned list, but its annotation is int | None"),
+    (int | str, [], "returned list, but its annotation is int | str"),
+    (Order, 5, f"returned int, but its annotation is {HERE}.Order"),
+    (Order, {"price": 1}, f"returned dict without 'id', but its annotation is {HERE}.Order"),
     (
         list[int],
         [1, "x"],
-        f"returned str in [1], its annotation says list[int]: {INTEGER}, unable to parse string as an integer",
+        f"returned str in [1], but its annotation is list[int]: {INTEGER}, unable to parse string as an integer",
     ),
     (
         dict[str, list[Order]],
         {"a": [{"id": []}]},
-        f"returned list in ['a'][0]['id'], its annotation says dict[str, list[{HERE}.Order]]: {INTEGER}",
+        f"returned list in ['a'][0]['id'], but its annotation is dict[str, list[{HERE}.Order]]: {INTEGER}",
     ),
-    (list[int | str], [1, []], f"returned list in [1], its annotation says list[int | str]: {INTEGER}"),
-    (Literal["a"], "b", "returned str, its annotation says Literal['a']: Input should be 'a'"),
+    (list[int | str], [1, []], f"returned list in [1], but its annotation is list[int | str]: {INTEGER}"),
+    (Literal["a"], "b", "returned str, but its annotation is Literal['a']: Input should be 'a'"),
     # Without an annotation
     (None, datetime.now(UTC), f"returned a datetime object, {ONLY_JSON}, like -> datetime"),
     (None, {"a": [1, {2}]}, f"returned a set object in ['a'][1], {ONLY_JSON}"),
@@ -777,7 +777,8 @@ MISFITS: list[tuple[Any, Any, str]] = [
     (
         Order,
         Order.model_construct(id=cast("Any", "x")),
-        "returned Order, which cannot be written as JSON: a field of it holds something other than its annotation says",
+        "returned Order, which cannot be written as JSON: "
+        "one of its fields has a value that does not fit its annotation",
     ),
     (
         Reading,
@@ -788,7 +789,7 @@ MISFITS: list[tuple[Any, Any, str]] = [
     (
         OnlyReadAsX,
         OnlyReadAsX.model_validate({"x": 1}),
-        f"returned OnlyReadAsX, whose JSON cannot be read back as {HERE}.OnlyReadAsX: there is no 'x' in it",
+        f"returned OnlyReadAsX, whose JSON cannot be read back as {HERE}.OnlyReadAsX: 'x' is missing",
     ),
 ]
 

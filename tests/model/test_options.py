@@ -22,14 +22,14 @@ from fennelq.model.units import TEN_YEARS, epoch_ms, milliseconds, seconds
 DURATIONS = ["delay", "expires", "ttl", "result_ttl", "failure_ttl", "timeout"]
 
 
-def said(**options: Any) -> Options:
+def options_of(**options: Any) -> Options:
     return Options().with_(options)
 
 
 def refusal(**options: Any) -> str:
     """The text with which these options are refused."""
     with pytest.raises(ConfigurationError) as caught:
-        said(**options)
+        options_of(**options)
     return str(caught.value)
 
 
@@ -56,7 +56,7 @@ def test_the_plan_has_an_attribute_for_everything_that_the_worker_reads() -> Non
     """Or `_with` would fail for it."""
     values: dict[str, Any] = {"retry": RetryPolicy.fixed(2), "headers": {"a": "1"}}
     for name in FOR_WORKERS:
-        options = said(**{name: values.get(name, 1)})
+        options = options_of(**{name: values.get(name, 1)})
         task = Plan.of(options, retries=3, result_ttl=1, failure_ttl=1)
         assert task.overridden(options.to_wire()) == task
 
@@ -70,8 +70,8 @@ def test_a_misspelt_option_is_refused_and_the_right_one_suggested() -> None:
 @pytest.mark.parametrize("name", ["mail", "a", "A.b-c_9", "x" * 128])
 def test_names_that_keys_can_be_made_of(name: str) -> None:
     assert valid_name("queue", name) == name
-    assert said(queue=name).given.get("queue") == name
-    assert said(job_id=name).given.get("job_id") == name
+    assert options_of(queue=name).given.get("queue") == name
+    assert options_of(job_id=name).given.get("job_id") == name
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a b", "{a}", "a/b", "é", "a\n", "\ud800"])
@@ -99,7 +99,7 @@ def test_a_whole_id_as_job_id_is_answered_with_its_two_parts() -> None:
 
 @pytest.mark.parametrize("key", ["welcome:42", "x", "é" * 256, "user/42@example.com"])
 def test_an_idempotency_key_is_almost_any_text(key: str) -> None:
-    assert said(key=key).given.get("key") == key
+    assert options_of(key=key).given.get("key") == key
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a\tb", "{a}", "x" * 257, "\ud800", "\x7f"])
@@ -113,7 +113,7 @@ def test_an_idempotency_key_that_is_not_a_string_is_refused_as_such(key: Any, sh
 
 
 def test_a_priority_is_one_of_three() -> None:
-    assert [said(priority=name).given.get("priority") for name in ("high", "normal", "low")] == [
+    assert [options_of(priority=name).given.get("priority") for name in ("high", "normal", "low")] == [
         "high",
         "normal",
         "low",
@@ -128,7 +128,7 @@ def test_a_priority_is_one_of_three() -> None:
 @pytest.mark.parametrize("name", DURATIONS)
 def test_a_duration_is_seconds_or_a_timedelta(name: str) -> None:
     for value in (1, 0.5, timedelta(minutes=2), TEN_YEARS):
-        assert said(**{name: value}).given == {name: value}
+        assert options_of(**{name: value}).given == {name: value}
     for wrong in ("5", b"5", [5], object()):
         assert refusal(**{name: wrong}).startswith(f"{name} must be seconds or a timedelta, not ")
 
@@ -142,39 +142,39 @@ def test_a_duration_is_between_nothing_and_ten_years(name: str, value: Any) -> N
 @pytest.mark.parametrize("name", DURATIONS)
 def test_only_a_timeout_can_be_none(name: str) -> None:
     if name == "timeout":
-        assert said(timeout=None).given == {"timeout": None}
+        assert options_of(timeout=None).given == {"timeout": None}
     else:
         assert "must be seconds or a timedelta" in refusal(**{name: None})
 
 
 def test_a_timeout_of_nothing_is_refused() -> None:
-    assert refusal(timeout=0) == "timeout must be more than 0; None is no timeout"
-    assert refusal(timeout=timedelta(0)) == "timeout must be more than 0; None is no timeout"
+    assert refusal(timeout=0) == "timeout must be more than 0; None means no timeout"
+    assert refusal(timeout=timedelta(0)) == "timeout must be more than 0; None means no timeout"
 
 
 def test_a_moment_knows_its_time_zone() -> None:
     moment = datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=2)))
-    assert said(at=moment).given == {"at": moment}
+    assert options_of(at=moment).given == {"at": moment}
     for value in (moment.replace(tzinfo=None), "2030-01-01", 1.5e9, None):
-        assert refusal(at=value).startswith("at must be a datetime that knows its time zone, for example ")
+        assert refusal(at=value).startswith("at must be a datetime with a time zone, for example ")
 
 
 def test_a_delay_and_a_moment_exclude_each_other() -> None:
-    assert refusal(delay=5, at=datetime.now(UTC)) == "delay and at exclude each other: say one"
+    assert refusal(delay=5, at=datetime.now(UTC)) == "delay and at exclude each other: pass only one"
     with pytest.raises(ConfigurationError, match="exclude each other"):
-        said(delay=5).with_({"at": datetime.now(UTC)})
+        options_of(delay=5).with_({"at": datetime.now(UTC)})
 
 
 @pytest.mark.parametrize(("name", "least"), [("retries", 0), ("max_deliveries", 1)])
 def test_a_count_is_a_whole_number(name: str, least: int) -> None:
     for good in (least, least + 1, (1 << 63) - 1):
-        assert said(**{name: good}).given == {name: good}
+        assert options_of(**{name: good}).given == {name: good}
     for value in (least - 1, 2.5, "3", None, 1 << 63):
         assert refusal(**{name: value}).startswith(f"{name} must be a whole number, {least} or more, not ")
 
 
 def test_a_retry_policy_is_one() -> None:
-    assert said(retry=RetryPolicy.fixed(2)).given == {"retry": RetryPolicy.fixed(2)}
+    assert options_of(retry=RetryPolicy.fixed(2)).given == {"retry": RetryPolicy.fixed(2)}
     for value in (5, "fixed", RetryPolicy):
         assert "a number of runs is retries=" in refusal(retry=value)
 
@@ -184,7 +184,7 @@ def test_a_retry_policy_is_one() -> None:
 
 def test_headers_are_a_few_short_texts() -> None:
     headers = {f"h{i}": "x" * 200 for i in range(32)}
-    assert said(headers=headers).given == {"headers": headers}
+    assert options_of(headers=headers).given == {"headers": headers}
     odd: list[Any] = [{"a": 1}, {1: "a"}, {"a": None}, "text", ["a"], None]
     for value in odd:
         sentence = f'headers must be a dict of strings, like {{"tenant": "acme"}}, not {value!r}'
@@ -198,17 +198,17 @@ def test_headers_are_a_few_short_texts() -> None:
 
 
 def test_a_later_option_replaces_an_earlier_one_and_leaves_the_others() -> None:
-    merged = said(queue="mail", retries=1).with_({"retries": 2, "timeout": None})
-    assert merged == said(queue="mail", retries=2, timeout=None)
+    merged = options_of(queue="mail", retries=1).with_({"retries": 2, "timeout": None})
+    assert merged == options_of(queue="mail", retries=2, timeout=None)
 
 
 def test_nothing_said_later_changes_nothing() -> None:
-    every = said(queue="mail", priority="low", delay=1, key="k", headers={"a": "1"})
+    every = options_of(queue="mail", priority="low", delay=1, key="k", headers={"a": "1"})
     assert every.with_({}) == every
 
 
 def test_headers_are_merged_by_name_and_the_later_counts() -> None:
-    merged = said(headers={"a": "1", "b": "1"}).with_({"headers": {"b": "2", "c": "2"}})
+    merged = options_of(headers={"a": "1", "b": "1"}).with_({"headers": {"b": "2", "c": "2"}})
     assert merged.given == {"headers": {"a": "1", "b": "2", "c": "2"}}
     assert merged.with_({"headers": {}}) == merged
     with pytest.raises(ConfigurationError, match="headers must be a dict"):
@@ -216,16 +216,16 @@ def test_headers_are_merged_by_name_and_the_later_counts() -> None:
 
 
 def test_options_are_rebound_and_never_changed() -> None:
-    options = said(queue="mail")
+    options = options_of(queue="mail")
     options.with_({"queue": "other"})
-    assert options == said(queue="mail")
+    assert options == options_of(queue="mail")
     with pytest.raises(AttributeError):
         options.given = {"queue": "other"}  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_given_is_what_was_given_and_nothing_else() -> None:
     assert Options().given == {}
-    assert said(timeout=None, queue="mail").given == {"queue": "mail", "timeout": None}
+    assert options_of(timeout=None, queue="mail").given == {"queue": "mail", "timeout": None}
 
 
 # Over the wire
@@ -233,7 +233,7 @@ def test_given_is_what_was_given_and_nothing_else() -> None:
 
 def test_only_what_a_worker_needs_is_sent() -> None:
     assert Options().to_wire() == b""
-    assert said(queue="mail", priority="low", delay=1, key="k", expires=5, headers={}).to_wire() == b""
+    assert options_of(queue="mail", priority="low", delay=1, key="k", expires=5, headers={}).to_wire() == b""
 
 
 @given(
@@ -251,7 +251,7 @@ def test_only_what_a_worker_needs_is_sent() -> None:
     )
 )
 def test_what_is_sent_is_what_arrives(options: dict[str, Any]) -> None:
-    wire = said(**options).to_wire()
+    wire = options_of(**options).to_wire()
     read: Any = read_wire(wire) if wire else {}
     timeout = options.get("timeout")
     assert read.get("r") == options.get("retries")
@@ -262,17 +262,21 @@ def test_what_is_sent_is_what_arrives(options: dict[str, Any]) -> None:
 
 
 def test_a_whole_policy_is_sent_rather_than_a_number() -> None:
-    wire = orjson.loads(said(retry=RetryPolicy.fixed(7, delay=2), retries=1).to_wire())
+    wire = orjson.loads(options_of(retry=RetryPolicy.fixed(7, delay=2), retries=1).to_wire())
     assert wire == {"r": [7, "fixed", [2.0], False]}
 
 
 def test_a_job_carries_only_what_is_not_as_usual() -> None:
     assert Options().carried() == {}
     assert (
-        said(queue="mail", priority="normal", delay=0, expires=0, retries=1, headers={"a": "1"}).carried()
+        options_of(
+            queue="mail", priority="normal", delay=0, expires=0, retries=1, headers={"a": "1"}
+        ).carried()
         == {}
     )
-    assert said(priority="low", delay=1, expires=0.0001, max_deliveries=2, key="k", ttl=5).carried() == {
+    assert options_of(
+        priority="low", delay=1, expires=0.0001, max_deliveries=2, key="k", ttl=5
+    ).carried() == {
         "priority": "low",
         "delay_ms": 1000,
         "expires_ms": 1,
@@ -280,7 +284,7 @@ def test_a_job_carries_only_what_is_not_as_usual() -> None:
         "window_ms": 5000,
         "max_deliveries": 2,
     }
-    assert said(at=datetime(1970, 1, 1, tzinfo=UTC)).carried() == {"at_ms": 1}
+    assert options_of(at=datetime(1970, 1, 1, tzinfo=UTC)).carried() == {"at_ms": 1}
 
 
 # Units

@@ -25,12 +25,12 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-def a_schedule(**told: Any) -> WireSchedule:
+def a_schedule(**overrides: Any) -> WireSchedule:
     """A schedule of `app:report`; daily at nine, unless it is told otherwise."""
     fields: dict[str, Any] = {"name": "report", "task": "app:report", "queue": "mail", "args": b"[[],{}]"}
-    if "every_ms" not in told:
+    if "every_ms" not in overrides:
         fields["cron"] = "0 9 * * *"
-    return WireSchedule(**fields | told)
+    return WireSchedule(**fields | overrides)
 
 
 def ms(text: str, zone: str = "UTC") -> int:
@@ -333,7 +333,7 @@ BAD_CRON = [
     ("*/0 * * * *", "step"),
     ("0 9 * * xyz", "not acceptable"),
     ("0 0 30 2 *", "never happens"),
-    ("@reboot", "no such alias"),
+    ("@reboot", "this alias does not exist"),
     ("H * * * *", "hash"),
     ("R * * * *", "jitter"),
     ("0 r(1-5) * * *", "jitter"),
@@ -442,12 +442,12 @@ def test_arguments_that_are_missing_are_told_where_the_schedule_is_declared(app:
 def test_what_belongs_to_a_single_call_cannot_be_said_of_a_recurring_one(
     app: App, option: str, value: object
 ) -> None:
-    said: Any = {option: value}
-    task = app.task(some_function).options(**said)
+    given_option: Any = {option: value}
+    task = app.task(some_function).options(**given_option)
     with pytest.raises(ConfigurationError, match=f"{option}= belongs to a single call"):
         task.every(60)
     with pytest.raises(ConfigurationError, match=f"{option}= belongs to a call"):
-        app.cron("@daily", **said)(some_function)
+        app.cron("@daily", **given_option)(some_function)
 
 
 def test_two_schedules_of_one_name_are_refused(app: App) -> None:

@@ -139,8 +139,12 @@ def removed(node: ast.stmt) -> Change:
 
 def is_told(function: Function) -> bool:
     """Whether callers always get something from it: without one of its returns it has only a wrong type."""
-    told = function.returns
-    return told is not None and ast.unparse(told) not in ("None", "bool") and "None" not in ast.unparse(told)
+    annotation = function.returns
+    return (
+        annotation is not None
+        and ast.unparse(annotation) not in ("None", "bool")
+        and "None" not in ast.unparse(annotation)
+    )
 
 
 def is_kept(target: ast.expr, function: Function) -> bool:
@@ -270,11 +274,11 @@ def guard_removed(node: ast.AST) -> Iterator[Change]:
 
 def answer_replaced(function: Function) -> Iterator[Change]:
     """What a function returns is nothing, zero, always true or never."""
-    told = ast.unparse(function.returns) if function.returns is not None else ""
+    annotation = ast.unparse(function.returns) if function.returns is not None else ""
     for node in returns_of(function):
         if node.value is None:
             continue
-        kind = told.partition("[")[0]
+        kind = annotation.partition("[")[0]
         if kind == "bool":
             texts = [text for text in ("True", "False") if text != ast.unparse(node.value)]
         else:

@@ -22,15 +22,17 @@ Findings = dict[str, dict[int, str]]
 
 def mypy(folder: Path) -> Findings:
     """What mypy says, asked as a user asks: without this project's configuration."""
-    told = _run(
+    given = _run(
         *("mypy", "--strict", "--output=json", "--config-file=", "--follow-imports=silent"),
         *("--warn-unreachable", "--cache-dir", ROOT / ".mypy_cache" / "users", GOOD, BAD),
         folder=folder,
     )
     findings: Findings = {}
-    for said in map(json.loads, told.splitlines()):
-        if said["severity"] == "error":
-            findings.setdefault(said["file"], {})[said["line"]] = f"{said['message']} [{said['code']}]"
+    for report in map(json.loads, given.splitlines()):
+        if report["severity"] == "error":
+            findings.setdefault(report["file"], {})[report["line"]] = (
+                f"{report['message']} [{report['code']}]"
+            )
     return findings
 
 
@@ -44,11 +46,13 @@ def pyright(folder: Path) -> Findings:
     # What is written down only to have a type is of no use to the program, and these rules say so.
     settings |= dict.fromkeys(("reportUnusedExpression", "reportUnusedVariable"), False)
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
-    told = _run("basedpyright", "--outputjson", "--pythonpath", sys.executable, folder=folder)
+    given = _run("basedpyright", "--outputjson", "--pythonpath", sys.executable, folder=folder)
     findings: Findings = {}
-    for said in json.loads(told)["generalDiagnostics"]:
-        line = said["range"]["start"]["line"] + 1
-        findings.setdefault(Path(said["file"]).name, {})[line] = f"{said['message']} [{said.get('rule')}]"
+    for report in json.loads(given)["generalDiagnostics"]:
+        line = report["range"]["start"]["line"] + 1
+        findings.setdefault(Path(report["file"]).name, {})[line] = (
+            f"{report['message']} [{report.get('rule')}]"
+        )
     return findings
 
 
@@ -67,9 +71,9 @@ def test_what_users_write_type_checks_and_what_must_not_does_not(
     found = checker(folder)
     assert found.get(GOOD, {}) == {}
     expected = _expected((folder / BAD).read_text("utf-8"), checker.__name__)
-    said = found.get(BAD, {})
-    assert {line: text for line, text in expected.items() if line not in said} == {}, "accepted"
-    assert {line: text for line, text in said.items() if line not in expected} == {}, "refused"
+    report = found.get(BAD, {})
+    assert {line: text for line, text in expected.items() if line not in report} == {}, "accepted"
+    assert {line: text for line, text in report.items() if line not in expected} == {}, "refused"
 
 
 def _expected(text: str, checker: str) -> dict[int, str]:

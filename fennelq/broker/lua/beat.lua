@@ -1,12 +1,13 @@
 -- beat: renews the lease of every job an executor holds, started or not.
 --
--- The lease is the idle time of an entry in the pending list. A key with a TTL beside it could get lost, be refused under
--- OOM, or expire for a whole fleet at once. An executor renews with XCLAIM to itself and JUSTID, which does not change the
--- delivery count.
+-- The lease is the idle time of an entry in the pending list. A separate key with a TTL could get lost, be refused
+-- under OOM, or expire for a whole fleet at once. An executor renews with XCLAIM to itself and JUSTID, which does not
+-- change the delivery count.
 --
--- Lost are entries that the executor holds and that are not pending on it any more. Stranded are entries that have been
--- pending on it for longer than `grace` and that it does not hold, because a reply was lost. This script only reports
--- stranded entries, it does not release them: the reply that delivers one may still be under way.
+-- An entry is lost when the executor holds it, but it is not pending on this executor any more. An entry is stranded
+-- when it has been pending on the executor for longer than `grace`, but the executor does not hold it, because a reply
+-- was lost. This script only reports stranded entries. It does not release them, because the reply that delivers one
+-- may still be under way.
 --
 -- Answers {lost: lane, entry, …}, {stranded: lane, entry, …}, the number of jobs in quarantine that no executor has
 -- taken, the server's time in ms.
@@ -29,8 +30,8 @@ local function note(list, lane, entry)
   list[#list + 1] = entry
 end
 
--- XCLAIM removes an entry that was deleted by hand from the pending list instead of claiming it: the next beat reports it
--- as lost.
+-- XCLAIM does not claim an entry that was deleted by hand, but removes it from the pending list: the next beat reports
+-- it as lost.
 local function renew(stream, entries)
   for from = 1, #entries, PAGE do
     local words = {}
@@ -41,7 +42,8 @@ local function renew(stream, entries)
   end
 end
 
--- A pending entry is either held by the executor, then it is renewed, or reported as stranded when it is old enough.
+-- The executor holds a pending entry: then it is renewed. Or it does not: then the entry is reported as stranded when
+-- it is old enough.
 local function check_lane(lane)
   local stream, mine, kept, from = K[lane], held[lane], {}, '-'
   while true do

@@ -1,9 +1,9 @@
 -- close: removes the consumers of an executor that ends.
 --
--- A consumer with pending entries stays: deleting it would drop them from the pending list, and recovery would never find
--- them.
+-- A consumer with pending entries stays: deleting it would drop them from the pending list, and recovery would never
+-- find them.
 --
--- Answers in how many lanes no consumer of this name is left.
+-- Answers the number of lanes without a consumer of this name.
 --
 --@args prefix, consumer
 --@flags allow-oom

@@ -1,27 +1,28 @@
--- declare: makes the schedules of one service in Redis those that its code declares, a page per call.
+-- declare: updates the schedules of one service in Redis to those that its code declares, a page per call.
 --
 -- Schedules belong to the service that declares them: only that service changes or removes them. While another service
 -- that declares a name is active, this script leaves the schedule to it and notes the name in `cron:denied`; executors
 -- declare such names `again` from time to time.
 --
 -- The digest of everything that the code declares identifies its version. During a deploy two versions may run at once.
--- The version that declared last is the holder, and an older one that restarts changes nothing. An older version becomes
--- the holder again (a rollback) when no executor of the newer one has called `look` for `patience`.
+-- The version that declared last is the holder, and a worker of an older version that restarts changes nothing. The
+-- older version becomes the holder again (a rollback) when no executor of the newer one has called `look` for
+-- `patience`.
 --
--- The first call of a version opens a round. Its pages follow in order; `at` is the position of a page. The script stores
--- how far the round has come. So any executor of this version can continue a round, and a page that arrives twice or out
--- of order writes nothing. When another version becomes the holder, the script refuses further pages of this one. The
--- round removes the schedules of earlier rounds, a page per call as well, only after all `total` schedules are declared:
--- a round that was interrupted has removed nothing. A paused schedule stays paused. Schedules made at run time are left
--- alone, unless the code now declares their name.
+-- The first call of a version opens a round. Its pages follow in order; `at` is the position of a page. The script
+-- stores how far the round has come. So any executor of this version can continue a round, and a page that arrives
+-- twice or out of order writes nothing. When another version becomes the holder, the script refuses further pages of
+-- this one. The round removes the schedules of earlier rounds, a page per call as well, only after all `total`
+-- schedules are declared: a round that was interrupted has removed nothing. A paused schedule stays paused. Schedules
+-- made at run time are left alone, unless the code now declares their name.
 --
--- A fennelq from before there were services stored all schedules of the code as one set. A service that declares one of
--- them, with the same task, takes the set over and removes the schedules that its code does not declare any more. It then
--- writes its digest to `cron:meta` as the version that declared last, so that workers with the older fennelq change
--- nothing during the deploy.
+-- A fennelq that did not have services stored all schedules of the code as one set. A service that declares one of
+-- them, with the same task, takes the set over and removes the schedules that its code does not declare any more. It
+-- then writes its digest to `cron:meta` as the version that declared last, so that workers with the older fennelq
+-- change nothing during the deploy.
 --
--- Answers {'held', 0, {}} when a newer version is the holder · {'open', position of the next page, names of the removed}
--- · {'done', total, names of the removed}.
+-- Answers {'held', 0, {}} when a newer version is the holder · {'open', position of the next page, names of the
+-- removed} · {'done', total, names of the removed}.
 --
 --@args prefix, service, digest, patience, total, at
 --@each name, definition, next_due
@@ -39,7 +40,7 @@ local known = redis.call('HMGET', K.sources, of('digest'), of('heard'), of('lega
 local holder, legacy, reached, round = known[1], known[3], known[4], known[5]
 local current = redis.call('HGET', K.meta, 'digest') or ''
 
--- Makes this version the holder for workers with a fennelq from before there were services.
+-- Makes this version the holder for workers with a fennelq that does not have services.
 local function hold_legacy()
   redis.call('HSET', K.meta, 'digest', digest, 'heard', stamp)
   redis.call('ZADD', K.versions, 'NX', stamp, digest)
@@ -58,8 +59,8 @@ local function open()
   redis.call('DEL', denied_to(service))
 end
 
--- Takes over the set that a fennelq from before there were services has declared. The task shows whether it is this
--- service's: two services may use one name for different tasks.
+-- Takes over the set that a fennelq without services has declared. The task shows whether the set belongs to this
+-- service: two services may use one name for different tasks.
 local function adopts(definition, other)
   if decoded(definition).task ~= decoded(other).task then return current == digest end
   if current ~= digest then
@@ -85,7 +86,7 @@ local changed = false
 local function declare(name, definition, next_due)
   local state = redis.call('HMGET', state_of(name), 'source', 'definition')
   if is_kept(definition, state[1], state[2]) then
-    -- Two services that declare the same schedule are no conflict: '' keeps executors from logging one.
+    -- It is not a conflict when two services declare the same schedule: '' stops executors from logging one.
     redis.call('HSET', denied_to(service), name, state[2] == definition and '' or state[1])
     return
   end
@@ -146,7 +147,7 @@ end
 if reached == 'done' then
   if changed then announce_schedules() end
   if not redis.call('HGET', K.sources, of('sweep')) then return {'done', tonumber(total), removed} end
-  -- Declaring `again` has taken over a set from before there were services: sweep it.
+  -- Declaring `again` has taken over a set of a fennelq without services: sweep it.
   reached = total
   set('at', reached)
 end

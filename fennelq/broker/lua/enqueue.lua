@@ -1,7 +1,8 @@
 -- enqueue: creates each job once and puts it in its place.
 --
--- A job whose record exists is not made again, so a delay() that is repeated after a lost reply is harmless. The
--- idempotency key is taken in the same step. No `allow-oom`: over maxmemory nothing is created, and the caller is told.
+-- A job whose record exists is not created again, so a delay() that is repeated after a lost reply is harmless. The
+-- idempotency key is taken in the same step. Without `allow-oom`, the server refuses the script when it is over
+-- maxmemory: it creates no job, and the caller gets the error.
 --
 -- Answers, per job: 1 created · 0 the caller's own repeat · 2 another caller's call of the same id ·
 -- -1 the id belongs to a different call · a job key: the holder of the idempotency key.
@@ -10,9 +11,9 @@
 --@each job, lane, due, task, args, carried
 --@include now, keys, entries, lane, due, later, idempotency
 
--- Reads what a job carries, `count` words from `place` on, into the fields of its record. They are written as they come,
--- but for those that the server must understand: `expires` is sent as how long from now, and the idempotency key, with
--- its `window`, is left to `create`.
+-- Reads the fields that a job carries, `count` words from `place` on. They are written to the record unchanged, except
+-- for those that the server must understand: `expires` is sent as a time from now, and `create` handles the idempotency
+-- key, with its `window`.
 local function read_carried(fields, place, count)
   local more, n = {}, #fields
   for i = place, place + count - 1, 2 do
@@ -27,7 +28,7 @@ local function read_carried(fields, place, count)
   return more, n
 end
 
--- The same explicit id again: the same call is answered with the job, another call is refused.
+-- A job with this explicit id exists: the reply to the same call is this job, and another call is refused.
 local function meet(record, task, args, more)
   if not more[F.nonce] then return 0 end
   local known = redis.pcall('HMGET', record, F.task, F.digest, F.nonce)
@@ -35,7 +36,7 @@ local function meet(record, task, args, more)
   return known[3] == more[F.nonce] and 0 or 2
 end
 
--- The job that holds the key; nil when the holder is gone: then the key is there to be taken.
+-- The job that holds the key; nil when this job is gone: then another job may take the key.
 local function holder_of(name)
   local job = named_by(name)
   return job and redis.call('EXISTS', record_of(job)) == 1 and job or nil
@@ -49,7 +50,7 @@ local function take_key(name, job, window)
   end
 end
 
--- Creates a job that carries something, or has to wait.
+-- Creates a job that carries further fields, or has to wait.
 local function create(job, lane, due, task, args, place, count)
   local record, fields = record_of(job), {F.task, task, F.arguments, args, F.created, stamp}
   local more, n = read_carried(fields, place, count)

@@ -1,21 +1,21 @@
 -- fetch: the only way to take jobs.
 --
--- First come the entries that a blocking read has delivered. A re-delivery is a new entry, so an entry never changes its
--- owner: an XCLAIM to oneself that returns nothing means that the job was cancelled or recovered since the read.
+-- First come the entries that a blocking read has delivered. A re-delivery is a new entry, so an entry never changes
+-- its owner: if XCLAIM to the same consumer returns no entry, the job was cancelled or recovered since the read.
 --
 -- Then come the lanes, high to low, until the free slots or the bytes are used up, or ENTRIES entries were visited: a
--- backlog of expired jobs must not block the server. After the first XREADGROUP no error may end the script, because the
--- entries read so far would be stranded in this consumer: every read and every load is a pcall, and lanes without a group
--- are part of the reply.
+-- backlog of expired jobs must not block the server. After the first XREADGROUP no error may end the script, because
+-- the entries read so far would be stranded in this consumer. So every read and every load is a pcall, and the reply
+-- lists lanes without a group.
 --
--- Whether a job may start is decided by the gates, one file each in `lua/gates`, in the order below. A gate's code is
--- pasted into `admit` rather than called, because a call per gate and job would be a measurable part of a fetch. It may
--- use `lane`, `entry`, `job`, `deliveries`, `record` and its fields `f`. A gate refuses a job by settling or dropping it
--- and returning. A gate that takes something (a slot of a limit) must be the last one: no later gate can refuse the job
--- then, and the slot is not lost.
+-- The gates decide whether a job may start, one file each in `lua/gates`, in the order below. The code of a gate is
+-- pasted into `admit` and not called, because a call per gate and job would be a measurable part of a fetch. It may use
+-- `lane`, `entry`, `job`, `deliveries`, `record` and its fields `f`. A gate refuses a job by settling or dropping it
+-- and returning. A gate that takes something (a slot of a limit) must be the last one: otherwise a later gate could
+-- refuse the job, and the slot would be lost.
 --
--- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later wire
--- version (job, task and problem of each, at most TOO_NEW)}
+-- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later
+-- wire version (job, task and problem of each, at most TOO_NEW)}
 --
 --@gates place, broken, version, expired
 --@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
@@ -28,8 +28,8 @@ local BYTES, ENTRIES = 1048576, 1000
 local run_so_far = consumer .. ' ' .. stamp .. ' '
 local jobs, missing, taken, bytes, met = {}, {}, 0, 0, 0
 
--- For the first run of a plain call the counts and options are the defaults. They are left out of the reply, because every
--- word of a reply costs time.
+-- For the first run of a plain call the counts and options are the defaults. They are left out of the reply, because
+-- every word of a reply costs time.
 local function start(job, deliveries, record, f)
   local starts = f[F.run] and select(3, run_of(f[F.run])) + 1 or 1
   redis.call('HSET', record, F.status, 'X', F.run, run_so_far .. starts)

@@ -1,12 +1,12 @@
 -- finish: settles a batch of runs.
 --
--- XACK decides who owns a run: it counts an entry for exactly one caller, because every re-delivery is a new entry. One
--- XACK per lane acknowledges all runs of the batch, and nearly always it counts all of them.
+-- XACK decides which caller owns a run: it counts an entry for exactly one caller, because every re-delivery is a new
+-- entry. One XACK per lane acknowledges all runs of the batch, and nearly always it counts all of them.
 --
--- When it counts fewer, the records decide. A run belongs to its caller while the job's record names this very place and
--- the job has not ended, because a script that moves a job writes its new place. If the record cannot be read, the entry
--- decides, because a script that moves a job deletes its entry. A caller that is not the owner changes nothing. If the
--- record shows that this token has settled the job before, the reply to that call was lost, and the answer is 2.
+-- When it counts fewer, the records decide. A run belongs to its caller while the job's record names exactly this place
+-- and the job has not ended, because a script that moves a job writes its new place. If the record cannot be read, the
+-- entry decides, because a script that moves a job deletes its entry. A caller that is not the owner changes nothing.
+-- If the record shows that this token has settled the job before, the reply to that call was lost, and the answer is 2.
 --
 -- Answers, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
 --
@@ -41,8 +41,8 @@ local function settle_run(i)
   return 1
 end
 
--- Settles a run of a lane in which XACK counted too few. If the entry was there but the job's record names another place,
--- the entry is dropped.
+-- Settles a run of a lane in which XACK counted too few entries. If the entry existed but the job's record names
+-- another place, the entry is dropped.
 local function settle_by_record(i)
   local place, lane = ARGV[i], lane_of[i]
   local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), F.status, F.place, F.settled_by)

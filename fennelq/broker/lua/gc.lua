@@ -1,7 +1,7 @@
 -- gc: bounds the DLQ by age and by count, and deletes unused consumers, at most `limit` of each per call.
 --
--- A consumer is deleted only when its pending list is empty, which is checked in this very script: deleting a consumer
--- drops its pending entries, and recovery would never find them.
+-- A consumer is deleted only when its pending list is empty, which this script checks in the same step: deleting a
+-- consumer drops its pending entries, and recovery would never find them.
 --
 -- Answers {dead jobs removed, consumers removed}.
 --

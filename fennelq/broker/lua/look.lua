@@ -1,26 +1,26 @@
 -- look: finds the due schedules and other work on recurring jobs, by the server's clock.
 --
--- A tick that is due is either late or missed, and `catchup` treats the two differently. Missed are ticks that came due
--- while no executor ran. To know this, every look stores `back`: the time by which some executor will look again, which
--- is the next due time, or after `longest`. When an executor that has just started looks after this time, no executor ran
--- in between. Then `awake` is set to now: ticks due before `awake` were missed, later ones are late. An executor that has
--- looked before (`again`) was running itself, however late it is now. Only a pause of a minute without any look counts as
--- an outage for it as well, for example when a laptop was asleep.
+-- A tick that is due is either late or missed, and `catchup` treats the two differently. A tick is missed when it
+-- became due while no executor ran. To detect this, every look stores `back`: the time by which an executor will look
+-- again, which is the next due time, or after `longest`. When an executor that has just started looks after this time,
+-- no executor ran in between. Then `awake` is set to now: ticks due before `awake` were missed, later ones are late. An
+-- executor that has looked before (`again`) was running in between, even if this look is late. For such an executor,
+-- only a minute without any look counts as an outage, for example when a laptop was asleep.
 --
--- Two kinds of work are done in turns, by one executor every 200 ms and not by the whole fleet at once: jobs in the outbox
--- that another executor has not handed over, and runs that queue behind an unfinished one, for which another slot must be
--- asked.
+-- For two kinds of work the executors take turns, one executor every 200 ms, so that not the whole fleet does it at
+-- once: jobs in the outbox that another executor has not handed over, and runs that queue behind an unfinished run,
+-- whose state is in another slot.
 --
 -- Due schedules come in pages, the longest due first. Schedules that an executor cannot claim stay due, because other
--- executors may be able to. It then asks for the next page, which begins after the time and the name of the last schedule
--- of the page before.
+-- executors may be able to. It then asks for the next page, which begins after the time and the name of the last
+-- schedule of the page before.
 --
--- Answers {now, awake, the digest of the holder, ms to the next due time or -1, jobs in the outbox, schedules with queued
--- runs, whether it is this executor's turn 0/1, the due schedules, some of the schedules with queued runs, how many
--- schedules of this service belong to another one, whether more are due 0/1, time and name of the last on this page}. A
--- schedule is its name, definition, next, last job, whether that job is still in the outbox, and its queued runs. The
--- digest is '' while this service has something to declare: it has not declared everything, or a fennelq from before there
--- were services has declared since.
+-- Answers {now, awake, the digest of the holder, ms to the next due time or -1, jobs in the outbox, schedules with
+-- queued runs, whether it is this executor's turn 0/1, the due schedules, some of the schedules with queued runs, how
+-- many schedules of this service belong to another one, whether more are due 0/1, time and name of the last on this
+-- page}. A schedule is its name, definition, next, last job, whether that job is still in the outbox, and its queued
+-- runs. The digest is '' while this service has something to declare: it has not declared everything, or a fennelq that
+-- does not have services has declared since then.
 --
 --@args prefix, service, version, again, longest, limit, after, after_name
 --@include now, cron, service_keys
@@ -59,7 +59,7 @@ for i = 1, #page, 2 do
     due[#due + 1] = row
     bytes = bytes + #f[1] + #row[6]
   else
-    -- Its state was deleted or is damaged: if it stayed due, executors would find it with every look.
+    -- Its state was deleted or is damaged. If it stayed due, executors would find it again with every look.
     redis.call('ZREM', K.due, name)
   end
   last, last_name = page[i + 1], name

@@ -1,8 +1,8 @@
 -- promote: moves due jobs from the sorted sets to their lanes.
 --
--- The new place is written before the old one is removed: a script that fails half-way leaves a job in two places, never
--- in none, and the record names the place that counts. A member whose job is elsewhere is dropped and counted. One call
--- moves at most `limit` jobs per set, so that a million jobs due at once do not block the server.
+-- The new place is written before the old one is removed: a script that fails half-way leaves a job in two places,
+-- never in no place, and the record names the valid place. A member whose job is at another place is dropped and
+-- counted. One call moves at most `limit` jobs per set, so that a million jobs due at once do not block the server.
 --
 -- Answers {promoted, ms to the next due time or -1}.
 --

@@ -42,7 +42,7 @@ local function purge_set(set, name)
   end
 end
 
--- A page may contain only entries without a job. The answer 0 would end the caller's loop, so take the next page.
+-- When a page contains only entries without a job, the answer 0 would end the caller's loop. So take the next page.
 repeat
   met = 0
   for _, lane in ipairs(PRIORITIES) do purge_lane(lane) end

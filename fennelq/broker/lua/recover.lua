@@ -1,21 +1,23 @@
 -- recover: takes jobs from executors that have been silent for longer than a lease.
 --
--- XAUTOCLAIM walks each lane from a stored cursor, a page per call, so that many fresh entries at the beginning never hide
--- the old ones behind them. The job gets a new entry, and with it a new token, in the script that removes the old one: if
--- the silent executor wakes up, its settling is refused. The new place is written before the old one is removed.
+-- XAUTOCLAIM walks each lane from a stored cursor, a page per call, so that many new entries at the beginning never
+-- hide the old ones behind them. The job gets a new entry, and with it a new token, in the same script that removes the
+-- old entry: if the silent executor wakes up, it cannot settle the job any more. The new place is written before the
+-- old one is removed.
 --
--- Each recovery counts as a delivery. From the third delivery on the job runs alone, in quarantine, so that it cannot kill
--- an executor that runs other jobs; after `max_deliveries` it is dead. XAUTOCLAIM itself removes entries that were deleted
--- by hand from the pending list.
+-- Each recovery counts as a delivery. From the third delivery on the job runs alone, in quarantine, so that it cannot
+-- kill an executor that runs other jobs; after `max_deliveries` it is dead. XAUTOCLAIM itself removes entries that were
+-- deleted by hand from the pending list.
 --
--- The whole fleet sweeps a queue once per interval: the key `swept` exists while this interval's sweep is done. When the
--- server's clock is set back, the TTL of `swept` grows by as much and would stop all sweeps for that long. So a TTL longer
--- than any interval is ignored. `more` continues a sweep.
+-- Of the whole fleet, one executor sweeps a queue per interval: after the sweep, the key `swept` exists until the
+-- interval is over. When the server's clock is set back, the TTL of `swept` grows by the same time, and would stop all
+-- sweeps for that long. So a TTL longer than any interval is ignored. `more` continues a sweep.
 --
 -- `beaten` is the server's clock at the sweeper's last beat, and `ago` how long ago that was by the sweeper's monotonic
--- clock. A sweep recovers nothing when more than half a lease has passed since that beat by the server's clock. Then the
--- call was delayed (the server was paused, packets came late) or the clock was set forward, and in both cases executors
--- that are alive look silent. It also recovers nothing when less time has passed than `ago`: then the clock was set back.
+-- clock. A sweep recovers no job when more than half a lease has passed since that beat by the server's clock. Then the
+-- call was delayed (the server was paused, packets were late) or the clock was set forward, and in both cases executors
+-- that are alive look silent. It also recovers no job when less time than `ago` has passed: then the clock was set
+-- back.
 --
 -- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
 --
@@ -48,8 +50,8 @@ local function give_up(lane, entry, job, f, deliveries, death)
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
   })
   settle_job(job, lane .. '/' .. entry, 'D', failure_ttl, failure)
-  -- Settling has stored the token of the silent executor. If that executor wakes up and settles, it must get the answer
-  -- that it lost the job, and not that it has settled it.
+    -- Settling has stored the token of the silent executor. If that executor wakes up and settles the job, the answer
+    -- must be that it has lost the job, and not that it has settled it before.
   redis.call('HDEL', record_of(job), 'T')
   dead = dead + 1
 end

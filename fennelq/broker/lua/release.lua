@@ -1,11 +1,12 @@
--- release: puts jobs back into their lanes. It counts neither a try nor a delivery, because the jobs are not the reason.
+-- release: puts jobs back into their lanes. It counts neither a try nor a delivery, because the jobs did not cause it.
 --
--- As in finish, XACK decides who owns a job, so a caller that has lost it changes nothing. A job that is stranded again and
--- again, its reply lost each time, may be the reason itself: from the tenth time on it costs a delivery.
+-- As in finish, XACK decides which caller owns a job, so a caller that has lost the job changes nothing. A job that is
+-- stranded again and again, because the reply is lost each time, may itself be the cause: from the tenth time on, a
+-- release counts as a delivery.
 --
 -- `why`: stopped · unstarted (the executor took it, and stopped before the handler began) · stranded. In the last two
--- cases the handler did not begin. Fetch has counted a start nevertheless; `blank_starts` corrects this, so that the job
--- can still expire.
+-- cases the handler did not begin. Fetch has counted a start nevertheless; `blank_starts` corrects this, so that the
+-- job can still expire.
 --
 -- Answers how many were put back.
 --

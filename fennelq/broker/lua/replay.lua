@@ -1,7 +1,7 @@
 -- replay: puts dead jobs back into their lanes, with the same id and with all their retries again.
 --
--- The XDEL of the DLQ entry decides between concurrent callers: it returns 1 to one of them. There is no `allow-oom`: over
--- maxmemory the server refuses the script before it has written anything, and the jobs stay in the DLQ.
+-- The XDEL of the DLQ entry decides between concurrent callers: it returns 1 to one of them. Without `allow-oom`, the
+-- server refuses the script when it is over maxmemory, before any write, and the jobs stay in the DLQ.
 --
 -- Answers, per entry: 1 replayed · 0 no longer there · -1 its idempotency key is taken by another job.
 --

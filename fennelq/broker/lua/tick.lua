@@ -1,9 +1,9 @@
--- tick: claims the due ticks of a schedule. Of any number of executors, one gets 1.
+-- tick: claims the due ticks of a schedule. When several executors try, exactly one gets 1.
 --
--- A claim succeeds when the schedule still is as the executor saw it, and then moves `next` in the same step. So a tick
--- runs once without a leader, even after its jobs have expired, and only the server's clock matters. The jobs are written
--- to the outbox in this step as well. A courier enqueues them in the slot of their queue, under fixed ids, and then
--- removes them from the outbox. Every step may be repeated.
+-- A claim succeeds if the schedule has not changed since the executor read it, and moves `next` in the same step. So a
+-- tick runs once without a leader, even after the records of its jobs have expired, and only the server's clock
+-- matters. The script writes the jobs to the outbox in this step as well. A courier enqueues them in the slot of their
+-- queue, under fixed ids, and then removes them from the outbox. Every step may be repeated.
 --
 -- Answers 1 claimed · 0 another executor was first, or the schedule has changed.
 --

@@ -1,6 +1,7 @@
--- unqueue: starts the next of the runs that queue behind an unfinished one. Of any number of executors, one gets 1.
+-- unqueue: starts the next of the runs that queue behind an unfinished one. When several executors try, exactly one
+-- gets 1.
 --
--- A claim succeeds when the schedule, its last job and its queued runs still are as the executor saw them.
+-- A claim succeeds if the schedule, its last job and its queued runs have not changed since the executor read them.
 --
 -- Answers 1 claimed · 0 another executor was first, or the schedule has changed.
 --

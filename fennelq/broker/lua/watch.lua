@@ -3,12 +3,12 @@
 -- Reading the state and registering are one step, so no end can happen between them. The call may be repeated: a waiter
 -- repeats it from time to time, in case the message was lost.
 --
--- A record has at most CHANNELS channels, one per waiting process, because the script that ends the job publishes to each
--- of them. The oldest is dropped; that process finds the end when it repeats the call. With an empty channel the script
--- only reads.
+-- A record has at most CHANNELS channels, one per waiting process, because the script that ends the job publishes to
+-- each of them. The oldest is dropped; that process finds the end when it repeats the call. With an empty channel the
+-- script only reads.
 --
--- Answers, per job: {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' the result has expired, or
--- the job is unknown (then without a task).
+-- Answers, per job, {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' the result has expired,
+-- or the job is unknown (then without a task).
 --
 --@args prefix, channel
 --@each job

@@ -1,4 +1,4 @@
-"""The dead-letter queue."""
+"""Verbs for the dead-letter queue."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def replay(keys: QueueKeys, entries: Sequence[str]) -> Verb[list[int]]:
 
 
 def forget(keys: QueueKeys, entries: Sequence[str]) -> Verb[int]:
-    """Delete dead jobs: DLQ entry, record, result, idempotency key. Returns how many."""
+    """Delete dead jobs: DLQ entry, record, result, idempotency key. Returns how many were deleted."""
     arrow = script("forget")
     return Verb(arrow, arrow.of(keys), [keys.prefix, *entries], int)

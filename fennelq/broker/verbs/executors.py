@@ -1,4 +1,4 @@
-"""Executors: their leases, and the facts that they publish for people."""
+"""Verbs for executors: their leases, and the facts that they publish for people."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Beat(NamedTuple):
     """The result of a beat. Entries are (lane, entry)."""
 
     lost: list[tuple[str, str]]
-    """Held here, but not pending on this executor any more."""
+    """Held by this executor, but not pending on it any more."""
     stranded: list[tuple[str, str]]
-    """Pending on this executor, but not held here: a reply was lost, or is still under way."""
+    """Pending on this executor, but not held by it: a reply was lost, or is still under way."""
     quarantined: int
     """Jobs in quarantine that no executor has taken."""
     now_ms: int
@@ -24,7 +24,7 @@ class Beat(NamedTuple):
 
 
 def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str, str]]) -> Verb[Beat]:
-    """Renew the lease of every entry held."""
+    """Renew the lease of every entry that this executor holds."""
     arrow = script("beat")
     args: list[Word] = [keys.prefix, consumer, grace_ms]
     for lane, entry in held:
@@ -37,7 +37,7 @@ def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str
 
 
 def close_consumer(keys: QueueKeys, consumer: str) -> Verb[int]:
-    """Remove an executor's consumers where nothing is pending on them. Returns in how many lanes none is left."""
+    """Remove an executor's consumers that have no pending entries. Returns the number of lanes without one."""
     arrow = script("close")
     return Verb(arrow, arrow.of(keys), [keys.prefix, consumer], int)
 

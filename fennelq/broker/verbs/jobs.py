@@ -1,4 +1,4 @@
-"""A job: send, cancel, wait for, look at."""
+"""Verbs for jobs: send, cancel, wait, inspect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fennelq.model.wire import AnyWireJob, key_task_args_carried
 
 
 def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
-    """Create these jobs, each once. Answers per job; see the script."""
+    """Create these jobs, each once. Returns an answer per job; see the script."""
     arrow = script("enqueue")
     args: list[Word] = [keys.prefix]
     for job in jobs:
@@ -46,7 +46,7 @@ def cancel(
 def watch(
     keys: QueueKeys, channel: str, jobs: Sequence[str]
 ) -> Verb[list[tuple[str, str | None, bytes | None]]]:
-    """The ends of these jobs, or a message on `channel` when they come: (code, task, envelope) per job.
+    """The ends of these jobs, or later a message on `channel` for each: (code, task, envelope) per job.
 
     With an empty channel it only looks.
     """
@@ -61,7 +61,7 @@ def _due(carried: Mapping[str, Any]) -> str:
 
 
 def _fields(carried: Mapping[str, Any]) -> list[Word]:
-    """The letters and values of what the job carries."""
+    """The letters and values of the fields that the job carries."""
     fields: list[Word] = []
     for name, value in carried.items():
         if name in SENT:
@@ -79,7 +79,7 @@ _OUTLINE = ("t", "s", "p", "m", "n", "w", "x", "U", "Y")
 
 
 def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
-    """Everything the record says, or None."""
+    """All fields of the record; None when the job has no record."""
 
     def read(reply: Any) -> JobInfo | None:
         return _job_info(keys.queue, key, reply)
@@ -88,7 +88,7 @@ def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
 
 
 def outline(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
-    """Where the job is in its life, without its arguments and what else may be long."""
+    """The status and the place of the job, without its arguments and other long fields."""
 
     def read(reply: Any) -> JobInfo | None:
         there = [(name, value) for name, value in zip(_OUTLINE, reply, strict=True) if value is not None]
@@ -107,7 +107,7 @@ def history(keys: QueueKeys, key: str) -> Command[list[Event]]:
 
 
 def status(keys: QueueKeys, key: str) -> Command[Status]:
-    """Only the status: absent in a record means sent, absent with the record means unknown."""
+    """Only the status. A record without a status means sent; no record means unknown."""
 
     def read(reply: Any) -> Status:
         task, letter = reply
@@ -119,7 +119,7 @@ def status(keys: QueueKeys, key: str) -> Command[Status]:
 
 
 def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
-    """When a scheduled job is due, in server milliseconds."""
+    """The time at which a scheduled job is due, in milliseconds of the server's clock."""
 
     def read(reply: Any) -> int | None:
         return None if reply is None else int(float(reply))
@@ -154,13 +154,13 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
 
 
 def _run(text: str) -> tuple[str | None, int, int]:
-    """The latest start of a job: who runs it, since when, and how many starts there have been."""
+    """The latest start of a job: its executor, its time, and the number of starts so far."""
     found = re.fullmatch(r"(.*) (\d+) (\d+)", text, re.ASCII)
     return (found[1], int(found[2]), int(found[3])) if found else (None, 0, 0)
 
 
 def _too_old(record: Mapping[str, str], starts: int) -> str | None:
-    """Why the workers that have taken the job could not run it; None when it has begun since."""
+    """Why the workers that have taken the job could not run it; None when it has started again since then."""
     after, _, why = record.get("Y", "").partition(" ")
     if not after or after != str(starts):
         return None
@@ -177,12 +177,12 @@ def _headers(options: bytes) -> dict[str, str]:
 
 
 def _event(line: bytes) -> Event:
-    said = orjson.loads(line)
-    begun = said.get("begun")
+    fields = orjson.loads(line)
+    begun = fields.get("begun")
     return Event(
-        at=clock.from_ms(int(said["at"])),
-        what=said["what"],
-        owner=said.get("owner"),
+        at=clock.from_ms(int(fields["at"])),
+        what=fields["what"],
+        owner=fields.get("owner"),
         begun=clock.from_ms(int(begun)) if begun else None,
-        more=said.get("more"),
+        more=fields.get("more"),
     )

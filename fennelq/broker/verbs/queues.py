@@ -1,4 +1,4 @@
-"""Queues: their lanes, their due and waiting jobs, and how to empty one."""
+"""Verbs for queues: their lanes, their due and waiting jobs, and purging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fennelq.model.lifetimes import Lifetimes
 
 
 def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:
-    """Move due jobs to their lanes: (how many, ms to the next due time or -1)."""
+    """Move due jobs to their lanes. Returns (number of jobs, ms to the next due time or -1)."""
     arrow = script("promote")
     return Verb(arrow, arrow.of(keys), [keys.prefix, limit], tuple)
 
@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
 
 
 def length(keys: QueueKeys, name: str) -> Command[int]:
-    """The number of entries of a lane or the DLQ, or of members of a sorted set."""
+    """The number of entries in a lane or the DLQ, or of members in a sorted set."""
     return Command(["ZCARD" if name in ("sched", "retry") else "XLEN", keys[name]], int)
 
 
@@ -76,7 +76,7 @@ class Due(NamedTuple):
 
 
 def reading(keys: QueueKeys, lane: str) -> Command[Reading]:
-    """How far a lane has been read. `0-0` and 0 when no executor has ever served it. The lane must exist."""
+    """How far the executors have read a lane: `0-0` and 0 when none has ever served it. The lane must exist."""
 
     def read(reply: Any) -> Reading:
         for flat in reply:
@@ -89,7 +89,7 @@ def reading(keys: QueueKeys, lane: str) -> Command[Reading]:
 
 
 def due(keys: QueueKeys, place: str, limit: int) -> Command[list[Due]]:
-    """The scheduled jobs, or those that wait for their next try, that are due next."""
+    """The jobs that are due next, of the scheduled jobs or of those that wait for their next try."""
 
     def read(reply: Any) -> list[Due]:
         return [Due(text(reply[i]), int(float(reply[i + 1]))) for i in range(0, len(reply), 2)]
@@ -103,7 +103,7 @@ def overdue(keys: QueueKeys, place: str, now_ms: int) -> Command[int]:
 
 
 def damage(keys: QueueKeys) -> list[Command[str]]:
-    """For each key of the queue: its damage as a sentence, or an empty text."""
+    """For each key of the queue: a sentence when it is damaged, otherwise an empty text."""
 
     def type_of(name: str, expected: str) -> Command[str]:
         def read(reply: Any) -> str:
@@ -118,13 +118,13 @@ def damage(keys: QueueKeys) -> list[Command[str]]:
 
 
 def purge(keys: QueueKeys, lifetimes: Lifetimes, limit: int) -> Verb[int]:
-    """Cancel a page of the jobs that wait in a queue; returns how many, 0 when none is left."""
+    """Cancel a page of the jobs that wait in a queue; returns how many, or 0 when no job is left."""
     arrow = script("purge")
     return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, limit], int)
 
 
 def gc(keys: QueueKeys, *, max_age_ms: int, max_len: int, idle_ms: int, limit: int) -> Verb[tuple[int, int]]:
-    """Bound the DLQ and delete unused consumers: (dead jobs removed, consumers removed)."""
+    """Bound the DLQ and delete unused consumers. Returns (dead jobs removed, consumers removed)."""
     arrow = script("gc")
     return Verb(arrow, arrow.of(keys), [keys.prefix, max_age_ms, max_len, idle_ms, limit], tuple)
 

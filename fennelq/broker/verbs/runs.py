@@ -1,4 +1,4 @@
-"""Runs of jobs: fetch, finish, release, recover."""
+"""Verbs for runs of jobs: fetch, finish, release, recover."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fetch(
     lifetimes: Lifetimes,
     woken: Sequence[Woken] = (),
 ) -> Verb[Catch]:
-    """Take as many jobs as there are free slots."""
+    """Take at most `free` jobs, one for each free slot."""
     arrow = script("fetch")
     args: list[Word] = [keys.prefix, keys.queue, consumer, free, " ".join(lanes), *lifetimes]
     for entry in woken:
@@ -75,7 +75,7 @@ def fetch(
 
 
 def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) -> Verb[list[int]]:
-    """Write the outcomes of these runs: per job 1 settled, 2 settled before with this token, 0 lost."""
+    """Write the outcomes of these runs. Returns per job 1 settled, 2 settled before with this token, 0 lost."""
     arrow = script("finish")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes]
     for delivery, outcome in settled:
@@ -89,7 +89,7 @@ def release(
     entries: Sequence[tuple[str, str]],
     why: Literal["stopped", "unstarted", "stranded"] = "stopped",
 ) -> Verb[int]:
-    """Hand (lane, entry) pairs back untouched; returns how many. `unstarted`: their handlers did not begin."""
+    """Hand back these (lane, entry) pairs; returns how many. `unstarted`: their handlers did not begin."""
     arrow = script("release")
     return Verb(arrow, arrow.of(keys), [keys.prefix, why, *(word for pair in entries for word in pair)], int)
 
@@ -118,11 +118,11 @@ def recover(
     more: bool = False,
     deaths: Mapping[str, str] | None = None,
 ) -> Verb[Sweep]:
-    """Take jobs from executors that have been silent for a lease. `deaths` are the known causes of their ends.
+    """Take jobs from executors that have been silent for a lease. `deaths` has the known causes of their ends.
 
     `beaten_ms` is the server's clock at the caller's last beat, and `ago_ms` how long ago that was by the caller's
-    monotonic clock. When the two show that the caller has been silent itself, or that the server's clock was set since
-    then, nothing is taken: executors that are alive would look silent."""
+    monotonic clock. When the two show that the caller itself has been silent, or that the server's clock was set since
+    then, it takes no jobs: executors that are alive would look silent."""
     arrow = script("recover")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes, lease_ms, interval_ms, max_deliveries, limit]
     args += [int(more), beaten_ms, ago_ms, orjson.dumps(deaths or {})]
@@ -134,7 +134,7 @@ def recover(
 
 
 def _ending(outcome: Outcome) -> tuple[str, bytes]:
-    """Kind and number in one word, and the value to write."""
+    """The kind and the number of an outcome in one word, and the value to write."""
     kind = outcome.kind
     if kind in (RETRY, SNOOZE):
         return kind + outcome.value.decode(), outcome.error

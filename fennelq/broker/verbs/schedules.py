@@ -1,4 +1,4 @@
-"""Recurring jobs: who declares them, which are due, who claims a tick, and how its job gets to its queue."""
+"""Verbs for recurring jobs: declare schedules, find the due ones, claim ticks, and hand their jobs over."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob, WireJob
 
 HANDED_KEPT_MS = 24 * 3_600_000
-"""How long the record of a handed job stays at least, so that a repeated hand-over finds it."""
+"""The record of a job that was handed over is kept for at least this time, so that a repeated hand-over finds it."""
 
 PATIENCE_MS = 60_000
-"""How long a version of a service, or a service, may be silent before another one takes over its schedules."""
+"""The time for which a service, or a version of it, may be silent before another one takes over its schedules."""
 
 MOST_DECLARED = 100
 MOST_DECLARED_BYTES = 1 << 20
-"""A declaration comes in pages of at most so many schedules and bytes, so that no call blocks the server for long."""
+"""A page of a declaration has at most this many schedules and bytes, so that no call blocks the server for long."""
 
 _PAGE = 50
 _NAMES = 1000
@@ -32,23 +32,23 @@ Change = Literal["put", "pause", "resume", "remove", "run"]
 
 
 class Seen(NamedTuple):
-    """A schedule with something to do, as it was when somebody looked."""
+    """A schedule that is due or has waiting runs, as it was at the time of the look."""
 
     name: str
     definition: bytes
     next_ms: int
-    """0 when there is none."""
+    """0 when no tick follows."""
     last_job: str
     last_job_on_its_way: bool
     queued: bytes
-    """The runs that wait for the last job to end, as they were written."""
+    """The runs that wait for the last job to end, encoded as they are in Redis."""
 
 
 class Position(NamedTuple):
-    """Of a due schedule among the others."""
+    """The position of a schedule in the order of due schedules."""
 
     due: str
-    """Its time, as Redis wrote it."""
+    """Its due time, in the form in which Redis returned it."""
     name: bytes
 
 
@@ -56,66 +56,68 @@ class Declared(NamedTuple):
     """How far the declaration of a service has come."""
 
     state: Literal["held", "open", "done"]
-    """`held`: a later version holds, nothing was written. `open`: there is more to declare, or to remove."""
+    """`held`: a newer version is the holder, and nothing was written. `open`: the declaration goes on with the next
+    page. `done`: all schedules are declared, and earlier ones removed."""
     at: int
     """Where the next page begins."""
     removed: list[str]
-    """Schedules of this service that its code declares no more."""
+    """Schedules of this service that its code does not declare any more."""
 
 
 class Look(NamedTuple):
-    """What there is to do about recurring jobs."""
+    """The reply of `look`: the due schedules, and other work on recurring jobs."""
 
     now_ms: int
     awake_ms: int
-    """Since when somebody has been looking. Ticks up to then that nobody has claimed were missed."""
+    """The time since which executors have been looking without a pause. Unclaimed ticks up to this time were missed."""
     version: str
-    """Which version of this service's code holds; empty when none does, or this one has something to declare."""
+    """The version of this service's code that is the holder; empty when none is, or when this process has something to
+    declare."""
     wait_ms: int
-    """Until the next schedule is due; -1 when none is."""
+    """Milliseconds until the next schedule is due; -1 when none has a next tick."""
     handing: int
-    """Jobs on their way to their queues."""
+    """The number of jobs on their way to their queues."""
     queued: int
-    """Schedules with runs that wait for the one before them."""
+    """The number of schedules with runs that wait for the run before them."""
     turn: bool
-    """Whether it is this process's turn to look after those two."""
+    """Whether it is this process's turn to work on those two."""
     due: list[Seen]
     waiting: list[Seen]
     """Some of the schedules with runs that wait, when it is this process's turn."""
     denied: int = 0
-    """Schedules of this service whose names belong to another one."""
+    """The number of this service's schedules whose names belong to another service."""
     more: bool = False
-    """Whether more are due, after this page."""
+    """Whether more schedules are due, after this page."""
     last: Position | None = None
-    """The last one on this page."""
+    """The last schedule on this page."""
 
 
 class Claim(NamedTuple):
-    """What a claimer decided about the due ticks of a schedule."""
+    """The decision of an executor about the due ticks of a schedule."""
 
     seen: Seen
     next_ms: int | None
     last_run_ms: int | None
     skipped: int
     queued: list[int] | None
-    """The runs that now wait behind an unfinished one; None leaves them as they are."""
+    """The new list of runs that wait behind an unfinished one; None does not change it."""
     last_error: str
     last_error_ms: int | None
     jobs: list[AnyWireJob]
 
 
 class Handing(NamedTuple):
-    """A page of the jobs that are on their way."""
+    """A page of the jobs that are on their way to their queues."""
 
     cursor: str
     """Where the next page begins; "0" after the last."""
     jobs: list[AnyWireJob]
     unreadable: list[str]
-    """Ids of those that only a later version can read."""
+    """Ids of jobs that only a later version can read."""
 
 
 def job_of(schedule: WireSchedule, due_ms: int) -> AnyWireJob:
-    """The job of a tick. Its key is the tick's, so it can be made any number of times and is one job."""
+    """The job of a tick. Its key depends only on the schedule and the tick, so making it again makes the same job."""
     starts_ms = schedule.put_off(due_ms)
     return _job(
         schedule,
@@ -127,7 +129,7 @@ def job_of(schedule: WireSchedule, due_ms: int) -> AnyWireJob:
 
 
 def job_by_hand(schedule: WireSchedule) -> AnyWireJob:
-    """A job of the schedule that belongs to no tick."""
+    """A job that a person starts by hand: it belongs to no tick."""
     key = f"cron.{schedule.name}.now.{os.urandom(8).hex()}"
     return _job(schedule, key, at_ms=0, expires_ms=schedule.expires_ms, keep_ms=0)
 
@@ -156,10 +158,10 @@ def declare(
     at: int | Literal["again"],
     total: int,
 ) -> Verb[Declared]:
-    """Make these (name, definition, next) schedules of this service: a page of `total`, which begins `at`.
+    """Declare these (name, definition, next) as schedules of this service: a page that begins at `at`, of `total`.
 
-    All executors of a version must declare the same schedules in the same order. `again` declares some that another
-    service has kept from this one.
+    All executors of a version must declare the same schedules in the same order. With `again` as `at`, it declares once
+    more some schedules that belonged to another service.
     """
     arrow = script("declare")
     args: list[Word] = [keys.prefix, service, digest, patience_ms, total, at]
@@ -178,15 +180,15 @@ def look(
     limit: int = 100,
     after: Position | None = None,
 ) -> Verb[Look]:
-    """What is due, a page. `again`: this process has looked before. `longest_ms`: it looks again after that at the
-    latest. `after`: leave out what comes up to there."""
+    """A page of the due schedules. `again`: this process has looked before. `longest_ms`: it will look again after at
+    most this time. `after`: begin the page after this position."""
     arrow = script("look")
     args = [keys.prefix, service, version, int(again), longest_ms, limit, *(after or ("", ""))]
     return Verb(arrow, arrow.of(keys), args, _look)
 
 
 def tick(keys: AppKeys, claim: Claim) -> Verb[bool]:
-    """Claim the due ticks of a schedule, and write their jobs down to be handed over. True for one claimer only."""
+    """Claim the due ticks of a schedule, and write their jobs to the outbox. True for only one of several claimers."""
     arrow = script("tick")
     seen = claim.seen
     args: list[Word] = [
@@ -209,7 +211,7 @@ def tick(keys: AppKeys, claim: Claim) -> Verb[bool]:
 
 
 def unqueue(keys: AppKeys, seen: Seen, rest: Sequence[int], run_ms: int, job: AnyWireJob) -> Verb[bool]:
-    """Claim the first of the runs that wait behind an unfinished one. True for one claimer only."""
+    """Claim the first of the runs that wait behind an unfinished one. True for only one of several claimers."""
     arrow = script("unqueue")
     left = orjson.dumps(rest) if rest else b""
     args: list[Word] = [keys.prefix, seen.name, seen.definition, seen.last_job, seen.queued, left, run_ms]
@@ -219,15 +221,15 @@ def unqueue(keys: AppKeys, seen: Seen, rest: Sequence[int], run_ms: int, job: An
 def schedule(
     keys: AppKeys, what: Change, name: str, value: bytes | str = "", next_ms: int | None = None
 ) -> Verb[int]:
-    """What people do to a schedule: 1 done, 0 no such schedule, -1 it is the code's. `value` is its definition to be
-    put, or the id of the job that was sent by hand."""
+    """Change a schedule at run time. Returns 1 done, 0 unknown schedule, -1 only the code may do this. `value` is the
+    new definition, or the id of the job that was sent by hand."""
     arrow = script("schedule")
     args: list[Word] = [keys.prefix, what, name, value, _moment(next_ms), PATIENCE_MS]
     return Verb(arrow, arrow.of(keys), args, int)
 
 
 def names(keys: AppKeys, cursor: str = "0") -> Command[tuple[str, list[str]]]:
-    """A page of all schedules, and where the next begins: "0" after the last. A name may come twice."""
+    """The cursor of the next page ("0" after the last), and a page of all schedules. A name may occur twice."""
 
     def read(reply: Any) -> tuple[str, list[str]]:
         return text(reply[0]), [text(name) for name in reply[1]]
@@ -236,7 +238,7 @@ def names(keys: AppKeys, cursor: str = "0") -> Command[tuple[str, list[str]]]:
 
 
 def state(keys: AppKeys, name: str) -> Command[dict[str, bytes]]:
-    """The state of a schedule; empty when there is none."""
+    """The state of a schedule; empty when it does not exist."""
 
     def read(reply: Any) -> dict[str, bytes]:
         return {text(reply[i]): reply[i + 1] for i in range(0, len(reply), 2)}
@@ -245,7 +247,7 @@ def state(keys: AppKeys, name: str) -> Command[dict[str, bytes]]:
 
 
 def queued(keys: AppKeys, names: Sequence[str]) -> Command[Mapping[str, list[int]]]:
-    """Of these schedules, the ticks whose runs wait for the one before them."""
+    """For each of these schedules, the ticks whose runs wait for the run before them."""
 
     def read(reply: Any) -> Mapping[str, list[int]]:
         return {name: runs_of(raw or b"") for name, raw in zip(names, reply, strict=True)}
@@ -254,7 +256,7 @@ def queued(keys: AppKeys, names: Sequence[str]) -> Command[Mapping[str, list[int
 
 
 def denied(keys: AppKeys, service: str) -> Command[dict[str, str]]:
-    """Schedule of this service → the source it belongs to; empty when both declare the same."""
+    """Schedule of this service → the source that owns it; empty when both declare the same schedule."""
 
     def read(reply: Any) -> dict[str, str]:
         return {text(reply[i]): text(reply[i + 1]) for i in range(0, len(reply), 2)}
@@ -263,7 +265,7 @@ def denied(keys: AppKeys, service: str) -> Command[dict[str, str]]:
 
 
 def service_seen(keys: AppKeys, service: str) -> Command[int | None]:
-    """When a worker of this service has looked last, by the server's clock. None: never, as far as is known."""
+    """The time of the last look by a worker of this service, by the server's clock; None when no look is known."""
 
     def read(reply: Any) -> int | None:
         return int(reply) if reply else None
@@ -274,17 +276,17 @@ def service_seen(keys: AppKeys, service: str) -> Command[int | None]:
 
 
 def runs_of(raw: bytes) -> list[int]:
-    """The ticks whose runs wait, of what was written."""
+    """The ticks whose runs wait, decoded."""
     return [int(due) for due in cast("list[int]", orjson.loads(raw))] if raw else []
 
 
 def handing(keys: AppKeys | QueueKeys, cursor: str) -> Command[Handing]:
-    """A page of the jobs in the outbox of the app or of a queue. Few at a time: they may be large."""
+    """A page of the jobs in the outbox of the app or of a queue. Pages are short, because jobs may be large."""
     return Command(["HSCAN", keys["out"], cursor, "COUNT", _PAGE], _handing)
 
 
 def handed(keys: AppKeys | QueueKeys, ids: Sequence[str]) -> Command[int]:
-    """These jobs have arrived: remove them from this outbox."""
+    """Remove these jobs from this outbox, because they have arrived in their queues."""
     return Command(["HDEL", keys["out"], *ids], int)
 
 
@@ -303,16 +305,16 @@ def _look(reply: Any) -> Look:
         int(handing),
         int(queued),
         turn == 1,
-        [_seen(said) for said in due],
-        [_seen(said) for said in waiting],
+        [_seen(row) for row in due],
+        [_seen(row) for row in waiting],
         int(denied),
         more == 1,
         Position(text(last), last_name) if last else None,
     )
 
 
-def _seen(said: Any) -> Seen:
-    name, definition, next_ms, job, on_its_way, queued = said
+def _seen(row: Any) -> Seen:
+    name, definition, next_ms, job, on_its_way, queued = row
     return Seen(text(name), definition, int(next_ms or 0), text(job), on_its_way == 1, queued)
 
 
@@ -322,7 +324,7 @@ def _handing(reply: Any) -> Handing:
     unreadable: list[str] = []
     for i in range(0, len(flat), 2):
         if b"/" in flat[i]:
-            # Not a job: something else in the outbox, which another part carries.
+            # This entry of the outbox is not a job: another part handles it.
             continue
         try:
             jobs.append(AnyWireJob.from_wire(flat[i + 1]))

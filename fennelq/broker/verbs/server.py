@@ -1,4 +1,4 @@
-"""The server and its clock."""
+"""Verbs for the server and its clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fennelq dlq`: the dead, and how to bring them back."""
+"""`fennelq dlq`: lists, replays and removes dead jobs."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def export_dead(
 
 
 def _counted(session: Session, meant: Filters, limit: int | None) -> tuple[int, Exit]:
-    """How many jobs are meant; and NOT_FOUND when an id among the filters is unknown, OK when none is."""
+    """The number of matching jobs; and NOT_FOUND when an id among the filters is unknown, otherwise OK."""
 
     async def count(app: App) -> tuple[int, bool]:
         await require_queues(app, meant.get("queue", ()))
@@ -216,8 +216,8 @@ async def _export(app: App, meant: Filters, limit: int | None, file: Any, steps:
 
 
 async def _write(app: App, page: list[DeadLetter], file: Any) -> int:
-    """Write all facts about each job, read in one round trip. A job that is not dead any more is written as it was
-    listed."""
+    """Write all facts about each job, read in one round trip. For a job that is not dead any more, write the facts of
+    its list entry."""
     for letter, whole in zip(page, await asyncio.gather(*(app.dlq.get(one.id) for one in page)), strict=True):
         print(output.record(of_letter(whole or letter)), file=file)
     return len(page)

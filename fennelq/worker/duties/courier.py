@@ -1,7 +1,7 @@
-"""Takes jobs from where their creation was decided to the queue they belong to, which may be in another slot.
+"""Takes jobs from the outbox in which a script has written them to their queue, which may be in another slot.
 
-The decision is written down together with the whole job, under a fixed id. Enqueueing it is harmless to repeat, and
-only then is it taken from the list: a courier that dies on the way is replaced by any other.
+A script writes its decision together with the whole job, under a fixed id. The courier enqueues the job, which is
+harmless to repeat, and only then removes it from the outbox: when a courier dies in between, any other continues.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from fennelq.worker.state import State
 
 _AT_ONCE = 100
 _LONGEST = 60.0
-"""A part that has something to hand over wakes the courier, and every ticker looks whether something is left."""
+"""Seconds between two ticks without an event. A part that writes to an outbox wakes the courier, and tickers wake it
+when jobs are left in the app's outbox."""
 
 
 class Courier(Service):
-    """Hands jobs over."""
+    """Hands over the jobs in the outboxes to their queues."""
 
     name = "courier"
 
@@ -41,9 +42,9 @@ class Courier(Service):
         self._noted = NotedQueues()
         self._log = LogThrottle("hand-over")
         self._filled: set[str] = set()
-        """Queues whose outboxes may have something in them."""
+        """The queues whose outboxes may contain jobs."""
         self._look_at_all = 0.0
-        """When to look into the outboxes of all queues."""
+        """The time of the next look into the outboxes of all queues."""
         state.bus.subscribe(HandOverWaits, self._announced)
         state.bus.subscribe(MessagesArrive, self._missed)
 
@@ -57,15 +58,15 @@ class Courier(Service):
         self.woken.set()
 
     async def tick(self) -> float:
-        """Hand over what is in the outbox of the app and in those of queues; comes again at once if there was anything.
+        """Hand over the jobs in the outboxes of the app and of queues; ticks again at once if it has found any.
 
-        The outbox of a queue is read when a message announces something in it, and all of them once a minute, because
-        messages get lost: with a thousand queues, to read each of them every second would cost more than running jobs.
+        It reads the outbox of a queue after a message that announces jobs in it, and the outboxes of all queues once a
+        minute, because messages get lost. Reading a thousand outboxes every second would cost more than running jobs.
         """
         handed, queues = 0, self._queues_to_look_at()
         for some in [queues[at : at + _AT_ONCE] for at in range(0, len(queues), _AT_ONCE)]:
             handed += sum(await asyncio.gather(*map(self._empty_queue, some)))
-        # Last, because its errors end the tick.
+        # The outbox of the app comes last, because an error there ends the tick.
         handed += await self._empty(self._keys)
         return 0.0 if handed else _LONGEST
 
@@ -74,17 +75,18 @@ class Courier(Service):
         now = clock.monotonic()
         if now >= self._look_at_all:
             self._look_at_all, self._filled = now + _LONGEST * 0.9, set(served)
-        # Other queues have executors of their own, which are announced the same.
+        # Other queues have executors of their own, which receive the same messages.
         queues, self._filled = self._filled & set(served), set()
         return sorted(queues)
 
     async def _empty_queue(self, queue: str) -> int:
-        """Trouble with the server of one queue holds up no other; its outbox is looked at again."""
+        """Hand over the jobs in the outbox of one queue. After an error of this queue, the other queues go on, and the
+        next tick looks into this outbox again."""
         try:
             handed = await self._empty(queue_keys(self._state.namespace, queue))
         except Exception as error:
             if not concerns_one_queue(error):
-                # About Redis as a whole: one line for all queues. What this tick leaves is looked at again.
+                # The error is about Redis as a whole: log one line for all queues, and look into all outboxes again.
                 self._look_at_all = 0.0
                 raise
             self._log.warn(error, queue=queue)
@@ -106,9 +108,9 @@ class Courier(Service):
         return handed
 
     async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyWireJob]) -> int:
-        """Trouble with one queue, which may be on another server, holds up no other."""
+        """Send these jobs to their queues, which may be on different servers; returns how many were sent."""
         groups = by_queues(jobs, attrgetter("queue"))
-        # Side by side: one after the other, hundreds of queues would cost as many round trips.
+        # Concurrently: one after the other, hundreds of queues would take hundreds of round trips.
         handed = await asyncio.gather(*(self._send(box, *group) for group in groups.items()))
         return sum(handed)
 
@@ -124,7 +126,7 @@ class Courier(Service):
         return sum(not isinstance(reply, Exception) for reply in replies)
 
     def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyWireJob]) -> Talk[Sequence[Any]]:
-        # First: a job in a queue that is not on the list is not lost, but no worker that serves every queue finds it.
+        # List the queue first: workers that serve every queue do not find a job in a queue that is not on the list.
         if self._noted.is_due(queue):
             yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)

@@ -22,36 +22,36 @@ _DECLARED = Limits(verbs.schedules.MOST_DECLARED, verbs.schedules.MOST_DECLARED_
 
 
 class Declaration:
-    """Makes the schedules of the code those of its service in Redis, a page at a time."""
+    """Updates the schedules of a service in Redis to those of its code, a page at a time."""
 
     def __init__(self, state: State) -> None:
         self.service = state.app.service
-        """Owns what it declares."""
+        """The service that owns the declared schedules."""
         self._keys, self._broker, self._app = AppKeys(state.namespace), state.broker, state.app
         self._at, self._not_before, self._refused = 0, 0.0, False
         self._denied: dict[str, str] = {}
 
     @cached_property
     def version(self) -> str:
-        """A version of the code is what it declares."""
+        """The version of the code: a digest of all schedules that it declares."""
         return hashlib.sha1(b"\n".join(sorted(s.to_wire() for s in self._all))).hexdigest()
 
     async def go_on(self, look: Look) -> bool:
-        """Declare a page, if something is to be declared; True when more may be."""
+        """Declare a page, if schedules are left to declare; True when more may be left."""
         now = clock.monotonic()
         if look.version == self.version:
             if look.denied and now >= self._not_before:
                 self._not_before = now + _DECLARE_AGAIN
                 await self._ask_again(look.now_ms)
             return False
-        # Another version of the code holds, and may have gone by now.
+        # Another version of the code is the holder. It may have ended by now, so ask again, but only from time to time.
         if look.version and now < self._not_before:
             return False
         return await self._declare_page(look.now_ms)
 
     @cached_property
     def _all(self) -> list[WireSchedule]:
-        """In the same order in every executor: where one has stopped, another goes on."""
+        """All schedules, in the same order in every executor: where one executor has stopped, another continues."""
         return sorted(self._app.declared.schedules.values(), key=lambda schedule: schedule.name)
 
     async def _declare_page(self, now_ms: int) -> bool:
@@ -65,7 +65,8 @@ class Declaration:
         return True
 
     async def _ask_again(self, now_ms: int) -> None:
-        """Declare what another service has kept from this one: it may have gone, or declare it no more."""
+        """Declare again the schedules that belong to another service: it may have ended, or not declare them any
+        more."""
         denied = await self._broker.ask(verbs.schedules.denied(self._keys, self.service))
         mine = [schedule for schedule in self._all if schedule.name in denied]
 
@@ -109,7 +110,7 @@ class Declaration:
                     service=self.service,
                     schedules=named,
                     number=len(denied),
-                    hint="they run as the other service declares them: give one of each two another name=",
+                    hint="they run as the other service declares them: change name= in one of the two services",
                 )
 
 

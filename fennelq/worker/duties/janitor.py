@@ -12,7 +12,7 @@ from fennelq.worker.state import State
 
 _PAGE = 100
 _ROUNDS = 8
-"""The work is not urgent, so it is done once in so many intervals of maintenance."""
+"""Intervals of maintenance between two ticks: the work is not urgent."""
 _CONSUMER_IDLE_MS = 3_600_000
 
 

@@ -1,4 +1,4 @@
-"""Receives the messages that an executor should act on at once: something is due sooner, a schedule has changed.
+"""Receives messages on which an executor should act at once: a job is due sooner, a schedule has changed.
 
 A lost message only delays a job until the executor looks by itself, so messages are neither repeated nor stored.
 """
@@ -31,7 +31,7 @@ class Listener(Service):
         self._log = LogThrottle("listening")
 
     async def tick(self) -> float:
-        """Subscribe, if that is needed."""
+        """Subscribe, unless the subscription works already."""
         if self._link is None or not self._link.connected:
             self._state.note_listening(False)
             self._link = await self._state.broker.listen(["PSUBSCRIBE", *self._patterns], self._on_message)

@@ -1,6 +1,6 @@
-"""Publishes and reads which executors exist, how others ended, and which queues are known.
+"""Publishes and reads facts: which executors exist, how others ended, which queues are known.
 
-It is for people and for the other executors. It never decides which executor owns a job: only the lease does.
+The facts are for people and for other executors. They never decide which executor owns a job: only the lease does.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Presence(Service):
         self._unserved = UnservedQueues(state)
 
     async def tick(self) -> float:
-        """Publish and read. Facts have the time of the server's clock, because the clocks of two machines may differ by
-        hours."""
+        """Publish and read facts. They contain the time of the server's clock, because the clocks of two machines may
+        differ by hours."""
         now = await self._broker.ask(verbs.server.now())
         facts = {**self._facts(), "beat_ms": now, "interval": self._interval}
         known, executors, _ = await asyncio.gather(

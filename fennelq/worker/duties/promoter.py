@@ -1,4 +1,4 @@
-"""Moves due jobs to their lanes, and sleeps until the next is due."""
+"""Moves due jobs to their lanes, and sleeps until the next job is due."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Promoter(Service):
         state.bus.subscribe(JobDue, lambda job: self.expect(job.seconds))
 
     def expect(self, seconds: float) -> None:
-        """Tick in so many seconds, if that is sooner than the next tick."""
+        """Tick in this many seconds, if that is sooner than the next tick."""
         due = clock.monotonic() + seconds
         if due < self._next:
             self._next = due
             asyncio.get_running_loop().call_later(seconds, self.woken.set)
 
     async def tick(self) -> float:
-        """Promote one slice of each queue; returns the seconds until the next due job."""
+        """Promote a limited number of jobs of each queue; returns the seconds until the next due job."""
         # Reset before the call: the replies may miss a job that becomes due sooner while the call is under way.
         self._next = math.inf
         promoted = await run_per_queue(self._state.broker, self._state.queues, _promote, self._log)

@@ -35,7 +35,7 @@ class Recovery(Service):
         return self._settings.maintenance
 
     async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
-        """A page of each, in one round trip, and further pages of those that have more."""
+        """Sweep a page of each queue in one round trip, and then further pages of the queues that have more."""
         for number in range(_PAGES):
             # Test this before each page: a beat in between may have found that the server's clock was set.
             beaten = self._state.lease.beaten()

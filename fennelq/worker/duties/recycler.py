@@ -1,6 +1,6 @@
 """Stops an executor that has started enough jobs, has too many stuck slots, or uses too much memory.
 
-It finishes its running jobs first. The supervisor starts a fresh one in its place.
+The executor finishes its running jobs first. The supervisor then starts a new one in its place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Recycler(Service):
             return {"jobs": self._slots.started}
         if self._slots.stuck > self._max_stuck:
             return {"stuck": self._slots.stuck, "of": self._slots.count}
-        # Only after it has started a job: an executor that is too large from the beginning would never run one.
+        # Check this only after it has started a job: an executor that is too large from the beginning would never run
+        # one.
         if self._max_rss is not None and self._slots.started and (rss := resident_bytes()) > self._max_rss:
             return {"rss": rss}
         return {}

@@ -30,7 +30,7 @@ class Service(ABC):
 
 
 async def tend(service: Service, *, retry_after: float = 1.0, outage: Outage | None = None) -> None:
-    """Tick for ever: after the pause that the last tick asked for, or when `woken` is set.
+    """Tick for ever: after the pause that the last tick returned, or when `woken` is set.
 
     An error ends one tick, never the loop. A little jitter keeps the executors of a fleet from ticking in step. A
     `punctual` service gets none, because its next tick is due at a certain time.

@@ -1,6 +1,6 @@
-"""Makes recurring jobs: claims each tick once, however many executors try.
+"""Makes the jobs of schedules: each tick is claimed once, however many executors try.
 
-Every executor has a ticker and none leads: a tick is claimed by a script, on the server's clock.
+Every executor has a ticker, and none is a leader: a script claims the tick, by the server's clock.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MOST_QUEUED = 1000
 
 
 class Ticker(Service):
-    """Looks for due schedules, and declares those of the code.
+    """Looks for due schedules, and declares the schedules of the code.
 
-    A tick() looks at one page of due schedules and declares one page, so that neither keeps the other waiting.
+    A tick() claims one page of due schedules and declares one page, so that neither work delays the other.
     """
 
     name = "ticker"
@@ -49,7 +49,7 @@ class Ticker(Service):
         self._keys, self._broker = AppKeys(state.namespace), state.broker
         self._again = False
         self.read: Callable[[bytes], WireSchedule] = lru_cache(maxsize=256)(WireSchedule.from_wire)
-        """Reads a definition; raises ValueError when only a later version can."""
+        """Reads a definition; raises ValueError when only a later version can read it."""
         self._declaration = Declaration(state)
         self._stuck = Stuck()
         self._log = LogThrottle("declaring schedules", state.outage)
@@ -57,7 +57,7 @@ class Ticker(Service):
         state.bus.subscribe(SchedulesChanged, lambda _: self.woken.set())
 
     async def tick(self) -> float:
-        """Claim what is due; returns when to look again."""
+        """Claim due schedules; returns the seconds until the next look."""
         longest = min(self._state.longest_sleep, _LONGEST)
         look = await self._look(longest)
         self._lost &= frozenset(look.due)
@@ -87,7 +87,7 @@ class Ticker(Service):
         return look
 
     async def _declare(self, look: Look) -> bool:
-        """Declare a page; trouble with that keeps nothing from running."""
+        """Declare a page. An error is only logged, so that due schedules still run."""
         try:
             goes_on = await self._declaration.go_on(look)
         except Exception as error:
@@ -99,7 +99,8 @@ class Ticker(Service):
     # Claiming
 
     async def _unless_stuck(self, seen: Seen, work: Awaitable[bool]) -> bool:
-        """One schedule that cannot be read, or whose queue cannot be reached, is left to others and holds up none."""
+        """Do the work for one schedule. After an error (it cannot be read, its queue cannot be reached), leave this
+        schedule to other executors, and go on with the others."""
         try:
             return await work
         except Exception as error:
@@ -107,7 +108,7 @@ class Ticker(Service):
             return False
 
     async def _claim(self, seen: Seen, look: Look) -> bool:
-        """Claim the due ticks of a schedule, unless another executor was first. True: nothing of it is due any more."""
+        """Claim the due ticks of a schedule. True also when another executor was first: then look again."""
         schedule = self.read(seen.definition)
         before = await self._job(seen.last_job)
         claim = decide(schedule, seen, look, busy=_goes_on(seen, before), before=before)
@@ -120,7 +121,7 @@ class Ticker(Service):
         return True
 
     async def _start_queued(self, seen: Seen) -> bool:
-        """Start the next of the runs that wait for the one before them, if that has ended."""
+        """Start the next of the waiting runs, if the run before it has ended."""
         if _goes_on(seen, await self._job(seen.last_job)):
             return False
         schedule = self.read(seen.definition)
@@ -145,7 +146,7 @@ class Ticker(Service):
 
 
 def decide(schedule: WireSchedule, seen: Seen, look: Look, *, busy: bool, before: JobInfo | None) -> Claim:
-    """What becomes of the ticks that are due: which run, which are left out, which wait. Pure."""
+    """Decide which of the due ticks run, which are left out, and which wait. A pure function."""
     missed, following = schedule.last_ticks(seen.next_ms, look.awake_ms)
     late, following = schedule.first_ticks(following, look.now_ms)
     waiting = verbs.schedules.runs_of(seen.queued)
@@ -153,7 +154,7 @@ def decide(schedule: WireSchedule, seen: Seen, look: Look, *, busy: bool, before
     jobs = _that_fit([verbs.schedules.job_of(schedule, tick) for tick in start])
     ticks = missed + late
     if len(jobs) < len(start):
-        # The rest stays due, and is claimed next.
+        # The other ticks stay due, and the next look claims them.
         following = start[len(jobs)]
         ticks = [tick for tick in ticks if tick < following]
     error, error_ms = last_failure(before)
@@ -172,7 +173,7 @@ def decide(schedule: WireSchedule, seen: Seen, look: Look, *, busy: bool, before
 def _overlapping(
     schedule: WireSchedule, runs: list[int], *, busy: bool, waiting: list[int]
 ) -> tuple[list[int], list[int]]:
-    """Which of the runs start now, and all that wait then."""
+    """The runs that start now, and all runs that wait afterwards."""
     if schedule.overlap == "allow":
         return runs, waiting
     if schedule.overlap == "skip":
@@ -182,13 +183,13 @@ def _overlapping(
 
 
 def _that_fit(jobs: list[AnyWireJob]) -> list[AnyWireJob]:
-    """As many of the jobs as one script may write."""
+    """The first jobs, as many as one script may write."""
     return first_page(jobs, lambda job: job.size)
 
 
 def _goes_on(seen: Seen, before: JobInfo | None) -> bool:
-    """Whether the last job has not ended yet. Whether it is on its way was asked first: what arrives in the meantime is
-    found in its queue."""
+    """Whether the last job has not ended yet. `seen` was read before the job's record: a job that was on its way then,
+    and has arrived in the meantime, is found in its queue."""
     return seen.last_job_on_its_way or (before is not None and not before.status.ended)
 
 
@@ -204,9 +205,9 @@ def _pause(look: Look, longest: float) -> float:
 class Stuck:
     """The due schedules that this executor cannot claim: a later version has written them, or they are broken.
 
-    They stay due, for executors that can claim them, and are passed over page by page. A new pass over all that is due
-    begins as soon as the last one has ended, or later when it had to pass over many pages, to keep the load low. In
-    between, looks begin after the pages passed over: what comes due now is there.
+    They stay due, for executors that can claim them, and this executor skips them page by page. A new pass over all due
+    schedules begins when the last pass has ended, or later if it skipped many pages, to keep the load low. In between,
+    looks begin after the skipped pages, where the schedules that become due now are.
     """
 
     def __init__(self) -> None:
@@ -216,20 +217,20 @@ class Stuck:
         self._named: dict[str, float] = {}
 
     def begin(self) -> Position | None:
-        """Where the next look begins."""
+        """The position at which the next look begins."""
         if not self._passing and clock.monotonic() >= self._next_pass:
             self._after, self._pages, self._passing = None, 0, True
             self._why.clear()
         return self._after
 
     def add(self, name: str, error: Exception) -> None:
-        """This schedule could not be claimed."""
+        """Record that this schedule could not be claimed."""
         self._why[name] = f"{type(error).__name__}: {error}"[:500]
 
     def pass_over(self, look: Look, *, moved: bool) -> bool:
-        """The page of this look is done with; True when another should be looked at, at once."""
+        """Finish the page of this look; True when the next look should follow at once."""
         if moved:
-            # What was claimed has made room on this page, and may be due again.
+            # The claimed schedules are not on this page any more, or are due again: look at the same page again.
             return True
         if look.due and look.last is not None:
             self._after, self._pages = look.last, self._pages + 1
@@ -243,11 +244,11 @@ class Stuck:
 
     @property
     def pause(self) -> float:
-        """How long to sleep at most."""
+        """The longest time to sleep."""
         return _STUCK_FOR if self._why else _LONGEST
 
     def _name_them(self) -> None:
-        """Each is named once a minute, all of a pass in one line."""
+        """Log the names, all of a pass in one line, and each name at most once a minute."""
         now = clock.monotonic()
         self._named = {
             name: at for name, at in self._named.items() if name in self._why and at + _NAMED_AGAIN > now

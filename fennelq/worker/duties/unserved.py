@@ -15,12 +15,12 @@ _logger = log.get("fennelq.worker")
 
 _QUIET_FOR = 60.0
 _PATIENCE = 10.0
-"""Seconds without a worker that a restart may take."""
+"""Seconds without a worker that are not reported, because a restart may take this long."""
 _MOST_QUEUES = 10
 
 
 class UnservedQueues:
-    """Warns of such queues. Only one executor per machine does, so that each log has one warning."""
+    """Warns of such queues. Only one executor per machine logs the warning, so that each log contains it once."""
 
     def __init__(self, state: State) -> None:
         self._app, self._executor, self._broker = state.namespace, state.name, state.broker
@@ -28,7 +28,7 @@ class UnservedQueues:
         self._quiet_until = 0.0
 
     async def look(self, known: set[str], executors: Executors, now_ms: int) -> None:
-        """Warn if jobs wait in those of the known queues that no executor has served for a while."""
+        """Warn if jobs wait in known queues that no executor has served for a while."""
         now = clock.monotonic()
         self._since = {
             queue: self._since.get(queue, now) for queue in sorted(known) if not executors.serving(queue)
@@ -48,7 +48,7 @@ class UnservedQueues:
             )
 
     async def _waiting(self, queue: str, now_ms: int) -> int:
-        """How many jobs wait there: ready, or due. A queue that cannot be read counts as empty."""
+        """The number of jobs that are ready or due in a queue. A queue that cannot be read counts as empty."""
         keys = queue_keys(self._app, queue)
         asked: list[Command[int]] = [verbs.queues.length(keys, lane) for lane in STREAMS]
         asked += [verbs.queues.overdue(keys, place, now_ms) for place in ("sched", "retry")]

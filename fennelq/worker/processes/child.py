@@ -1,4 +1,4 @@
-"""One executor process: how its supervisor starts, watches and ends it."""
+"""The supervisor's side of one executor process: starts, watches and ends it."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The id of its process, once that was started."""
+        """The id of its process; None before the start."""
         return self._process.pid if self._process is not None else None
 
     @property
     def alive(self) -> bool:
-        """Whether its loop has reported lately. There is no loop yet during the import of the app, which may take any
-        time."""
+        """Whether its loop has reported lately. During the import of the app it has no loop yet, and need not report:
+        an import may take any time."""
         return self._received is None or clock.monotonic() - self._received < _LIVELY
 
     def stop(self, *, now: bool = False) -> None:
@@ -91,12 +91,12 @@ class Child:
             self._signal(signal.SIGKILL)
 
     def collect(self) -> None:
-        """Called when some child of this process has ended: find out whether it was this one."""
+        """Check whether this child has ended. Called when any child of the supervisor has ended."""
         if self._process is not None and self._process.poll() is not None:
             self._ended.set()
 
     def ended_as_asked(self, code: int) -> bool:
-        """Whether the request to stop has killed it before it had a handler for the signal: it had no jobs then."""
+        """Whether the request to stop has killed it before it had a handler for the signal. Then it had no jobs."""
         return self._signalled > 0 and not self.worked and code == -signal.SIGTERM
 
     @property
@@ -161,7 +161,7 @@ class Child:
         if not received:
             asyncio.get_running_loop().remove_reader(pipe)
             return
-        # After the import there is more time, because the process then connects, and may start an embedded server.
+        # After the import the process gets more time, because it then connects, and may start an embedded server.
         self._received = clock.monotonic() + (_CONNECTING if received == Signal.IMPORTED else 0.0)
         if Signal.READY.value in received or Signal.NOT_READY.value in received:
             self.ready = received.rfind(Signal.READY.value) > received.rfind(Signal.NOT_READY.value)

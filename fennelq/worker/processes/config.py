@@ -14,8 +14,7 @@ CANNOT_RUN = 78
 
 
 RECYCLED = 75
-"""Exit code of an executor that makes room for a fresh one. Unlike 0 in a burst, it does not mean that no job is
-left."""
+"""Exit code of an executor that should be replaced. Unlike 0 in a burst, it does not mean that no job is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +36,11 @@ class ExecutorConfig:
     burst: bool = False
     grace: float = 25.0
     max_jobs: int | None = None
-    """Jobs after which the executor makes room for a fresh one."""
+    """The number of jobs after which the executor stops and is replaced."""
     max_rss: int | None = None
-    """Bytes of memory above which it does so."""
+    """The bytes of memory above which the executor stops and is replaced."""
     lifeline: int = -1
-    """A pipe that the supervisor holds open. The kernel closes it when the supervisor ends, even if that was killed."""
+    """A pipe that the supervisor holds open. The kernel closes it when the supervisor ends, even if it was killed."""
     signals: int = -1
     """A pipe to the supervisor, for signals."""
 

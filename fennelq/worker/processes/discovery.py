@@ -31,7 +31,7 @@ _WAYS = f'name one with -A module:attribute, {VARIABLE}, or app = "module:attrib
 
 
 class FoundApp(NamedTuple):
-    """An app, and where it was found. A further process loads it with `load_app(found.path, found.folder)`."""
+    """An app, and where it was found. Another process loads it with `load_app(found.path, found.folder)`."""
 
     app: App
     path: str
@@ -39,7 +39,7 @@ class FoundApp(NamedTuple):
     how: str
     """The source of its name, as a text for people."""
     folder: Path
-    """Where its modules are looked for first."""
+    """The folder that is searched first for its modules."""
 
 
 class _Named(NamedTuple):
@@ -65,7 +65,7 @@ def find_app(explicit: str | None = None, folder: Path | None = None) -> FoundAp
 
 
 def load_app(path: str, folder: Path | None = None) -> App:
-    """The app at `module:attribute`, or the only one in `module`; raises ConfigurationError if there is none."""
+    """The app at `module:attribute`, or the only one in `module`; raises ConfigurationError if it does not exist."""
     return _load(path, folder or Path.cwd(), "asked for")[0]
 
 
@@ -130,7 +130,7 @@ def _not_an_app(module: ModuleType, attribute: str, given: object) -> str:
 
 
 def _shadowed(module: ModuleType, folder: Path) -> str:
-    """The problem when another module than the one in `folder` was imported; empty when the right one was."""
+    """The problem if another module than the one in `folder` was imported; empty if the right one was."""
     here = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
     there = getattr(module, "__file__", None)
     if not here.is_file() or (there is not None and Path(there).resolve() == here.resolve()):
@@ -211,7 +211,7 @@ def _import_problem(name: str, folder: Path, error: BaseException) -> str:
 
 
 def _way_there(error: BaseException) -> str:
-    """The frames of the user's code, when there are several: the last alone does not show how it was reached."""
+    """The frames of the user's code, if it has more than one: the last frame alone does not show the way to it."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
     own = [frame for frame in frames if not _is_library(frame.filename)]
     lines = [f'\n  File "{one.filename}", line {one.lineno}, in {one.name}\n    {one.line}' for one in own]
@@ -219,7 +219,7 @@ def _way_there(error: BaseException) -> str:
 
 
 def _line_at_fault(error: BaseException) -> str:
-    """The innermost line of the user's own code, or of any code if there is none."""
+    """The innermost line of the user's own code, or of any code if the traceback contains none of it."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_plumbing(frame.filename)]
     own = [frame for frame in frames if not _is_library(frame.filename)]
     chosen = (own or frames)[-1:]
@@ -258,9 +258,9 @@ def _only_app_in(here: Path) -> FoundApp:
 def _single(found: dict[str, App], looked: list[str], here: Path) -> FoundApp:
     distinct = {id(app): path for path, app in found.items()}
     if len(distinct) > 1:
-        raise ConfigurationError(f"there are several apps in {here}: {', '.join(distinct.values())}; {_WAYS}")
+        raise ConfigurationError(f"several apps found in {here}: {', '.join(distinct.values())}; {_WAYS}")
     if not distinct:
-        raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If there is one, {_WAYS}")
+        raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If you have one, {_WAYS}")
     # One app may be found in several files, because tasks.py imports app.py and adds tasks to its app. The file that
     # was imported last has all tasks.
     path = next(iter(distinct.values()))

@@ -1,4 +1,5 @@
-"""A small HTTP server for probes: /live is 200 while the loops move, /ready while Redis replies and jobs are read."""
+"""A small HTTP server for probes. /live returns 200 while the loops run, /ready while Redis replies and jobs are
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of an init process, which a worker must do itself when it is PID 1 of a container."""
+"""Does the work of an init process, for a worker that is PID 1 of a container."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _PR_GET_CHILD_SUBREAPER = 37
 def end_on_sigterm() -> None:
     """As PID 1, end on SIGTERM until the supervisor handles it.
 
-    The kernel does not deliver a signal to PID 1 that it has no handler for. So a SIGTERM during a long import would be
-    lost, and the worker would start and later be killed while it runs jobs. For every other process the default
-    applies.
+    The kernel delivers a signal to PID 1 only if PID 1 has a handler for it. So a SIGTERM during a long import would be
+    lost, and the worker would start and later be killed while it runs jobs. Other processes do not need a handler.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end)
@@ -53,6 +52,6 @@ def _is_subreaper() -> bool:
 
 
 def _ended_child() -> int:
-    """The pid of a child that has ended, without collecting its status; 0 when there is none."""
+    """The pid of a child that has ended, without collecting its status; 0 when no child has ended."""
     ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return ended.si_pid if ended is not None else 0

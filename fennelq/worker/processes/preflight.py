@@ -32,8 +32,8 @@ T = TypeVar("T")
 async def redis_replies(app: App, stop: asyncio.Event, *, force: bool = False) -> str | None:
     """Wait until Redis replies, and check it; returns which server it is, or None when `stop` is set before.
 
-    Raises ConfigurationError when this Redis cannot be worked with, or would lose jobs; `force` turns the latter into
-    a warning.
+    Raises ConfigurationError when fennelq cannot use this Redis, or when it would lose jobs; `force` turns the latter
+    into a warning.
     """
     outage = Outage(app.address, "waiting_for_redis")
     while not stop.is_set():

@@ -68,16 +68,16 @@ def main(text: str) -> int:
 
 
 class HandBack:
-    """Hands back the jobs of this process, from any thread. Without an executor there are none."""
+    """Hands back the jobs of this process, from any thread. Before the process has an executor, it has no jobs."""
 
     _stop: Callable[[], object] | None = None
 
     def of(self, executor: Executor, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on the process has this executor."""
+        """Set the executor of this process."""
         self._stop = lambda: loop.call_soon_threadsafe(lambda: executor.stop(now=True))
 
     def now(self) -> bool:
-        """Begin to hand the jobs back; whether there is an executor."""
+        """Begin to hand the jobs back; returns whether the process has an executor."""
         if self._stop is not None:
             with suppress(RuntimeError):
                 self._stop()
@@ -120,8 +120,9 @@ def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on the fastest loop that is installed; returns its result.
 
     A SystemExit or KeyboardInterrupt in any task or callback ends `run_until_complete`, and so does `loop.stop()`. But
-    the loop is intact and still has its other tasks, so it is run again. So the code of a job cannot end the loop: only
-    its own task fails. `asyncio.run` is not used, because it would cancel all tasks, and wait for those that ignore it.
+    the loop is intact and still has its other tasks, so this runs it again. So the code of a job cannot end the loop:
+    only its own task fails. `asyncio.run` is not used, because it would cancel all tasks, and wait for those that
+    ignore it.
     """
     loop = _fastest_loop()
     asyncio.set_event_loop(loop)

@@ -15,7 +15,7 @@ _logger = log.get("fennelq.supervisor")
 
 _LOOK_EVERY = 0.5
 _SHARE = 10
-"""The pause after a look is so many times as long as the look, so that a large project does not keep a core busy."""
+"""The pause after a look is this many times as long as the look, so that a large project does not keep a core busy."""
 _PRUNED = {"venv", "node_modules", "__pycache__", "site-packages"}
 _VIRTUALENV = {"pyvenv.cfg", "conda-meta"}
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}

@@ -11,7 +11,8 @@ class Signal(bytes, Enum):
     """The reports of an executor."""
 
     IMPORTED = b"i"
-    """The app is imported. Silence before this signal is no reason to kill it, because an import may take any time."""
+    """The app is imported. Before this signal, the supervisor does not kill a silent executor: an import may take
+    long."""
     ALIVE = b"."
     """The loop is not blocked."""
     READY = b"+"

@@ -153,8 +153,8 @@ class Supervisor:
             child.kill("it did not stop within its grace period")
 
     def _on_child_ended(self) -> None:
-        # Collect the executors first. The remaining ended children are orphans, or an executor that has just ended:
-        # that one is left alone, because it causes another signal.
+        # Collect the executors first. The remaining ended children are orphans, or an executor that has just ended.
+        # `reap` does not collect such an executor: its end causes another signal, and then it is collected here.
         for child in self._children:
             child.collect()
         if self._adopts:

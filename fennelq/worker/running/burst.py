@@ -1,4 +1,4 @@
-"""Finds out when a burst is over: when no job is left, and the last ones have not sent further jobs."""
+"""Detects the end of a burst: no job is left, and the last jobs have not sent further jobs."""
 
 from __future__ import annotations
 

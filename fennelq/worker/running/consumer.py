@@ -1,7 +1,7 @@
-"""The reader of an executor: it takes jobs while there are free slots, and blocks when all queues are empty.
+"""The reader of an executor: it takes jobs while slots are free, and blocks when all queues are empty.
 
-There is one reader for all queues and lanes. It never reads more jobs than can start now, so that no job waits in a
-busy executor while another one is idle.
+An executor has one reader for all queues and lanes. It never reads more jobs than can start now, so that no job waits
+in a busy executor while another executor is idle.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Consumer:
         self._state, self._workbench, self._slots = state, workbench, state.slots
         self._app, self._name, self._broker = state.namespace, state.name, state.broker
         self._lanes, self._lifetimes = state.lanes, state.lifetimes
-        # A lost reply holds up a read for as long as these two together. The entry that it stranded must be handed
-        # back, which counts no delivery, before another executor finds that its lease has run out.
+        # After a lost reply, a read waits for these two times together. The entry in that reply is stranded. This
+        # executor must hand it back, which counts no delivery, before its lease runs out and another executor takes it.
         self._block_ms = max(100, min(5000, round(state.lease.length * 250)))
         self._patience = min(ANSWER_TIMEOUT, state.lease.reply_timeout)
         self._doorbell = state.broker.doorbell()
@@ -86,7 +86,7 @@ class Consumer:
             self._wake_soon()
 
     async def look_again(self) -> None:
-        """Returns when all jobs that were ready at the time of this call have been taken."""
+        """Look again; returns when all jobs that were ready at the time of this call have been taken."""
         now = self._round
         while self._drained_in <= now:
             self.drained.clear()
@@ -132,8 +132,8 @@ class Consumer:
         return drained and not self._stopping
 
     async def _fetch_from(self, keys: QueueKeys) -> bool:
-        """Fetch from a queue; whether it is drained. A queue whose keys are damaged counts as drained and is put aside
-        for a while, so that the others are read."""
+        """Fetch from a queue; returns whether it is drained. A queue whose keys are damaged counts as drained, and is
+        not read for a while, so that the others are read."""
         try:
             catch = await self._fetch(keys)
         except Exception as error:
@@ -151,7 +151,7 @@ class Consumer:
         self._log.warn(error, queue=keys.queue, damage=damage, looks_again_in=round(seconds, 1))
 
     async def _damage(self, keys: QueueKeys) -> str:
-        """Which keys of the queue are damaged; empty also when that cannot be looked up."""
+        """A sentence about the damaged keys of the queue; empty without damage, and when the keys cannot be read."""
         try:
             looks = ask_all(verbs.queues.damage(keys))
             return "; ".join(found for found in await self._broker.converse(looks) if found)
@@ -208,7 +208,7 @@ class Consumer:
     async def _open(self, keys: QueueKeys) -> None:
         made = await self._broker.run(verbs.queues.open_queue(keys))
         if made and keys.queue in self._known:
-            # A person has deleted the lanes, or Redis came back without its data: the jobs in them are gone.
+            # A person has deleted the lanes, or Redis has lost its data: the jobs in these lanes are gone.
             _logger.warning("groups_made_anew", queue=keys.queue, lanes=made)
         self._known.add(keys.queue)
         self._opened.add(keys.queue)
@@ -274,8 +274,8 @@ class Consumer:
 
     async def _after_error(self, error: Exception) -> None:
         if classify(error) is Trouble.GROUP or concerns_one_queue(error):
-            # The error of a blocked read does not name the stream. So all queues are opened anew, and the one for which
-            # that fails is put aside.
+            # The error of a blocked read does not name the stream. So open all queues again: the queue for which this
+            # fails is put aside.
             self._opened.clear()
             if classify(error) is Trouble.GROUP:
                 return
@@ -286,24 +286,24 @@ class Consumer:
 
 
 class Aside:
-    """Queues that cannot be read now. Each is left alone for a time that doubles with every further error."""
+    """Queues that cannot be read now. The reader skips each for a time that doubles with every further error."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, float]] = {}
 
     def has(self, queue: str) -> bool:
-        """Whether this queue is left alone now."""
+        """Whether the reader skips this queue now."""
         return queue in self._until and clock.monotonic() < self._until[queue][0]
 
     def put(self, queue: str) -> float:
-        """Leave the queue alone; returns for how many seconds."""
+        """Skip the queue from now on; returns for how many seconds."""
         _, before = self._until.get(queue, (0.0, 0.0))
         pause = min(max(before * 2, _FIRST_ASIDE), _LONGEST_ASIDE)
         self._until[queue] = (clock.monotonic() + pause, pause)
         return pause
 
     def forget(self, queue: str) -> None:
-        """The queue can be read again."""
+        """Do not skip the queue any more, because it can be read again."""
         self._until.pop(queue, None)
 
 

@@ -1,4 +1,4 @@
-"""The jobs that an executor holds, each from its delivery until the reply to its settling."""
+"""The jobs that an executor holds. It holds each from its delivery until the reply to its settling."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Answer(IntEnum):
     """The reply of Redis to an outcome."""
 
     LOST = 0
-    """Another executor has the job now: nothing was written."""
+    """Another executor has the job now, so the outcome was not written."""
     SETTLED = 1
     SETTLED_BEFORE = 2
-    """An earlier call has written it, and the reply to that call was lost."""
+    """An earlier call has written the outcome, and the reply to that call was lost."""
 
 
 class Held:
@@ -54,7 +54,7 @@ class Held:
 
     @property
     def never_began(self) -> bool:
-        """Whether other code cancelled the task before its first step: then it has not given its slot back."""
+        """Whether other code cancelled the task before its first step. Then it has not given its slot back."""
         return not self.begun and self.task is not None and self.task.done()
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class Held:
             self.task.cancel()
 
     def stack(self) -> str:
-        """Where the run waits, the innermost call last. `Task.get_stack` would show only the outermost."""
+        """The calls in which the run waits, the innermost last. `Task.get_stack` would show only the outermost."""
         waiting: Any = self.task.get_coro() if self.task is not None else None
         calls: list[str] = []
         while waiting is not None:
@@ -108,7 +108,7 @@ class HeldJobs:
         return None
 
     def settled(self, settled: Settled, answer: Answer) -> None:
-        """Redis has replied to an outcome: the job is not held any more."""
+        """Record that Redis has replied to an outcome: the executor does not hold the job any more."""
         self.by_token.pop(settled.delivery.token, None)
         self.done += 1
         if answer is Answer.LOST:

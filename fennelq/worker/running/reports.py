@@ -1,4 +1,4 @@
-"""Logs the end of a run: how it ended, why it failed, and when the job runs again."""
+"""Logs the end of a run: the outcome, the reason of a failure, and the time of the next run."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def _has_more_to_show(failure: JobFailure) -> bool:
 
 
 def place_of(traceback: str) -> str:
-    """Where it was raised, as `file:line`: the innermost frame of the user's code, or of any code; empty when there is
-    none."""
+    """The place where an error was raised, as `file:line`: the innermost frame of the user's code, or else of any code;
+    empty without frames."""
     frames = [(found[1], found[2]) for found in _FRAME.finditer(traceback)]
     if not frames:
         return ""

@@ -119,11 +119,11 @@ class Runner:
                 return outcome.died(failure, tries, plan.failure_ttl_ms)
             return outcome.retried(wait, failure, plan.retry.retries + 1)
         except BaseException as broken:
-            # A curve is the user's code: it may raise, or return infinity or a value that is not a number.
+            # The curve is the user's code: it may raise, or return infinity or a value that is not a number.
             return outcome.died(failure_of(broken, "bad_retry_policy"), tries, plan.failure_ttl_ms)
 
     def _wait(self, plan: Plan, tries: int, error: BaseException) -> float | None:
-        """Seconds until the next try, or None when there is none."""
+        """Seconds until the next try; None when no try is left."""
         if isinstance(error, Retry):
             if tries > plan.retry.retries:
                 return None

@@ -1,4 +1,4 @@
-"""Writes outcomes: those of the runs that end while one batch is under way become the next batch.
+"""Writes outcomes in batches: the outcomes of runs that end while one batch is under way become the next batch.
 
 Each queue has batches of its own, so that a queue whose keys are damaged does not delay the others. The outcomes that
 are not written yet are limited in number and size. An outcome that finds no room waits, and its job keeps its slot, so
@@ -39,7 +39,7 @@ _ANSWERS = tuple(Answer)
 
 
 class Settler:
-    """Settles the jobs of one executor. It retries after every error, because an outcome cannot be produced again."""
+    """Settles the jobs of one executor. It retries after every error, because an outcome cannot be computed again."""
 
     def __init__(self, state: State, most: int | None = None) -> None:
         """`most` outcomes may wait to be written at a time (None is two per slot), and 16 MiB of them, or a single
@@ -51,8 +51,9 @@ class Settler:
         self._log = LogThrottle("settling", state.outage)
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
-        """Write this outcome soon, if there is room for it; otherwise the caller must `settle` it. `before` is called
-        when there is room: calls that it sends in this turn of the loop reach the server ahead of the outcome."""
+        """Write this outcome soon, if it fits into the backlog; otherwise return False, and the caller must `settle`
+        it. If it fits, `before` is called: calls that it sends in this turn of the loop reach the server ahead of the
+        outcome."""
         queue = self._queue(delivery.queue)
         if not self.backlog.admits(queue.share, _length(outcome)):
             return False
@@ -61,8 +62,8 @@ class Settler:
         return True
 
     async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Write this outcome as soon as there is room. Outcomes get room in the order in which they ask. When the
-        caller is cancelled while it waits, the outcome is written without room: it exists and must not get lost."""
+        """Write this outcome as soon as it fits into the backlog. Outcomes wait in order. When the caller is cancelled
+        while it waits, the outcome is written anyway: the run is over, and its outcome must not get lost."""
         queue = self._queue(delivery.queue)
         try:
             await self.backlog.room(queue.share, _length(outcome))
@@ -72,7 +73,7 @@ class Settler:
             self._write_soon(queue, Settled(delivery, outcome))
 
     def settle_now(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Write this outcome soon, whether there is room or not: for an outcome that cannot wait."""
+        """Write this outcome soon, even without room: for an outcome that cannot wait."""
         queue = self._queue(delivery.queue)
         self.backlog.add(queue.share, 1, _length(outcome))
         self._write_soon(queue, Settled(delivery, outcome))
@@ -83,7 +84,7 @@ class Settler:
             for queue in list(self._queues.values()):
                 if queue.writing is not None:
                     await asyncio.wait([queue.writing])
-            # An outcome that waited for room is handed over in the next turn of the loop.
+            # An outcome that waited for room is added to its queue in the next turn of the loop.
             await asyncio.sleep(0)
 
     def _queue(self, name: str) -> _Queue:
@@ -116,14 +117,14 @@ class Settler:
             write = partial(self._finish, queue, written)
             raise_first(await self._broker.converse(in_pages(batch, write, _size, splits=_is_refused)))
         finally:
-            # Some are left only when the executor fails. They no longer count, or `drain` would wait for them for ever.
+            # Outcomes are left only when the executor fails. They must not count any more: `drain` would wait for ever.
             if left := batch[len(written) :]:
                 self.backlog.remove(queue.share, len(left), sum(map(_size, left)))
 
     def _finish(
         self, queue: _Queue, written: list[Settled], page: Sequence[Settled]
     ) -> Talk[Sequence[Answer]]:
-        """Write a page. It retries until there is a reply; an outcome that is sent twice is settled once."""
+        """Write a page. It retries until the server replies; an outcome that is sent twice is settled once."""
         longest = _FIRST_PAUSE
         while True:
             try:
@@ -168,7 +169,7 @@ class Share:
         self.jobs = self.bytes = 0
         self.blocked = False
         """Whether its outcomes are refused because its keys are damaged. Then they do not count towards the limits, so
-        that other queues can go on. There are only few of them, because such a queue is not read either."""
+        that other queues can go on. Their number is small, because the executor does not read such a queue either."""
 
 
 class _Queue:
@@ -192,18 +193,18 @@ class Backlog:
 
     @property
     def busy(self) -> bool:
-        """Whether outcomes are to be written. When outcomes wait for room, others are being written."""
+        """Whether outcomes are left to write. When outcomes wait for room, other outcomes are being written."""
         return self.jobs > 0 or self._blocked_jobs > 0
 
     def admits(self, share: Share, size: int) -> bool:
-        """Take room for an outcome, if there is some and no earlier one waits for it."""
+        """Take room for an outcome, if it fits and no earlier outcome waits for room."""
         if not share.blocked and (self._waiting or not self._has_room(size)):
             return False
         self.add(share, 1, size)
         return True
 
     def add(self, share: Share, jobs: int, size: int) -> None:
-        """Take room for outcomes, whether there is some or not."""
+        """Take room for outcomes, even if they do not fit."""
         share.jobs += jobs
         share.bytes += size
         if share.blocked:
@@ -213,7 +214,7 @@ class Backlog:
             self.bytes += size
 
     async def room(self, share: Share, size: int) -> None:
-        """Take room for an outcome as soon as it is its turn and there is some."""
+        """Take room for an outcome, when it is its turn and it fits."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((share, size, turn))
         self._let_in()
@@ -223,17 +224,17 @@ class Backlog:
             if turn.cancelled():
                 self._waiting = deque(entry for entry in self._waiting if entry[2] is not turn)
             else:
-                self.remove(share, 1, size)  # it was let in at the same moment
+                self.remove(share, 1, size)  # it got room at the same moment
             raise
 
     def remove(self, share: Share, jobs: int, size: int) -> None:
-        """These are written: the ones that wait longest may come, if they fit now."""
+        """Give back the room of written outcomes. Those that wait longest get it, if they fit now."""
         self.add(share, -jobs, -size)
         if self._waiting:
             self._let_in()
 
     def block(self, share: Share) -> None:
-        """The outcomes of this queue are refused: others need not wait for them."""
+        """Do not count the outcomes of this queue, because they are refused: others need not wait for them."""
         if not share.blocked:
             share.blocked = True
             self.jobs -= share.jobs
@@ -242,7 +243,7 @@ class Backlog:
             self._let_in()
 
     def unblock(self, share: Share) -> None:
-        """The outcomes of this queue are written again."""
+        """Count the outcomes of this queue again, because they are written again."""
         if share.blocked:
             share.blocked = False
             self.jobs += share.jobs
@@ -264,7 +265,7 @@ class Backlog:
             turn.set_result(None)
 
     def _has_room(self, size: int) -> bool:
-        # A single outcome that is larger than all the room goes alone.
+        # A single outcome that is larger than the limit is written alone.
         return self.jobs < self._most and (self.bytes + size <= self._most_bytes or not self.jobs)
 
 

@@ -1,4 +1,4 @@
-"""The slots of an executor: how many more jobs may run."""
+"""The slots of an executor, which limit the jobs that run at the same time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Slots:
         self.taken = 0
         """Jobs that run now."""
         self.stuck = 0
-        """Jobs among these that were asked to stop and did not."""
+        """Those of these jobs that go on although the executor asked them to stop."""
         self.spent = asyncio.Event()
         self.left = self._most = sys.maxsize if most is None else most
         """Jobs that may still start in this executor's life."""
@@ -35,23 +35,23 @@ class Slots:
         return min(self.count - self.taken, self.left)
 
     def take(self) -> None:
-        """A job starts."""
+        """Take a slot for a job that starts."""
         self.taken += 1
         self.left -= 1
         if self.left == 0:
             self.spent.set()
 
     def give_back(self) -> None:
-        """A handler ended."""
+        """Give back the slot of a handler that has ended."""
         self.taken -= 1
         self.notify()
 
     def note_stuck(self) -> None:
-        """A job that was asked to stop goes on."""
+        """Count a job that goes on although the executor asked it to stop."""
         self.stuck += 1
 
     def end_stuck(self) -> None:
-        """A stuck job has ended after all."""
+        """Count down, because a stuck job has ended."""
         self.stuck -= 1
 
     def notify(self) -> None:

@@ -14,8 +14,8 @@ _logger = log.get("fennelq.worker")
 
 _QUIET_FOR = 60.0
 _FORGOTTEN_AFTER = 90.0
-"""Seconds. A job that no worker can run is due again after 30 seconds at the latest. When an executor has not met it
-for so long, another worker has run it."""
+"""Seconds. A job that no worker can run is due again after at most 30 seconds. When an executor has not met it for this
+time, another worker has run it."""
 _REMEMBERED = 100
 _MOST_SHOWN = 10
 _EVENTS = {
@@ -39,7 +39,7 @@ class _Memory:
         self.last = 0.0
         self.logged: float | None = None
         self.times = 0
-        """How often it was met since the last line."""
+        """How often this executor has met it since the last line."""
 
 
 class UnrunnableJobs:
@@ -50,12 +50,12 @@ class UnrunnableJobs:
         self._kinds: dict[_Kind, _Memory] = {}
 
     def met(self, delivery: Delivery, outcome: Outcome) -> None:
-        """A job was handed back for a worker with newer code."""
+        """Record a job that was handed back for a worker with newer code."""
         failure, _ = failure_from_wire(outcome.error)
         self._note(delivery.queue, delivery.id, delivery.task, outcome.reason, failure.message)
 
     def too_new(self, queue: str, jobs: Iterable[TooNew]) -> None:
-        """Jobs were handed back for a worker with a newer fennelq."""
+        """Record jobs that were handed back for a worker with a newer fennelq."""
         for job in jobs:
             self._note(queue, f"{queue}:{job.key}", job.task, "unknown_version", job.problem)
 

@@ -24,9 +24,9 @@ class BeatResult(NamedTuple):
     """The findings of one round of beats."""
 
     lost: list[Token]
-    """Held here, and taken by other executors."""
+    """Jobs that this executor holds, but that other executors have taken."""
     stranded: list[Token]
-    """Pending on this executor in Redis, and not held here."""
+    """Entries that are pending on this executor in Redis, but that it does not hold."""
     quarantined: int
     """Jobs that wait in quarantine."""
     beaten: Beaten | None = None
@@ -45,7 +45,7 @@ class Heartbeat:
         self._thread.start()
 
     def end(self) -> None:
-        """Renew the leases no more."""
+        """Stop renewing the leases."""
         self._lease.ended.set()
 
     def beat(self) -> BeatResult:

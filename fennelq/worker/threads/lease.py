@@ -1,4 +1,4 @@
-"""How sure an executor can be that it still has its leases, judged by the times of the replies to its renewals.
+"""Judges whether an executor still has its leases, by the times of the replies to its renewals.
 
 It depends on nothing but the clock.
 """
@@ -23,8 +23,8 @@ class Beaten(NamedTuple):
     """The executor's monotonic clock before and after the beat. The server read its clock in between."""
 
     def jump_since(self, before: Beaten) -> float:
-        """The seconds by which the server's clock was set forward (below 0: back) between two beats, at the least. A
-        slow round trip can explain a part of the difference between the clocks, and that part is not counted."""
+        """The least number of seconds by which the server's clock was set forward (below 0: back) between two beats. It
+        leaves out the part of the difference between the clocks that a slow round trip can explain."""
         moved = (self.server_ms - before.server_ms) / 1000
         return max(0.0, moved - (self.answered - before.sent)) + min(
             0.0, moved - (self.sent - before.answered)
@@ -56,14 +56,14 @@ class Lease:
     @property
     def steady(self) -> bool:
         """True when for a whole lease (two, after a pause of this process) all beats have got replies, the last of them
-        not long ago, and the server's clock has not jumped. Only a steady executor recovers jobs of others: if it was
-        cut off from Redis itself, the others may have been as well, and look silent although they are alive."""
+        not long ago, and the server's clock has not jumped. Only a steady executor recovers jobs of others: if it had
+        no connection to Redis itself, the others may have had none either, and look silent although they are alive."""
         now = clock.monotonic()
         return self._since >= 0 and now - self._since >= self._hold_off and now - self._last < self.length / 2
 
     @property
     def answered(self) -> bool:
-        """Whether the last beat got a reply, not long ago."""
+        """Whether the last beat has got a reply, and not long ago."""
         return self._since >= 0 and clock.monotonic() - self._last < self.length / 2 + self.interval
 
     def beaten(self) -> tuple[int, int]:
@@ -74,15 +74,15 @@ class Lease:
         return last.server_ms, round((clock.monotonic() - last.answered) * 1000)
 
     def renewed(self, beaten: Beaten | None) -> None:
-        """A round of beats got its replies; None when there was no queue to beat for."""
+        """Record that a round of beats has got its replies; None when the executor serves no queue."""
         self._latest = beaten or self._latest
         now = clock.monotonic()
         if self._since < 0:
             self._since, self._hold_off = now, self.length
         elif now - self._last > self.length / 2:
             # This process was paused, perhaps by a call that holds the GIL. The executor that took over its job then
-            # runs the same call now and is as silent. If this executor took the job back after one lease, the call
-            # would never finish anywhere.
+            # runs the same call now, and is silent in the same way. If this executor took the job back after one lease,
+            # the call would never finish on any executor.
             self._since, self._hold_off = now, 2 * self.length
         elif self._clock_jumped():
             # The idle times in Redis have jumped as well, so every executor looks silent until its next beat.
@@ -92,13 +92,13 @@ class Lease:
         self._proven = self._latest or self._proven
 
     def missed(self) -> None:
-        """A beat got no reply."""
+        """Record that a beat got no reply."""
         self._since = -1.0
 
     def thread_ended(self) -> None:
         """Called by the thread that renews the leases, at its end."""
-        # Thread.is_alive() would not do: a thread that dies of an error counts as alive while it writes its traceback,
-        # and a stderr that blocks can make this take for ever.
+        # Thread.is_alive() is not enough: a thread that dies of an error counts as alive while it writes its traceback,
+        # and with a stderr that blocks, this can take for ever.
         self.dead = not self.ended.is_set()
 
     def _clock_jumped(self) -> bool:

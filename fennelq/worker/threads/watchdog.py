@@ -89,7 +89,7 @@ class Watchdog:
         _logger.warning("loop_blocked", seconds=round(lag, 1), **self._where())
 
     def _where(self) -> dict[str, object]:
-        # A documented function in spite of its name, and the only way to read the stack of another thread.
+        # Python documents this function in spite of its name. It is the only way to read the stack of another thread.
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         frame = frames.get(self._loop_thread)
         job = self._state.held.job_of(asyncio.current_task(self._loop))
@@ -109,7 +109,7 @@ class Watchdog:
         executor also ends itself if its loop still moves."""
         self._state.lease.ended.set()
         try:
-            # First, because the process may end as soon as its loop learns of it.
+            # Send the signal first, because the process may end as soon as its loop receives the fact.
             self._state.signals.send(signal)
         finally:
             with suppress(RuntimeError):

@@ -1,5 +1,5 @@
--- version: puts a job whose record a later fennelq has written off, for workers that can read it. The job does not run, so
--- the reply of fetch names some of these jobs, for the worker to log them.
+-- version: postpones a job whose record a later fennelq has written, for workers that can read it. The job does not
+-- run, so the reply of fetch names some of these jobs, and the worker logs them.
 --@include refuse, outcome/too_old
 local VERSION, TOO_NEW, too_new = 1, 8, {}
 

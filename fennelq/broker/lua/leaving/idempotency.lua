@@ -1,5 +1,5 @@
--- idempotency: a key without a window of its own expires together with the record. If the job's record was lost, another
--- job may hold the key by now: then it is left alone.
+-- idempotency: sets the TTL of a key without its own window to that of the record. If the job's record was lost,
+-- another job may hold the key by now: then the key is not changed.
 --@include idempotency
 --@when ended: idempotency
 local name = string.match(idempotency, '^=(.+)$')

@@ -1,8 +1,8 @@
--- Settles jobs. The caller has removed the job from its place, or its XACK has counted the entry. Each outcome has a file
--- in `lua/outcome` that writes it, for all scripts: so an outcome looks the same whichever script wrote it.
+-- Settles jobs. The caller has removed the job from its place, or its XACK has counted the entry. Each outcome has a
+-- file in `lua/outcome` that writes it, for all scripts: so an outcome looks the same whichever script wrote it.
 --
--- A script has no rollback, and a job that was removed from its place must not get lost. Every outcome may end in the DLQ,
--- so the type of that key is checked before anything is written.
+-- A script has no rollback, and a job that was removed from its place must not get lost. Every outcome may end in the
+-- DLQ, so the type of that key is checked before anything is written.
 --@include keys, counts, lane, dead
 local kind = redis.call('TYPE', K.dead).ok
 if kind ~= 'stream' and kind ~= 'none' then
@@ -11,9 +11,9 @@ end
 
 local settle = {}
 
--- A job that cannot be settled as asked (a record of a wrong type, an outcome that cannot be read) becomes dead, with the
--- reason `broken`: its entry is already acknowledged, so an error here would lose the job. The writes of the failed
--- settling are undone first.
+-- A job that cannot be settled with its outcome (a record of a wrong type, an outcome that cannot be read) becomes
+-- dead, with the reason `broken`: its entry is already acknowledged, so an error here would lose the job. First, this
+-- undoes the writes of the failed settling.
 local function bury(record, job, place, problem)
   local text = type(problem) == 'table' and problem.err or tostring(problem)
   if redis.call('TYPE', record).ok ~= 'hash' then redis.call('DEL', record, result_of(job)) end
@@ -29,8 +29,8 @@ local function bury(record, job, place, problem)
   write_dead(record, job, place, failure, 'Broken', text, 'broken', failure_ttl)
 end
 
--- Settles one job in a pcall of its own, so that one job's error does not end the whole batch. An outcome returns its kind
--- when it has written another one: a job that has been too new for every worker for too long is dead.
+-- Settles one job in a pcall of its own, so that one job's error does not end the whole batch. An outcome returns its
+-- kind when it has written another one: a job that has been too new for every worker for too long is dead.
 local function settle_job(job, place, kind, number, value)
   local record = record_of(job)
   local ok, returned = pcall(settle[kind], record, job, place, kind, number, value)

@@ -1,5 +1,5 @@
--- The source of a schedule: 'runtime', or 'code:' and the service that declares it. A fennelq from before there were
--- services wrote 'code'. A worker of that version which still runs removes only schedules with exactly this source.
+-- The source of a schedule: 'runtime', or 'code:' and the service that declares it. A fennelq that did not have
+-- services wrote 'code'. A worker of such a version that still runs removes only schedules with exactly this source.
 local LEGACY, CODE = 'code', 'code:'
 
 local function service_of(source)
