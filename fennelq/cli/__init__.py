@@ -12,7 +12,7 @@ import typer
 
 from fennelq.cli import output
 from fennelq.cli.command import command
-from fennelq.cli.commands import cron, dlq, enqueue, info, job, queue, worker
+from fennelq.cli.commands import COMMANDS
 from fennelq.cli.exits import Commands, Exit
 from fennelq.cli.helps import WIDEST
 from fennelq.streams import open_missing
@@ -30,13 +30,11 @@ program = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
 )
-command(program, "worker")(worker.run)
-program.add_typer(dlq.commands, name="dlq")
-program.add_typer(queue.commands, name="queue")
-program.add_typer(job.commands, name="job")
-program.add_typer(cron.commands, name="cron")
-command(program, "enqueue")(enqueue.send)
-command(program, "info")(info.show)
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        program.add_typer(_command, name=_name)
+    else:
+        command(program, _name)(_command)
 
 
 def main() -> None:

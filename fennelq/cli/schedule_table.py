@@ -76,7 +76,7 @@ def _when(schedule: Schedule) -> str:
 
 
 def _cells(value: datetime | None, tz: str, now: datetime) -> tuple[str, str]:
-    """A moment in the zone of its schedule, and in words."""
+    """The moment in the time zone of its schedule, and how far it is from now."""
     if value is None:
         return "", ""
     shown = (

@@ -19,7 +19,7 @@ Zone = Annotated[
 
 @dataclass(frozen=True)
 class Timing:
-    """When a schedule is due, and what happens when two runs meet."""
+    """The options that decide when a schedule is due, and what to do when the previous run has not ended."""
 
     cron: Annotated[
         str | None,
@@ -85,6 +85,6 @@ class Timing:
     ] = None
 
     def when(self) -> When:
-        """All but the times themselves."""
+        """All options except the times."""
         when = {"tz": self.tz, "overlap": self.overlap, "catchup": self.catchup}
         return cast("When", only_given({**when, "jitter": self.jitter, "start": self.start, "end": self.end}))

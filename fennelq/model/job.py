@@ -1,5 +1,7 @@
 """The values that describe a job: as it is sent, as it is delivered, and as it is known from its record.
 
+The fields of a record are declared in `fields.py`, and the options of a call in `options.py`.
+
 The three that are used on the hot path are named tuples: immutable like frozen dataclasses, and five times cheaper to
 create.
 """

@@ -1,4 +1,4 @@
-"""`fennelq cron`: recurring jobs, those of the code and those made at run time."""
+"""`fennelq cron`: lists, adds, pauses, runs and removes schedules."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def pause(session: Session, names: Names, as_json: Json = False) -> None:
 
 @command(commands, "resume")
 def resume(session: Session, names: Names, as_json: Json = False) -> None:
-    """Resume paused schedules, from their next time on."""
+    """Resume paused schedules, with their next run."""
     session.run(lambda app: _each(app, names, app.schedules.resume))
     _print_done(names, "resumed", as_json=as_json)
 
@@ -227,8 +227,8 @@ async def _each(app: App, names: list[str], change: Callable[[str], Awaitable[No
 
 
 async def _known(app: App, names: list[str]) -> list[ScheduleInfo]:
-    """The schedules of these names. A misspelt name raises before any schedule is changed. A schedule that cannot be
-    read exists, but is not among them."""
+    """The schedules of these names. Raises for a misspelt name, before it changes any schedule. Schedules that cannot
+    be read are left out."""
     infos: list[ScheduleInfo] = []
     for name in names:
         with suppress(UnreadableSchedule):
@@ -245,7 +245,7 @@ async def _removable(app: App, names: list[str]) -> None:
 
 
 def _by(info: ScheduleInfo) -> str:
-    return f" by {info.service}, whose workers are there" if info.service else ""
+    return f" by {info.service}, whose workers are running" if info.service else ""
 
 
 def _print_done(names: list[str], what: str, *, as_json: bool) -> None:

@@ -1,4 +1,7 @@
-"""Background duties of an executor. Each is a Service with a tick(), and has a file and a line in this table."""
+"""Background duties of an executor. Each is a Service with a tick(), and has a file and a line in this table.
+
+The other files of this folder are parts of one duty: `declaring` of the ticker, `unserved` of presence.
+"""
 
 from __future__ import annotations
 

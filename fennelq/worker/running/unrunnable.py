@@ -1,4 +1,9 @@
-"""Logs the jobs that this executor cannot run because its code is too old for them, once a minute for each task."""
+"""Logs the jobs that this executor cannot run because its code is too old for them, once a minute for each task.
+
+Such a job has an unknown task, or an argument that its task does not accept here. The runner gives it the outcome
+`unknown_task`, and `lua/outcome/too_old.lua` makes it due again after half a second to 30 seconds, for a worker with
+newer code. It is dead when no worker could run it for `unknown_task_patience`.
+"""
 
 from __future__ import annotations
 

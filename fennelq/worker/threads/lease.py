@@ -1,6 +1,6 @@
 """Judges whether an executor still has its leases, by the times of the replies to its renewals.
 
-It depends on nothing but the clock.
+The heartbeat renews them (`heartbeat.py`). This module depends on nothing but the clock.
 """
 
 from __future__ import annotations
