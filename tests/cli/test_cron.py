@@ -261,7 +261,7 @@ def test_what_the_code_declares_cannot_be_removed_here_and_nothing_else_is(sched
     answer = scheduled.run("cron", "remove", "mine", "nightly", "--yes")
     assert answer.code == Exit.FAILED
     assert answer.err == (
-        "fennelq: schedule 'nightly' is declared in code by tasks:shop, whose workers are there: "
+        "fennelq: schedule 'nightly' is declared in code by tasks:shop, whose workers are running: "
         "remove it there, or pause it\n"
     )
     assert len(scheduled.ok("cron", "list").rows) == 2
