@@ -117,6 +117,8 @@ class Client:
         # Time counts from the call or from the last reply. So a long batch may take long, and yet a page does not get
         # the whole time anew when the server did not reply to the page before it.
         patience = self._patience(max(batch[0].since, self._replied))
+        if len(batch) == 1 and (reply := await self._send_alone(batch[0].job, patience)) is not None:
+            return [reply]
         jobs = [given.job for given in batch]
         replies = await self.broker.converse(patient(sent(self.app, jobs), patience))
         self._replied = patience.since
@@ -126,6 +128,21 @@ class Client:
             for place, reply in zip(left, await self._send([batch[place] for place in left]), strict=True):
                 replies[place] = reply
         return replies
+
+    async def _send_alone(self, job: AnyWireJob, patience: Patience) -> Reply | None:
+        """Send a single job without a conversation, which would take a tenth of the CPU time of a lone `delay()`. After
+        any error it returns None: then the conversation sends the job again, which is harmless, and handles the
+        error."""
+        if self.app.noted.is_due(job.queue):
+            return None
+        try:
+            enqueue = verbs.jobs.enqueue(self.keys(job.queue), [job])
+            replies = await self.broker.run(enqueue, patience.left())
+        except Exception:
+            return None
+        self._replied = clock.monotonic()
+        reply: Reply = replies[0]
+        return reply
 
     def _has_time_left(self, given: _Given, reply: Reply) -> bool:
         """Whether the job was not sent, and its own call has time left."""

@@ -159,11 +159,13 @@ async def test_inside_a_running_event_loop_it_works_and_warns_with_the_form_to_a
     with running_aside(shop.app):
         with pytest.warns(RuntimeWarning) as warned:
             assert shop.double.sync.delay(21).get(timeout=5) == 42
-        assert [str(warning.message) for warning in warned] == [
+        # The collector of garbage may run now, and warn of what an earlier test has left.
+        ours = [warning for warning in warned if issubclass(warning.category, RuntimeWarning)]
+        assert [str(warning.message) for warning in ours] == [
             "double.sync.delay(…) blocks the event loop: use `await double.delay(…)`",
             "BlockingResult.get(…) blocks the event loop: use `await app.result(id).get(…)`",
         ]
-        assert {warning.filename for warning in warned} == {__file__}
+        assert {warning.filename for warning in ours} == {__file__}
         assert await asyncio.to_thread(lambda: shop.double.sync.delay(4).get(timeout=5)) == 8
         assert await (await shop.double.delay(5)).get(timeout=5) == 10
         await shop.app.close()
