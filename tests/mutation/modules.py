@@ -52,7 +52,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
     "heartbeat": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "lease": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "waiting": ["features/test_waiting.py"],
-    "talk": ["broker/test_diagnosis.py", "features/test_sending.py"],
+    "talk": ["test_client.py", "features/test_sending.py"],
     "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}
