@@ -112,7 +112,7 @@ def first_page(
     items: Sequence[T], size: Callable[[T], int] | None = None, limits: Limits = ONE_CALL
 ) -> list[T]:
     """The first items, as many as one call takes."""
-    return next(_pages(items, size, limits), list[T]())
+    return next(_pages(items, size, limits))
 
 
 def _replies(
@@ -130,6 +130,7 @@ def _replies(
 
 
 def _pages(items: Sequence[T], size: Callable[[T], int] | None, limits: Limits) -> Iterator[list[T]]:
+    """The items in pages; of no items, one empty page."""
     page: list[T] = []
     room = limits.bytes
     for item in items:
@@ -144,5 +145,4 @@ def _pages(items: Sequence[T], size: Callable[[T], int] | None, limits: Limits) 
             page, room = [], limits.bytes
         page.append(item)
         room -= cost
-    if page:
-        yield page
+    yield page

@@ -132,7 +132,6 @@ def patient(talk: Talk[A], patience: Patience) -> Talk[A]:
                 continue
             if complete:
                 patience.renew()
-            complete = False
             try:
                 received: Replies = yield Within(asked, patience.left())
             except BrokerUnavailable as error:

@@ -8,9 +8,10 @@ import pytest
 
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.dispatch import Limits, dispatch, first_page, in_pages, raise_first
+from fennelq.broker.dispatch import Limits, by_queues, dispatch, first_page, in_pages, raise_first
 from fennelq.broker.talk import Talk
 from fennelq.broker.trouble import LinkDown, ReplyError
+from fennelq.errors import BrokerUnavailable
 
 Call = tuple[str, list[str]]
 
@@ -78,7 +79,15 @@ async def test_an_item_that_makes_its_call_fail_fails_alone(broker: Broker) -> N
     ]
 
 
-@pytest.mark.parametrize("error", [LinkDown("gone"), ReplyError("NOPERM this key"), ReplyError("OOM")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        LinkDown("gone"),
+        ReplyError("NOPERM this key"),
+        ReplyError("OOM"),
+        BrokerUnavailable("no patience is left"),
+    ],
+)
 async def test_a_queue_that_fails_stops_no_other_and_is_not_asked_item_by_item(
     broker: Broker, error: Exception
 ) -> None:
@@ -120,8 +129,24 @@ async def test_the_caller_decides_after_which_errors_a_page_is_split(broker: Bro
 async def test_for_no_items_nothing_is_sent(broker: Broker) -> None:
     calls = Calls()
     assert await broker.converse(dispatch(list[str](), queue_of, calls)) == []
+    assert await broker.converse(in_pages(list[str](), lambda page: calls("a", page))) == []
     assert calls.made == []
     assert first_page(list[str]()) == []
+
+
+def test_the_items_of_a_queue_stay_in_their_order() -> None:
+    assert by_queues(["a:2", "b:2", "a:1", "b:1", "a:3"], queue_of) == {
+        "a": ["a:2", "a:1", "a:3"],
+        "b": ["b:2", "b:1"],
+    }
+
+
+def test_of_several_errors_the_first_is_raised() -> None:
+    first, second = ReplyError("ERR first"), ReplyError("ERR second")
+    with pytest.raises(ReplyError) as raised:
+        raise_first(["fine", first, second])
+    assert raised.value is first
+    raise_first(["fine"])
 
 
 def test_the_first_page_is_what_one_call_takes() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -113,14 +114,34 @@ async def test_an_error_reaches_the_conversation_that_asked_and_no_other(redis_u
 
 async def test_an_error_that_no_part_expects_ends_all_of_them(redis_url: str) -> None:
     broker = Broker(address_of(redis_url))
-    other = twice(1)
+    before, after = long(1), long(1)
     with pytest.raises(ReplyError, match="unknown command"):
-        await broker.converse(together([other, failing(2, ValueError())]))
-    assert list(other) == []
+        await broker.converse(together([before, failing(2, ValueError()), after]))
+    assert ended(before)
+    assert ended(after)
     await broker.close()
 
 
-async def test_of_several_steps_the_first_error_is_raised_and_all_are_sent(redis_url: str) -> None:
+def long(number: int) -> Talk[int]:
+    """It asks more often than the others."""
+    return (yield from twice((yield from twice(number))))
+
+
+def ended(talk: Talk[Any]) -> bool:
+    """Whether it has ended, or was closed."""
+    return getgeneratorstate(talk) == GEN_CLOSED
+
+
+def test_of_several_errors_the_first_is_raised() -> None:
+    first, second = ReplyError("ERR first"), ReplyError("ERR second")
+    talk = ask_all(map(echo, [1, 2, 3]))
+    next(talk)
+    with pytest.raises(ReplyError) as raised:
+        talk.send([1, first, second])
+    assert raised.value is first
+
+
+async def test_of_several_steps_an_error_is_raised_and_all_are_sent(redis_url: str) -> None:
     broker, blocking = Broker(address_of(redis_url)), BlockingBroker(address_of(redis_url))
     nosuch: list[Command[int]] = [echo(1), Command(["NOSUCH"], int), echo(2)]
     with pytest.raises(ReplyError, match="unknown command"):
@@ -231,11 +252,102 @@ def test_what_is_done_between_two_rounds_costs_no_patience(monkeypatch: pytest.M
 
     talk = patient(paused(), Patience(5, ADDRESS))
     assert isinstance(next(talk), Within)
-    assert isinstance(talk.send([2]), Pause)
+    assert talk.send([1]) == Pause(60)
     now = 160.0
-    second = talk.send(None)
-    assert isinstance(second, Within)
-    assert second.seconds == 5.0
+    assert talk.send(None) == Within([echo(2)], 5.0)
+    with pytest.raises(StopIteration) as end:
+        talk.send([2])
+    assert end.value.value == 2 + 4
+
+
+def test_a_conversation_that_sets_a_time_for_a_round_keeps_it() -> None:
+    """Its errors are replies: such a round is not repeated."""
+
+    def brief() -> Talk[object]:
+        (reply,) = yield Within([echo(1)], 0.25)
+        return reply
+
+    asked = Within([echo(1)], 0.25)
+    assert rounds_of(patient(brief(), Patience(5, ADDRESS)), [DOWN]) == ([asked], DOWN)
+
+
+def test_after_the_last_round_the_patience_is_renewed_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known when Redis has replied last."""
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    patience = Patience(5, ADDRESS)
+    talk = patient(ask(echo(1)), patience)
+    next(talk)
+    now = 104.0
+    with pytest.raises(StopIteration):
+        talk.send([1])
+    assert (patience.since, patience.left()) == (104.0, 5.0)
+
+
+def undeterred(*rounds: list[Command[int]]) -> Talk[list[list[object]]]:
+    """It takes errors for replies and goes on."""
+    received = list[list[object]]()
+    for steps in rounds:
+        received.append([*(yield steps)])
+    return received
+
+
+def test_a_reply_that_is_an_error_renews_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    talk = patient(undeterred([echo(1), echo(2)], [echo(3)]), Patience(5, ADDRESS))
+    next(talk)
+    now = 104.0
+    assert talk.send([1, ReplyError("NOPERM this key")]) == Within([echo(3)], 5.0)
+
+
+def test_when_time_is_up_it_is_up_for_later_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when some steps of the last round had a reply."""
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    patience = Patience(5, ADDRESS)
+    talk = patient(undeterred([echo(1)], [echo(2), echo(3)], [echo(4)]), patience)
+    next(talk)
+    talk.send([1])
+    assert isinstance(talk.send([2, DOWN]), Pause)
+    now = 106.0
+    with pytest.raises(StopIteration) as end:
+        talk.send(None)
+    first, (second, unavailable), (last,) = end.value.value
+    assert (first, second) == ([1], 2)
+    assert isinstance(unavailable, BrokerUnavailable)
+    assert isinstance(last, BrokerUnavailable)
+    assert patience.since == 100.0
+
+
+def test_the_timeout_of_an_attempt_that_was_cut_short_explains_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error of the attempt before it does."""
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    talk = patient(undeterred([echo(1)]), Patience(5, ADDRESS))
+    next(talk)
+    assert isinstance(talk.send([DOWN]), Pause)
+    assert isinstance(talk.send(None), Within)
+    now = 105.0
+    assert isinstance(talk.send([TimeoutError("no reply")]), Pause)
+    with pytest.raises(StopIteration) as end:
+        talk.send(None)
+    ((unavailable,),) = end.value.value
+    assert isinstance(unavailable, BrokerUnavailable)
+    assert unavailable.__cause__ is DOWN
+
+
+@pytest.mark.parametrize(
+    "limited", [lambda talk: patient(talk, Patience(5, ADDRESS)), lambda t: at_most(5, t)]
+)
+def test_a_conversation_ends_with_the_one_that_limits_it(limited: Callable[[Talk[int]], Talk[int]]) -> None:
+    inner = twice(1)
+    outer = limited(inner)
+    next(outer)
+    outer.close()
+    assert ended(inner)
 
 
 def test_a_deadline_is_for_all_rounds_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +361,9 @@ def test_a_deadline_is_for_all_rounds_together(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(second, Within)
     assert first.seconds == 0.5
     assert second.seconds == pytest.approx(0.1)
+    with pytest.raises(StopIteration) as end:
+        talk.send([2])
+    assert end.value.value == 4
 
 
 def test_what_is_found_on_the_way_is_read_as_part_of_another_conversation() -> None:

@@ -41,8 +41,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
         ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
         ("waiting.py", "Waiting.close", "backwards: self._waiters"),
-        ("broker/dispatch.py", "dispatch", "backwards: enumerate(items)"),
-        ("broker/dispatch.py", "dispatch", "backwards: by_queue.items()"),
+        ("broker/talk.py", "together", "backwards: every"),
         ("waiting.py", "Waiting._resolve", "backwards: self._waiters.get(job_id, ())"),
     ],
     "for no queues, or no jobs, nothing is done": [
@@ -75,6 +74,17 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Workbench._check_whether_stuck",
             "without 'held.task is not None' in: held.task is not None and (not held.task.done())",
         ),
+        (
+            "worker/running/held.py",
+            "Held.running",
+            "without 'self.task is not None' in: self.task is not None and (not self.task.done()) and (sel…",
+        ),
+        (
+            "worker/running/held.py",
+            "Held.stop",
+            "without 'self.task is not None' in: self.begun and self.task is not None",
+        ),
+        ("worker/running/held.py", "Held.stack", "if self.task is not None → true"),
     ],
     "the outcome takes the slower way through `settle`": [
         (
@@ -167,6 +177,18 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "an end always comes with an envelope, which may be empty": [
         ("waiting.py", "ended", "without 'b''' in: envelope or b''"),
+    ],
+    "only whether there is one counts, not which": [
+        ("broker/talk.py", "patient", "backwards: received"),
+    ],
+    "the slower way gives the same": [
+        ("broker/talk.py", "patient", "if isinstance(reply, Exception) → true"),
+        ("broker/talk.py", "patient", "removed: break"),
+        ("broker/dispatch.py", "dispatch", "if len(items) == 1 → false"),
+        ("broker/dispatch.py", "dispatch", "if len(places) == len(items) → false"),
+        ("broker/dispatch.py", "in_pages", "if len(items) > 1 → true"),
+        ("broker/dispatch.py", "in_pages", "len(items) > 1 → >="),
+        ("broker/dispatch.py", "_pages", "if size is None → false"),
     ],
 }
 

@@ -30,7 +30,7 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
     "recovery": ["worker/test_recovery.py"],
     "heartbeat": ["worker/test_heartbeat.py"],
     "lease": ["worker/test_heartbeat.py"],
-    "workbench": ["worker/test_workbench.py", "features/test_timeouts.py"],
+    "workbench": ["worker/test_workbench.py", "worker/test_bus.py", "features/test_timeouts.py"],
     "held": ["worker/test_workbench.py", "features/test_timeouts.py"],
     "waiting": ["test_waiting.py"],
     "talk": ["broker/test_talk.py"],

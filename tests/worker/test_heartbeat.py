@@ -259,6 +259,28 @@ def test_after_a_jump_of_the_servers_clock_an_executor_holds_off_for_a_lease(
     ]
 
 
+def test_a_jump_is_seen_although_no_beat_in_between_has_shown_the_time(
+    monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    """The keys of all its queues were damaged for a moment."""
+    lease, ahead = Lease(LEASE, INTERVAL), 0
+
+    def at(now: float) -> Beaten:
+        monkeypatch.setattr("fennelq.clock.monotonic", lambda: now)
+        return Beaten(round(now + ahead) * 1000, now, now)
+
+    for now in (1000, 1020, 1040, 1060):
+        lease.renewed(at(now))
+    at(1061)
+    lease.renewed(None)
+    assert lease.steady
+    assert beaten_ms(lease) == 1_060_000
+    ahead = 16
+    lease.renewed(at(1062))
+    assert not lease.steady
+    assert [(line["event"], line["seconds"]) for line in logged] == [("server_clock_jumped", 16.0)]
+
+
 @pytest.mark.parametrize("seconds", [LEASE / 4, -LEASE / 4])
 def test_a_jump_of_the_servers_clock_by_a_quarter_of_the_lease_is_harmless(
     beating: Beating, logged: list[EventDict], seconds: float

@@ -197,11 +197,33 @@ async def test_a_batch_is_sent_whole_until_the_server_takes_it(
     assert "has no memory left for writes (OOM)" in trouble["problem"]
 
 
-async def test_a_single_outcome_that_is_refused_is_sent_again(settling: Settling, desk: Desk) -> None:
+async def test_a_single_outcome_that_is_refused_is_sent_again(
+    settling: Settling, desk: Desk, logged: list[EventDict]
+) -> None:
     (held,) = taken(desk, "1")
     settling.broker.refusals = [ReplyError("ERR for now")]
     assert await settling.settle((held, value("1"))) == {"mail:1": Answer.SETTLED}
     assert settling.broker.calls == [1, 1]
+    (line,) = (line for line in logged if line["event"] == "trouble")
+    assert (line["queue"], line["outcomes"]) == ("mail", 1)
+
+
+async def test_an_error_after_outcomes_were_written_is_no_reason_to_write_them_again(
+    settling: Settling, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("a bug")
+
+    settler = settling.settler
+    monkeypatch.setattr(settler._held, "settled", broken)
+    for held in taken(desk, "1", "2"):
+        settler.settle_now(held, value(held.key))
+    writing = settler._queues["mail"].writing
+    assert writing is not None
+    with pytest.raises(ValueError, match="a bug"):
+        await writing
+    assert settling.broker.calls == [2]
+    assert not settler.backlog.busy
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from types import coroutine
+from typing import Any, cast
 
 import pytest
 from structlog.typing import EventDict
@@ -590,3 +591,39 @@ async def test_the_try_of_a_retried_job_is_counted(app: App, bench: Bench, logge
     await bench.all_done()
     assert await result.get(timeout=5) == 2
     assert [(line["event"], line["tries"]) for line in logged] == [("job_retries", 1), ("job_succeeded", 2)]
+
+
+# A held job by itself
+
+
+DELIVERY = Delivery("default", "s", "1-1", "7", HOLD, b"[[],{}]", b"", 0, 1, 1, 0)
+
+
+def test_a_job_is_held_before_it_has_its_task() -> None:
+    """The thread that renews its lease may look at any moment."""
+    jobs = HeldJobs()
+    jobs.by_token[DELIVERY.token] = Held(DELIVERY)
+    assert jobs.tokens() == [DELIVERY.token]
+
+
+async def test_the_stack_of_a_run_shows_every_kind_of_call_in_which_it_waits() -> None:
+    """Coroutines, and generators that stand for coroutines."""
+    may_end = asyncio.Event()
+
+    async def innermost() -> None:
+        await may_end.wait()
+
+    @coroutine
+    def bridge() -> Generator[Any, None, None]:
+        yield from cast("Any", innermost())
+
+    async def handler() -> None:
+        await bridge()
+
+    held = Held(DELIVERY)
+    held.task = asyncio.create_task(handler())
+    await asyncio.sleep(0)
+    calls = [call.rpartition(" in ")[2] for call in held.stack().split(" > ")]
+    assert calls == ["handler", "bridge", "innermost", "wait"]
+    may_end.set()
+    await held.task

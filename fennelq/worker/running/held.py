@@ -116,4 +116,4 @@ class HeldJobs:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("fennelq.worker.")
+    return str(frame.f_globals.get("__name__")).startswith("fennelq.worker.")

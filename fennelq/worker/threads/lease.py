@@ -74,7 +74,7 @@ class Lease:
         return last.server_ms, round((clock.monotonic() - last.answered) * 1000)
 
     def renewed(self, beaten: Beaten | None) -> None:
-        """Record that a round of beats has got its replies; None when the executor serves no queue."""
+        """Record that a round of beats has got its replies; None when the keys of all its queues are damaged."""
         self._latest = beaten or self._latest
         now = clock.monotonic()
         if self._since < 0:
