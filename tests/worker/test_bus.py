@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from structlog.typing import EventDict
 
-from fennelq import App, TaskFailed
+from fennelq import App, Status, TaskFailed
 from fennelq.model import outcome
-from fennelq.worker.bus import Bus, HandOverWaits, JobDue, JobEnded, JobStarted
+from fennelq.worker.bus import Bus, HandOverWaits, JobDue, JobEnded, JobStarted, LeasesLost
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.worker import shop
@@ -104,3 +104,25 @@ async def test_for_a_job_without_subscribers_no_fact_is_even_made(
         monkeypatch.setattr(kind, "__new__", unwanted)
     async with running(app):
         assert await (await task_of(app, shop.double).delay(4)).get(timeout=5) == 8
+
+
+async def test_the_run_of_a_job_whose_lease_was_lost_is_stopped(app: App) -> None:
+    stopped = asyncio.Event()
+
+    @app.task(name="shop:hold")
+    async def hold() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with running(app, grace=0.1) as executor:
+        held = executor.state.held
+        handle = await hold.delay()
+        await aeventually(lambda: [one for one in held.by_token.values() if one.entered])
+        executor.state.bus.publish(LeasesLost(held.tokens()))
+        await asyncio.wait_for(stopped.wait(), 5)
+        assert held.tokens() == []
+        # No other executor has it: it is stranded here, is handed back, and runs again.
+        await aeventually(lambda: [one for one in held.by_token.values() if one.entered], within=30)
+        assert await handle.status() is Status.EXECUTING
