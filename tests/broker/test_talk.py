@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar, cast
 
@@ -339,9 +340,11 @@ def test_the_timeout_of_an_attempt_that_was_cut_short_explains_nothing(
     assert unavailable.__cause__ is DOWN
 
 
-@pytest.mark.parametrize(
-    "limited", [lambda talk: patient(talk, Patience(5, ADDRESS)), lambda t: at_most(5, t)]
-)
+def for_five_seconds(talk: Talk[int]) -> Talk[int]:
+    return patient(talk, Patience(5, ADDRESS))
+
+
+@pytest.mark.parametrize("limited", [for_five_seconds, partial(at_most, 5)])
 def test_a_conversation_ends_with_the_one_that_limits_it(limited: Callable[[Talk[int]], Talk[int]]) -> None:
     inner = twice(1)
     outer = limited(inner)
