@@ -26,11 +26,16 @@ QUEUE_NAMES: Final = {
     "swept": "swept",
     "cursors": "sweep",
     "outbox": "out",
+    "sleepers": "idle",
 }
 """The name that scripts use for a key of a queue, as in `K.dead`, and its name in Redis, which is short because every
 call of a script contains it. `K[lane]` is the stream of a lane."""
 
 APP_NAMES: Final = {
+    "executors": "executors",
+    "alive": "alive",
+    "deaths": "deaths",
+    "queues": "queues",
     "due": "cron:due",
     "names": "cron:names",
     "meta": "cron:meta",
@@ -64,9 +69,9 @@ KEY_KINDS: Final = (
         False,
     ),
     KeyKind(
-        "s, s:high, s:low", "stream", "ready jobs, one stream per priority", "open, enqueue", "never", True
+        "s, s:high, s:low", "stream", "ready jobs, one stream per priority", "the first job", "never", True
     ),
-    KeyKind("iso", "stream", "quarantine lane", "open", "never", True),
+    KeyKind("iso", "stream", "quarantine lane", "recover", "never", True),
     KeyKind("sched", "zset", "due time → job", "enqueue", "empty when idle", True),
     KeyKind("retry", "zset", "due time → failed job", "finish", "empty when idle", True),
     KeyKind("dlq", "stream", "dead jobs", "finish", "entries by replay, gc, purge", True),
@@ -84,13 +89,26 @@ KEY_KINDS: Final = (
     ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
     KeyKind("out", "hash", "jobs on their way to another slot", "any script", "empty when idle", True),
+    KeyKind("idle", "set", "executors that sleep until a job arrives", "fetch", "ring, close, gc", True),
+    KeyKind(
+        "idle:<lane>", "set", "executors that sleep and read only some lanes", "fetch", "ring, close, gc", True
+    ),
     KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
+    KeyKind(
+        "{app} alive",
+        "zset",
+        "when each executor was last present",
+        "present, died",
+        "members after an hour",
+        True,
+    ),
+    KeyKind("{app} deaths", "hash", "how executors have ended", "died", "TTL", False),
     KeyKind("{app} queues", "set", "queues ever used", "enqueue, beat", "never", True),
     KeyKind(
         "{app} executors",
         "hash",
         "facts about executors, for people",
-        "beat",
+        "present, died",
         "fields after an hour",
         True,
     ),
@@ -205,6 +223,10 @@ class QueueKeys:
         """The job's result list."""
         return f"{self.prefix}r:{key}"
 
+    def bell(self, executor: str) -> str:
+        """The channel that wakes one executor when this queue has jobs for it."""
+        return f"{self.prefix}bell:{executor}"
+
     def idempotency(self, name: str) -> str:
         """The idempotency key `name`: the name of the task, a colon and the user's key."""
         return f"{self.prefix}idem:{name}"
@@ -256,12 +278,6 @@ def channel_name(app: str, client: str) -> str:
     return f"fq:{{{app}}}:c:{client}"
 
 
-def wake_patterns(app: str) -> tuple[str, str]:
-    """Patterns of the channels that wake executors: of the queues, when a job is due sooner, and of the app."""
-    return f"fq:{{{app}/*}}:wake", f"fq:{{{app}}}:wake"
-
-
-def queue_of_channel(channel: str) -> str | None:
-    """The queue that a message on such a channel is about; None when it is about the app."""
-    _, slash, queue = channel[channel.index("{") + 1 : channel.rindex("}")].partition("/")
-    return queue if slash else None
+def wake_channel(app: str) -> str:
+    """The channel on which all executors of an app learn that schedules have changed."""
+    return f"fq:{{{app}}}:wake"

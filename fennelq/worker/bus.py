@@ -33,10 +33,33 @@ class JobEnded(NamedTuple):
     """How long it ran; None when it still runs although its timeout is over."""
 
 
+class JobArrived(NamedTuple):
+    """A message has woken this executor: a lane has a new entry."""
+
+    queue: str
+    lane: str
+
+
 class JobDue(NamedTuple):
     """A job becomes due in this many seconds."""
 
     seconds: float
+    queue: str
+    announced: bool = False
+    """Whether a message has announced it, which only this executor has received."""
+
+
+class RoutingChanged(NamedTuple):
+    """The executor serves other queues from now on."""
+
+    left: frozenset[str]
+    """The queues that it does not serve any more."""
+
+
+class BellConnected(NamedTuple):
+    """Messages about these queues arrive from now on. Earlier ones are lost, so look at the queues."""
+
+    queues: list[str]
 
 
 class SchedulesChanged(NamedTuple):
@@ -51,7 +74,7 @@ class HandOverWaits(NamedTuple):
 
 
 class MessagesArrive(NamedTuple):
-    """The subscription works from now on. Earlier messages are lost, so look at the state in Redis."""
+    """The connection for messages works from now on. Earlier ones are lost, so look at the state in Redis."""
 
 
 class QueuesDiscovered(NamedTuple):

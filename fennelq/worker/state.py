@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from fennelq import clock
 from fennelq.app import App
 from fennelq.broker.broker import Broker
-from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.keys import QUARANTINE, QueueKeys, queue_keys
 from fennelq.model.routing import Routing
 from fennelq.worker.bus import Bus
 from fennelq.worker.outage import Outage
@@ -59,7 +59,13 @@ class State:
         self.connected = False
         """Whether the last read has got a reply."""
         self.listening = False
-        """Whether messages about due jobs and changed schedules arrive."""
+        """Whether messages arrive."""
+        self.bells: set[str] = set()
+        """The queues whose messages to this executor arrive."""
+        self.unsure: dict[str, float] = {}
+        """Queue → when a fetch got no reply. It may have taken jobs for this executor that it does not hold."""
+        self.colleagues = 1
+        """The living executors of the app, this one included."""
         self.deaths: Mapping[str, str] = {}
         """Executor → how its process ended, as its supervisor saw it."""
 
@@ -78,7 +84,22 @@ class State:
         """The most seconds between two looks for due jobs and schedules. Messages announce those that become due
         sooner. While messages cannot arrive, executors look more often."""
         interval = self.settings.schedule_interval
-        return max(self.settings.beat, interval) if self.listening else interval
+        return self.stretched(max(self.settings.beat, interval)) if self.listening else interval
+
+    def stretched(self, interval: float) -> float:
+        """The interval of a duty that all executors share: the more there are, the longer. Three of them still look as
+        often as they would alone. It is never longer than a lease, or than the interval itself."""
+        return min(interval * max(1.0, self.colleagues / 3), max(interval, self.lease.length))
+
+    @property
+    def hears_all(self) -> bool:
+        """Whether the messages about all served queues arrive."""
+        return len(self.bells) >= len(self.routing.weights)
+
+    def sleeps_at(self, queue: str) -> bool:
+        """Whether a job that arrives in this queue may wake this executor. The executor of the quarantine lane is not
+        woken: it looks every second."""
+        return queue in self.bells and self.lanes != (QUARANTINE,)
 
     def routing_among(self, known: Iterable[str]) -> Routing:
         """The queues to serve when these queues are known."""
@@ -96,6 +117,22 @@ class State:
     def note_listening(self, listening: bool) -> None:
         """Record whether messages arrive from now on."""
         self.listening = listening
+
+    def note_heard(self, queues: Iterable[str]) -> None:
+        """Record that the messages about these queues arrive from now on."""
+        self.bells.update(queues)
+
+    def note_unheard(self, queues: Iterable[str]) -> None:
+        """Record that the messages about these queues do not arrive any more."""
+        self.bells.difference_update(queues)
+
+    def note_unsure(self, queue: str) -> None:
+        """Record that a fetch from this queue got no reply."""
+        self.unsure[queue] = clock.monotonic()
+
+    def note_colleagues(self, number: int) -> None:
+        """Record how many executors of the app are alive."""
+        self.colleagues = max(1, number)
 
     def note_deaths(self, deaths: Mapping[str, str]) -> None:
         """Record how processes of executors have ended."""

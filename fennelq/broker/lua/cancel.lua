@@ -1,7 +1,7 @@
 -- cancel: ends jobs that have not started.
 --
--- The entry of a queued job is acknowledged as well as deleted, because a blocked read may have delivered it to an
--- executor already. The fetch of that executor then finds that the entry is not pending on it any more.
+-- The entry of a queued job is acknowledged as well as deleted, because a worker of an earlier version may have read it
+-- without starting the job.
 --
 -- Answers, per job: 1 cancelled · 0 too late: it runs or has ended · -1 unknown.
 --

@@ -1,4 +1,4 @@
--- close: removes the consumers of an executor that ends.
+-- close: removes the consumers of an executor that ends, and its name from those that sleep.
 --
 -- A consumer with pending entries stays: deleting it would drop them from the pending list, and recovery would never
 -- find them.
@@ -6,8 +6,10 @@
 -- Answers the number of lanes without a consumer of this name.
 --
 --@args prefix, consumer
+--@include bell
 --@flags allow-oom
 
+stay_awake(consumer)
 local removed = 0
 for _, lane in ipairs(LANES) do
   local pending = redis.pcall('XPENDING', K[lane], GROUP, '-', '+', 1, consumer)

@@ -98,4 +98,5 @@ while i <= #ARGV do
     i = i + stride + count
   end
 end
+wake_sleepers()
 return answers

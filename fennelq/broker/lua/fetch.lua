@@ -1,12 +1,13 @@
 -- fetch: the only way to take jobs.
 --
--- First come the entries that a blocking read has delivered. A re-delivery is a new entry, so an entry never changes
--- its owner: if XCLAIM to the same consumer returns no entry, the job was cancelled or recovered since the read.
+-- It reads the lanes, high to low, until the free slots or the bytes are used up, or ENTRIES entries were visited: a
+-- backlog of expired jobs must not block the server. After the first XREADGROUP no error may end the script, because the
+-- entries read so far would be stranded in this consumer. So every read and every load is a pcall, and the reply contains
+-- the error of a lane that cannot be read.
 --
--- Then come the lanes, high to low, until the free slots or the bytes are used up, or ENTRIES entries were visited: a
--- backlog of expired jobs must not block the server. After the first XREADGROUP no error may end the script, because
--- the entries read so far would be stranded in this consumer. So every read and every load is a pcall, and the reply
--- lists lanes without a group.
+-- An executor that has found all its lanes empty goes to sleep in the same step, if it asks for that: its name enters the
+-- set from which `lib/ring` takes the executor to wake. No job can arrive in between. If jobs are left, another executor
+-- is woken, so that a burst gets as many executors as it needs.
 --
 -- The gates decide whether a job may start, one file each in `lua/gates`, in the order below. The code of a gate is
 -- pasted into `admit` and not called, because a call per gate and job would be a measurable part of a fetch. It may use
@@ -14,19 +15,20 @@
 -- and returning. A gate that takes something (a slot of a limit) must be the last one: otherwise a later gate could
 -- refuse the job, and the slot would be lost.
 --
--- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later
--- wire version (job, task and problem of each, at most TOO_NEW)}
+-- `sleeps`: '' the executor does not sleep · all · some: it reads only these lanes.
 --
---@gates place, broken, version, expired
---@args prefix, queue, consumer, free, lanes, record_ttl, failure_ttl, patience
---@each lane, entry, job, deliveries
---@include now, keys, fields, deliveries, run
+-- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes whose group was new, the error of a lane
+-- or '', jobs of a later wire version (job, task and problem of each, at most TOO_NEW)}
+--
+--@gates place, version, broken, expired
+--@args prefix, queue, consumer, free, lanes, sleeps, record_ttl, failure_ttl, patience
+--@include now, keys, fields, deliveries, run, delivered, ring
 --@flags allow-oom
 
 local BYTES, ENTRIES = 1048576, 1000
 
 local run_so_far = consumer .. ' ' .. stamp .. ' '
-local jobs, missing, taken, bytes, met = {}, {}, 0, 0, 0
+local jobs, made, problem, taken, bytes, met, last = {}, {}, '', 0, 0, 0, {}
 
 -- For the first run of a plain call the counts and options are the defaults. They are left out of the reply, because
 -- every word of a reply costs time.
@@ -56,15 +58,30 @@ local function page(room)
   return math.min(room, math.max(1, math.floor((BYTES - bytes) / (bytes / taken))))
 end
 
--- Reads one lane until it is empty or a limit is reached; true when it is empty.
-local function read(lane)
+-- The next entries of a lane; nil when there are none. A lane is made by its first job, and its group by the first executor
+-- that reads it, from the beginning, so that the jobs before are delivered. XLEN comes first: reading an empty lane would
+-- make a consumer there.
+local function read(lane, asked)
+  local length = redis.pcall('XLEN', K[lane])
+  if length == 0 then return end
+  local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
+  if reply and reply.err and string.sub(reply.err, 1, 7) == 'NOGROUP' then
+    made[#made + 1] = lane
+    redis.pcall('XGROUP', 'CREATE', K[lane], GROUP, '0')
+    reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
+  end
+  if reply and reply.err then problem = reply.err end
+  return reply and not reply.err and reply[1][2] or nil
+end
+
+-- Takes jobs from a lane until it is empty or a limit is reached; true when it is empty.
+local function take(lane)
   while taken < tonumber(free) and bytes < BYTES and met < ENTRIES do
     local asked = page(free - taken)
-    local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
-    if reply and reply.err then missing[#missing + 1] = lane end
-    if not reply or reply.err then return true end
-    local entries = reply[1][2]
+    local entries = read(lane, asked)
+    if not entries then return true end
     for i = 1, #entries do admit(lane, entries[i][1], entries[i][2][2], deliveries_in(entries[i][2])) end
+    last[lane] = entries[#entries][1]
     if #entries < asked then return true end
   end
   return false
@@ -80,14 +97,27 @@ local function next_due()
   return wait
 end
 
-for i = first, #ARGV, stride do
-  local lane, entry = ARGV[i], ARGV[i + 1]
-  local mine = redis.pcall('XCLAIM', K[lane], GROUP, consumer, 0, entry, 'JUSTID')
-  if not mine.err and #mine == 1 then admit(lane, entry, ARGV[i + 2], tonumber(ARGV[i + 3]) or 1) end
+-- Wakes another executor if one sleeps and this lane has entries that no executor has taken.
+local function pass_on(lane)
+  if redis.call('EXISTS', K.sleepers, sleepers_of(lane)) == 0 then return end
+  local from = last[lane] and '(' .. last[lane] or after_delivered(K[lane])
+  local left = redis.pcall('XRANGE', K[lane], from, '+', 'COUNT', 1)
+  if #left > 0 then ring(lane) end
 end
+
+local function sleep()
+  if sleeps == 'all' then return redis.pcall('SADD', K.sleepers, consumer) end
+  for lane in string.gmatch(lanes, '%S+') do redis.pcall('SADD', sleepers_of(lane), consumer) end
+end
+
 local drained = 1
 for lane in string.gmatch(lanes, '%S+') do
-  if not read(lane) then drained = 0 end
+  if not take(lane) then
+    drained = 0
+    pass_on(lane)
+  end
 end
+if drained == 1 and sleeps ~= '' and problem == '' then sleep() end
+wake_sleepers()
 write_counts()
-return {jobs, drained, next_due(), missing, too_new}
+return {jobs, drained, next_due(), made, problem, too_new}

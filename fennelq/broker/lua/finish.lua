@@ -61,5 +61,6 @@ end
 for lane, ids in pairs(entries) do
   if all_ours[lane] then redis.call('XDEL', K[lane], unpack(ids)) end
 end
+wake_sleepers()
 write_counts()
 return answers

@@ -1,4 +1,5 @@
--- gc: bounds the DLQ by age and by count, and deletes unused consumers, at most `limit` of each per call.
+-- gc: bounds the DLQ by age and by count, and deletes unused consumers and the names of sleepers that have ended, at most
+-- `limit` of each per call.
 --
 -- A consumer is deleted only when its pending list is empty, which this script checks in the same step: deleting a
 -- consumer drops its pending entries, and recovery would never find them.
@@ -6,7 +7,7 @@
 -- Answers {dead jobs removed, consumers removed}.
 --
 --@args prefix, max_age, max_len, idle, limit
---@include now, forget
+--@include now, forget, bell
 --@flags allow-oom
 
 local function trim_dlq()
@@ -38,8 +39,23 @@ local function drop_consumers(stream, room)
   return dropped
 end
 
+-- Removes names without a subscriber: of executors that were killed, or that another server has forgotten in a failover.
+local function drop_sleepers(sleepers)
+  local names = redis.pcall('SRANDMEMBER', sleepers, limit)
+  if names.err or #names == 0 then return end
+  local channels = {}
+  for i, name in ipairs(names) do channels[i] = bell_of(name) end
+  local heard = redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(channels))
+  if heard.err then return end
+  for i, name in ipairs(names) do
+    if heard[2 * i] == 0 then redis.call('SREM', sleepers, name) end
+  end
+end
+
 local removed = trim_dlq()
 if removed > 0 then redis.pcall('HINCRBY', K.counters, 'purged', removed) end
 local dropped = 0
 for _, lane in ipairs(LANES) do dropped = dropped + drop_consumers(K[lane], limit - dropped) end
+drop_sleepers(K.sleepers)
+for _, lane in ipairs(PRIORITIES) do drop_sleepers(sleepers_of(lane)) end
 return {removed, dropped}

@@ -34,4 +34,5 @@ end
 move(K.scheduled, 'sched')
 move(K.retries, 'retry')
 if dropped > 0 then redis.pcall('HINCRBY', K.counters, 'dropped', dropped) end
+wake_sleepers()
 return {promoted, wait}

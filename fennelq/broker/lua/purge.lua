@@ -3,7 +3,7 @@
 -- Answers how many were cancelled; 0 when no job waits any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, limit
---@include now, keys, fields, outcome/cancelled
+--@include now, keys, fields, delivered, outcome/cancelled
 --@flags allow-oom
 
 local purged, met = 0, 0
@@ -14,17 +14,9 @@ local function close(job, place)
   purged = purged + 1
 end
 
-local function last_delivered(stream)
-  local groups = redis.pcall('XINFO', 'GROUPS', stream)
-  if groups.err or not groups[1] then return '-' end
-  for i = 1, #groups[1], 2 do
-    if groups[1][i] == 'last-delivered-id' then return '(' .. groups[1][i + 1] end
-  end
-end
-
 local function purge_lane(lane)
   local stream = K[lane]
-  for _, entry in ipairs(redis.call('XRANGE', stream, last_delivered(stream), '+', 'COUNT', limit)) do
+  for _, entry in ipairs(redis.call('XRANGE', stream, after_delivered(stream), '+', 'COUNT', limit)) do
     local job = entry[2][2]
     local f = job and load(record_of(job))
     met = met + 1

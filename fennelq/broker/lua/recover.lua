@@ -19,7 +19,7 @@
 -- that are alive look silent. It also recovers no job when less time than `ago` has passed: then the clock was set
 -- back.
 --
--- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
+-- Answers {swept 0/1, more 0/1, requeued, dead, vanished, put into quarantine}.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
 --@include now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
@@ -27,14 +27,14 @@
 
 local QUARANTINE_FROM = 3
 
-if now - beaten > lease / 2 or now - beaten < ago - lease / 2 then return {0, 0, 0, 0, 0} end
+if now - beaten > lease / 2 or now - beaten < ago - lease / 2 then return {0, 0, 0, 0, 0, 0} end
 if more == '0' and not redis.call('SET', K.swept, '1', 'NX', 'PX', interval) then
-  if redis.call('PTTL', K.swept) <= math.max(lease, interval) then return {0, 0, 0, 0, 0} end
+  if redis.call('PTTL', K.swept) <= math.max(lease, interval) then return {0, 0, 0, 0, 0, 0} end
   redis.call('SET', K.swept, '1', 'PX', interval)
 end
 
 local death_of = cjson.decode(deaths)
-local requeued, dead, vanished, unfinished = 0, 0, 0, 0
+local requeued, dead, vanished, quarantined, unfinished = 0, 0, 0, 0, 0
 
 local function remove(lane, entry)
   redis.call('XACK', K[lane], GROUP, entry)
@@ -59,7 +59,10 @@ end
 local function requeue(lane, job, f, deliveries, death)
   local home = f[F.lane] or lane
   local to = deliveries + 1 >= QUARANTINE_FROM and QUARANTINE or home
-  if to == QUARANTINE then keep_lane(record_of(job), home) end
+  if to == QUARANTINE then
+    keep_lane(record_of(job), home)
+    quarantined = quarantined + 1
+  end
   ready(record_of(job), job, to, deliveries + 1)
   run_over('again', record_of(job), job, 'recovered', death)
   requeued = requeued + 1
@@ -97,5 +100,6 @@ end
 for _, lane in ipairs(LANES) do walk(lane) end
 if requeued > 0 then count('recovered', requeued) end
 if vanished > 0 then count('vanished', vanished) end
+wake_sleepers()
 write_counts()
-return {1, unfinished, requeued, dead, vanished}
+return {1, unfinished, requeued, dead, vanished, quarantined}

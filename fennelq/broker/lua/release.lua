@@ -45,5 +45,6 @@ for i = first, #ARGV, stride do
   end
 end
 if released > 0 then count('released', released) end
+wake_sleepers()
 write_counts()
 return released

@@ -45,5 +45,6 @@ for i = first, #ARGV do
   answers[#answers + 1] = answer
 end
 if replayed > 0 then count('replayed', replayed) end
+wake_sleepers()
 write_counts()
 return answers

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from fennelq.broker.keys import QueueKeys, executors_key
+from fennelq.broker.keys import AppKeys, QueueKeys, executors_key
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
+
+
+FORGOTTEN_AFTER_MS: Final = 3_600_000
+"""How long the facts about an executor that has ended are kept."""
 
 
 class Beat(NamedTuple):
@@ -42,14 +46,46 @@ def close_consumer(keys: QueueKeys, consumer: str) -> Verb[int]:
     return Verb(arrow, arrow.of(keys), [keys.prefix, consumer], int)
 
 
-def note_executor(app: str, consumer: str, facts: bytes) -> Command[Any]:
-    """Publish facts about an executor, for people. They never decide who owns a job."""
-    return Command(["HSET", executors_key(app), consumer, facts], int)
+def stay_awake(keys: QueueKeys, executor: str) -> Verb[int]:
+    """Remove an executor from those that a new job may wake."""
+    arrow = script("stay_awake")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, executor], int)
 
 
-def forget_executors(app: str, consumers: Iterable[str]) -> Command[Any]:
-    """Delete the facts of these executors."""
-    return Command(["HDEL", executors_key(app), *consumers], int)
+class Present(NamedTuple):
+    """What an executor learns when it publishes its facts."""
+
+    now_ms: int
+    """The server's clock."""
+    living: int
+    """The executors that were present lately, this one included."""
+    queues: int
+    """The number of queues that the app has used."""
+    deaths: dict[str, str]
+    """Executor → how its process ended."""
+
+
+def present(keys: AppKeys, executor: str, facts: bytes, recent_ms: int) -> Verb[Present]:
+    """Record that an executor is alive, with facts for people, as a JSON object. They never decide who owns a job."""
+    arrow = script("present")
+
+    def read(reply: Any) -> Present:
+        now, living, queues, deaths = reply
+        return Present(now, living, queues, dict(_pairs(deaths)))
+
+    return Verb(arrow, arrow.of(keys), [keys.prefix, executor, facts, recent_ms, FORGOTTEN_AFTER_MS], read)
+
+
+def died(keys: AppKeys, executor: str, fate: str, recent_ms: int) -> Verb[int]:
+    """Record how the process of an executor has ended."""
+    arrow = script("died")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, executor, fate, recent_ms, FORGOTTEN_AFTER_MS], int)
+
+
+def absent(keys: AppKeys, executors: Iterable[str]) -> Verb[int]:
+    """Delete the facts about these executors."""
+    arrow = script("absent")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, *executors], int)
 
 
 def known_executors(app: str) -> Command[dict[str, bytes]]:

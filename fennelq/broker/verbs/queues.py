@@ -129,12 +129,6 @@ def gc(keys: QueueKeys, *, max_age_ms: int, max_len: int, idle_ms: int, limit: i
     return Verb(arrow, arrow.of(keys), [keys.prefix, max_age_ms, max_len, idle_ms, limit], tuple)
 
 
-def open_queue(keys: QueueKeys) -> Verb[int]:
-    """Create every lane of a queue and its group, where they do not exist. Returns how many groups were new."""
-    arrow = script("open")
-    return Verb(arrow, arrow.of(keys), [keys.prefix], int)
-
-
 def note_queues(app: str, queues: Iterable[str]) -> Command[int]:
     """Add these queues to the queues that the app has used."""
     return Command(["SADD", queues_key(app), *queues], int)

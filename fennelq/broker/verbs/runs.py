@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
 from fennelq.broker.dispatch import MOST_JOBS
-from fennelq.broker.keys import QueueKeys
+from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Verb, Word, as_is, text
 from fennelq.model.job import Delivery
@@ -16,20 +16,14 @@ from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import RETRY, SNOOZE, Outcome
 
 
+_PRIORITIES: Final = frozenset(LANES.values())
+
+
 class Settled(NamedTuple):
     """A delivery and how its run ended."""
 
     delivery: Delivery
     outcome: Outcome
-
-
-class Woken(NamedTuple):
-    """An entry that a blocking read has delivered."""
-
-    lane: str
-    entry: str
-    key: str
-    deliveries: str
 
 
 class TooNew(NamedTuple):
@@ -48,7 +42,10 @@ class Catch(NamedTuple):
     """Whether every lane is empty now."""
     due_ms: int
     """Milliseconds to the next due time; -1 when nothing is scheduled."""
-    groups_missing: bool
+    made: list[str]
+    """Lanes that were read for the first time, or anew because they had been deleted."""
+    problem: str
+    """The error of a lane that cannot be read; empty without one."""
     too_new: list[TooNew]
     """Some of the jobs that this worker cannot read."""
 
@@ -60,18 +57,24 @@ def fetch(
     free: int,
     lanes: Sequence[str],
     lifetimes: Lifetimes,
-    woken: Sequence[Woken] = (),
+    sleeps: bool = False,
 ) -> Verb[Catch]:
-    """Take at most `free` jobs, one for each free slot."""
+    """Take at most `free` jobs, one for each free slot. With `sleeps`, the executor is woken when a job arrives after it
+    has found these lanes empty: then it must be subscribed to its bell."""
     arrow = script("fetch")
-    args: list[Word] = [keys.prefix, keys.queue, consumer, free, " ".join(lanes), *lifetimes]
-    for entry in woken:
-        args += entry
+    args: list[Word] = [keys.prefix, keys.queue, consumer, free, " ".join(lanes)]
+    args += [("all" if set(lanes) == _PRIORITIES else "some") if sleeps else "", *lifetimes]
 
     def read(reply: Any) -> Catch:
         return _catch(keys.queue, reply)
 
     return Verb(arrow, arrow.of(keys), args, read)
+
+
+def ring(keys: QueueKeys, lanes: Iterable[str]) -> Verb[int]:
+    """Pass on messages about new entries in these lanes to other executors that sleep. Returns how many were woken."""
+    arrow = script("ring")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, *lanes], int)
 
 
 def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) -> Verb[list[int]]:
@@ -103,6 +106,8 @@ class Sweep(NamedTuple):
     requeued: int
     dead: int
     vanished: int
+    quarantined: int
+    """How many of the requeued jobs were put into quarantine."""
 
 
 def recover(
@@ -142,12 +147,13 @@ def _ending(outcome: Outcome) -> tuple[str, bytes]:
 
 
 def _catch(queue: str, reply: Any) -> Catch:
-    flat, drained, due, missing, too_new = reply
+    flat, drained, due, made, problem, too_new = reply
     return Catch(
         [_delivery(queue, flat, i) for i in range(0, len(flat), 6)] if flat else [],
         drained == 1,
         due,
-        bool(missing),
+        [text(lane) for lane in made],
+        text(problem),
         [TooNew(*map(text, too_new[i : i + 3])) for i in range(0, len(too_new), 3)] if too_new else [],
     )
 

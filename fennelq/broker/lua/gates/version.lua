@@ -7,7 +7,7 @@ local function refuse_too_new(lane, entry, job, f)
   local problem = 'the record has wire version ' .. f[F.version] .. ' and this worker reads ' .. VERSION .. ': upgrade fennelq where the worker runs'
   refuse_failed(lane, entry, job, f, 'U', 'UnknownVersion', problem, 'unknown_version')
   local n = #too_new
-  if n < 3 * TOO_NEW then too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f[F.task], problem end
+  if n < 3 * TOO_NEW then too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f[F.task] or '', problem end
 end
 --@check
 if f[F.version] and tonumber(f[F.version]) ~= VERSION then

@@ -4,7 +4,3 @@
 --
 -- A field is the id of the job, `queue:key`. Fields with a `/` belong to other parts, and couriers leave them alone.
 local function hand_over(id, job) redis.call('HSET', K.outbox, id, job) end
-
--- Wakes the couriers of all executors. A script calls it when its caller is not an executor that looks into the outbox
--- afterwards. The message may get lost: couriers also look from time to time.
-local function announce_outbox() redis.pcall('PUBLISH', prefix .. 'wake', 'out') end

@@ -1,0 +1,14 @@
+-- absent: deletes the facts about executors that have ended, so that no executor counts them any more.
+--
+-- Returns how many were known.
+--
+--@args prefix
+--@each executor
+--@flags allow-oom
+
+local known = 0
+for i = first, #ARGV do
+  known = known + redis.call('HDEL', K.executors, ARGV[i])
+  redis.call('ZREM', K.alive, ARGV[i])
+end
+return known

@@ -1,0 +1,22 @@
+-- Messages to executors that sleep. An executor that finds a queue empty adds its name to the set `idle` and sleeps. It then
+-- takes jobs only when a message arrives on its bell, a channel of the queue with the executor's name.
+--
+-- A name without a subscriber belongs to an executor that has ended or lost its connection, so the next one gets the
+-- message. After TRIES such names the script stops, to keep its duration bounded: every executor also looks at its queues
+-- from time to time. For the same reason an error of SPUBLISH (an ACL without channels) is ignored.
+local TRIES = 100
+
+local function bell_of(executor) return prefix .. 'bell:' .. executor end
+
+-- Whether the executor of this name receives messages.
+local function tell(executor, message)
+  return redis.pcall('SPUBLISH', bell_of(executor), message) ~= 0
+end
+
+-- The executors that read only some lanes are in the sets of these lanes, so that no message for another lane ends there.
+local function sleepers_of(lane) return K.sleepers .. ':' .. lane end
+
+local function stay_awake(executor)
+  redis.pcall('SREM', K.sleepers, executor)
+  for _, lane in ipairs(PRIORITIES) do redis.pcall('SREM', sleepers_of(lane), executor) end
+end

@@ -1,0 +1,26 @@
+-- present: records that an executor is alive, with facts about it for people.
+--
+-- An executor reads no facts of others, because that would grow with the square of their number. It learns how many there
+-- are, to share the duties with them, and how others have ended, of which there are few.
+--
+-- `recent`: the ms for which an executor counts as alive. `forgotten`: the ms after which its facts are deleted, at most
+-- PAGE per call.
+--
+-- Returns {the server's time in ms, living executors, known queues, deaths}.
+--
+--@args prefix, executor, facts, recent, forgotten
+--@include now
+--@flags allow-oom
+
+local PAGE = 100
+
+-- The facts are a JSON object, to which this adds the time by the server's clock.
+redis.call('HSET', K.executors, executor, string.sub(facts, 1, -2) .. ',"beat_ms":' .. stamp .. '}')
+redis.call('ZADD', K.alive, stamp, executor)
+local old = redis.call('ZRANGEBYSCORE', K.alive, '-inf', now - forgotten, 'LIMIT', 0, PAGE)
+if #old > 0 then
+  redis.call('HDEL', K.executors, unpack(old))
+  redis.call('ZREM', K.alive, unpack(old))
+end
+local living = redis.call('ZCOUNT', K.alive, now - recent, '+inf')
+return {now, living, redis.call('SCARD', K.queues), redis.call('HGETALL', K.deaths)}

@@ -1,0 +1,59 @@
+"""The messages that have woken this executor, and for which it has not asked yet.
+
+A message means that this executor, and no other, is expected to take the job. If it cannot, it wakes another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from fennelq.broker import verbs
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.worker.outage import LogThrottle
+from fennelq.worker.state import State
+
+
+class Rings:
+    """Messages to one executor. `pass_on` sends those without an answer to others."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._unanswered: dict[str, set[str]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._log = LogThrottle("waking others", state.outage)
+
+    def add(self, queue: str, lane: str) -> None:
+        """A message has arrived: this lane of the queue has a new entry."""
+        self._unanswered.setdefault(queue, set()).add(lane)
+
+    def answered(self, queue: str) -> None:
+        """The executor asks the queue now, with a free slot."""
+        self._unanswered.pop(queue, None)
+
+    def pass_on(self) -> None:
+        """Wake other executors instead of this one."""
+        if self._unanswered:
+            unanswered, self._unanswered = self._unanswered, {}
+            # Kept in an attribute: the loop itself keeps only a weak reference to a task.
+            task = asyncio.create_task(self._pass_on(unanswered))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def leave(self, queues: Sequence[QueueKeys]) -> None:
+        """Remove this executor from those that sleep, and pass on what has arrived until then."""
+        names = [verbs.executors.stay_awake(keys, self._state.name) for keys in queues]
+        for reply in await self._state.broker.run_each(names):
+            if isinstance(reply, BaseException):
+                # A message to this executor is passed on while it finishes its jobs, or another executor looks.
+                self._log.warn(reply)
+        self.pass_on()
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    async def _pass_on(self, unanswered: dict[str, set[str]]) -> None:
+        keys = [queue_keys(self._state.namespace, queue) for queue in unanswered]
+        rings = [verbs.runs.ring(one, sorted(unanswered[one.queue])) for one in keys]
+        for reply in await self._state.broker.run_each(rings):
+            if isinstance(reply, BaseException):
+                self._log.warn(reply)
