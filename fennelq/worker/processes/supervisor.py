@@ -1,4 +1,4 @@
-"""Keeps a number of executor processes alive, and stops them in order."""
+"""Keeps a number of executor processes alive, and stops them gracefully."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Supervisor:
             pid_one.reap({child.pid for child in self._children if child.pid is not None})
 
     async def _reload(self) -> None:
-        """When a source file changes, stop the executors in order. Their successors import the changed file."""
+        """When a source file changes, stop the executors gracefully. Their successors import the changed file."""
         while self._sources is not None:
             files = await self._sources.changed()
             _logger.info("reloading", changed=sorted(path.name for path in files)[:5])
