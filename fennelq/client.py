@@ -89,7 +89,7 @@ class Client:
         return await self.converse(info_of(self.app, job_id))
 
     async def history(self, job_id: str) -> list[Event]:
-        """The unusual things that happened to a job."""
+        """The events that made a job run more than once, the oldest first."""
         return await self.converse(history_of(self.app, job_id))
 
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:

@@ -6,6 +6,7 @@ The facts are for people: fennelq does not use them to decide which executor own
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, cast
 
@@ -74,7 +75,7 @@ class Executors:
         ]
 
     def is_first_of_its_host(self, name: str) -> bool:
-        """Whether this is the one of a machine's living executors that logs for all of them."""
+        """Whether this executor logs for all living executors of its machine."""
         host = self.facts[name].get("host")
         return name == min(
             (other for other, facts in self.living.items() if facts.get("host") == host), default=name
@@ -88,8 +89,7 @@ class Executors:
     def _readers(self, queue: str) -> Iterator[tuple[str, Facts]]:
         """The living executors that take jobs of any priority from a queue, without those for the quarantine lane."""
         for name, facts in self.living.items():
-            served = facts.get("every_queue") is True or queue in _list(facts.get("queues"))
-            if served and facts.get("lanes") != [QUARANTINE]:
+            if _serves(facts, queue) and facts.get("lanes") != [QUARANTINE]:
                 yield name, facts
 
     def _served(self) -> str:
@@ -98,6 +98,17 @@ class Executors:
         )
         shown = ", ".join(queues[:_QUEUES_SHOWN]) + (", …" if len(queues) > _QUEUES_SHOWN else "")
         return f" (the running ones serve: {shown})" if shown else ""
+
+
+def recent_of(lease: float) -> int:
+    """The milliseconds for which an executor counts as alive after it was last present."""
+    return round(2000 * lease)
+
+
+def _serves(facts: Facts, queue: str) -> bool:
+    if facts.get("every_queue") is True or queue in _list(facts.get("queues")):
+        return True
+    return any(fnmatchcase(queue, str(pattern)) for pattern in _list(facts.get("patterns")))
 
 
 def _reads(facts: Facts, lane: str) -> bool:

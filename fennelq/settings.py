@@ -67,7 +67,8 @@ class _Results(TypedDict, total=False):
     record_ttl: float
     """Seconds that the record of an ended job is kept: never less than its result or tombstone_ttl."""
     tombstone_ttl: float
-    """Seconds that replace a smaller record_ttl. One of the two must be more than twice enqueue_timeout."""
+    """Minimum for record_ttl, in seconds: the record of an ended job is kept at least this long. The larger of the two
+    must be more than twice enqueue_timeout."""
 
 
 class _DeadLetters(TypedDict, total=False):

@@ -103,7 +103,7 @@ class Waiting:
         patience = Patience(self._patience, self._broker.address)
         while not self._closed:
             try:
-                if batcher is self._watches and not self._settled:
+                if batcher is self._watches and not self._decided:
                     async with asyncio.timeout(patience.left()):
                         await self._subscribed()
                 return await batcher.submit(job_id)
@@ -182,13 +182,13 @@ class Waiting:
         return self._link is not None and self._link.connected
 
     @property
-    def _settled(self) -> bool:
-        """Whether messages arrive, or the server has refused the subscription not long ago."""
+    def _decided(self) -> bool:
+        """Whether the subscription works, or the server refused it within the last `REFUSED_FOR` seconds."""
         return self._hearing or (self._polling and clock.monotonic() < self._refused_until)
 
     async def _subscribed(self) -> None:
         """Returns when messages arrive, or when the server refuses the subscription: then the waiters poll."""
-        if self._settled:
+        if self._decided:
             return
         if self._subscribing is None or self._subscribing.done():
             self._subscribing = _watched(self._subscribe())

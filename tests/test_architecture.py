@@ -428,11 +428,11 @@ def test_a_script_and_its_verb_have_one_name(name: str) -> None:
 
 
 @every_script
-def test_a_script_begins_with_what_it_is_for_and_what_it_answers(name: str) -> None:
+def test_a_script_begins_with_what_it_is_for_and_what_it_returns(name: str) -> None:
     header = re.match(r"(?:--.*\n)+", text_of(LUA / f"{name}.lua"))
     assert header is not None
     assert re.match(rf"-- {name}: \w.*[.:,\w]$", header[0].splitlines()[0])
-    assert "Answers" in header[0]
+    assert "Returns" in header[0]
     assert "--@args" in header[0]
 
 

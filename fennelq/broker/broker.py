@@ -11,13 +11,12 @@ from fennelq import crash
 from fennelq.broker.connection import Address
 from fennelq.broker.link import Link, OnMessage
 from fennelq.broker.talk import Pause, Replies, Talk, Within
-from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.trouble import Trouble, classify
 from fennelq.broker.verb import Command, Step, Verb, Word
 
 A = TypeVar("A")
 
 ANSWER_TIMEOUT = 5.0
-_SOON = 0.01
 
 
 class Broker:
@@ -31,7 +30,6 @@ class Broker:
     def __init__(self, address: Address, *, timeout: float = ANSWER_TIMEOUT) -> None:
         self.address, self._timeout = address, timeout
         self._link = Link(address, self._close_listening)
-        self._doorbells: WeakSet[Link] = WeakSet()
         self._listening: WeakSet[Link] = WeakSet()
         self._latest: Link | None = None
         """The newest subscription, even if it could not connect: the next one must know whether it got a reply."""
@@ -92,12 +90,6 @@ class Broker:
     def _send(self, step: Step[A], within: float) -> Coroutine[Any, Any, A]:
         return self.run(step, within) if isinstance(step, Verb) else self.ask(step, within)
 
-    def doorbell(self) -> Doorbell:
-        """Open another connection for blocking reads. On the command connection, other calls would wait behind them."""
-        link = Link(self.address)
-        self._doorbells.add(link)
-        return Doorbell(self, link)
-
     async def listen(self, words: Sequence[Word], on_message: OnMessage) -> Link:
         """Open another connection that only listens, until it fails or the command connection is made anew."""
         if not self._link.connected:
@@ -110,53 +102,10 @@ class Broker:
 
     async def close(self) -> None:
         """End every connection."""
-        for link in (self._link, *self._doorbells, *self._listening):
+        for link in (self._link, *self._listening):
             link.close()
-        self._doorbells.clear()
         self._listening.clear()
-
-    def distrust(self) -> None:
-        """Connect anew with the next call, because another connection to this address has reached a replica."""
-        self._link.drop()
 
     def _close_listening(self) -> None:
         for link in list(self._listening):
             link.close()
-
-
-class Doorbell:
-    """Blocks until something is sent to one of several streams, and can be woken from outside."""
-
-    def __init__(self, broker: Broker, link: Link) -> None:
-        self._broker, self._link = broker, link
-        self._id: int | None = None
-        self._waiting = False
-
-    async def wait(self, words: Sequence[Word], block_ms: int, within: float = ANSWER_TIMEOUT) -> Any:
-        """The reply to a blocking command, which may take `block_ms` and then `within` seconds."""
-        if not self._link.connected:
-            # The server gives each connection a new id.
-            self._id = None
-        self._waiting = True
-        try:
-            if self._id is None:
-                self._id = int(await self._link.call(["CLIENT", "ID"], within))
-            return await self._link.call(words, block_ms / 1000 + within)
-        except ReplyError as error:
-            if classify(error) is Trouble.ROLE:
-                self._broker.distrust()
-            raise
-        finally:
-            self._waiting = False
-
-    async def wake(self) -> None:
-        """Make a waiting `wait` return now, with an empty reply. Cancelling it would strand an entry that the server
-        may have delivered to it already."""
-        while self._waiting and not await self._unblocked():  # noqa: ASYNC110 - a server's state has no event
-            # The server does not block yet: the connection is being made, or the command is on its way.
-            await asyncio.sleep(_SOON)
-
-    async def _unblocked(self) -> bool:
-        if self._id is None or not self._link.connected:
-            return False
-        return await self._broker.ask(Command(["CLIENT", "UNBLOCK", self._id], bool))

@@ -92,7 +92,7 @@ def in_pages(
     limits: Limits = ONE_CALL,
     splits: Callable[[Exception], bool] = concerns_the_call,
 ) -> Talk[list[A | Exception]]:
-    """The same for the items of one queue. After an error that `splits`, the items of a page are sent one by one."""
+    """Send the items of one queue in pages. After an error that `splits`, the items of a page are sent one by one."""
     if not items:
         return []
     replies: list[A | Exception] = []
@@ -130,7 +130,7 @@ def _replies(
 
 
 def _pages(items: Sequence[T], size: Callable[[T], int] | None, limits: Limits) -> Iterator[list[T]]:
-    """The items in pages; of no items, one empty page."""
+    """Split the items into pages. Without items, yield one empty page."""
     page: list[T] = []
     room = limits.bytes
     for item in items:

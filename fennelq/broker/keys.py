@@ -91,7 +91,12 @@ KEY_KINDS: Final = (
     KeyKind("out", "hash", "jobs on their way to another slot", "any script", "empty when idle", True),
     KeyKind("idle", "set", "executors that sleep until a job arrives", "fetch", "ring, close, gc", True),
     KeyKind(
-        "idle:<lane>", "set", "executors that sleep and read only some lanes", "fetch", "ring, close, gc", True
+        "idle:<lane>",
+        "set",
+        "executors that sleep and read only some lanes",
+        "fetch",
+        "ring, close, gc",
+        True,
     ),
     KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
     KeyKind(

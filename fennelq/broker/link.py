@@ -108,6 +108,12 @@ class Link:
         wire.write(words)
         wire.on_message = on_message
 
+    def post(self, words: Sequence[Word]) -> None:
+        """Send a command on a connection that listens: `on_message` gets its reply. Without a connection it does
+        nothing."""
+        if self._wire is not None and self._wire.open:
+            self._wire.write(words)
+
     def drop(self) -> None:
         """End the connection, if it is open. The next call makes a new one."""
         if self._wire is not None:

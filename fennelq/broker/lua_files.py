@@ -35,7 +35,7 @@ _KNOWN: Final = "how, record, job, what, more, keep"
 
 
 class Leaving(NamedTuple):
-    """The part of a leaving that acts in some of the cases."""
+    """One `--@when` block of a file in `lua/leaving`: its cases, the fields that it needs, and its code."""
 
     name: str
     cases: tuple[str, ...]

@@ -48,7 +48,7 @@ async def end_of(app: App, job: str, timeout: float | None) -> JobEnd:
 
 
 async def cancel(app: App, job: str) -> Answer:
-    """Cancel a job that has not started."""
+    """Cancel a job that is not running and has not ended."""
     if await app.result(job).cancel():
         return Answer(job, True, "cancelled")
     return await _too_late(app, job, "too late")

@@ -1,10 +1,10 @@
-"""The queues that a worker serves, and the order in which it reads them."""
+"""The queues that a worker serves, and their weights."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import NamedTuple, Self
 
 from fennelq.errors import ConfigurationError
@@ -14,16 +14,18 @@ _WEIGHTED = re.compile(r"([^:]+)(?::(\d+))?")
 
 
 class Routing(NamedTuple):
-    """Decides which queue to read next.
+    """The queues of a worker.
 
-    `a,b` is strict: it reads b when a is empty. `a:3,b:1` is weighted. Without names it serves every queue, with equal
-    weights.
+    `a,b` is strict: it reads b when a is empty. `a:3,b:1` is weighted. `mail.*` stands for all queues whose names begin
+    like this. Without names it serves every queue, with equal weights.
     """
 
     weights: Mapping[str, int]
     strict: bool = False
     every: bool = False
     """True when it also serves queues that become known later."""
+    parts: tuple[tuple[str, int], ...] = ()
+    """The names and patterns as given, with their weights, when one of them is a pattern."""
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
@@ -33,22 +35,53 @@ class Routing(NamedTuple):
         parts = [_WEIGHTED.fullmatch(part.strip()) for part in text.split(",")]
         if not all(parts):
             raise ConfigurationError(
-                f"queues {text!r} cannot be read: write mail,default or mail:3,default:1"
+                f"queues {text!r} cannot be read: write mail,default or mail:3,default:1 or mail.*"
             )
         named = [(part[1], part[2]) for part in parts if part]
-        weights = {valid_name("queue", name): int(weight or 1) for name, weight in named}
+        weights = {_valid(name): int(weight or 1) for name, weight in named}
         if not all(weights.values()):
             raise ConfigurationError(f"queues {text!r}: a weight is 1 or more")
-        return cls(weights, strict=len(weights) > 1 and not any(weight for _, weight in named))
+        strict = len(weights) > 1 and not any(weight for _, weight in named)
+        if any(map(is_pattern, weights)):
+            names = {name: weight for name, weight in weights.items() if not is_pattern(name)}
+            return cls(names, strict, parts=tuple(weights.items()))
+        return cls(weights, strict)
+
+    @property
+    def patterns(self) -> list[str]:
+        """The patterns among the given names."""
+        return [name for name, _ in self.parts if is_pattern(name)]
 
     def including(self, queues: Iterable[str]) -> Self:
-        """The same with these queues added, if it serves every queue."""
-        if not self.every:
+        """The same with those of these queues that it serves: all of them, or those that fit a pattern."""
+        if self.every:
+            return self._replace(weights={**dict.fromkeys(sorted(queues), 1), **self.weights})
+        if not self.parts:
             return self
-        return self._replace(weights={**dict.fromkeys(sorted(queues), 1), **self.weights})
+        weights: dict[str, int] = {}
+        # A queue has the place and the weight of its own name, or of the first pattern that it fits.
+        for name, weight in self._expanded(sorted(queues)):
+            weights.setdefault(name, weight)
+        return self._replace(weights=weights)
 
-    def order(self, chance: Callable[[], float] = random.random) -> list[str]:
-        """The queues in the order of one round: in the given order when strict, otherwise random by weight."""
-        if self.strict or len(self.weights) == 1:
-            return list(self.weights)
-        return sorted(self.weights, key=lambda queue: chance() ** (1 / self.weights[queue]), reverse=True)
+    def _expanded(self, queues: list[str]) -> Iterator[tuple[str, int]]:
+        names = {name for name, _ in self.parts}
+        for name, weight in self.parts:
+            if is_pattern(name):
+                fitting = (queue for queue in queues if queue not in names and fnmatchcase(queue, name))
+                yield from ((queue, weight) for queue in fitting)
+            else:
+                yield name, weight
+
+
+def is_pattern(name: str) -> bool:
+    """Whether this stands for several queues."""
+    return "*" in name
+
+
+def _valid(name: str) -> str:
+    # What a pattern consists of is checked as if it were a name.
+    if is_pattern(name):
+        valid_name("queue", name.replace("*", "x"))
+        return name
+    return valid_name("queue", name)

@@ -60,7 +60,7 @@ class Executor:
         state = self.state
         state.bus.attach(asyncio.get_running_loop())
         self.workbench.begin()
-        await self.consumer.serve(state.routing_among(()))
+        self.consumer.serve(state.routing_among(()))
         self.watchdog.start()
         self.heartbeat.start()
         reading = asyncio.create_task(self.consumer.run(), name="consumer")

@@ -1,4 +1,4 @@
-"""Ends an executor: in order, with its jobs finished or handed back, or at once, when it fails."""
+"""Ends an executor: gracefully, with its jobs finished or handed back, or at once, when it fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from fennelq import clock, log
 from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
-from fennelq.broker.keys import QueueKeys
+from fennelq.broker.keys import AppKeys, QueueKeys
 from fennelq.broker.verb import Verb
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
@@ -103,7 +103,7 @@ class Shutdown:
         state, throttle = self._state, LogThrottle("leaving", self._state.outage)
         try:
             await run_per_queue(state.broker, state.queues, self._close_consumer, throttle)
-            await state.broker.ask(verbs.executors.forget_executors(state.namespace, [state.name]))
+            await state.broker.run(verbs.executors.absent(AppKeys(state.namespace), [state.name]))
         except Exception as error:
             throttle.warn(error)
         await state.broker.close()

@@ -137,7 +137,7 @@ def test_wait_for_a_job_that_failed_fails(shop: Shop) -> None:
     [job] = shop.kill(1)
     answer = shop.run("job", "wait", job)
     assert (answer.code, answer.out) == (Exit.FAILED, "")
-    assert answer.err == f"fennelq: job {job} failed after 1 tries: tasks.CardRefused: no money for 0\n"
+    assert answer.err == f"fennelq: job {job} failed after 1 try: tasks.CardRefused: no money for 0\n"
     facts = shop.run("job", "wait", job, "--json")
     assert (facts.code, facts.json["status"]) == (Exit.FAILED, "DEAD")
 

@@ -17,7 +17,7 @@
 --
 -- `sleeps`: '' the executor does not sleep · all · some: it reads only these lanes.
 --
--- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes whose group was new, the error of a lane
+-- Returns: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes whose group was new, the error of a lane
 -- or '', jobs of a later wire version (job, task and problem of each, at most TOO_NEW)}
 --
 --@gates place, version, broken, expired

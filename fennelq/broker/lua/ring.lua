@@ -1,7 +1,7 @@
 -- ring: passes on messages about new entries. An executor calls it when it cannot take the jobs itself, because it has no
 -- free slot or stops.
 --
--- Answers how many lanes have woken another executor.
+-- Returns how many lanes have woken another executor.
 --
 --@args prefix
 --@each lane

@@ -9,7 +9,6 @@ from fennelq.broker.keys import AppKeys, QueueKeys, executors_key
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
 
-
 FORGOTTEN_AFTER_MS: Final = 3_600_000
 """How long the facts about an executor that has ended are kept."""
 

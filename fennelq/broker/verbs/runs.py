@@ -15,7 +15,6 @@ from fennelq.model.job import Delivery
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import RETRY, SNOOZE, Outcome
 
-
 _PRIORITIES: Final = frozenset(LANES.values())
 
 
@@ -59,8 +58,8 @@ def fetch(
     lifetimes: Lifetimes,
     sleeps: bool = False,
 ) -> Verb[Catch]:
-    """Take at most `free` jobs, one for each free slot. With `sleeps`, the executor is woken when a job arrives after it
-    has found these lanes empty: then it must be subscribed to its bell."""
+    """Take at most `free` jobs, one for each free slot. With `sleeps`, the executor is woken when a job arrives after
+    it has found these lanes empty: then it must be subscribed to its bell."""
     arrow = script("fetch")
     args: list[Word] = [keys.prefix, keys.queue, consumer, free, " ".join(lanes)]
     args += [("all" if set(lanes) == _PRIORITIES else "some") if sleeps else "", *lifetimes]

@@ -30,7 +30,12 @@ class Janitor(Service):
         """Clean one page of each queue. While pages are full, the next tick follows soon."""
         swept = await run_per_queue(self._state.broker, self._state.queues, self._gc, self._log)
         full = any(removed >= _PAGE for _, (removed, _) in swept)
-        return 0.05 if full else max(self._settings.maintenance * _ROUNDS, 1.0)
+        return 0.05 if full else self._pause
+
+    @property
+    def _pause(self) -> float:
+        """Not urgent, so it is stretched beyond a lease as well."""
+        return max(self._settings.maintenance * _ROUNDS, 1.0) * max(1.0, self._state.colleagues / 3)
 
     def _gc(self, keys: QueueKeys) -> Verb[tuple[int, int]]:
         return verbs.queues.gc(

@@ -1,70 +1,162 @@
-"""Receives messages on which an executor should act at once: a job is due sooner, a schedule has changed.
+"""Receives messages on which an executor should act at once: a job has arrived or is due, a schedule has changed.
 
 A lost message only delays a job until the executor looks by itself, so messages are neither repeated nor stored.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from fennelq.broker.keys import queue_of_channel, wake_patterns
+from fennelq.broker.keys import queue_keys, wake_channel
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
-from fennelq.worker.bus import HandOverWaits, JobDue, MessagesArrive, SchedulesChanged
+from fennelq.worker.bus import (
+    BellConnected,
+    HandOverWaits,
+    JobArrived,
+    JobDue,
+    MessagesArrive,
+    RoutingChanged,
+    SchedulesChanged,
+)
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
 _LOOK_EVERY = 2.0
+_AT_ONCE = 500
+"""Subscriptions sent before other work of the loop gets a turn."""
 
 
 class Listener(Service):
-    """Keeps a subscription alive."""
+    """Keeps a connection for messages: one channel of the app, and one channel per queue, the executor's bell there.
+
+    The bells are sharded channels, so that on Redis Cluster a message does not go to every server.
+    """
 
     name = "listener"
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self._patterns = wake_patterns(state.namespace)
+        self._app_channel = wake_channel(state.namespace).encode()
+        self._queue_of: dict[bytes, str] = {}
+        """The bells to which this executor has subscribed or is about to."""
+        self._connected: list[str] = []
+        """Queues whose subscription was confirmed since the last turn of the loop."""
         self._link: Link | None = None
+        self._refused = False
+        """Whether the server has refused a subscription since the last tick."""
         self._log = LogThrottle("listening")
+        state.bus.subscribe(RoutingChanged, self._leave)
 
     async def tick(self) -> float:
-        """Subscribe, unless the subscription works already."""
+        """Subscribe to what is missing: everything, when the connection was lost."""
         if self._link is None or not self._link.connected:
-            self._state.note_listening(False)
-            self._link = await self._state.broker.listen(["PSUBSCRIBE", *self._patterns], self._on_message)
+            self._lost()
+            self._link = await self._state.broker.listen(["SUBSCRIBE", self._app_channel], self._on_message)
+        elif self._refused:
+            self._retry(self._link)
+        self._refused = False
+        await self._subscribe(self._link)
         return _LOOK_EVERY
+
+    def _retry(self, link: Link) -> None:
+        """Send the refused subscriptions again: the permissions may have changed."""
+        if not self._state.listening:
+            link.post(["SUBSCRIBE", self._app_channel])
+        heard = self._state.bells
+        self._queue_of = {bell: queue for bell, queue in self._queue_of.items() if queue in heard}
+
+    async def _subscribe(self, link: Link) -> None:
+        known = set(self._queue_of.values())
+        missing = [queue for queue in self._state.routing.weights if queue not in known]
+        for start in range(0, len(missing), _AT_ONCE):
+            for queue in missing[start : start + _AT_ONCE]:
+                bell = self._bell(queue)
+                self._queue_of[bell] = queue
+                # A command per bell: on Redis Cluster, the channels of a command must be in one slot.
+                link.post(["SSUBSCRIBE", bell])
+            await asyncio.sleep(0)
+
+    def _leave(self, change: RoutingChanged) -> None:
+        self._unsubscribe(change.left)
+        self.woken.set()
+
+    def _unsubscribe(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            bell = self._bell(queue)
+            if self._queue_of.pop(bell, None) and self._link is not None and self._link.connected:
+                self._link.post(["SUNSUBSCRIBE", bell])
+        self._state.note_unheard(queues)
+
+    def _lost(self) -> None:
+        self._queue_of.clear()
+        self._connected.clear()
+        self._state.note_listening(False)
+        self._state.note_unheard(set(self._state.bells))
+
+    def _bell(self, queue: str) -> bytes:
+        return queue_keys(self._state.namespace, queue).bell(self._state.name).encode()
 
     def _on_message(self, message: Any) -> None:
         if isinstance(message, LinkDown):
-            self._state.note_listening(False)
+            self._lost()
             self.woken.set()
         elif isinstance(message, ReplyError):
             # The user of Redis may lack the permission to subscribe. Without messages the executor looks more often.
+            self._refused = True
             self._log.warn(message)
-        elif message[0] == b"pmessage":
-            self._publish(message[2], message[3])
-        elif message[0] == b"psubscribe":
+        elif message[0] == b"smessage":
+            self._rung(message[1], message[2])
+        elif message[0] == b"ssubscribe":
+            self._confirmed(message[1])
+        elif message[0] == b"message" and message[2] == b"cron":
+            self._state.bus.publish(SchedulesChanged())
+        elif message[0] == b"message" and message[2] == b"out":
+            self._state.bus.publish(HandOverWaits())
+        elif message[0] == b"subscribe":
             # From now on every message arrives. Earlier ones may be lost, so every part looks once.
             self._state.note_listening(True)
-            self._state.bus.publish(JobDue(0.0))
             self._state.bus.publish(SchedulesChanged())
             self._state.bus.publish(MessagesArrive())
+        elif message[0] == b"sunsubscribe" and (queue := self._queue_of.pop(message[1], None)):
+            # The server has ended the subscription, for example because the slot has moved. The next tick subscribes.
+            self._state.note_unheard([queue])
+            self.woken.set()
 
-    def _publish(self, channel: bytes, text: bytes) -> None:
+    def _confirmed(self, bell: bytes) -> None:
+        """Publish one fact for all subscriptions that were confirmed in this turn of the loop."""
+        if queue := self._queue_of.get(bell):
+            if not self._connected:
+                asyncio.get_running_loop().call_soon(self._publish_connected)
+            self._connected.append(queue)
+
+    def _publish_connected(self) -> None:
+        queues, self._connected = self._connected, []
+        if not queues:  # the connection was lost in the meantime
+            return
+        self._state.note_heard(queues)
+        self._state.bus.publish(BellConnected(queues))
+
+    def _rung(self, bell: bytes, text: bytes) -> None:
         # Any client may publish anything on such a channel. An error would end the connection, and with it the
         # subscription, so a message that cannot be read is dropped.
+        queue = self._queue_of.get(bell)
         with suppress(ValueError):
-            self._state.bus.publish(_fact_of(channel, text))
+            if queue is not None:
+                self._state.bus.publish(_fact_of(queue, text.decode()))
 
 
-def _fact_of(channel: bytes, text: bytes) -> SchedulesChanged | HandOverWaits | JobDue:
-    """The fact that a message announces; raises ValueError for a text that is none, and for a channel whose name is not
-    UTF-8."""
-    if text == b"cron":
-        return SchedulesChanged()
-    if text == b"out":
-        return HandOverWaits(queue_of_channel(channel.decode()))
-    return JobDue(float(text) / 1000)
+def _fact_of(queue: str, text: str) -> JobArrived | JobDue | HandOverWaits:
+    """The fact that a message on a bell announces; raises ValueError for a text that is none."""
+    what, _, value = text.partition(" ")
+    if what == "look":
+        return JobArrived(queue, value)
+    if what == "due":
+        return JobDue(float(value) / 1000, queue, announced=True)
+    if text == "out":
+        return HandOverWaits(queue)
+    raise ValueError(text)

@@ -1,63 +1,79 @@
-"""Publishes and reads facts: which executors exist, how others ended, which queues are known.
+"""Publishes facts about this executor, and learns how many others are alive, how others ended, which queues are known.
 
 The facts are for people and for other executors. They never decide which executor owns a job: only the lease does.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from typing import Any
 
 import orjson
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.keys import LANES
-from fennelq.executors import Executors, facts_of
+from fennelq.broker.keys import LANES, AppKeys
+from fennelq.executors import recent_of
 from fennelq.worker.bus import QueuesDiscovered
 from fennelq.worker.duties.service import Service
 from fennelq.worker.duties.unserved import UnservedQueues
 from fennelq.worker.state import State
 
-_FORGOTTEN_AFTER_MS = 3_600_000
+_QUEUES_NAMED = 20
+"""Queues named in the facts of an executor that serves every queue, or all that fit a pattern."""
+_READ_AGAIN = 60.0
+_READ_PER_SECOND = 10_000
+"""Names of queues to read per second, at most. Reading a hundred thousand takes the server some 10 ms."""
 
 
 class Presence(Service):
-    """Publishes facts about this executor, and reads those of the others."""
+    """Publishes facts. What it reads does not grow with the number of executors."""
 
     name = "presence"
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self._app, self._executor, self._broker = state.namespace, state.name, state.broker
-        self._interval = state.settings.beat
+        self._keys, self._executor, self._broker = AppKeys(state.namespace), state.name, state.broker
+        self._interval, self._recent_ms = state.settings.beat, recent_of(state.settings.lease)
         self._unserved = UnservedQueues(state)
+        self._known: set[str] = set()
+        self._read_at = self._not_before = 0.0
 
     async def tick(self) -> float:
-        """Publish and read facts. They contain the time of the server's clock, because the clocks of two machines may
-        differ by hours."""
-        now = await self._broker.ask(verbs.server.now())
-        facts = {**self._facts(), "beat_ms": now, "interval": self._interval}
-        known, executors, _ = await asyncio.gather(
-            self._broker.ask(verbs.queues.known_queues(self._app)),
-            self._broker.ask(verbs.executors.known_executors(self._app)),
-            self._broker.ask(verbs.executors.note_executor(self._app, self._executor, orjson.dumps(facts))),
+        """Publish facts. They contain the time of the server's clock, because the clocks of two machines may differ by
+        hours."""
+        facts = orjson.dumps({**self._facts(), "interval": self._interval})
+        present = await self._broker.run(
+            verbs.executors.present(self._keys, self._executor, facts, self._recent_ms)
         )
-        if missing := self._queues() - known:
-            await self._broker.ask(verbs.queues.note_queues(self._app, sorted(missing)))
-        await self._read({name: facts_of(raw) for name, raw in executors.items()}, now)
-        self._state.bus.publish(QueuesDiscovered(frozenset(known)))
-        present = Executors({**executors, self._executor: orjson.dumps(facts)}, now)
-        await self._unserved.look(known, present, now)
+        self._state.note_colleagues(present.living)
+        self._state.note_deaths(present.deaths)
+        if self._is_out_of_date(present.queues):
+            await self._read_queues()
+        await self._unserved.tick(self._known)
         return self._interval
 
-    def _queues(self) -> set[str]:
-        return self._state.own_queues | {keys.queue for keys in self._state.queues}
+    def _is_out_of_date(self, number: int) -> bool:
+        now = clock.monotonic()
+        if now < self._not_before:
+            return False
+        return number != len(self._known) or now - self._read_at >= _READ_AGAIN or bool(self._missing())
+
+    async def _read_queues(self) -> None:
+        self._known = await self._broker.ask(verbs.queues.known_queues(self._keys.app))
+        if missing := self._missing():
+            await self._broker.ask(verbs.queues.note_queues(self._keys.app, sorted(missing)))
+            self._known |= missing
+        self._read_at = clock.monotonic()
+        self._not_before = self._read_at + len(self._known) / _READ_PER_SECOND
+        self._state.bus.publish(QueuesDiscovered(frozenset(self._known)))
+
+    def _missing(self) -> set[str]:
+        return {*self._state.own_queues, *self._state.routing.weights} - self._known
 
     def _facts(self) -> dict[str, object]:
         state = self._state
+        queues = list(state.routing.weights)
         facts: dict[str, object] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -65,23 +81,20 @@ class Presence(Service):
             "running": state.slots.taken,
             "stuck": state.slots.stuck,
             "done": state.held.done,
-            "queues": [keys.queue for keys in state.queues],
+            "queues": queues,
             "uptime": round(clock.monotonic() - state.started, 1),
         }
         # Facts that are the same for nearly every executor are left out, because each executor writes its facts anew
         # with every beat.
         if state.wanted.every:
             facts["every_queue"] = True
+        if state.wanted.patterns:
+            facts["patterns"] = state.wanted.patterns
+        if (state.wanted.every or state.wanted.patterns) and len(queues) > _QUEUES_NAMED:
+            facts["queues"] = queues[:_QUEUES_NAMED]
+            facts["further_queues"] = len(queues) - _QUEUES_NAMED
         if state.lanes != tuple(LANES.values()):
             facts["lanes"] = state.lanes
         if too_old_for := state.unrunnable.facts():
             facts["too_old_for"] = too_old_for
         return facts
-
-    async def _read(self, executors: dict[str, dict[str, Any]], now: int) -> None:
-        self._state.note_deaths(
-            {name: str(facts["died"]) for name, facts in executors.items() if "died" in facts}
-        )
-        oldest = now - _FORGOTTEN_AFTER_MS
-        if forgotten := [name for name, facts in executors.items() if int(facts.get("beat_ms", 0)) < oldest]:
-            await self._broker.ask(verbs.executors.forget_executors(self._app, forgotten))

@@ -13,6 +13,7 @@ from fennelq.broker.verbs.runs import Sweep
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.processes.signals import Signal
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.recovery")
@@ -30,9 +31,9 @@ class Recovery(Service):
         self._log = LogThrottle("recovery")
 
     async def tick(self) -> float:
-        """Sweep every queue once, while this executor may judge others."""
+        """Sweep every queue once, as long as this executor's own lease is steady (`Lease.steady`)."""
         await self._sweep(self._state.queues)
-        return self._settings.maintenance
+        return self._state.stretched(self._settings.maintenance)
 
     async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
         """Sweep a page of each queue in one round trip, and then further pages of the queues that have more."""
@@ -48,6 +49,8 @@ class Recovery(Service):
                     _logger.warning(
                         "jobs_recovered", queue=keys.queue, requeued=page.requeued, dead=page.dead
                     )
+                if page.quarantined:
+                    self._state.signals.send(Signal.QUARANTINE)
             queues = [keys for keys, page in pages if page.more]
             if not queues:
                 return

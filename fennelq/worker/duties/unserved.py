@@ -6,9 +6,9 @@ import asyncio
 
 from fennelq import clock, log
 from fennelq.broker import verbs
-from fennelq.broker.keys import STREAMS, queue_keys
+from fennelq.broker.keys import STREAMS, AppKeys, queue_keys
 from fennelq.broker.verb import Command
-from fennelq.executors import Executors
+from fennelq.executors import Executors, number
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.worker")
@@ -17,15 +17,39 @@ _QUIET_FOR = 60.0
 _PATIENCE = 10.0
 """Seconds without a worker that are not reported, because a restart may take this long."""
 _MOST_QUEUES = 10
+_MOST_FORGOTTEN = 100
+_LOOK_EVERY = 15.0
+_PER_EXECUTOR = 2.0
+"""Seconds between two looks, per executor of the app: the fleet reads all facts at most every two seconds."""
 
 
 class UnservedQueues:
     """Warns of such queues. Only one executor per machine logs the warning, so that each log contains it once."""
 
     def __init__(self, state: State) -> None:
+        self._state = state
         self._app, self._executor, self._broker = state.namespace, state.name, state.broker
+        self._next = 0.0
         self._since: dict[str, float] = {}
         self._quiet_until = 0.0
+
+    async def tick(self, known: set[str]) -> None:
+        """Look when it is time: the more executors there are, the less often each reads the facts of all others."""
+        if clock.monotonic() < self._next:
+            return
+        self._next = clock.monotonic() + max(_LOOK_EVERY, _PER_EXECUTOR * self._state.colleagues)
+        now_ms = await self._broker.ask(verbs.server.now())
+        reported = await self._broker.ask(verbs.executors.known_executors(self._app))
+        executors = Executors(reported, now_ms)
+        await self._forget(executors)
+        await self.look(known, executors, now_ms)
+
+    async def _forget(self, executors: Executors) -> None:
+        """Delete the facts of executors of an earlier version that have ended: those of this version expire."""
+        oldest = executors.now_ms - verbs.executors.FORGOTTEN_AFTER_MS
+        old = [name for name, facts in executors.facts.items() if number(facts, "beat_ms") < oldest]
+        if old:
+            await self._broker.run(verbs.executors.absent(AppKeys(self._app), old[:_MOST_FORGOTTEN]))
 
     async def look(self, known: set[str], executors: Executors, now_ms: int) -> None:
         """Warn if jobs wait in known queues that no executor has served for a while."""

@@ -1,4 +1,4 @@
-"""Keeps a number of executor processes alive, and stops them in order."""
+"""Keeps a number of executor processes alive, and stops them gracefully."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import orjson
-
 from fennelq import log
 from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
+from fennelq.broker.keys import AppKeys
+from fennelq.executors import recent_of
+from fennelq.executors import recent_of
 from fennelq.model.routing import Routing
 from fennelq.worker.processes import pid_one, preflight
 from fennelq.worker.processes.child import Child, NotStarted
@@ -161,7 +162,7 @@ class Supervisor:
             pid_one.reap({child.pid for child in self._children if child.pid is not None})
 
     async def _reload(self) -> None:
-        """When a source file changes, stop the executors in order. Their successors import the changed file."""
+        """When a source file changes, stop the executors gracefully. Their successors import the changed file."""
         while self._sources is not None:
             files = await self._sources.changed()
             _logger.info("reloading", changed=sorted(path.name for path in files)[:5])
@@ -245,8 +246,8 @@ class Supervisor:
 def _note_of(app: App) -> Note:
     def note(executor: str, fate: str) -> None:
         try:
-            facts = orjson.dumps({"died": fate, "beat_ms": app.blocking.ask(verbs.server.now())})
-            app.blocking.ask(verbs.executors.note_executor(app.namespace, executor, facts))
+            recent_ms = recent_of(app.settings.lease)
+            app.blocking.run(verbs.executors.died(AppKeys(app.namespace), executor, fate, recent_ms))
         except Exception as error:
             raise diagnose(app.address, error).error() from error
 

@@ -11,7 +11,7 @@ Asked = list[tuple[str, int]]
 
 
 class HotQueues:
-    """The queues that may have jobs. A queue is hot until a fetch has found it empty, after the latest reason to ask it.
+    """The queues that may have jobs. A queue is hot until a fetch has found it empty, after the latest reason to ask.
 
     Strict routing asks one queue at a time, in the given order. Otherwise the queue comes first from which the fewest
     jobs were taken for its weight. A queue that becomes hot starts level with the others: it need not wait until they

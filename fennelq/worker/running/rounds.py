@@ -17,8 +17,8 @@ thousand queues does not spend its time on empty ones."""
 
 
 class Rounds:
-    """Looks at every queue once per round, a page at a time. The times are jittered, so that the executors of a fleet do
-    not look at the same moment."""
+    """Looks at every queue once per round, a page at a time. The times are jittered, so that the executors of a fleet
+    do not look at the same moment."""
 
     def __init__(self) -> None:
         self._left: list[str] = []

@@ -52,7 +52,7 @@ class Settler:
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
         """Write this outcome soon, if it fits into the backlog; otherwise return False, and the caller must `settle`
-        it. If it fits, `before` is called: calls that it sends in this turn of the loop reach the server ahead of the
+        it. If it fits, `before` is called first, so that commands which it sends at once reach the server before the
         outcome."""
         queue = self._queue(delivery.queue)
         if not self.backlog.admits(queue.share, _length(outcome)):

@@ -5,12 +5,14 @@ The thread has its own connection. It only publishes its findings; the parts on 
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import NamedTuple
 
 from fennelq import clock, crash
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
+from fennelq.broker.keys import queue_keys
 from fennelq.worker.bus import EntriesStranded, LeasesLost
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import answered
@@ -18,6 +20,10 @@ from fennelq.worker.processes.signals import Signal
 from fennelq.worker.running.held import Token
 from fennelq.worker.state import State
 from fennelq.worker.threads.lease import Beaten
+
+_UNSURE_LEASES = 2
+_PER_SECOND = 100
+"""Queues without a job of this executor to look at per second, at most."""
 
 
 class BeatResult(NamedTuple):
@@ -37,6 +43,8 @@ class Heartbeat:
 
     def __init__(self, state: State, broker: BlockingBroker) -> None:
         self._state, self._lease, self._broker = state, state.lease, broker
+        self._left: list[str] = []
+        """The queues that are left in this round."""
         self._log = LogThrottle("renewing leases", state.outage)
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
 
@@ -49,15 +57,21 @@ class Heartbeat:
         self._lease.ended.set()
 
     def beat(self) -> BeatResult:
-        """Renew the leases of all jobs held, for all queues in one round trip."""
+        """Renew the leases of all jobs held, in one round trip."""
         held: dict[str, list[tuple[str, str]]] = {}
         for queue, lane, entry in self._state.held.tokens():
             held.setdefault(queue, []).append((lane, entry))
-        grace, queues = round(self._lease.length * 500), self._state.queues
+        names = {*held, *self._unsure(), *self._others()}
+        queues = [queue_keys(self._state.namespace, name) for name in sorted(names)]
+        grace = round(self._lease.length * 500)
         beats = [
             verbs.executors.beat(keys, self._state.name, grace, held.get(keys.queue, ())) for keys in queues
         ]
         sent = clock.monotonic()
+        if not beats:
+            # The lease of the next job depends on how this executor and the server have been before.
+            now_ms = self._broker.ask(verbs.server.now(), timeout=self._lease.reply_timeout)
+            return BeatResult([], [], 0, Beaten(now_ms, sent, clock.monotonic()))
         replies = self._broker.run_each(beats, timeout=self._lease.reply_timeout)
         answers = answered(queues, replies, self._log)
         beaten = Beaten(answers[-1][1].now_ms, sent, clock.monotonic()) if answers else None
@@ -66,6 +80,28 @@ class Heartbeat:
             found.lost.extend((keys.queue, *pair) for pair in answer.lost)
             found.stranded.extend((keys.queue, *pair) for pair in answer.stranded)
         return found
+
+    def _unsure(self) -> list[str]:
+        """The queues from which a fetch got no reply: they may have entries for this executor. Such an entry is
+        reported when it has been pending for half a lease."""
+        now = clock.monotonic()
+        for queue, since in list(self._state.unsure.items()):
+            if now - since > _UNSURE_LEASES * self._lease.length:
+                self._state.unsure.pop(queue, None)
+        return list(self._state.unsure)
+
+    def _others(self) -> list[str]:
+        """A page of the other queues. All get their turn within a lease, or later when there are very many, in case an
+        executor does not know what it has taken."""
+        if not self._left:
+            self._left = list(self._state.routing.weights)
+        interval = self._lease.interval
+        beats = max(
+            1, round(max(self._lease.length, len(self._state.routing.weights) / _PER_SECOND) / interval)
+        )
+        size = math.ceil(len(self._state.routing.weights) / beats)
+        page, self._left = self._left[:size], self._left[size:]
+        return page
 
     def _run(self) -> None:
         try:
