@@ -14,7 +14,6 @@ from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.keys import AppKeys
 from fennelq.executors import recent_of
-from fennelq.executors import recent_of
 from fennelq.model.routing import Routing
 from fennelq.worker.processes import pid_one, preflight
 from fennelq.worker.processes.child import Child, NotStarted
