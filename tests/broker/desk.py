@@ -13,7 +13,7 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QUARANTINE, AppKeys, QueueKeys, queue_keys
 from fennelq.broker.verb import Command, Step, Word, as_is
-from fennelq.broker.verbs.runs import Catch, Settled, Sweep, Woken
+from fennelq.broker.verbs.runs import Catch, Settled, Sweep
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, succeeded
@@ -73,9 +73,8 @@ class Desk(Bench[QueueKeys]):
     @classmethod
     @contextmanager
     def opened(cls, server: Server, queue: str = QUEUE) -> Generator[Desk]:
-        """`with Desk.opened(server) as desk`: a queue with its lanes and groups."""
+        """`with Desk.opened(server) as desk`: a queue without a job, whose lanes are made by their first job."""
         desk = cls(server, queue)
-        desk.do(verbs.queues.open_queue)
         yield desk
         desk.close()
 
@@ -91,10 +90,10 @@ class Desk(Bench[QueueKeys]):
         free: int = 100,
         lanes: Sequence[str] = READ,
         lifetimes: Lifetimes = LIFETIMES,
-        woken: Sequence[Woken] = (),
+        sleeps: bool = False,
     ) -> Catch:
         return self.do(
-            verbs.runs.fetch, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, woken=woken
+            verbs.runs.fetch, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, sleeps=sleeps
         )
 
     def take(self, consumer: str = "anna", free: int = 100) -> list[Delivery]:
@@ -105,7 +104,7 @@ class Desk(Bench[QueueKeys]):
     ) -> list[int]:
         return self.do(verbs.runs.finish, [Settled(delivery, outcome) for delivery in deliveries], lifetimes)
 
-    def release(self, held: Iterable[Delivery | Woken], why: Reason = "stopped") -> int:
+    def release(self, held: Iterable[Delivery], why: Reason = "stopped") -> int:
         return self.do(verbs.runs.release, [(one.lane, one.entry) for one in held], why)
 
     def recover(self, *, silent: bool = True, late_ms: int = 0, **given: Any) -> Sweep:
@@ -148,16 +147,6 @@ class Desk(Bench[QueueKeys]):
         """The leases of these were last renewed so long ago."""
         for lane, entry in [(delivery.lane, delivery.entry) for delivery in deliveries]:
             self.redis.xclaim(self.keys[lane], GROUP, consumer, 0, [entry], idle=milliseconds, justid=True)
-
-    def block(self, consumer: str = "anna", lanes: Sequence[str] = READ) -> list[Woken]:
-        """What a blocking read of an executor comes back with: one entry, delivered and not yet fetched."""
-        streams = {self.keys[lane]: ">" for lane in lanes}
-        reply = cast("Any", self.redis.xreadgroup(GROUP, consumer, cast("Any", streams), count=1))
-        return [
-            Woken(shown(stream).removeprefix(self.keys.prefix), shown(entry), *job_of(fields))
-            for stream, entries in reply
-            for entry, fields in entries
-        ]
 
     def stray(self, stream: str, **fields: str) -> str:
         """An entry that no arrow wrote."""
@@ -208,11 +197,13 @@ class Desk(Bench[QueueKeys]):
         return {shown(job): int(score) for job, score in reply}
 
     def pending(self, lane: str = "s") -> dict[str, str]:
-        """Entry → consumer, of what was delivered and not settled."""
+        """Entry → consumer, of what was delivered and not settled. A lane that no executor has read has no group."""
+        if not self.redis.exists(self.keys[lane]) or not self.redis.xinfo_groups(self.keys[lane]):
+            return {}
         reply = cast("Any", self.redis.xpending_range(self.keys[lane], GROUP, "-", "+", 1000))
         return {shown(entry["message_id"]): shown(entry["consumer"]) for entry in reply}
 
-    def idle(self, *held: Delivery | Woken) -> list[int]:
+    def idle(self, *held: Delivery) -> list[int]:
         """How long ago, in ms, these entries were delivered or renewed."""
         ages = list[int]()
         for one in held:
@@ -220,12 +211,12 @@ class Desk(Bench[QueueKeys]):
             ages += [int(entry["time_since_delivered"]) for entry in cast("Any", reply)]
         return ages
 
-    def silence(self, *held: Delivery | Woken) -> None:
+    def silence(self, *held: Delivery) -> None:
         """As if these entries (or all) had been delivered, or renewed, a lease ago."""
         for lane in (*READ, QUARANTINE):
             there = {entry for entry, _ in self.entries(lane)}
             meant = {one.entry for one in held if one.lane == lane} if held else there
-            for entry, owner in self._pending_if_any(lane).items():
+            for entry, owner in self.pending(lane).items():
                 if entry in meant & there:
                     words: list[Word] = [
                         "XCLAIM",
@@ -239,9 +230,6 @@ class Desk(Bench[QueueKeys]):
                         "JUSTID",
                     ]
                     self.broker.ask(Command(words, as_is))
-
-    def _pending_if_any(self, lane: str) -> dict[str, str]:
-        return self.pending(lane) if self.redis.exists(self.keys[lane]) else {}
 
     def consumers(self, lane: str = "s") -> set[str]:
         reply = cast("Any", self.redis.xinfo_consumers(self.keys[lane], GROUP))
