@@ -103,6 +103,7 @@ async def test_subscriptions_that_are_confirmed_together_are_published_together(
     assert len([fact for fact in heard.facts if isinstance(fact, BellConnected)]) < 120
 
 
+@pytest.mark.audit(unfinished=True)
 async def test_it_hears_that_a_job_has_arrived(heard: Listening, desk: Desk) -> None:
     desk.fetch("anna", sleeps=True)
     desk.enqueue(a_job("1", priority="low"))
