@@ -164,7 +164,8 @@ class Consumer:
         self._look_at(bell.queues)
 
     def _look_at(self, queues: Iterable[str]) -> None:
-        if chosen := [queue for queue in queues if not self._aside.has(queue)]:
+        served = self._state.routing.weights
+        if chosen := [queue for queue in queues if queue in served and not self._aside.has(queue)]:
             self._hot.add(chosen)
             self._slots.notify()
 
