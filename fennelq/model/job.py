@@ -199,7 +199,9 @@ def new_key() -> str:
 def _time_in_letters(ms: int) -> str:
     """The time in base 32: it sorts like the number, and lasts until the year 3084."""
     pair = _PAIRS
-    return f"{pair[ms >> 40]}{pair[ms >> 30 & 1023]}{pair[ms >> 20 & 1023]}{pair[ms >> 10 & 1023]}{pair[ms & 1023]}"[1:]
+    return f"{pair[ms >> 40]}{pair[ms >> 30 & 1023]}{pair[ms >> 20 & 1023]}{pair[ms >> 10 & 1023]}{pair[ms & 1023]}"[
+        1:
+    ]
 
 
 def split_id(job_id: str) -> tuple[str, str]:
