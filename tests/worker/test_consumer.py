@@ -393,9 +393,7 @@ async def test_to_serve_the_same_queues_again_leaves_it_asleep(reader: Reader, f
     assert sorted(fetches[before:]) == [MAIL, OTHER], "once for `look_again`, and not for `serve`"
 
 
-async def test_only_the_queue_that_has_a_job_is_asked(
-    reader: Reader, jobs: Jobs, fetches: list[str]
-) -> None:
+async def test_only_the_queue_that_has_a_job_is_asked(reader: Reader, jobs: Jobs, fetches: list[str]) -> None:
     await reader.read()
     await reader.idle()
     before = len(fetches)
@@ -482,9 +480,7 @@ async def test_the_promoter_learns_when_the_next_job_is_due(reader: Reader, jobs
     assert all(10 < job.seconds <= 20 and not job.announced for job in reader.due)
 
 
-async def test_the_promoter_learns_that_a_job_is_due_already(
-    reader: Reader, jobs: Jobs, desk: Desk
-) -> None:
+async def test_the_promoter_learns_that_a_job_is_due_already(reader: Reader, jobs: Jobs, desk: Desk) -> None:
     result = await jobs.task.options(delay=20).delay("due")
     desk.redis.zadd(desk.keys["sched"], {result.id.partition(":")[2]: 1})
     await reader.read(MAIL)

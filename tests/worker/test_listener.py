@@ -24,10 +24,9 @@ from fennelq.worker.bus import (
 )
 from fennelq.worker.duties.listener import Listener
 from tests.broker.desk import Desk, a_job
-from tests.kit.jobs import sent
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
-from tests.worker.states import published, state_of
+from tests.worker.states import state_of
 
 KEYS = AppKeys("shop")
 
@@ -84,9 +83,7 @@ def ring(server: Server, text: str, queue: str = "mail") -> int:
         return int(cast("Any", client.execute_command("SPUBLISH", bell, text)))
 
 
-async def test_an_executor_that_begins_to_listen_looks_everything_up(
-    broker: Broker, mail: QueueKeys
-) -> None:
+async def test_an_executor_that_begins_to_listen_looks_everything_up(broker: Broker, mail: QueueKeys) -> None:
     heard = Listening(broker, mail, queue_keys("shop", "other"))
     assert not heard.state.listening
     await heard.hears("mail", "other")
@@ -214,7 +211,9 @@ async def test_it_subscribes_to_a_queue_that_appears_and_leaves_one_that_disappe
 
 
 @pytest.mark.parametrize("given", [[], ["mail"]])
-async def test_the_queues_without_messages_are_known(broker: Broker, mail: QueueKeys, given: Iterable[str]) -> None:
+async def test_the_queues_without_messages_are_known(
+    broker: Broker, mail: QueueKeys, given: Iterable[str]
+) -> None:
     """Until then their messages do not arrive, so the executor must not sleep there."""
     heard = Listening(broker, mail)
     heard.state.note_heard(given)
