@@ -222,7 +222,9 @@ async def test_many_queues_are_looked_at_a_page_at_a_time(
             assert len(page) == 100
             met += page
             now[0] += pause
-        assert sorted(met) == [f"q{number:03}" for number in range(queues)] if queues < 1000 else len(set(met))
+        assert (
+            sorted(met) == [f"q{number:03}" for number in range(queues)] if queues < 1000 else len(set(met))
+        )
         assert now[0] - start <= seconds + 1e-6
 
 
