@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from fennelq.broker import verbs
 from tests.broker.desk import Desk
 from tests.broker.timetable import Timetable
 from tests.kit.clock import ServerClock
@@ -14,18 +13,11 @@ from tests.kit.server import Server
 
 
 @pytest.fixture
-def bare(server: Server) -> Iterator[Desk]:
-    """The queue `mail` of a server that has never seen it."""
+def desk(server: Server) -> Iterator[Desk]:
+    """The queue `mail` of a server that has never seen it. Its lanes are made by their first jobs."""
     desk = Desk(server)
     yield desk
     desk.close()
-
-
-@pytest.fixture
-def desk(bare: Desk) -> Desk:
-    """The queue `mail`, opened."""
-    bare.do(verbs.queues.open_queue)
-    return bare
 
 
 @pytest.fixture

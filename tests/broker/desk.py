@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
+from contextlib import contextmanager, suppress
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 import orjson
+import redis
+from redis.exceptions import ResponseError
 
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
-from fennelq.broker.keys import GROUP, LANES, QUARANTINE, AppKeys, QueueKeys, queue_keys
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE, STREAMS, AppKeys, QueueKeys, queue_keys
 from fennelq.broker.verb import Command, Step, Word, as_is
-from fennelq.broker.verbs.runs import Catch, Settled, Sweep, Woken
+from fennelq.broker.verbs.runs import Catch, Settled, Sweep
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, succeeded
@@ -47,6 +49,13 @@ def some_jobs(number: int, **given: Any) -> list[AnyWireJob]:
     return [a_job(str(key), **given) for key in range(1, number + 1)]
 
 
+class Entry(NamedTuple):
+    """An entry of a lane."""
+
+    lane: str
+    entry: str
+
+
 class Bench(Generic[K]):
     """A set of keys on a server: tests run verbs on them, and read what these have written."""
 
@@ -73,11 +82,37 @@ class Desk(Bench[QueueKeys]):
     @classmethod
     @contextmanager
     def opened(cls, server: Server, queue: str = QUEUE) -> Generator[Desk]:
-        """`with Desk.opened(server) as desk`: a queue with its lanes and groups."""
+        """`with Desk.opened(server) as desk`: a queue that has had no job yet, so it has no lane."""
         desk = cls(server, queue)
-        desk.do(verbs.queues.open_queue)
         yield desk
         desk.close()
+
+    def make_lanes(self, *lanes: str) -> None:
+        """These lanes (or all) and their groups exist, as after the first job of each."""
+        for lane in lanes or STREAMS:
+            with suppress(ResponseError):  # BUSYGROUP: it exists.
+                self.redis.xgroup_create(self.keys[lane], GROUP, "0", mkstream=True)
+
+    # Executors that sleep
+
+    def sleep(self, *executors: str, lane: str = "") -> None:
+        """As if these executors had found the queue, or this lane, empty."""
+        self.redis.sadd(self.sleepers_key(lane), *executors)
+
+    def sleepers(self, lane: str = "") -> set[str]:
+        """The executors that a new entry may wake: those that read all lanes, or those that read some and this one."""
+        return {shown(name) for name in cast("Any", self.redis.smembers(self.sleepers_key(lane)))}
+
+    def sleepers_key(self, lane: str = "") -> str:
+        return self.keys["idle"] + (f":{lane}" if lane else "")
+
+    @contextmanager
+    def subscribed(self, *executors: str) -> Generator[Callable[[], list[tuple[str, str]]]]:
+        """These executors are subscribed to their bells. `heard()` returns what each of them has received since the last
+        call, in order: [("anna", "look s")]. It waits for no message: what a script has sent is there after its reply."""
+        bells = {self.keys.bell(executor): executor for executor in executors}
+        with Bells(self.redis, list(bells)) as ears:
+            yield lambda: [(bells[channel], message) for channel, message in ears.heard()]
 
     # Verbs with the arguments that most tests give them
 
@@ -91,10 +126,10 @@ class Desk(Bench[QueueKeys]):
         free: int = 100,
         lanes: Sequence[str] = READ,
         lifetimes: Lifetimes = LIFETIMES,
-        woken: Sequence[Woken] = (),
+        sleeps: bool = False,
     ) -> Catch:
         return self.do(
-            verbs.runs.fetch, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, woken=woken
+            verbs.runs.fetch, consumer=consumer, free=free, lanes=lanes, lifetimes=lifetimes, sleeps=sleeps
         )
 
     def take(self, consumer: str = "anna", free: int = 100) -> list[Delivery]:
@@ -105,7 +140,7 @@ class Desk(Bench[QueueKeys]):
     ) -> list[int]:
         return self.do(verbs.runs.finish, [Settled(delivery, outcome) for delivery in deliveries], lifetimes)
 
-    def release(self, held: Iterable[Delivery | Woken], why: Reason = "stopped") -> int:
+    def release(self, held: Iterable[Delivery | Entry], why: Reason = "stopped") -> int:
         return self.do(verbs.runs.release, [(one.lane, one.entry) for one in held], why)
 
     def recover(self, *, silent: bool = True, late_ms: int = 0, **given: Any) -> Sweep:
@@ -149,14 +184,15 @@ class Desk(Bench[QueueKeys]):
         for lane, entry in [(delivery.lane, delivery.entry) for delivery in deliveries]:
             self.redis.xclaim(self.keys[lane], GROUP, consumer, 0, [entry], idle=milliseconds, justid=True)
 
-    def block(self, consumer: str = "anna", lanes: Sequence[str] = READ) -> list[Woken]:
-        """What a blocking read of an executor comes back with: one entry, delivered and not yet fetched."""
+    def read(self, consumer: str = "anna", lanes: Sequence[str] = READ) -> list[Entry]:
+        """One entry of each lane is delivered, and its job does not start: the call stopped half-way."""
+        self.make_lanes(*lanes)
         streams = {self.keys[lane]: ">" for lane in lanes}
         reply = cast("Any", self.redis.xreadgroup(GROUP, consumer, cast("Any", streams), count=1))
         return [
-            Woken(shown(stream).removeprefix(self.keys.prefix), shown(entry), *job_of(fields))
+            Entry(shown(stream).removeprefix(self.keys.prefix), shown(entry))
             for stream, entries in reply
-            for entry, fields in entries
+            for entry, _ in entries
         ]
 
     def stray(self, stream: str, **fields: str) -> str:
@@ -208,11 +244,13 @@ class Desk(Bench[QueueKeys]):
         return {shown(job): int(score) for job, score in reply}
 
     def pending(self, lane: str = "s") -> dict[str, str]:
-        """Entry → consumer, of what was delivered and not settled."""
+        """Entry → consumer, of what was delivered and not settled; empty when no executor has ever read the lane."""
+        if not self.groups(lane):
+            return {}
         reply = cast("Any", self.redis.xpending_range(self.keys[lane], GROUP, "-", "+", 1000))
         return {shown(entry["message_id"]): shown(entry["consumer"]) for entry in reply}
 
-    def idle(self, *held: Delivery | Woken) -> list[int]:
+    def idle(self, *held: Delivery | Entry) -> list[int]:
         """How long ago, in ms, these entries were delivered or renewed."""
         ages = list[int]()
         for one in held:
@@ -220,12 +258,12 @@ class Desk(Bench[QueueKeys]):
             ages += [int(entry["time_since_delivered"]) for entry in cast("Any", reply)]
         return ages
 
-    def silence(self, *held: Delivery | Woken) -> None:
+    def silence(self, *held: Delivery | Entry) -> None:
         """As if these entries (or all) had been delivered, or renewed, a lease ago."""
         for lane in (*READ, QUARANTINE):
             there = {entry for entry, _ in self.entries(lane)}
             meant = {one.entry for one in held if one.lane == lane} if held else there
-            for entry, owner in self._pending_if_any(lane).items():
+            for entry, owner in self.pending(lane).items():
                 if entry in meant & there:
                     words: list[Word] = [
                         "XCLAIM",
@@ -240,10 +278,17 @@ class Desk(Bench[QueueKeys]):
                     ]
                     self.broker.ask(Command(words, as_is))
 
-    def _pending_if_any(self, lane: str) -> dict[str, str]:
-        return self.pending(lane) if self.redis.exists(self.keys[lane]) else {}
+    def groups(self, lane: str = "s") -> list[str]:
+        """The groups of a lane; empty when it does not exist."""
+        if not self.redis.exists(self.keys[lane]):
+            return []
+        reply = cast("Any", self.redis.xinfo_groups(self.keys[lane]))
+        return [shown(group["name"]) for group in reply]
 
     def consumers(self, lane: str = "s") -> set[str]:
+        """The consumers of a lane; empty when no executor has ever read it."""
+        if not self.groups(lane):
+            return set()
         reply = cast("Any", self.redis.xinfo_consumers(self.keys[lane], GROUP))
         return {shown(consumer["name"]) for consumer in reply}
 
@@ -283,12 +328,41 @@ class Desk(Bench[QueueKeys]):
         return {shown(field): shown(value) for field, value in reply.items()}
 
 
+class Bells:
+    """A subscription to sharded channels that can be asked for what it has received so far."""
+
+    def __init__(self, client: redis.Redis, channels: Sequence[str]) -> None:
+        self._pubsub: Any = cast("Any", client).pubsub()
+        self._channels = channels
+        self._answered = 0
+
+    def __enter__(self) -> Self:
+        self._pubsub.ssubscribe(*self._channels)
+        for _ in self._channels:
+            assert self._next()["type"] == "ssubscribe"
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._pubsub.close()
+
+    def heard(self) -> list[tuple[str, str]]:
+        """The messages since the last call: (channel, message). The server replies to the PING after it has sent them."""
+        self._answered += 1
+        self._pubsub.ping(str(self._answered))
+        found = list[tuple[str, str]]()
+        while (message := self._next())["type"] != "pong":
+            found.append((shown(message["channel"]), shown(message["data"])))
+        assert message["data"] == str(self._answered).encode()
+        return found
+
+    def _next(self) -> Any:
+        message = self._pubsub.get_message(timeout=5)
+        assert message is not None
+        return message
+
+
 def shown(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
-
-
-def job_of(fields: dict[bytes, bytes]) -> tuple[str, str]:
-    return shown(fields.get(b"i", b"")), shown(fields.get(b"n", b"1"))
 
 
 def about(milliseconds: int) -> Any:

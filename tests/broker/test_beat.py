@@ -140,12 +140,6 @@ def test_a_beat_only_names_what_is_stranded(desk: Desk) -> None:
     assert desk.everything() == before
 
 
-def test_what_a_blocked_read_brought_is_stranded_when_its_reply_is_lost(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    (woken,) = desk.block()
-    assert beat(desk, grace_ms=0).stranded == [("s", woken.entry)]
-
-
 def test_it_returns_how_many_wait_in_quarantine(desk: Desk) -> None:
     desk.enqueue(*some_jobs(3))
     for key in "123":
@@ -166,11 +160,10 @@ def test_it_returns_the_time_of_the_server(desk: Desk) -> None:
     assert before <= beat(desk).now_ms <= desk.now()
 
 
-def test_without_groups_everything_is_lost(bare: Desk) -> None:
-    bare.do(verbs.queues.open_queue)
-    held = one_in_each_lane(bare)
-    bare.redis.flushall()
-    answer = beat(bare, held)
+def test_without_groups_everything_is_lost(desk: Desk) -> None:
+    held = one_in_each_lane(desk)
+    desk.redis.flushall()
+    answer = beat(desk, held)
     assert sorted(answer.lost) == sorted(map(token, held))
     assert (answer.stranded, answer.quarantined) == ([], 0)
 

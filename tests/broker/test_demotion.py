@@ -134,28 +134,6 @@ async def test_every_script_is_refused_by_a_replica_as_a_whole(pair: Pair, known
     await broker.close()
 
 
-async def test_a_blocked_read_is_ended_by_the_demotion_and_takes_the_command_connection_with_it(
-    pair: Pair,
-) -> None:
-    broker = Broker(pair.address)
-    bell = broker.doorbell()
-    before = await broker.ask(WHO)
-    reading = asyncio.create_task(bell.wait(["BLPOP", "nothing", 30], 30_000))
-
-    async def blocked() -> bool:
-        return b"blocked_clients:1" in await broker.ask(Command(["INFO", "clients"], as_is))
-
-    await aeventually(blocked)
-    pair.fail_over()
-    with pytest.raises(ReplyError, match="UNBLOCKED") as unblocked:
-        await reading
-    assert classify(unblocked.value) is Trouble.ROLE
-    assert pair.others_on(pair.first) == 0
-    await broker.ask(Command(WRITE, as_is))
-    assert before > 0
-    await broker.close()
-
-
 async def test_subscriptions_leave_a_replica_when_the_command_connection_has_left_it(pair: Pair) -> None:
     broker, heard = Broker(pair.address), list[Any]()
     link = await broker.listen(["SUBSCRIBE", "news"], heard.append)

@@ -6,7 +6,6 @@ import hashlib
 
 import pytest
 
-from fennelq.broker import verbs
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from tests.broker.desk import DEAD, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -60,10 +59,9 @@ def test_a_repeat_finds_the_job_wherever_it_has_got_to(desk: Desk, end: str) -> 
     assert desk.waiting() == (["1"] if end == "executing" else [])
 
 
-def test_a_job_sent_before_any_worker_came_is_delivered_to_the_first(bare: Desk) -> None:
-    bare.enqueue(a_job())
-    bare.do(verbs.queues.open_queue)
-    assert [delivery.key for delivery in bare.take()] == ["1"]
+def test_a_job_sent_before_any_worker_came_is_delivered_to_the_first(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    assert [delivery.key for delivery in desk.take()] == ["1"]
 
 
 @pytest.mark.parametrize(("priority", "lane"), [("high", "s:high"), ("low", "s:low")])
@@ -89,17 +87,25 @@ def test_a_job_for_a_moment_is_due_at_that_moment(desk: Desk) -> None:
     assert desk.due() == {"1": moment}
 
 
-def test_promoters_are_notified_of_a_job_that_is_due_before_all_others(desk: Desk) -> None:
-    channel = f"{desk.keys.prefix}wake"
-    with desk.listening(channel) as heard:
+def test_a_sleeper_is_told_of_a_job_that_is_due_before_all_others(desk: Desk) -> None:
+    desk.sleep("anna")
+    with desk.subscribed("anna") as heard:
         desk.enqueue(a_job("1", delay_ms=DAY))
-        assert heard() == (channel, b"%d" % DAY)
+        assert heard() == [("anna", f"due {DAY}")]
         desk.enqueue(a_job("2", delay_ms=2 * DAY))
-        assert heard(0.05) is None
+        assert heard() == []
         desk.enqueue(a_job("3", delay_ms=DAY // 2))
-        assert heard() == (channel, b"%d" % (DAY // 2))
+        assert heard() == [("anna", f"due {DAY // 2}")]
         desk.enqueue(a_job("4", at_ms=1))
-        assert heard() == (channel, b"0")
+        assert heard() == [("anna", "due 0")]
+    assert desk.sleepers() == {"anna"}
+
+
+def test_of_a_batch_only_the_soonest_job_is_announced(desk: Desk) -> None:
+    desk.sleep("anna")
+    with desk.subscribed("anna") as heard:
+        desk.enqueue(*(a_job(f"{delay}", delay_ms=delay) for delay in (3 * DAY, DAY, 2 * DAY)))
+        assert heard() == [("anna", f"due {DAY}")]
 
 
 def test_a_delayed_job_remembers_its_lane(desk: Desk) -> None:

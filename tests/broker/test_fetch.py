@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from fennelq.broker import verbs
-from fennelq.broker.verbs.runs import TooNew, Woken
+from fennelq.broker.keys import STREAMS
+from fennelq.broker.verbs.runs import Catch, TooNew
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import not_known, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, LIFETIMES, QUEUE, Desk, a_job, about, some_jobs
@@ -92,6 +93,7 @@ def test_a_lane_that_gave_less_than_was_asked_for_is_not_read_again(desk: Desk) 
         stats = cast("dict[str, dict[str, int]]", desk.redis.info("commandstats"))
         return stats.get("cmdstat_xreadgroup", {}).get("calls", 0)
 
+    desk.make_lanes("s")
     desk.enqueue(*some_jobs(3))
     before = reads()
     assert len(desk.fetch(lanes=["s"]).deliveries) == 3
@@ -166,112 +168,98 @@ def test_a_set_of_a_wrong_type_does_not_stop_reading(desk: Desk) -> None:
     desk.redis.delete(desk.keys["sched"])
 
 
-# Groups
+# Lanes and groups
 
 
-def test_a_missing_group_is_an_answer_and_not_an_error(bare: Desk) -> None:
-    bare.enqueue(a_job())
-    catch = bare.fetch()
-    assert catch.groups_missing
-    assert catch.deliveries == []
-    bare.do(verbs.queues.open_queue)
-    catch = bare.fetch()
-    assert not catch.groups_missing
-    assert [delivery.key for delivery in catch.deliveries] == ["1"]
+def groups(desk: Desk) -> dict[str, list[str]]:
+    return {lane: desk.groups(lane) for lane in STREAMS}
 
 
-def test_one_missing_lane_does_not_keep_the_others_from_being_read(desk: Desk) -> None:
+def test_a_queue_without_a_job_has_no_key(desk: Desk) -> None:
+    catch = desk.fetch(lanes=STREAMS)
+    assert catch == Catch([], drained=True, due_ms=-1, made=[], problem="", too_new=[])
+    assert desk.everything() == {}
+
+
+def test_a_lane_is_made_by_its_first_job_and_its_group_by_the_first_fetch(desk: Desk) -> None:
+    desk.enqueue(a_job("1"), a_job("2", priority="low"))
+    assert groups(desk) == {"s:high": [], "s": [], "s:low": [], "iso": []}
+    catch = desk.fetch()
+    assert catch.made == ["s", "s:low"]
+    assert [delivery.key for delivery in catch.deliveries] == ["1", "2"]
+    assert groups(desk) == {"s:high": [], "s": ["fq"], "s:low": ["fq"], "iso": []}
+    assert not desk.redis.exists(desk.keys["s:high"], desk.keys["iso"])
+    desk.enqueue(a_job("3"))
+    assert desk.fetch().made == []
+
+
+def test_jobs_that_were_sent_before_a_group_existed_are_delivered_in_their_order(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(20))
+    assert [delivery.key for delivery in desk.take(free=12)] == [str(key) for key in range(1, 13)]
+    assert [delivery.key for delivery in desk.take(free=12)] == [str(key) for key in range(13, 21)]
+
+
+@pytest.mark.parametrize("how", ["deleted", "group destroyed"])
+def test_a_lane_that_was_lost_is_made_anew(desk: Desk, how: str) -> None:
+    desk.finish(desk.executing(a_job("1")))
+    if how == "deleted":
+        desk.redis.delete(desk.keys["s"])
+    else:
+        desk.redis.xgroup_destroy(desk.keys["s"], "fq")
+    assert desk.fetch().made == []
+    desk.enqueue(a_job("2"))
+    catch = desk.fetch()
+    assert catch.made == ["s"]
+    assert [delivery.key for delivery in catch.deliveries] == ["2"]
+
+
+def test_a_lost_lane_does_not_keep_the_others_from_being_read(desk: Desk) -> None:
+    desk.make_lanes()
     desk.redis.delete(desk.keys["s:high"])
     desk.enqueue(a_job("1"), a_job("2", priority="low"))
     catch = desk.fetch()
-    assert catch.groups_missing
+    assert (catch.made, catch.problem, catch.drained) == ([], "", True)
     assert [delivery.key for delivery in catch.deliveries] == ["1", "2"]
-    desk.do(verbs.queues.open_queue)
+
+
+def test_reading_an_empty_lane_makes_no_consumer(desk: Desk) -> None:
+    desk.make_lanes()
+    before = desk.everything()
+    desk.fetch(lanes=STREAMS)
+    assert {lane: desk.consumers(lane) for lane in STREAMS} == dict.fromkeys(STREAMS, set())
+    assert desk.everything() == before
+    desk.enqueue(a_job())
+    desk.take()
+    assert {lane: desk.consumers(lane) for lane in STREAMS} == dict.fromkeys(STREAMS, set()) | {"s": {"anna"}}
+
+
+def test_the_error_of_a_lane_is_in_the_reply_and_the_other_lanes_are_read(desk: Desk) -> None:
+    desk.enqueue(a_job("1", priority="high"), a_job("2", priority="low"))
+    desk.redis.set(desk.keys["s"], "what?")
+    catch = desk.fetch(sleeps=True)
+    assert [delivery.key for delivery in catch.deliveries] == ["1", "2"]
+    assert catch.problem.startswith("WRONGTYPE")
+    assert desk.sleepers() == set()
+    desk.redis.delete(desk.keys["s"])
+    assert desk.fetch().problem == ""
+
+
+def test_over_maxmemory_a_lane_gets_its_group(desk: Desk, server: Server) -> None:
+    desk.enqueue(a_job())
+    with server.configured(maxmemory="1"):
+        catch = desk.fetch()
+    assert (catch.made, [delivery.key for delivery in catch.deliveries]) == (["s"], ["1"])
 
 
 def test_a_job_whose_group_was_destroyed_under_it_starts_again_and_is_finished_once(desk: Desk) -> None:
     """Its entry comes again with the new group. It is the job's place, so it must not be dropped."""
     (first,) = desk.executing()
     desk.redis.xgroup_destroy(desk.keys["s"], "fq")
-    desk.do(verbs.queues.open_queue)
     (second,) = desk.take("berta")
     assert second.token == first.token
     assert second.fence == 2
     assert desk.finish([second]) == [1]
     assert desk.finish([first]) == [2]
-
-
-# What a blocking read woke up with
-
-
-def test_a_woken_entry_is_claimed_and_started(desk: Desk) -> None:
-    desk.enqueue(*some_jobs(2))
-    woken = desk.block()
-    assert desk.record("1").get("s", "Q") == "Q"
-    assert [delivery.key for delivery in desk.fetch(woken=woken).deliveries] == ["1", "2"]
-    assert desk.record("1")["s"] == "X"
-
-
-def test_a_woken_entry_brings_its_delivery_number(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    entry, _ = desk.entries("s")[0]
-    desk.block()
-    (delivery,) = desk.fetch(woken=[Woken("s", entry, "1", "3")]).deliveries
-    assert delivery.deliveries == 3
-
-
-def test_a_woken_entry_that_was_cancelled_is_lost(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    woken = desk.block()
-    assert desk.cancel("1") == [1]
-    assert desk.fetch(woken=woken).deliveries == []
-    assert desk.record()["s"] == "K"
-    assert desk.pending() == {}
-    assert "dropped" not in desk.stats()
-
-
-def test_a_woken_entry_that_was_handed_back_is_lost_and_its_successor_is_not(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    woken = desk.block()
-    assert desk.release(woken) == 1
-    (delivery,) = desk.fetch("berta", woken=woken).deliveries
-    assert delivery.entry != woken[0].entry
-    assert desk.record()["w"].startswith("berta ")
-
-
-def test_a_woken_entry_that_was_finished_is_lost(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    woken = desk.block()
-    desk.finish(desk.fetch(woken=woken).deliveries)
-    assert desk.fetch(woken=woken).deliveries == []
-    assert desk.record()["s"] == "S"
-
-
-def test_a_fetch_that_is_repeated_after_a_lost_reply_starts_its_woken_job_again(desk: Desk) -> None:
-    desk.enqueue(a_job())
-    woken = desk.block()
-    (lost,) = desk.fetch(woken=woken).deliveries
-    (again,) = desk.fetch(woken=woken).deliveries
-    assert again.token == lost.token
-    assert again.fence == lost.fence + 1
-    assert desk.record()["s"] == "X"
-
-
-def test_a_woken_entry_of_a_vanished_lane_is_lost(desk: Desk) -> None:
-    desk.enqueue(a_job("1"), a_job("2", priority="low"))
-    woken = desk.block(lanes=["s"])
-    desk.redis.delete(desk.keys["s"], desk.keys.record("1"))
-    assert [delivery.key for delivery in desk.fetch(woken=woken).deliveries] == ["2"]
-    desk.do(verbs.queues.open_queue)
-
-
-def test_a_woken_entry_that_names_no_job_is_dropped(desk: Desk) -> None:
-    desk.redis.xadd(desk.keys["s"], {"what": "this"})
-    woken = desk.block()
-    assert [entry.key for entry in woken] == [""]
-    assert desk.fetch(woken=woken).deliveries == []
-    assert desk.entries("s") == []
-    assert desk.stats() == {"dropped": 1}
 
 
 # What may not run
@@ -301,11 +289,11 @@ def test_a_job_that_expires_later_runs(desk: Desk) -> None:
 
 
 def test_a_job_that_has_started_does_not_expire(desk: Desk) -> None:
-    desk.enqueue(a_job(expires_ms=DAY))
-    woken = desk.block()
-    desk.fetch(woken=woken)
+    """Its group was destroyed while it ran, so its entry is delivered again."""
+    desk.executing(a_job(expires_ms=DAY))
+    desk.redis.xgroup_destroy(desk.keys["s"], "fq")
     desk.redis.hset(desk.keys.record("1"), "E", 1)
-    (again,) = desk.fetch(woken=woken).deliveries
+    (again,) = desk.take()
     assert desk.finish([again]) == [1]
 
 
@@ -332,7 +320,7 @@ def test_a_job_that_has_started_once_runs_again_after_its_expiry(desk: Desk, how
 
 def test_a_job_whose_entry_was_read_and_handed_back_before_it_was_started_still_expires(desk: Desk) -> None:
     desk.enqueue(a_job(expires_ms=DAY))
-    desk.release(desk.block())
+    desk.release(desk.read())
     desk.redis.hset(desk.keys.record("1"), "E", 1)
     assert desk.take() == []
     assert desk.record()["y"] == "expired"
@@ -548,11 +536,10 @@ def test_a_thousand_ghosts_before_a_job_are_dropped(desk: Desk) -> None:
 
 
 def test_over_maxmemory_jobs_are_still_taken_and_the_expired_are_closed(desk: Desk, server: Server) -> None:
-    desk.enqueue(a_job("old", expires_ms=1), a_job("woken", priority="high"), a_job("new"))
+    desk.enqueue(a_job("old", expires_ms=1), a_job("new"))
     expire(desk, "old")
-    woken = desk.block(lanes=["s:high"])
     with server.configured(maxmemory="1"):
-        assert [delivery.key for delivery in desk.fetch(woken=woken).deliveries] == ["woken", "new"]
+        assert [delivery.key for delivery in desk.take()] == ["new"]
     assert desk.record("old")["s"] == "K"
 
 

@@ -591,7 +591,7 @@ def test_what_ran_when_its_lane_vanished_is_settled_like_the_others(desk: Desk, 
     if instead == "a string":
         desk.redis.set(desk.keys["s:low"], "what?")
     elif instead == "an empty lane":
-        desk.do(verbs.queues.open_queue)
+        desk.make_lanes()
     assert desk.finish(deliveries) == [1, 1, 1]
     assert [desk.record(key)["s"] for key in "123"] == ["S", "S", "S"]
     if instead == "a string":
@@ -638,7 +638,7 @@ def test_of_such_a_batch_an_entry_whose_job_is_elsewhere_is_dropped(desk: Desk) 
     first, second = desk.executing(*some_jobs(2))
     desk.finish([first])
     strange = desk.stray("s", i="2")
-    desk.block()
+    desk.read()
     assert desk.finish([first, second._replace(entry=strange), second]) == [2, 0, 1]
     assert desk.stats()["dropped"] == 1
     assert not desk.waiting()

@@ -23,10 +23,10 @@ FAILING = "--@every job\n--@when ended, later, again\nerror('no')\n"
 SUCCESSOR = """\
 -- successor: hands the next job over to its queue.
 --@every job
---@include outbox
+--@include outbox, bell
 --@when ended
 hand_over('post:' .. job, more)
-announce_outbox()
+tell_one('out')
 """
 EVERY_SECOND = """\
 -- second: puts off every second job.
@@ -185,8 +185,10 @@ def test_a_script_hands_a_job_over_through_the_outbox_of_its_own_slot(desk: Desk
     add("leaving", "successor", SUCCESSOR)
     held = desk.executing()
     assert desk.keys["out"] in scripts.script("finish").of(desk.keys)
-    with desk.listening(f"{desk.keys.prefix}wake") as heard:
+    desk.sleep("anna")
+    with desk.subscribed("anna") as heard:
         desk.finish(held)
-        assert heard() == (f"{desk.keys.prefix}wake", b"out")
+        assert heard() == [("anna", "out")]
+    assert desk.sleepers() == {"anna"}
     assert desk.redis.hgetall(desk.keys["out"]) == {b"post:1": b'{"ok":42}'}
     desk.redis.delete(desk.keys["out"])

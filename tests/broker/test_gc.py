@@ -134,6 +134,7 @@ def test_only_the_unused_of_several_consumers_are_dropped(desk: Desk) -> None:
 
 
 def test_consumers_are_dropped_in_pages(desk: Desk) -> None:
+    desk.make_lanes()
     for name in range(7):
         desk.redis.xgroup_createconsumer(desk.keys["s"], "fq", f"c{name}")
         desk.redis.xgroup_createconsumer(desk.keys["s:low"], "fq", f"c{name}")
@@ -151,9 +152,9 @@ def test_ten_restarts_leave_no_consumers_behind(desk: Desk) -> None:
     assert desk.consumers() == set()
 
 
-def test_a_queue_without_groups_has_no_consumers(bare: Desk) -> None:
-    bare.enqueue(a_job())
-    assert bare.gc(idle_ms=0) == (0, 0)
+def test_a_queue_without_groups_has_no_consumers(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    assert desk.gc(idle_ms=0) == (0, 0)
 
 
 def test_over_maxmemory_house_is_kept(desk: Desk, server: Server) -> None:

@@ -531,83 +531,12 @@ async def test_many_questions_take_one_round_trip(desk: Desk, proxy: Proxy) -> N
 
 async def test_a_broker_that_is_closed_leaves_no_connection(desk: Desk, proxy: Proxy) -> None:
     broker = Broker(address_of(proxy.url))
-    bell = broker.doorbell()
-    await bell.wait(["PING"], 0)
     await broker.ask(Command(["PING"], as_is))
     listening = await broker.listen(["SUBSCRIBE", "news"], lambda _: None)
-    await aeventually(lambda: proxy.counters.open == 3)
+    await aeventually(lambda: proxy.counters.open == 2)
     await broker.close()
     assert not listening.connected
     await aeventually(lambda: proxy.counters.open == 0)
-
-
-def blocking_read(desk: Desk, milliseconds: int) -> list[Any]:
-    return [
-        "XREADGROUP",
-        "GROUP",
-        "fq",
-        "anna",
-        "COUNT",
-        1,
-        "BLOCK",
-        milliseconds,
-        "STREAMS",
-        desk.keys["s"],
-        ">",
-    ]
-
-
-@pytest.mark.audit(unfinished=True)
-async def test_a_doorbell_rings_when_a_job_is_sent(broker: Broker, desk: Desk) -> None:
-    bell = broker.doorbell()
-    ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
-    await blocked(broker)
-    await broker.run(verbs.jobs.enqueue(desk.keys, [a_job("7")]))
-    ((stream, ((_, fields),)),) = await ring
-    assert (stream, fields) == (desk.keys["s"].encode(), [b"i", b"7"])
-
-
-async def test_a_doorbell_that_is_woken_brings_nothing_and_strands_nothing(
-    broker: Broker, desk: Desk
-) -> None:
-    bell = broker.doorbell()
-    for _ in range(2):
-        ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
-        await blocked(broker)
-        await bell.wake()
-        assert await ring is None
-    await broker.run(verbs.jobs.enqueue(desk.keys, [a_job()]))
-    assert desk.pending() == {}
-
-
-async def test_waking_without_a_listener_does_no_harm(broker: Broker) -> None:
-    bell = broker.doorbell()
-    await bell.wake()
-    assert await bell.wait(["PING"], 0) == b"PONG"
-    await bell.wake()
-    assert await bell.wait(["PING"], 0) == b"PONG"
-
-
-async def test_a_doorbell_can_be_woken_after_it_has_reconnected(desk: Desk, proxy: Proxy) -> None:
-    broker = Broker(address_of(proxy.url))
-    bell = broker.doorbell()
-    await bell.wait(["PING"], 0)
-    proxy.cut_all()
-    await aeventually(lambda: not bell._link.connected)
-    ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
-    await blocked(broker)
-    await bell.wake()
-    assert await ring is None
-    await broker.close()
-
-
-async def blocked(broker: Broker) -> None:
-    """Returns when the server has a blocked client."""
-
-    async def one() -> bool:
-        return b"blocked_clients:1" in await broker.ask(Command(["INFO", "clients"], as_is))
-
-    await aeventually(one)
 
 
 # BlockingBroker
@@ -628,7 +557,7 @@ def test_one_thread_needs_one_connection(desk: Desk, proxy: Proxy) -> None:
     broker = BlockingBroker(address_of(proxy.url))
     for job in some_jobs(10):
         broker.run(verbs.jobs.enqueue(desk.keys, [job]))
-    assert broker.run(verbs.queues.open_queue(desk.keys)) == 0
+    assert broker.run(verbs.queues.promote(desk.keys, 1)) == (0, -1)
     assert proxy.counters.connections == 1
     broker.close()
 

@@ -34,15 +34,15 @@ def test_whatever_waits_is_cancelled_wherever_it_waits(desk: Desk) -> None:
     assert desk.stats() == {"R": 1, "K": 5}
 
 
-def test_a_queue_that_was_never_served_is_purged(bare: Desk) -> None:
-    bare.enqueue(*some_jobs(3))
-    assert bare.do(verbs.queues.purge, LIFETIMES, 100) == 3
-    purged(bare, "1", "2", "3")
+def test_a_queue_that_was_never_served_is_purged(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(3))
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 3
+    purged(desk, "1", "2", "3")
 
 
-def test_an_empty_queue_has_nothing_to_purge(bare: Desk) -> None:
-    assert bare.do(verbs.queues.purge, LIFETIMES, 100) == 0
-    assert bare.everything() == {}
+def test_an_empty_queue_has_nothing_to_purge(desk: Desk) -> None:
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
+    assert desk.everything() == {}
 
 
 @pytest.mark.audit(unfinished=True)
@@ -54,11 +54,12 @@ def test_jobs_that_run_are_left_alone(desk: Desk) -> None:
     purged(desk, "3")
 
 
-def test_a_job_that_a_blocked_read_holds_already_is_left_to_it(desk: Desk) -> None:
+def test_a_job_that_was_read_and_did_not_start_is_left_to_its_executor(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2))
-    woken = desk.block()
+    read = desk.read()
     assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 1
-    assert desk.finish(desk.fetch(woken=woken).deliveries) == [1]
+    assert desk.release(read) == 1
+    assert desk.finish(desk.take()) == [1]
     purged(desk, "2")
 
 

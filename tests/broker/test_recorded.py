@@ -29,6 +29,9 @@ def test_every_option_and_every_fate_leaves_the_same_bytes_as_in_an_earlier_vers
     recorded.determined(monkeypatch)
     recorded.play(desk, timetable)
     found = recorded.contents(desk.redis)
+    # The earlier version made every lane in advance. Now the first job of a lane makes it.
+    assert earlier["keys"].pop(desk.keys["iso"])["holds"] == {"entries": [], "pending": []}
+    assert earlier["keys"][desk.keys["sweep"]]["holds"].pop("iso") == "0-0"
     assert found.keys() == earlier["keys"].keys()
     for name, key in earlier["keys"].items():
         assert found[name] == key, name
@@ -37,7 +40,6 @@ def test_every_option_and_every_fate_leaves_the_same_bytes_as_in_an_earlier_vers
 def test_what_an_earlier_version_has_written_is_read_as_it_read_it(
     desk: Desk, timetable: Timetable, earlier: dict[str, Any]
 ) -> None:
-    desk.redis.delete(*desk.redis.keys("fq:*"))
     recorded.restore(desk.redis, earlier["keys"])
     timetable.clock.pass_by(5 * MINUTE)
     read = recorded.readings(desk, timetable)

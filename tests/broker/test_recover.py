@@ -17,7 +17,7 @@ from tests.kit.server import Server
 pytestmark = pytest.mark.both_servers
 
 LEASE = 60_000
-NOT_DONE = Sweep(False, False, 0, 0, 0)
+NOT_DONE = Sweep(False, False, 0, 0, 0, 0)
 
 
 def recover(desk: Desk, *, lease_ms: int = 0, beaten_ms: int | None = None, **more: Any) -> Sweep:
@@ -42,7 +42,7 @@ def history(desk: Desk, key: str = "1") -> list[Mapping[str, Any]]:
 
 def test_a_job_of_a_silent_executor_is_queued_again(desk: Desk) -> None:
     (delivery,) = desk.executing()
-    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=0)
+    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=0, quarantined=0)
     ((entry, fields),) = desk.entries("s")
     record = desk.record()
     assert entry != delivery.entry
@@ -82,9 +82,9 @@ def test_a_delivery_is_spent_and_a_try_is_not(desk: Desk) -> None:
     desk.finish([delivery])
 
 
-def test_a_job_that_a_blocked_read_brought_to_a_silent_executor_is_queued_again(desk: Desk) -> None:
+def test_a_job_that_a_silent_executor_read_and_did_not_start_is_queued_again(desk: Desk) -> None:
     desk.enqueue(a_job())
-    desk.block()
+    desk.read()
     assert recover(desk).requeued == 1
     assert desk.entries("s")[0][1] == {"i": "1", "n": "2"}
 
@@ -114,7 +114,7 @@ def test_after_the_last_delivery_a_job_is_dead(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.redelivered("1", 4, "iso")
     desk.fetch(lanes=["iso"])
-    assert recover(desk) == Sweep(True, False, requeued=0, dead=1, vanished=0)
+    assert recover(desk) == Sweep(True, False, requeued=0, dead=1, vanished=0, quarantined=0)
     ((entry, fields),) = desk.entries("dlq")
     record = desk.record()
     assert (fields["i"], fields["e"], fields["y"]) == ("1", "CrashLoop", "crash_loop")
@@ -271,7 +271,7 @@ def test_a_page_is_bounded_in_every_lane(desk: Desk) -> None:
 def test_a_walk_begins_again_when_it_has_come_to_the_end(desk: Desk) -> None:
     for key in ("1", "2", "3"):
         desk.executing(a_job(key))
-        assert recover(desk) == Sweep(True, False, 1, 0, 0)
+        assert recover(desk) == Sweep(True, False, 1, 0, 0, 0)
         desk.finish(desk.take())
 
 
@@ -281,7 +281,7 @@ def test_a_walk_begins_again_when_it_has_come_to_the_end(desk: Desk) -> None:
 def test_an_entry_whose_record_is_gone_is_removed_and_counted(desk: Desk) -> None:
     desk.executing(*some_jobs(2))
     desk.redis.delete(desk.keys.record("1"))
-    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=1)
+    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=1, quarantined=0)
     assert desk.waiting() == ["2"]
     assert desk.pending() == {}
     assert desk.stats() == {"recovered": 1, "vanished": 1}
@@ -290,7 +290,7 @@ def test_an_entry_whose_record_is_gone_is_removed_and_counted(desk: Desk) -> Non
 def test_an_entry_of_a_job_that_is_elsewhere_is_removed_and_the_job_is_not(desk: Desk) -> None:
     desk.enqueue(a_job("1", delay_ms=86_400_000))
     desk.redis.xadd(desk.keys["s"], {"i": "1", "n": "1"})
-    desk.block()
+    desk.read()
     assert recover(desk).vanished == 1
     assert desk.everywhere() == ["1"]
     assert desk.record()["p"] == "sched"
@@ -305,7 +305,7 @@ def test_every_job_that_was_recovered_is_counted(desk: Desk) -> None:
 def test_a_second_entry_of_a_job_that_waits_is_removed_and_the_job_stays(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.stray("s:low", i="1", n="1")
-    desk.block(lanes=["s:low"])
+    desk.read(lanes=["s:low"])
     assert desk.recover().vanished == 1
     assert desk.everywhere() == desk.waiting("s") == ["1"]
 
@@ -315,14 +315,14 @@ def test_a_second_entry_of_a_job_that_waits_is_removed_and_the_job_stays(desk: D
 def test_a_job_that_does_not_run_is_not_queued_again(desk: Desk, status: str) -> None:
     desk.executing()
     desk.redis.hset(desk.keys.record("1"), "s", status)
-    assert recover(desk) == Sweep(True, False, requeued=0, dead=0, vanished=1)
+    assert recover(desk) == Sweep(True, False, requeued=0, dead=0, vanished=1, quarantined=0)
     assert desk.entries("s") == []
     assert desk.pending() == {}
 
 
 def test_an_entry_that_was_not_written_by_an_arrow_is_removed(desk: Desk) -> None:
     desk.redis.xadd(desk.keys["s"], {"what": "this"})
-    desk.block()
+    desk.read()
     assert recover(desk).vanished == 1
     assert desk.entries("s") == []
     assert desk.pending() == {}
@@ -332,15 +332,15 @@ def test_an_entry_that_was_not_written_by_an_arrow_is_removed(desk: Desk) -> Non
 def test_an_entry_that_an_operator_deleted_leaves_the_pending_list_and_is_counted(desk: Desk) -> None:
     deleted, _ = desk.executing(*some_jobs(2))
     desk.redis.xdel(desk.keys["s"], deleted.entry)
-    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=1)
+    assert recover(desk) == Sweep(True, False, requeued=1, dead=0, vanished=1, quarantined=0)
     assert desk.pending() == {}
     assert desk.stats()["vanished"] == 1
 
 
-def test_without_groups_there_is_nothing_to_recover(bare: Desk) -> None:
-    bare.enqueue(a_job())
-    assert recover(bare) == Sweep(True, False, 0, 0, 0)
-    assert bare.waiting() == ["1"]
+def test_without_groups_there_is_nothing_to_recover(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    assert recover(desk) == Sweep(True, False, 0, 0, 0, 0)
+    assert desk.waiting() == ["1"]
 
 
 def test_one_missing_lane_does_not_keep_the_others_from_being_swept(desk: Desk) -> None:

@@ -48,9 +48,9 @@ def test_a_job_goes_back_to_its_own_lane(desk: Desk) -> None:
     assert [desk.waiting(lane) for lane in ("s:high", "s", "s:low")] == [["1"], ["2"], ["3"]]
 
 
-def test_a_job_that_a_blocked_read_brought_is_handed_back_too(desk: Desk) -> None:
+def test_a_job_that_was_read_and_did_not_start_is_handed_back_too(desk: Desk) -> None:
     desk.enqueue(a_job())
-    assert desk.release(desk.block()) == 1
+    assert desk.release(desk.read()) == 1
     assert desk.pending() == {}
     assert [delivery.key for delivery in desk.take("berta")] == ["1"]
 
@@ -91,8 +91,8 @@ def test_a_job_that_was_not_taken_cannot_be_handed_back(desk: Desk) -> None:
 def test_what_is_left_of_a_job_that_is_elsewhere_is_removed(desk: Desk) -> None:
     desk.enqueue(a_job("1", delay_ms=86_400_000))
     desk.redis.xadd(desk.keys["s"], {"i": "1", "n": "1"})
-    woken = desk.block()
-    assert desk.release(woken) == 0
+    read = desk.read()
+    assert desk.release(read) == 0
     assert desk.everywhere() == ["1"]
     assert desk.pending() == {}
     assert desk.stats() == {}
@@ -117,7 +117,7 @@ def test_a_pending_entry_that_an_operator_deleted_goes_and_takes_no_other_with_i
 
 def test_an_entry_that_was_not_written_by_an_arrow_is_removed(desk: Desk) -> None:
     desk.redis.xadd(desk.keys["s"], {"what": "this"})
-    assert desk.release(desk.block()) == 0
+    assert desk.release(desk.read()) == 0
     assert desk.entries("s") == []
     assert desk.pending() == {}
 
@@ -168,5 +168,5 @@ def test_a_job_that_was_taken_and_never_entered_still_expires(desk: Desk, why: R
 
 def test_a_job_that_was_only_read_counts_no_start_that_began_nothing(desk: Desk) -> None:
     desk.enqueue(a_job("1"))
-    desk.release(desk.block(), "stranded")
+    desk.release(desk.read(), "stranded")
     assert "b" not in desk.record("1")

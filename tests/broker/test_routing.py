@@ -24,7 +24,9 @@ OF_THE_QUEUE: list[Step[Any]] = [
     verbs.jobs.watch(MAIL, "", ["1"]),
     verbs.runs.fetch(MAIL, consumer="anna", free=1, lanes=["s"], lifetimes=LIFETIMES),
     verbs.runs.release(MAIL, []),
-    verbs.queues.open_queue(MAIL),
+    verbs.runs.ring(MAIL, ["s"]),
+    verbs.executors.stay_awake(MAIL, "anna"),
+    verbs.executors.close_consumer(MAIL, "anna"),
     verbs.queues.promote(MAIL, 1),
     verbs.queues.stats(MAIL),
     verbs.queues.length(MAIL, "s"),
@@ -41,6 +43,9 @@ OF_THE_APP: list[Step[Any]] = [
     verbs.schedules.names(SHOP),
     verbs.queues.known_queues("shop"),
     verbs.executors.known_executors("shop"),
+    verbs.executors.present(SHOP, "anna", b"{}", 1),
+    verbs.executors.died(SHOP, "anna", "exited with status 1", 1),
+    verbs.executors.absent(SHOP, ["anna"]),
 ]
 
 

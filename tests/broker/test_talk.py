@@ -388,9 +388,9 @@ def test_without_a_loop_verbs_and_commands_share_a_round_trip_and_a_forgotten_sc
     redis_url: str,
 ) -> None:
     broker = BlockingBroker(address_of(redis_url))
-    open_queue = verbs.queues.open_queue(queue_keys("shop", "mail"))
+    promote = verbs.queues.promote(queue_keys("shop", "mail"), 1)
     broker.ask(Command(["SCRIPT", "FLUSH"], as_is))
-    steps: list[Step[Any]] = [echo(1), open_queue, echo(2)]
+    steps: list[Step[Any]] = [echo(1), promote, echo(2)]
     replies = broker.send_all(steps)
     assert (replies[0], replies[2]) == (1, 2)
     with pytest.raises(ReplyError, match="unknown command"):

@@ -184,7 +184,6 @@ GOOD = queue_keys("shop", "good")
 async def two_queues(broker: Broker, **given: Any) -> None:
     """A job in each."""
     for keys in (BAD, GOOD):
-        await broker.run(verbs.queues.open_queue(keys))
         job = sent(keys.queue, "1", "shop:note", **given)
         await broker.run(verbs.jobs.enqueue(keys, [job]))
 

@@ -45,7 +45,6 @@ def a_job(key: str, **given: Any) -> AnyWireJob:
 
 
 async def enqueue(broker: Broker, keys: QueueKeys, *jobs: AnyWireJob) -> None:
-    await broker.run(verbs.queues.open_queue(keys))
     await broker.run(verbs.jobs.enqueue(keys, jobs))
 
 
@@ -325,7 +324,6 @@ def test_the_longest_name_of_an_executor_leaves_plain_records_packed(
     monkeypatch.setattr(os, "getpid", lambda: 4_194_304)
     keys, lifetimes = queue_keys("shop", "mail"), Lifetimes(1000, 1000)
     broker = BlockingBroker(address_of(redis_url))
-    broker.run(verbs.queues.open_queue(keys))
     broker.run(verbs.jobs.enqueue(keys, [a_job("1")]))
     fetch = verbs.runs.fetch(keys, consumer=executor_name(), free=1, lanes=["s"], lifetimes=lifetimes)
     (delivery,) = broker.run(fetch).deliveries

@@ -16,6 +16,25 @@ end
 -- The executors that read only some lanes are in the sets of these lanes, so that no message for another lane ends there.
 local function sleepers_of(lane) return K.sleepers .. ':' .. lane end
 
+local function tell_one_of(sleepers, message)
+  for _ = 1, TRIES do
+    local executor = redis.pcall('SRANDMEMBER', sleepers)
+    if type(executor) ~= 'string' then return false end
+    if tell(executor, message) then return true end
+    redis.call('SREM', sleepers, executor)
+  end
+  return false
+end
+
+-- Tells one sleeping executor something that is not about new entries of a lane: when the next job is due, or that the
+-- outbox has jobs. It sleeps on, so its name stays in the set.
+local function tell_one(message)
+  if tell_one_of(K.sleepers, message) then return end
+  for _, lane in ipairs(PRIORITIES) do
+    if tell_one_of(sleepers_of(lane), message) then return end
+  end
+end
+
 local function stay_awake(executor)
   redis.pcall('SREM', K.sleepers, executor)
   for _, lane in ipairs(PRIORITIES) do redis.pcall('SREM', sleepers_of(lane), executor) end

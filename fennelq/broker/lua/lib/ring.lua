@@ -22,17 +22,9 @@ local function ring(lane)
   return wake_one(K.sleepers, message) or wake_one(sleepers_of(lane), message)
 end
 
--- Tells one sleeping executor when the next job is due. It sleeps on, so its name stays in the set. Executors that are busy
--- learn the time from their next fetch.
-local function announce_due()
-  for _ = 1, TRIES do
-    local executor = redis.pcall('SRANDMEMBER', K.sleepers)
-    if type(executor) ~= 'string' or tell(executor, 'due ' .. math.max(0, soonest - now)) then return end
-    redis.call('SREM', K.sleepers, executor)
-  end
-end
-
+-- Executors of the quarantine lane are not woken: they look every second. Executors that are busy learn from their next fetch when the next job is due.
 local function wake_sleepers()
+  added[QUARANTINE] = nil
   for lane in pairs(added) do ring(lane) end
-  if soonest then announce_due() end
+  if soonest then tell_one('due ' .. math.max(0, soonest - now)) end
 end
