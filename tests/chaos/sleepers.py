@@ -74,24 +74,27 @@ async def executors(app: App, number: int, **options: Any) -> AsyncGenerator[lis
         yield [await stack.enter_async_context(running(app, **options)) for _ in range(number)]
 
 
-def asleep(server: Server, queue: str = "default") -> set[str]:
-    """The executors that a message about this queue may wake."""
+def asleep(server: Server, queue: str = "default", *, lane: str = "") -> set[str]:
+    """The executors that a message about this queue may wake: those that read all lanes, or only some and this one."""
+    key = queue_keys(jobs.NAME, queue)["idle"] + (f":{lane}" if lane else "")
     with server.client() as client:
-        names = cast("set[bytes]", client.smembers(queue_keys(jobs.NAME, queue)["idle"]))
+        names = cast("set[bytes]", client.smembers(key))
     return {name.decode() for name in names}
 
 
 async def all_asleep(server: Server, names: set[str], *queues: str) -> None:
     """Returns when these executors sleep at all these queues."""
-    for queue in queues or ("default",):
-        await aeventually(lambda queue=queue: names <= asleep(server, queue), within=20)  # type: ignore[misc]
+    await aeventually(
+        lambda: all(names <= asleep(server, queue) for queue in queues or ("default",)), within=20
+    )
 
 
 @contextmanager
-def next_to_wake(server: Server, name: str) -> Iterator[None]:
-    """Meanwhile a message about the default queue can reach this sleeper only: it is drawn by lot otherwise."""
+def next_to_wake(server: Server, *names: str) -> Iterator[None]:
+    """Meanwhile a message about the default queue can reach only these of the executors that read all lanes. Otherwise
+    one of all is drawn by lot."""
     key = queue_keys(jobs.NAME, "default")["idle"]
-    others = asleep(server) - {name}
+    others = asleep(server).difference(names)
     with server.client() as client:
         for other in others:
             client.srem(key, other)

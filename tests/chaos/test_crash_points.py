@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -17,7 +16,6 @@ from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import LANES, QueueKeys, queue_keys
-from fennelq.broker.scripts import script
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import AnyJob, Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
@@ -265,7 +263,7 @@ class Aftermath:
 
     def happen(self) -> None:
         """Several at a time, and then the worker."""
-        self._teach()
+        client.teach(self.server)
         for first in range(0, len(POINTS), AT_ONCE):
             dying = [self._begin(point) for point in POINTS[first : first + AT_ONCE]]
             for point, site, process in dying:
@@ -277,13 +275,6 @@ class Aftermath:
 
     def site(self, point: Point) -> Site:
         return Site(self.server, self.ledger, self._broker, f"q{POINTS.index(point)}")
-
-    def _teach(self) -> None:
-        """A script that has to be taught first is sent twice, and the wrong one of the two would be counted."""
-        with self.server.client() as admin:
-            for path in (files("fennelq.broker") / "lua").iterdir():
-                if path.name.endswith(".lua"):
-                    admin.script_load(script(path.name.removesuffix(".lua")).source)
 
     def _begin(self, point: Point) -> tuple[Point, Site, Process]:
         site = self.site(point)

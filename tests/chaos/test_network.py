@@ -149,9 +149,10 @@ def test_jobs_whose_delivery_was_lost_on_the_way_come_back(
     fleet.stop()
     it = account(server, sent, ledger)
     it.sound()
+    how = "with its connection" if cut else "in silence"
     figure(
         "N4",
-        f"reply to a fetch lost {'with its connection' if cut else 'in silence'}: all 32 had started {took:.2f} s later, {it.released} handed back at no cost, "
+        f"reply to a fetch lost {how}: all 32 had started {took:.2f} s later, {it.released} handed back at no cost, "
         f"{it.recovered} recovered, started again {it.started_again}",
     )
     assert it.started_again == 0

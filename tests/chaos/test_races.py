@@ -514,15 +514,15 @@ async def test_a_job_that_arrives_while_executors_reconnect_waits_for_no_look(
     """T10. All connections of two executors are cut at the moment a job arrives: it starts as soon as one of them has
     connected again."""
     cuts, dice, starts = scale.of(60, long=600), scale.dice("reconnects"), Starts()
-    async with starts.app_of(server.url) as near, starts.app_of(proxy.url, lease=2) as far:
-        async with executors(far, 2) as crew:
-            await all_asleep(server, {one.name for one in crew})
-            for n in range(cuts):
-                cutting = asyncio.create_task(asyncio.to_thread(proxy.cut_all))
-                await asyncio.sleep(dice.uniform(0, 0.003))
-                await starts.send(near, n)
-                await cutting
-                await starts.started(n)
-            delays = await starts.all_started()
+    near, far = starts.app_of(server.url), starts.app_of(proxy.url, lease=2)
+    async with near, far, executors(far, 2) as crew:
+        await all_asleep(server, {one.name for one in crew})
+        for n in range(cuts):
+            cutting = asyncio.create_task(asyncio.to_thread(proxy.cut_all))
+            await asyncio.sleep(dice.uniform(0, 0.003))
+            await starts.send(near, n)
+            await cutting
+            await starts.started(n)
+        delays = await starts.all_started()
     figure("T10", f"{cuts} times reconnected: {summary(delays)}")
     assert max(delays) < LOOK
