@@ -13,13 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from fennelq.broker.talk import Talk
 from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.errors import BrokerUnavailable
 
 T = TypeVar("T")
 A = TypeVar("A")
-
-MOST_JOBS = 100
-"""Jobs per script call. More would not be faster, and would block the server for longer."""
 
 MOST_BYTES = 1 << 20
 

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Literal, Unpack
 
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, together
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.manage.choices import check_choice
 from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport, detailed, letter_of
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, together
-from fennelq.broker.verb import Command
+from fennelq.broker.verb import MOST_JOBS, Command
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.errors import ConfigurationError
 from fennelq.manage.dead_letter import ReplayReport

@@ -11,9 +11,9 @@ from structlog.typing import EventDict
 
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.dispatch import MOST_BYTES, MOST_JOBS
+from fennelq.broker.dispatch import MOST_BYTES
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import Verb
+from fennelq.broker.verb import MOST_JOBS, Verb
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
