@@ -397,6 +397,53 @@ def test_a_key_literal_is_in_keys_and_nowhere_else() -> None:
     assert holders == {"broker/keys.py"}
 
 
+COMMAND = re.compile(r"redis\.p?call(?=\('(HSET|HGET|HMGET|HDEL|HINCRBY|HSETNX|HEXISTS|HSTRLEN)')")
+QUOTED = re.compile(r"'\w'|\"\w\"")
+
+
+@pytest.mark.parametrize("path", sorted(LUA.rglob("*.lua")), ids=lambda path: str(path.relative_to(LUA)))
+def test_a_lua_file_names_the_fields_of_a_record_and_does_not_spell_their_letters(path: Path) -> None:
+    code = re.sub(r"--.*", "", text_of(path))
+    assert [
+        word for call in calls_on_hashes(code) for word in fields_in(call) if QUOTED.fullmatch(word)
+    ] == []
+    assert re.findall(r"\[(?:'\w'|\"\w\")\]", code) == []
+
+
+def test_a_letter_is_found_in_any_call_on_a_record() -> None:
+    def letters(code: str) -> list[str]:
+        return [word for call in calls_on_hashes(code) for word in fields_in(call) if QUOTED.fullmatch(word)]
+
+    assert letters("redis.call('HDEL', record_of(job), F.reason, 'T')") == ["'T'"]
+    assert letters("x(redis.pcall('HMGET', record, F.task, 's'))") == ["'s'"]
+    assert letters("redis.call('HSET', record, F.status, 'D', 'z', stamp(a, b))") == ["'z'"]
+    assert letters("redis.call('HINCRBY', record, 'n', 1)") == ["'n'"]
+    assert letters("redis.call('HSETNX', record, F.status, 'Q')") == []
+
+
+def calls_on_hashes(code: str) -> Iterator[list[str]]:
+    """The arguments of each call of Redis that names fields of a hash: the command, the key, and the rest."""
+    for found in COMMAND.finditer(code):
+        words, depth = [""], 0
+        for character in code[found.end() + 1 :]:
+            depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(character, 0)
+            if depth < 0:
+                break
+            if character == "," and depth == 0:
+                words.append("")
+            else:
+                words[-1] += character
+        yield [word.strip() for word in words]
+
+
+def fields_in(call: list[str]) -> list[str]:
+    """The arguments that are names of fields, and not their values."""
+    command, _, *rest = call
+    if command == "'HSET'":
+        return rest[::2]
+    return rest[:1] if command in ("'HINCRBY'", "'HSETNX'") else rest
+
+
 def test_every_key_says_how_it_begins_and_ends() -> None:
     for kind in KEY_KINDS:
         assert kind.type in ("hash", "list", "set", "stream", "string", "zset")

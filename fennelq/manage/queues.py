@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fennelq.broker import verbs
-from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.keys import LANES, QUARANTINE, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.broker.trouble import lacks_permission
 from fennelq.broker.verbs.queues import Reading
@@ -77,7 +77,7 @@ _COUNTERS = {
     "Z": "snoozed",
     "U": "not_runnable",
 }
-_LANE_NAMES = {"s:high": "high", "s": "normal", "s:low": "low", "iso": "quarantine"}
+_LANE_NAMES = {lane: priority for priority, lane in LANES.items()} | {QUARANTINE: "quarantine"}
 
 
 # Defined here, because inside the class `list` is a method.
