@@ -143,7 +143,10 @@ IMPORTED_LATER = {
     "fennelq.embedded.user",
     "fennelq.broker.blocking",
     "fennelq.broker.blocking_link",
-    *(f"fennelq.broker.verbs.{name}" for name in ("dead", "executors", "runs", "schedules", "server")),
+    *(
+        f"fennelq.broker.verbs.{name}"
+        for name in ("dead", "executors", "outbox", "runs", "schedules", "server")
+    ),
 }
 """What most programs do not need at their start: 10 ms of the import."""
 

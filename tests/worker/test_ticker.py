@@ -118,10 +118,10 @@ class Fleet:
 
     async def arrive(self) -> list[AnyWireJob]:
         """What is on its way arrives in its queue."""
-        page = await self.broker.ask(verbs.schedules.handing(KEYS, "0"))
+        page = await self.broker.ask(verbs.outbox.handing(KEYS, "0"))
         if page.jobs:
             await self.broker.run(verbs.jobs.enqueue(self.mail, page.jobs))
-            await self.broker.ask(verbs.schedules.handed(KEYS, [job.id for job in page.jobs]))
+            await self.broker.ask(verbs.outbox.handed(KEYS, [job.id for job in page.jobs]))
         return page.jobs
 
     async def begin(self) -> list[Any]:

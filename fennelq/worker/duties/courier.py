@@ -99,7 +99,7 @@ class Courier(Service):
     async def _empty(self, box: AppKeys | QueueKeys) -> int:
         handed, cursor = 0, ""
         while cursor != "0":
-            page = await self._broker.ask(verbs.schedules.handing(box, cursor or "0"))
+            page = await self._broker.ask(verbs.outbox.handing(box, cursor or "0"))
             if page.unreadable:
                 strange = ValueError("a hand-over that only a later version can read")
                 self._log.warn(strange, job_id=page.unreadable[0])
@@ -131,5 +131,5 @@ class Courier(Service):
             yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)
         replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
-        yield from ask(verbs.schedules.handed(box, [job.id for job in jobs]))
+        yield from ask(verbs.outbox.handed(box, [job.id for job in jobs]))
         return replies
