@@ -60,6 +60,9 @@ class State:
         """Whether the last read has got a reply."""
         self.listening = False
         """Whether messages about due jobs and changed schedules arrive."""
+        self.left_in_outbox = 0
+        """The number of entries that the courier has last left in the outbox of the app, because it cannot carry
+        them."""
         self.deaths: Mapping[str, str] = {}
         """Executor → how its process ended, as its supervisor saw it."""
 
@@ -96,6 +99,10 @@ class State:
     def note_listening(self, listening: bool) -> None:
         """Record whether messages arrive from now on."""
         self.listening = listening
+
+    def note_left_in_outbox(self, entries: int) -> None:
+        """Record how many entries the courier has left in the outbox of the app."""
+        self.left_in_outbox = entries
 
     def note_deaths(self, deaths: Mapping[str, str]) -> None:
         """Record how processes of executors have ended."""

@@ -23,6 +23,13 @@ class Handing(NamedTuple):
     jobs: list[AnyWireJob]
     unreadable: list[str]
     """Ids of jobs that only a later version can read."""
+    foreign: list[str]
+    """Entries that are not jobs: other parts of fennelq handle them."""
+
+    @property
+    def left(self) -> list[str]:
+        """The entries that couriers of this version leave in the outbox."""
+        return self.unreadable + self.foreign
 
 
 def handing(keys: AppKeys | QueueKeys, cursor: str) -> Command[Handing]:
@@ -39,12 +46,13 @@ def _handing(reply: Any) -> Handing:
     cursor, flat = reply
     jobs: list[AnyWireJob] = []
     unreadable: list[str] = []
+    foreign: list[str] = []
     for i in range(0, len(flat), 2):
         if b"/" in flat[i]:
-            # This entry of the outbox is not a job: another part handles it.
+            foreign.append(text(flat[i]))
             continue
         try:
             jobs.append(AnyWireJob.from_wire(flat[i + 1]))
         except ValueError:
             unreadable.append(text(flat[i]))
-    return Handing(text(cursor), jobs, unreadable)
+    return Handing(text(cursor), jobs, unreadable, foreign)

@@ -73,7 +73,8 @@ class Look(NamedTuple):
     wait_ms: int
     """Milliseconds until the next schedule is due; -1 when none has a next tick."""
     handing: int
-    """The number of jobs on their way to their queues."""
+    """The number of entries in the app's outbox: jobs on their way to their queues, and entries that couriers leave
+    there."""
     queued: int
     """The number of schedules with runs that wait for the run before them."""
     turn: bool
