@@ -77,6 +77,11 @@ def by_queues(items: Iterable[T], queue_of: Callable[[T], str]) -> dict[str, lis
     return by_queue
 
 
+def pages(items: Sequence[T], most: int = MOST_JOBS) -> Iterator[list[T]]:
+    """The items in lists of at most `most`, in order, for a caller whose calls do not reply to each item."""
+    return _pages(items, None, Limits(most)) if items else iter(())
+
+
 def concerns_the_call(error: Exception) -> bool:
     """Whether the call itself is wrong. Then it may succeed without its bad item."""
     return classify(error) is Trouble.BUG and not isinstance(error, BrokerUnavailable)
