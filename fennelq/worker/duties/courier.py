@@ -14,7 +14,7 @@ from typing import Any
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import by_queues, concerns_the_call, in_pages
+from fennelq.broker.dispatch import by_queues, concerns_the_call, in_pages, pages
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
@@ -64,7 +64,7 @@ class Courier(Service):
         minute, because messages get lost. Reading a thousand outboxes every second would cost more than running jobs.
         """
         handed, queues = 0, self._queues_to_look_at()
-        for some in [queues[at : at + _AT_ONCE] for at in range(0, len(queues), _AT_ONCE)]:
+        for some in pages(queues, _AT_ONCE):
             handed += sum(await asyncio.gather(*map(self._empty_queue, some)))
         # The outbox of the app comes last, because an error there ends the tick.
         handed_of_app, left = await self._empty(self._keys)
