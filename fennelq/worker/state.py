@@ -30,20 +30,13 @@ def executor_name() -> str:
 class State:
     """The state of one executor."""
 
-    def __init__(
-        self,
-        app: App,
-        config: ExecutorConfig,
-        signals: SignalPipe | None = None,
-        broker: Broker | None = None,
-    ) -> None:
-        """Without `broker` the executor makes its own connections."""
+    def __init__(self, app: App, config: ExecutorConfig, signals: SignalPipe | None = None) -> None:
         self.app, self.config, self.settings = app, config, app.settings
         self.namespace, self.lifetimes = app.namespace, app.lifetimes
         self.name = config.name or executor_name()
         self.lanes = tuple(config.lanes)
         """The lanes that it reads, in this order."""
-        self.broker = broker or Broker(app.address)
+        self.broker = Broker(app.address)
         self.bus = Bus()
         self.signals = signals or SignalPipe()
         self.outage = Outage(self.broker.address)
