@@ -20,7 +20,7 @@ from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Talk, ask, patient
-from fennelq.broker.trouble import ReplyError
+from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
 from fennelq.model.job import Event, JobInfo
@@ -130,16 +130,16 @@ class Client:
         return replies
 
     async def _send_alone(self, job: AnyWireJob, patience: Patience) -> Reply | None:
-        """Send a single job without a conversation, which would take a tenth of the CPU time of a lone `delay()`. After
-        any error it returns None: then the conversation sends the job again, which is harmless, and handles the
-        error."""
+        """Send a single job without a conversation, which would take a tenth of the CPU time of a lone `delay()`. It
+        returns None when the conversation must send the job: for the first time, or again after an error that may
+        pass."""
         if self.app.noted.is_due(job.queue):
             return None
         try:
             enqueue = verbs.jobs.enqueue(self.keys(job.queue), [job])
             replies = await self.broker.run(enqueue, patience.left())
-        except Exception:
-            return None
+        except Exception as error:
+            return await _refusal(job, error, patience)
         self._replied = clock.monotonic()
         reply: Reply = replies[0]
         return reply
@@ -151,6 +151,22 @@ class Client:
 
     def _patience(self, since: float | None = None) -> Patience:
         return Patience(self.app.settings.enqueue_timeout, self.app.address, since)
+
+
+async def _refusal(job: AnyWireJob, error: Exception, patience: Patience) -> Exception | None:
+    """The error of a job that could not be sent. None when the error may pass: then it is time for the next attempt,
+    and the patience knows the error, which is the cause if no attempt succeeds."""
+    if isinstance(error, BrokerUnavailable):
+        return _not_sent(job, error)  # no time was left for the first attempt
+    trouble = classify(error)
+    if not trouble.passes:
+        return _not_sent(job, patience.verdict(error))
+    if trouble is Trouble.CONNECTION:
+        # Without a pause: most often an idle connection was cut, and the next attempt makes a new one.
+        patience.remember(error)
+    else:
+        await asyncio.sleep(patience.pause_after(error))
+    return None
 
 
 class _Given(NamedTuple):

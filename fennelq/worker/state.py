@@ -30,20 +30,13 @@ def executor_name() -> str:
 class State:
     """The state of one executor."""
 
-    def __init__(
-        self,
-        app: App,
-        config: ExecutorConfig,
-        signals: SignalPipe | None = None,
-        broker: Broker | None = None,
-    ) -> None:
-        """Without `broker` the executor makes its own connections."""
+    def __init__(self, app: App, config: ExecutorConfig, signals: SignalPipe | None = None) -> None:
         self.app, self.config, self.settings = app, config, app.settings
         self.namespace, self.lifetimes = app.namespace, app.lifetimes
         self.name = config.name or executor_name()
         self.lanes = tuple(config.lanes)
         """The lanes that it reads, in this order."""
-        self.broker = broker or Broker(app.address)
+        self.broker = Broker(app.address)
         self.bus = Bus()
         self.signals = signals or SignalPipe()
         self.outage = Outage(self.broker.address)
@@ -60,6 +53,9 @@ class State:
         """Whether the last read has got a reply."""
         self.listening = False
         """Whether messages about due jobs and changed schedules arrive."""
+        self.left_in_outbox = 0
+        """The number of entries that the courier has last left in the outbox of the app, because it cannot carry
+        them."""
         self.deaths: Mapping[str, str] = {}
         """Executor → how its process ended, as its supervisor saw it."""
 
@@ -96,6 +92,10 @@ class State:
     def note_listening(self, listening: bool) -> None:
         """Record whether messages arrive from now on."""
         self.listening = listening
+
+    def note_left_in_outbox(self, entries: int) -> None:
+        """Record how many entries the courier has left in the outbox of the app."""
+        self.left_in_outbox = entries
 
     def note_deaths(self, deaths: Mapping[str, str]) -> None:
         """Record how processes of executors have ended."""

@@ -205,9 +205,6 @@ def test_a_bad_value_of_the_environment_or_the_project_is_refused_in_the_same_wa
         ({"lease": 3, "heartbeat_interval": 1.01}, ["heartbeat_interval", "1.01 s", "lease, 3 s", "1 s"]),
         ({"heartbeat_interval": 7.5}, ["heartbeat_interval", "7.5 s", "lease, 15 s", "5 s"]),
         ({"lease": 2, "maintenance_interval": 3}, ["maintenance_interval", "3 s", "lease, 2 s"]),
-        ({"record_ttl": 0, "tombstone_ttl": 0}, ["tombstone_ttl", "0 s", "enqueue_timeout", "20 s"]),
-        ({"record_ttl": 9, "tombstone_ttl": 20}, ["tombstone_ttl", "20 s", "enqueue_timeout", "10 s"]),
-        ({"record_ttl": 0, "enqueue_timeout": 300}, ["tombstone_ttl", "600 s", "enqueue_timeout", "600 s"]),
     ],
 )
 def test_settings_that_would_disable_a_mechanism_together_are_refused_by_name(
@@ -227,8 +224,6 @@ def test_the_largest_value_that_a_refusal_names_is_accepted() -> None:
         assert most is not None
         assert Settings.load(None, lease=lease, heartbeat_interval=float(most[1])).beat >= lease / 3 - 0.001
     assert Settings.load(None, lease=2, maintenance_interval=2).maintenance == 2
-    assert Settings.load(None, record_ttl=0, tombstone_ttl=20.1).record_ms == 20_100
-    assert Settings.load(None, record_ttl=21, tombstone_ttl=0).record_ms == 21_000
 
 
 def test_settings_that_disable_a_mechanism_are_refused_from_every_source(
@@ -430,4 +425,22 @@ def test_what_follows_from_others_is_worked_out() -> None:
 def test_a_record_outlives_the_retry_of_a_late_caller() -> None:
     assert Settings.load(None, record_ttl=0).record_ms == 600_000
     assert Settings.load(None, record_ttl=900).record_ms == 900_000
-    assert Settings.load(None, record_ttl=0, tombstone_ttl=21).record_ms == 21_000
+    assert Settings.load(None, record_ttl=0, enqueue_timeout=0.5).record_ms == 600_000
+    assert Settings.load(None, record_ttl=0, enqueue_timeout=300).record_ms == 900_000
+    assert Settings.load(None, record_ttl=1000, enqueue_timeout=300).record_ms == 1_000_000
+
+
+@pytest.mark.parametrize(
+    "place", ["App(…)", "the environment (FENNELQ_…)", "[tool.fennelq] in pyproject.toml"]
+)
+def test_the_least_time_for_a_record_is_not_a_setting(
+    place: str, pyproject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, given = None, dict[str, Any]()
+    if place == "App(…)":
+        given = {"tombstone_ttl": 600}
+    elif place.startswith("the environment"):
+        monkeypatch.setenv("FENNELQ_TOMBSTONE_TTL", "600")
+    else:
+        root = pyproject("tombstone_ttl = 600")
+    assert refusal(root, **given) == f"{place}: unknown setting 'tombstone_ttl': did you mean 'record_ttl'?"

@@ -197,6 +197,22 @@ async def test_over_maxmemory_what_cannot_arrive_yet_stays_on_its_way(
     assert (await waiting(broker), on_their_way(server)) == (29, 0)
 
 
+async def test_entries_that_it_does_not_carry_are_counted_and_stay(
+    courier: Courier, broker: Broker, server: Server
+) -> None:
+    foreign = {f"part/{n}": b"1" for n in range(200)}
+    in_outbox(server, KEYS, **foreign, **{"mail:junk": b"what?"})
+    assert await courier.tick() == LONGEST
+    assert courier._state.left_in_outbox == 201
+    in_outbox(server, KEYS, **a_hand_over("1"))
+    assert await courier.tick() == 0.0
+    assert courier._state.left_in_outbox == on_their_way(server) == 201
+    with server.client() as client:
+        client.delete(KEYS["out"])
+    assert await courier.tick() == LONGEST
+    assert courier._state.left_in_outbox == 0
+
+
 # Outboxes of queues
 
 

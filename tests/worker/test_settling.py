@@ -38,7 +38,7 @@ class Answers:
         self.by_key: dict[str, Answer] = {}
         state = state_of(broker)
         state.held = Answered(self._hear)
-        self.settler = Settler(state, 1000)
+        self.settler = Settler(state)
 
     def _hear(self, settled: Settled, answer: Answer) -> None:
         self.by_key[settled.delivery.key] = answer

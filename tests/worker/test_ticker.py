@@ -22,6 +22,7 @@ from fennelq.model.outcome import Outcome, died, retried, succeeded
 from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits
+from fennelq.worker.duties.courier import Courier
 from fennelq.worker.duties.ticker import Ticker, decide
 from tests.kit.apps import LocalApp
 from tests.kit.clock import ServerClock
@@ -32,6 +33,7 @@ NOW = 1_795_000_020_000
 """A whole minute."""
 MINUTE = 60_000
 LONGEST = 4.0
+UNFINISHED = 0.25
 KEYS = AppKeys("shop")
 SERVICE = "shop.tasks:shop"
 LIFETIMES = Lifetimes(600_000, 600_000)
@@ -118,10 +120,10 @@ class Fleet:
 
     async def arrive(self) -> list[AnyWireJob]:
         """What is on its way arrives in its queue."""
-        page = await self.broker.ask(verbs.schedules.handing(KEYS, "0"))
+        page = await self.broker.ask(verbs.outbox.handing(KEYS, "0"))
         if page.jobs:
             await self.broker.run(verbs.jobs.enqueue(self.mail, page.jobs))
-            await self.broker.ask(verbs.schedules.handed(KEYS, [job.id for job in page.jobs]))
+            await self.broker.ask(verbs.outbox.handed(KEYS, [job.id for job in page.jobs]))
         return page.jobs
 
     async def begin(self) -> list[Any]:
@@ -173,6 +175,30 @@ async def test_it_declares_what_the_code_says_and_then_looks_again(fleet: Fleet)
     assert await ticker.tick() == 0.0
     assert await fleet.state() == {"source": f"code:{SERVICE}", "next": str(NOW + MINUTE)}
     assert await ticker.tick() == LONGEST
+
+
+async def test_entries_that_no_courier_carries_wake_none(fleet: Fleet) -> None:
+    """A ticker and a courier of one executor: the courier is woken until it has seen that nothing is left to carry."""
+    ticker = fleet.joins()
+    courier = Courier(ticker._state)
+    await fleet.settled(ticker)
+    fleet.redis.hset(KEYS["out"], "part/1", "for another part")
+    assert await fleet.settled(ticker) == [UNFINISHED]
+    assert fleet.woken == 1
+    await courier.tick()
+    for _ in range(3):
+        fleet.time.pass_by(1000)
+        assert await fleet.settled(ticker) == [LONGEST]
+    assert fleet.woken == 1
+    job = verbs.schedules.job_of(a_schedule(), NOW)
+    fleet.redis.hset(KEYS["out"], job.id, job.to_wire())
+    fleet.time.pass_by(1000)
+    assert await fleet.settled(ticker) == [UNFINISHED]
+    assert fleet.woken == 2
+    await courier.tick()
+    assert fleet.redis.hkeys(KEYS["out"]) == [b"part/1"]
+    fleet.time.pass_by(1000)
+    assert await fleet.settled(ticker) == [LONGEST]
 
 
 # Claiming

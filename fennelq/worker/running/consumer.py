@@ -14,11 +14,10 @@ from typing import Any
 from fennelq import clock, crash, log
 from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT
-from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import Trouble, classify
-from fennelq.broker.verb import Word, text
+from fennelq.broker.verb import MOST_JOBS, Word, text
 from fennelq.broker.verbs.runs import Catch, Woken
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
