@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fennelq.app import App
 
 _PURGED_AT_ONCE = 100
-_QUEUES_AT_ONCE = 50
+QUEUES_AT_ONCE = 50
 """Queues per round trip. A queue takes up to 20 commands; more at once would make other clients of the server wait."""
 
 Progress = Callable[[int], None]
@@ -107,8 +107,8 @@ class QueueTalks(Family):
         names = sorted((yield from queues_of(self._app)))
         executors = yield from executors_of(self._app.namespace)
         infos: Infos = []
-        for start in range(0, len(names), _QUEUES_AT_ONCE):
-            page = names[start : start + _QUEUES_AT_ONCE]
+        for start in range(0, len(names), QUEUES_AT_ONCE):
+            page = names[start : start + QUEUES_AT_ONCE]
             infos += yield from together(self._unless_denied(name, executors) for name in page)
         return infos
 

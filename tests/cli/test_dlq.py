@@ -179,7 +179,7 @@ def test_what_a_task_says_cannot_drive_the_terminal(shop: Shop) -> None:
 
 def test_a_long_list_goes_page_by_page(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.kill(5)
-    monkeypatch.setattr(search, "_PAGE", 2)
+    monkeypatch.setattr(search, "PAGE", 2)
     monkeypatch.setattr(dead, "MOST_JOBS", 2)
     assert len(shop.ok("dlq", "list", "-n", "0").rows) == 5
     assert len(shop.ok("dlq", "export").rows) == 5
