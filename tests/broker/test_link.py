@@ -29,6 +29,7 @@ from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
 from tests.broker.desk import Desk, a_job, some_jobs
+from tests.kit.namespace import Namespace
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually, eventually
@@ -662,10 +663,13 @@ def test_after_a_fork_parent_and_child_talk_on_connections_of_their_own(desk: De
 
 
 def test_a_fork_while_another_thread_holds_the_lock_does_not_hang_the_child(
-    desk: Desk, redis_url: str
+    desk: Desk, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = BlockingBroker(address_of(redis_url))
-    with broker._lock:
+    lock = threading.Lock()
+    with monkeypatch.context() as patch:
+        patch.setattr("fennelq.broker.blocking.threading", Namespace(threading, Lock=lambda: lock))
+        broker = BlockingBroker(address_of(redis_url))
+    with lock:
         assert in_a_child(lambda: cast("bytes", broker.ask(Command(["PING"], as_is)))) == b"PONG"
     broker.close()
 
