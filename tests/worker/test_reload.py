@@ -43,7 +43,7 @@ def write(project: Path) -> Write:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(reload, "LOOK_EVERY", 0.01)
 
 
 def seen(watch: SourceWatch, project: Path) -> set[str]:
