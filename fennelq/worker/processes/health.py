@@ -14,7 +14,7 @@ from fennelq.errors import ConfigurationError
 _logger = log.get("fennelq.supervisor")
 
 PATIENCE = 5.0
-MOST_BYTES = 4096
+LONGEST_REQUEST = 4096
 MOST_PROBES = 32
 _BACKLOG = 64
 PAUSE_AFTER_ERROR = 1.0
@@ -111,7 +111,7 @@ class Health:
                     head += await self._more(connection, head)
 
     async def _more(self, connection: socket.socket, head: bytes) -> bytes:
-        left = MOST_BYTES - len(head)
+        left = LONGEST_REQUEST - len(head)
         more = await asyncio.get_running_loop().sock_recv(connection, left) if left else b""
         if not more:
             raise ConnectionError
