@@ -280,6 +280,63 @@ def test_the_model_asks_nobody() -> None:
     assert offenders(lambda path: path.parent.name == "model" and packages_of(path) & doors) == {}
 
 
+# Private names in tests
+
+TESTS = HOUSE.parent / "tests"
+PRIVATE = re.compile(r"_[a-zA-Z]\w*")
+ALLOWED_PRIVATE = {
+    "kit/apps.py": (1, "overrides the step of `@app.task` that names a task"),
+    "test_architecture.py": (2, "compares the lazy imports of the package with the eager ones"),
+    "worker/test_consumer.py": (32, "reads the state of a consumer between two reads"),
+    "worker/test_heartbeat.py": (1, "runs the thread of a heartbeat in the thread of the test"),
+}
+"""File → the most uses of private names of fennelq in it, and the reason. The numbers may only get smaller."""
+
+
+@cache
+def private_names() -> set[str]:
+    """Every private name that fennelq gives to something."""
+    nodes = [node for path in MODULES for node in ast.walk(tree_of(path))]
+    declared = {node.name for node in nodes if isinstance(node, Function | ast.ClassDef)}
+    attributes = {
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {name for name in declared | attributes | names if PRIVATE.fullmatch(name)}
+
+
+def private_names_in(path: Path) -> list[str]:
+    """The private names of fennelq that a test uses: of its objects and modules, also as texts for `setattr`."""
+    found: list[str] = []
+    for node in ast.walk(tree_of(path)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass  # the test's own object
+            case ast.Attribute():
+                found.append(node.attr)
+            case ast.ImportFrom(module=str(module)) if module.startswith("fennelq"):
+                found += [alias.name for alias in node.names]
+            case ast.Call(
+                func=ast.Attribute(attr="setattr" | "delattr") | ast.Name(id="getattr" | "setattr")
+            ):
+                texts = [text.value for text in node.args if isinstance(text, ast.Constant)]
+                found += [str(text).rpartition(".")[2] for text in texts]
+            case _:
+                pass
+    return [name for name in found if name in private_names()]
+
+
+def test_tests_use_public_names() -> None:
+    used = {
+        str(path.relative_to(TESTS)): len(names)
+        for path in sorted(TESTS.rglob("*.py"))
+        if (names := private_names_in(path))
+    }
+    more = {path: number for path, number in used.items() if number > ALLOWED_PRIVATE.get(path, (0, ""))[0]}
+    assert more == {}
+    assert not any(path.startswith("features/") for path in ALLOWED_PRIVATE)
+
+
 # The parts of an executor
 
 WORKER = sorted((HOUSE / "worker").rglob("*.py"))
