@@ -94,7 +94,7 @@ def test_exports_are_sorted_and_all_there() -> None:
             assert thing.__module__.startswith("fennelq.")
 
 
-def test_a_name_that_is_not_exported_is_an_error_that_says_so() -> None:
+def test_a_name_that_is_not_exported_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'fennelq' has no attribute 'Nothing'"):
         fennelq.Nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018
 
@@ -132,7 +132,7 @@ def test_every_error_that_can_be_caught_can_be_imported_from_the_top() -> None:
     assert errors_of_all <= set(fennelq.__all__)
 
 
-def test_the_package_says_that_it_is_typed_and_which_version_it_is() -> None:
+def test_the_package_declares_that_it_is_typed_and_its_version() -> None:
     assert (HOUSE / "py.typed").is_file()
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", fennelq.__version__)
 
@@ -240,7 +240,7 @@ def identifiers_of(path: Path) -> set[str]:
 
 
 def test_a_conversation_has_one_runner_with_a_loop_and_one_without() -> None:
-    """They send rounds; everything else only says what to send."""
+    """They send rounds; everything else only returns what to send."""
     runners = offenders(
         lambda path: [function.name for function in functions_of(path) if function.name == "converse"]
     )
@@ -275,7 +275,7 @@ def test_the_guardian_of_the_embedded_server_needs_the_standard_library_only() -
     assert packages_of(HOUSE / "embedded" / "guardian.py") <= sys.stdlib_module_names
 
 
-def test_the_model_asks_nobody() -> None:
+def test_the_model_does_no_io() -> None:
     doors = {"asyncio", "socket", "structlog", "threading", "time", "subprocess", "redis"}
     assert offenders(lambda path: path.parent.name == "model" and packages_of(path) & doors) == {}
 
@@ -454,7 +454,7 @@ def test_a_key_literal_is_in_keys_and_nowhere_else() -> None:
     assert holders == {"broker/keys.py"}
 
 
-def test_every_key_says_how_it_begins_and_ends() -> None:
+def test_every_key_documents_how_it_begins_and_ends() -> None:
     for kind in KEY_KINDS:
         assert kind.type in ("hash", "list", "set", "stream", "string", "zset")
         assert kind.holds
@@ -464,7 +464,7 @@ def test_every_key_says_how_it_begins_and_ends() -> None:
 
 
 def functions_with_scripts() -> dict[str, set[str]]:
-    """Script → the verbs that say it."""
+    """Script → the verbs that run it."""
     actors: dict[str, set[str]] = {}
     for path in sorted((HOUSE / "broker" / "verbs").glob("*.py")):
         for function in tree_of(path).body:
@@ -505,7 +505,7 @@ def files_of(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)
-def test_a_fragment_is_used_and_says_what_it_is_for(name: str) -> None:
+def test_a_fragment_is_used_and_documents_its_purpose(name: str) -> None:
     assert any(name in files_of(script) for script in SCRIPTS)
     folder, _, file = name.partition("/")
     begins = rf"-- {file}: [a-z]" if folder in ("gates", "leaving") else r"-- [A-Z]"
@@ -620,7 +620,7 @@ def test_most_functions_are_short() -> None:
     assert sizes[len(sizes) * 9 // 10] <= 20
 
 
-def test_whatever_is_public_says_what_it_promises() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     assert offenders(lambda path: not ast.get_docstring(tree_of(path))) == {}
     assert (
         offenders(lambda path: [n.name for n in public_of(tree_of(path)) if not ast.get_docstring(n)]) == {}

@@ -318,7 +318,7 @@ async def test_a_question_that_is_refused_as_a_whole_is_asked_one_by_one(
 @pytest.mark.parametrize(
     ("error", "jobs"), [(ConnectionResetError("gone"), ["mail:a", "mail:b"]), (ReplyError("ERR"), ["mail:a"])]
 )
-async def test_a_question_that_is_no_better_asked_one_by_one_is_asked_once(
+async def test_a_question_for_which_asking_one_by_one_cannot_help_is_asked_once(
     broker: Watching, error: Exception, jobs: list[str]
 ) -> None:
     broker.refusals = [error]

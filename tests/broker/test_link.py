@@ -218,7 +218,7 @@ async def test_closing_ends_a_connection_that_is_being_made(proxy: Proxy) -> Non
     await aeventually(lambda: proxy.counters.open == 0)
 
 
-async def test_what_is_no_redis_at_all_is_trouble_with_the_connection() -> None:
+async def test_a_server_that_is_not_redis_is_trouble_with_the_connection() -> None:
     async def chatter(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()
@@ -405,7 +405,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a key and a self-signed certificate for 127.0.0.1."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("there is no openssl here to sign a certificate with")
+        pytest.skip("this machine has no openssl to sign a certificate with")
     folder = tmp_path_factory.mktemp("tls")
     key, signed, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
     command = [

@@ -673,7 +673,7 @@ def test_a_timeout_is_honoured(shop: Shop, timeout: float) -> None:
     assert timeout <= quickest(ResultTimeout, lambda: result.get(timeout=timeout)) < timeout + SLACK
 
 
-def test_who_does_not_want_to_wait_gets_what_is_there(shop: Shop) -> None:
+def test_with_a_timeout_of_zero_get_checks_once(shop: Shop) -> None:
     with running_aside(shop.app):
         result = shop.double.sync.delay(21)
         result.get(timeout=5)

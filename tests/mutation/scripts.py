@@ -114,5 +114,5 @@ def put_back() -> None:
 
 @cache
 def judge() -> redis.Redis:
-    """A server that tells whether a script can be compiled."""
+    """A server that checks whether a script can be compiled."""
     return Server("valkey").start().client()

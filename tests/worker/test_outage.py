@@ -136,7 +136,7 @@ def test_one_slow_part_fills_no_log_with_outages(
     assert events(logged) == ["redis_trouble", "redis_is_back"] * 2
 
 
-def test_a_call_that_fails_late_is_no_second_outage_but_a_second_outage_is_announced(
+def test_a_call_that_fails_late_is_not_logged_as_a_second_outage_but_a_second_outage_is(
     outage: Outage, clock: Clock, logged: list[EventDict]
 ) -> None:
     part = LogThrottle("reading", outage)
@@ -223,7 +223,7 @@ class Name(str):
     """A text to which weak references are possible."""
 
 
-async def test_a_service_that_works_again_says_so(outage: Outage, logged: list[EventDict]) -> None:
+async def test_a_service_that_works_again_logs_it(outage: Outage, logged: list[EventDict]) -> None:
     class Flaky(Service):
         name = "flaky"
         ticks = 0

@@ -90,7 +90,9 @@ async def test_executors_do_not_outlive_a_supervisor_that_is_killed_and_hand_the
         assert (info.status, info.tries) == (Status.SENT, 0)
 
 
-async def test_an_executor_that_cannot_run_ends_at_once_and_says_why(spawn: Spawner, redis_url: str) -> None:
+async def test_an_executor_that_cannot_run_ends_at_once_and_logs_the_reason(
+    spawn: Spawner, redis_url: str
+) -> None:
     config = ExecutorConfig(app="tests.worker.no_such_shop:app")
     executor = spawn(
         "fennelq.worker.processes.process", config.to_text(), environment={"FENNELQ_REDIS_URL": redis_url}
@@ -207,7 +209,7 @@ def events(logged: list[EventDict]) -> list[str]:
     return [line["event"] for line in logged]
 
 
-async def test_an_import_may_take_any_time_and_the_log_says_so_every_minute(
+async def test_an_import_may_take_any_time_and_is_logged_every_minute(
     holding: Supervisor,
     folder: Path,
     port: int,
@@ -321,7 +323,7 @@ async def test_a_signal_while_an_executor_is_replaced_starts_no_other(workers: W
     assert worker.returncode() == 0
 
 
-async def test_a_signal_while_an_executor_imports_its_app_ends_it_and_is_no_crash(
+async def test_a_signal_while_an_executor_imports_its_app_ends_it_without_a_crash(
     workers: Workers, folder: Path
 ) -> None:
     worker = workers("--app-dir", str(folder), "-A", "held:app")

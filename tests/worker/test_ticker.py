@@ -168,7 +168,7 @@ async def test_it_sleeps_until_the_next_is_due(fleet: Fleet) -> None:
     assert await fleet.settled(ticker) == [1.5 - NOW % 1500 / 1000]
 
 
-async def test_it_declares_what_the_code_says_and_then_looks_again(fleet: Fleet) -> None:
+async def test_it_declares_the_schedules_of_the_code_and_then_looks_again(fleet: Fleet) -> None:
     ticker = fleet.joins(a_schedule())
     assert await ticker.tick() == 0.0
     assert await fleet.state() == {"source": f"code:{SERVICE}", "next": str(NOW + MINUTE)}
@@ -632,7 +632,7 @@ def later_version(definition: bytes) -> WireSchedule:
     return WireSchedule.from_wire(definition.replace(b',"shards":4', b""))
 
 
-async def test_it_says_which_it_cannot_claim_once_a_minute(
+async def test_it_logs_which_it_cannot_claim_once_a_minute(
     fleet: Fleet, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = 1000.0
@@ -738,7 +738,7 @@ async def test_an_older_version_goes_on_claiming_by_the_later_ones_schedules(
     assert [job.args for job in await fleet.arrive() if "kept" in job.id] == [b"[[2],{}]"]
 
 
-async def test_an_older_version_asks_again_now_and_then_and_says_so_once(
+async def test_an_older_version_asks_again_now_and_then_and_logs_it_once(
     fleet: Fleet, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = a_schedule(), a_schedule(every_ms=1000)
