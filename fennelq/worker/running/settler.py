@@ -98,7 +98,10 @@ class Settler:
         # `done()` is tested because a task that is cancelled before its first step does not run its `finally`, which
         # would replace `writing`.
         if queue.writing is None or queue.writing.done():
-            queue.writing = asyncio.create_task(self._write(queue))
+            queue.writing = self._started(queue)
+
+    def _started(self, queue: _Queue) -> asyncio.Task[None]:
+        return asyncio.create_task(self._write(queue), name="settling")
 
     async def _write(self, queue: _Queue) -> None:
         """Write the waiting outcomes, and those that arrive while a batch is under way."""
@@ -108,7 +111,7 @@ class Settler:
                 await self._write_batch(queue, batch)
         finally:
             # Other code may have cancelled every task of the loop. Then another task writes the remaining outcomes.
-            queue.writing = asyncio.create_task(self._write(queue)) if queue.waiting else None
+            queue.writing = self._started(queue) if queue.waiting else None
 
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
         written: list[Settled] = []
