@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from fennelq import crash, log
 from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT
-from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import QUARANTINE, QueueKeys, queue_keys
 from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.broker.verbs.runs import Catch
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
