@@ -116,7 +116,8 @@ class _Schedules(TypedDict, total=False):
     """Delayed and recurring jobs"""
 
     schedule_interval: float
-    """Seconds between two searches for due jobs, in case the message that announces one is lost."""
+    """Seconds between two looks for due jobs and schedules while no messages arrive; while they arrive, the heartbeat
+    interval if that is longer, stretched in large fleets."""
 
 
 class _Logging(TypedDict, total=False):

@@ -24,11 +24,6 @@ class Rounds:
         self._left: list[str] = []
         self._next = 0.0
 
-    def begin_again(self) -> None:
-        """Start with the next round when a whole pause is over: all queues were looked at just now."""
-        self._left = []
-        self._next = clock.monotonic() + _ROUND * random.uniform(0.75, 1.0)
-
     def due(self, queues: Collection[str], *, eager: bool = False) -> list[str]:
         """The queues to look at now. `eager`: no messages arrive, so look at a page every second."""
         now = clock.monotonic()
