@@ -194,9 +194,9 @@ def rows_named_in(path: Path) -> Iterator[str]:
     """Rows that a test names in the first words of its docstring, or by a figure."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, Function) and node.name.startswith("test_"):
-            yield from re.findall(r"\A([FNRD]\d+)\. ", ast.get_docstring(node) or "")
+            yield from re.findall(r"\A([FNRDT]\d+)\. ", ast.get_docstring(node) or "")
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "figure":
-            yield from re.findall(r"[FNRD]\d+", ast.unparse(node.args[0]))
+            yield from re.findall(r"[FNRDT]\d+", ast.unparse(node.args[0]))
 
 
 # Rings and doors

@@ -6,7 +6,6 @@ import hashlib
 
 import pytest
 
-from fennelq.broker import verbs
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from tests.broker.desk import DEAD, Desk, a_job, about, some_jobs
 from tests.kit.server import Server

@@ -52,6 +52,18 @@ def test_a_job_of_a_silent_executor_is_queued_again(desk: Desk) -> None:
     assert desk.stats() == {"recovered": 1}
 
 
+@pytest.mark.parametrize("lane", ["", "s"])
+def test_the_message_about_the_job_does_not_go_to_the_executor_that_it_was_taken_from(
+    desk: Desk, lane: str
+) -> None:
+    desk.executing(a_job("1"), a_job("2"))
+    with desk.subscribed("anna", "berta") as heard:
+        desk.sleep("anna", "berta", lane=lane)
+        assert recover(desk).requeued == 2
+        assert heard() == [("berta", "look s")]
+        assert desk.sleepers(lane) == set()
+
+
 def test_whatever_the_silent_executor_still_does_with_it_is_refused(desk: Desk) -> None:
     zombie = desk.executing()
     recover(desk)

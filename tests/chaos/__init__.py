@@ -7,6 +7,7 @@
     storm     load and random faults, from a seed
     client    a client that can be made to die in the middle
     crew      executors without a supervisor, to keep time; clockwork is what they do
+    sleepers  executors that sleep until a message wakes them
     skew      a machine whose clock is wrong
     rows      the faults that are tested, by the numbers that tests name them by
 

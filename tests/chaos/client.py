@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from importlib.resources import files
 from typing import Final
 
 from fennelq import App
+from fennelq.broker.scripts import script
 from fennelq.manage.queues import Queues
 from tests.chaos import jobs
 from tests.chaos.load import call
+from tests.kit.server import Server
 
 COUNT: Final = 20
 
@@ -47,6 +50,15 @@ async def forget(app: App, queue: str) -> None:
 
 async def purge(app: App, queue: str) -> None:
     await Queues(app).purge(queue)
+
+
+def teach(server: Server) -> None:
+    """Redis learns all scripts. One that it does not know is sent twice, and a process that is to die at a script would
+    die at the wrong one of the two."""
+    with server.client() as admin:
+        for path in (files("fennelq.broker") / "lua").iterdir():
+            if path.name.endswith(".lua"):
+                admin.script_load(script(path.name.removesuffix(".lua")).source)
 
 
 DOINGS: Final = {doing.__name__: doing for doing in (send, cancel, watch, replay, forget, purge)}

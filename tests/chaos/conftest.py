@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from fennelq.worker.running import rounds
 from tests.chaos.crew import Crew
 from tests.chaos.fleet import Fleet
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 
+NEVER = 1e6
 Figure = Callable[[str, object], None]
 
 
@@ -28,6 +30,14 @@ def crew(spawn: Spawner, server: Server, ledger: Ledger) -> Iterator[Crew]:
     crew = Crew(spawn, server, ledger)
     yield crew
     crew.close()
+
+
+@pytest.fixture
+def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors of this process ask a queue only when they begin, have connected, or are woken: so a job whose message
+    gets lost never starts."""
+    monkeypatch.setattr(rounds, "_ROUND", NEVER)
+    monkeypatch.setattr(rounds, "_PAGE_PAUSE", NEVER)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ ROWS: Final = {
     "N3": "the reply to an enqueue is lost",
     "N4": "the reply to a fetch is lost",
     "N5": "the reply to a finish is lost",
-    "N6": "a blocked call is cancelled",
+    "N6": "a read is cancelled",
     "N7": "the network is silent",
     "N8": "Redis is slow or pauses",
     "N9": "too many clients",
@@ -50,4 +50,5 @@ ROWS: Final = {
     "D10": "a result expires, or Redis is restarted, while a client waits",
     "D11": "a cancellation races with every step of a job",
     "D12": "several settle the same job",
+    "T10": "a message to a sleeping executor is lost, or one of the two is killed",
 }

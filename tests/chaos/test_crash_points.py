@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import pytest
-import redis
 
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
-from fennelq.broker.keys import GROUP, LANES, QueueKeys, queue_keys
-from fennelq.broker.scripts import script
+from fennelq.broker.keys import LANES, QueueKeys, queue_keys
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import AnyJob, Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
@@ -27,7 +24,7 @@ from fennelq.worker.processes.config import ExecutorConfig
 from tests.chaos import client, jobs, scale
 from tests.chaos.account import Sent, account, drained
 from tests.chaos.conftest import Figure
-from tests.chaos.fleet import Fleet
+from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.load import call, send, some
 from tests.kit.audit import audit
 from tests.kit.ledger import Ledger
@@ -44,6 +41,7 @@ AT_ONCE: Final = 12
 PASSINGS: Final = 10
 """In so many rounds, each point is armed for a later passing; no process passes all of them much oftener."""
 NUMBER: Final = scale.of(60, long=200)
+SUPERVISES: Final = "supervise"
 LIFETIMES: Final = Lifetimes(3_600_000, 3_600_000)
 
 
@@ -59,12 +57,20 @@ class Site(NamedTuple):
     def keys(self) -> QueueKeys:
         return queue_keys(jobs.NAME, self.queue)
 
+    @property
+    def further(self) -> str:
+        """Another queue of the same executor."""
+        return f"{self.queue}-further"
+
+    @property
+    def queues(self) -> tuple[str, str]:
+        return self.queue, self.further
+
     def send(self, number: int, function: Any, *args: Any, **options: Any) -> Sent:
-        return send(self.server.url, some(number, function, *args, queue=self.queue, **options))
+        return send(self.server.url, some(number, function, *args, **{"queue": self.queue, **options}))
 
     def take(self, number: int) -> list[Delivery]:
         """Delivered to an executor that will never be heard of again."""
-        self.broker.run(verbs.queues.open_queue(self.keys))
         lanes = [*LANES.values()]
         verb = verbs.runs.fetch(self.keys, consumer="ghost", free=number, lanes=lanes, lifetimes=LIFETIMES)
         return self.broker.run(verb).deliveries
@@ -137,8 +143,24 @@ def wait(_: Site, __: Process) -> Sent:
 
 def arrival(site: Site, process: Process) -> Sent:
     """Jobs come when it has gone to sleep."""
-    _is_reading(site, process)
+    _sleeps(site, process, site.queue)
     return busy(site)
+
+
+def arrival_when_full(site: Site, process: Process) -> Sent:
+    """It sleeps at two queues. A job of one of them takes its only slot, then a job of the other one rings."""
+    _sleeps(site, process, site.queue, site.further)
+    sent = site.send(1, jobs.work, 2_000)
+    eventually(lambda: site.begun() == 1, within=20, what=f"the job of {site.queue} has begun")
+    return {**sent, **site.send(10, jobs.work, 5, queue=site.further)}
+
+
+def bereavement(site: Site, process: Process) -> Sent:
+    """It is a supervisor, and its executor is killed with jobs in its hands."""
+    eventually(lambda: site.begun() >= 20, within=20, what=f"20 jobs of {site.queue} have begun")
+    (executor,) = Worker(process).executors()
+    executor.kill()
+    return {}
 
 
 def farewell(site: Site, process: Process) -> Sent:
@@ -150,18 +172,16 @@ def farewell(site: Site, process: Process) -> Sent:
 
 def idle_farewell(site: Site, process: Process) -> Sent:
     """It is asked to stop, with nothing to do; then jobs come."""
-    _is_reading(site, process)
+    _sleeps(site, process, site.queue)
     process.term()
     return busy(site)
 
 
-def _is_reading(site: Site, process: Process) -> None:
+def _sleeps(site: Site, process: Process, *queues: str) -> None:
+    idle = [queue_keys(jobs.NAME, queue)["idle"] for queue in queues]
     with site.server.client() as looking:
         eventually(
-            lambda: looking.xinfo_consumers(site.keys["s"], GROUP),
-            within=20,
-            tolerate=(redis.ResponseError,),
-            what=f"{process!r} reads",
+            lambda: all(looking.scard(key) == 1 for key in idle), within=20, what=f"{process!r} sleeps"
         )
 
 
@@ -173,8 +193,10 @@ class Point(NamedTuple):
     before: Callable[[Site], Sent] = busy
     meanwhile: Callable[[Site, Process], Sent] = wait
     doing: str = ""
-    """What the process does, if it is a client; otherwise it is an executor."""
+    """What the process does, if it is a client; otherwise it is an executor, or SUPERVISES one."""
     concurrency: int = CONCURRENCY
+    queues: int = 1
+    """How many of the site's queues the executor serves."""
     end: str = "done"
     """What the jobs come to in the end."""
     row: str = "F2"
@@ -194,11 +216,12 @@ def around(name: str, nth: int, **scene: Any) -> list[Point]:
 POINTS: Final = [
     # An executor begins, takes jobs, runs them, writes down how they ended.
     Point("first_beat", 1),
-    Point("opened", 1),
-    *around("open", 1),
+    *around("present", 1),
     *around("fetch", 2, step=1),
-    Point("woken", 1, nothing, arrival),
-    Point("answered:fetch", 3, nothing, arrival),
+    Point("rung", 1, nothing, arrival),
+    # It has asked twice before it sleeps: at its start, and when it had subscribed to its bell.
+    *around("fetch", 3, before=nothing, meanwhile=arrival),
+    *around("ring", 1, before=nothing, meanwhile=arrival_when_full, concurrency=1, queues=2),
     Point("before_handler", 1, step=7),
     Point("before_handler", 40, step=7),
     Point("after_handler", 1, step=7),
@@ -213,7 +236,11 @@ POINTS: Final = [
     *around("gc", 1),
     # It stops.
     *around("release", 1, before=long, meanwhile=farewell),
+    *around("stay_awake", 1, before=nothing, meanwhile=idle_farewell),
     *around("close", 1, before=nothing, meanwhile=idle_farewell),
+    *around("absent", 1, before=nothing, meanwhile=idle_farewell),
+    # Its supervisor writes down how it died.
+    *around("died", 1, before=long, meanwhile=bereavement, doing=SUPERVISES),
     # Clients.
     *around("enqueue", 10, before=nothing, doing="send", step=1),
     *around("cancel", 10, before=known, doing="cancel", end="cancelled", step=1),
@@ -236,7 +263,7 @@ class Aftermath:
 
     def happen(self) -> None:
         """Several at a time, and then the worker."""
-        self._teach()
+        client.teach(self.server)
         for first in range(0, len(POINTS), AT_ONCE):
             dying = [self._begin(point) for point in POINTS[first : first + AT_ONCE]]
             for point, site, process in dying:
@@ -249,18 +276,13 @@ class Aftermath:
     def site(self, point: Point) -> Site:
         return Site(self.server, self.ledger, self._broker, f"q{POINTS.index(point)}")
 
-    def _teach(self) -> None:
-        """A script that has to be taught first is sent twice, and the wrong one of the two would be counted."""
-        with self.server.client() as admin:
-            for path in (files("fennelq.broker") / "lua").iterdir():
-                if path.name.endswith(".lua"):
-                    admin.script_load(script(path.name.removesuffix(".lua")).source)
-
     def _begin(self, point: Point) -> tuple[Point, Site, Process]:
         site = self.site(point)
         self.sent[site.queue] = dict(point.before(site))
         nth = point.nth + self._round % PASSINGS * point.step
         armed = {"_FENNELQ_CRASH": f"{point.at}:{nth}"}
+        if point.doing == SUPERVISES:
+            return point, site, self._supervisor(point, site, armed)
         if point.doing:
             return point, site, self._client(point, site, armed)
         return point, site, self._executor(point, site, armed)
@@ -268,13 +290,17 @@ class Aftermath:
     def _executor(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
         config = ExecutorConfig(
             app=f"{jobs.__name__}:app",
-            queues=site.queue,
+            queues=",".join(f"{queue}:1" for queue in site.queues[: point.queues]),
             concurrency=point.concurrency,
             grace=0.1,
         )
         fleet = Fleet(self._spawner, self.server, self.ledger)
         environment = {**fleet.environment, "FENNELQ_REDIS_URL": self.server.url, **armed}
         return self._spawner("fennelq.worker.processes.process", config.to_text(), environment=environment)
+
+    def _supervisor(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
+        fleet = Fleet(self._spawner, self.server, self.ledger)
+        return fleet.start("-q", site.queue, concurrency=point.concurrency, settings=armed).process
 
     def _client(self, point: Point, site: Site, armed: Mapping[str, str]) -> Process:
         if point.doing == "send":
@@ -284,14 +310,15 @@ class Aftermath:
 
     def _do_again(self, point: Point, site: Site) -> None:
         """What a client died of doing is done again, by one who is not armed."""
-        if point.doing:
+        if point.doing and point.doing != SUPERVISES:
             asyncio.run(client.main(self.server.url, site.queue, point.doing))
 
     def _clean_up(self) -> None:
         fleet = Fleet(self._spawner, self.server, self.ledger)
         fleet.start(concurrency=100)
         for point in POINTS:
-            drained(self.server, within=60, queue=self.site(point).queue)
+            for queue in self.site(point).queues:
+                drained(self.server, within=60, queue=queue)
         fleet.stop()
 
 
@@ -319,7 +346,7 @@ def test_no_job_is_lost_and_none_ends_twice_when_a_process_dies(
     site = aftermath.site(point)
     sent = aftermath.sent[site.queue]
     assert aftermath.codes[site.queue] == CRASHED, "it did not come to this point"
-    it = account(aftermath.server, sent, aftermath.ledger, budget=point.concurrency, queues=(site.queue,))
+    it = account(aftermath.server, sent, aftermath.ledger, budget=point.concurrency, queues=site.queues)
     if point.end == "gone":
         assert (len(it.lost), it.completed_twice) == (len(sent), len(sent))
         return

@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 import pytest
 
-from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP, queue_keys
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome, retried
@@ -156,7 +155,6 @@ def test_entries_that_an_operator_deletes_are_never_run_as_empty_jobs(
 def test_of_all_who_settle_a_job_at_once_one_wins(server: Server, figure: Figure) -> None:
     races, wins = scale.of(100, long=1_000), Counter[str]()
     desks = [Desk(server) for _ in range(4)]
-    desks[0].do(verbs.queues.open_queue)
     for race in range(races):
         (delivery,) = desks[0].executing(a_job(str(race)))
         won = at_once(

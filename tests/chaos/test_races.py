@@ -1,10 +1,11 @@
-"""Many clients that want the same thing at once: a replay, a key, a result, a cancellation."""
+"""Many clients that want the same thing at once: a replay, a key, a result, a cancellation. And jobs that arrive while
+executors go to sleep, are full, stop, or reconnect."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
@@ -24,8 +25,10 @@ from fennelq import (
 )
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Command, as_is
+from fennelq.worker.running.rings import Rings
 from tests.chaos import scale
 from tests.chaos.conftest import Figure
+from tests.chaos.sleepers import LOOK, Starts, all_asleep, executors, summary
 from tests.kit.ageing import age
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -421,3 +424,105 @@ async def send_one(app: App, n: int, dice: random.Random) -> AsyncResult[Any]:
 async def cancel_after(app: App, job_id: str, seconds: float) -> bool:
     await asyncio.sleep(seconds)
     return await app.result(job_id).cancel()
+
+
+# Messages that wake executors
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_a_job_that_arrives_while_executors_go_to_sleep_wakes_one(
+    server: Server, without_looks: None, figure: Figure, number: int
+) -> None:
+    """T10. 1,000 interleavings of an enqueue with a fetch that puts its executor to sleep: no job waits for a look."""
+    interleavings, dice, starts = 1_000, scale.dice("drain", number), Starts()
+    async with starts.app_of(server.url) as app, executors(app, number, concurrency=4) as crew:
+        names = {one.name for one in crew}
+        await all_asleep(server, names)
+        for n in range(interleavings):
+            await starts.send(app, n)
+            await starts.started(n)
+            await asyncio.sleep(dice.uniform(0, 0.002))
+        await all_asleep(server, names)
+        delays = await starts.all_started()
+    figure("T10", f"{number} executors that go to sleep: {summary(delays)}")
+
+
+async def test_a_job_that_rings_a_full_executor_starts_on_one_with_a_free_slot(
+    server: Server, without_looks: None, figure: Figure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T10. Four executors with one slot each sleep at four queues. Three have a job: whichever of them the message of
+    the next job reaches, the fourth one runs it."""
+    rounds, dice, starts = scale.of(200, long=1_000), scale.dice("full"), Starts()
+    queues = ("a", "b", "c", "d")
+    passed = passed_on(monkeypatch)
+    async with starts.app_of(server.url) as app:
+        serving = ",".join(f"{queue}:1" for queue in queues)
+        async with executors(app, 4, concurrency=1, queues=serving) as crew:
+            await all_asleep(server, {one.name for one in crew}, *queues)
+            for n in range(0, 4 * rounds, 4):
+                blocking = range(n, n + 3)
+                for blocker in blocking:
+                    await starts.send(app, blocker, closed=True, queue=dice.choice(queues))
+                    await starts.started(blocker)
+                await starts.send(app, n + 3, queue=dice.choice(queues))
+                await starts.started(n + 3)
+                for blocker in blocking:
+                    starts.gates[blocker].set()
+            delays = await starts.all_started()
+    figure("T10", f"full executors, {len(passed)} messages passed on: {summary(delays)}")
+    assert len(passed) > rounds
+
+
+def passed_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queues whose messages were passed on, one for each time."""
+    found, pass_on = list[str](), Rings._pass_on
+
+    async def noted(rings: Rings, unanswered: dict[str, set[str]]) -> None:
+        found.extend(unanswered)
+        await pass_on(rings, unanswered)
+
+    monkeypatch.setattr(Rings, "_pass_on", noted)
+    return found
+
+
+async def test_an_executor_that_stops_passes_its_messages_on(
+    server: Server, without_looks: None, figure: Figure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T10. Of two executors that sleep, one stops while jobs arrive: the other one runs them without a look."""
+    stops, each, dice, starts = scale.of(100, long=1_000), 5, scale.dice("stops"), Starts()
+    passed = passed_on(monkeypatch)
+    async with starts.app_of(server.url) as app, AsyncExitStack() as stack:
+        crew = deque([await stack.enter_async_context(running(app, concurrency=2))])
+        for first in range(0, each * stops, each):
+            crew.append(await stack.enter_async_context(running(app, concurrency=2)))
+            await all_asleep(server, {one.name for one in crew})
+            leaving = crew.popleft()
+            moment = dice.randrange(each)
+            for n in range(first, first + each):
+                if n - first == moment:
+                    asyncio.get_running_loop().call_later(dice.uniform(0, 0.001), leaving.stop)
+                await starts.send(app, n)
+            for n in range(first, first + each):
+                await starts.started(n)
+        delays = await starts.all_started()
+    figure("T10", f"{stops} stops, {len(passed)} messages passed on: {summary(delays)}")
+
+
+async def test_a_job_that_arrives_while_executors_reconnect_waits_for_no_look(
+    server: Server, proxy: Proxy, without_looks: None, figure: Figure
+) -> None:
+    """T10. All connections of two executors are cut at the moment a job arrives: it starts as soon as one of them has
+    connected again."""
+    cuts, dice, starts = scale.of(60, long=600), scale.dice("reconnects"), Starts()
+    near, far = starts.app_of(server.url), starts.app_of(proxy.url, lease=2)
+    async with near, far, executors(far, 2) as crew:
+        await all_asleep(server, {one.name for one in crew})
+        for n in range(cuts):
+            cutting = asyncio.create_task(asyncio.to_thread(proxy.cut_all))
+            await asyncio.sleep(dice.uniform(0, 0.003))
+            await starts.send(near, n)
+            await cutting
+            await starts.started(n)
+        delays = await starts.all_started()
+    figure("T10", f"{cuts} times reconnected: {summary(delays)}")
+    assert max(delays) < LOOK

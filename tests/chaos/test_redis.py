@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import pytest
 import redis
 
-from fennelq.broker import verbs
 from fennelq.broker.keys import queue_keys
 from fennelq.errors import BrokerUnavailable
 from tests.broker.desk import DONE, Desk, a_job
@@ -314,7 +313,6 @@ def test_a_stuck_job_costs_a_few_kilobytes(server: Server, figure: Figure) -> No
     costs: dict[int, int] = {}
     for stuck in (0, 1):
         desk = Desk(server)
-        desk.do(verbs.queues.open_queue)
         for first in range(0, number, each):
             desk.enqueue(*(a_job(str(first + i), args=b"[" + b"1" * 200 + b"]") for i in range(each)))
             desk.finish(desk.take()[stuck:], DONE)

@@ -2,10 +2,15 @@
 
 `earlier/` holds the wheel of the version before keys, fields and scripts were declared by name: one that reads what
 this version writes, and writes what this version reads. Replace it when a release changes what is in Redis.
+
+A sender of the earlier version wakes no executor of this one: its scripts send no messages to sleepers. So until
+all senders are new, an executor that sleeps finds such jobs when it looks, at least once in 5 seconds. The workers of
+the earlier version block until a job arrives, whichever version has sent it.
 """
 
 from __future__ import annotations
 
+import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +21,18 @@ import pytest
 
 from tests.chaos import jobs, scale
 from tests.chaos.account import Call, account, drained
+from tests.chaos.conftest import Figure
 from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.load import everyday, send, some
+from tests.chaos.sleepers import LOOK, asleep
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import PROJECT, Process, Spawner
+from tests.kit.waiting import eventually
 
 WHEEL: Final = next((Path(__file__).parent / "earlier").glob("*.whl"))
+SLACK: Final = 3.0
+"""Seconds that a busy machine may add to a time that is promised."""
 
 pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
 
@@ -61,6 +71,35 @@ def test_workers_of_two_versions_run_each_others_jobs(
     it.sound()
     assert (it.enqueued, it.done) == (2 * number + 40, 2 * number + 40)
     assert set(pids.values()) <= {row.pid for row in ledger.read()}, "each version has run jobs"
+
+
+def test_an_executor_that_sleeps_finds_jobs_of_an_earlier_sender_when_it_looks(
+    fleet: Fleet, server: Server, ledger: Ledger, spawn: Spawner, earlier: Path, figure: Figure
+) -> None:
+    fleet.start()
+    eventually(lambda: asleep(server), within=20, what="the executor sleeps")
+    sent_earlier = _sent_by(spawn, earlier, server, 20)
+    sent = time.monotonic()
+    drained(server, within=LOOK + SLACK)
+    fleet.stop()
+    starts = [row.at - sent for row in ledger.read() if row.kind == "start"]
+    figure("T10", f"sent by an earlier version: {len(starts)} jobs started after {max(starts):.2f} s")
+    assert ledger.starts() == dict.fromkeys(sent_earlier, 1)
+    assert max(starts) <= LOOK + SLACK
+
+
+def test_a_worker_of_an_earlier_version_takes_jobs_of_this_one_at_once(
+    fleet: Fleet, server: Server, ledger: Ledger, earlier: Path, figure: Figure
+) -> None:
+    fleet.start(directory=earlier)
+    began = time.monotonic()
+    sent = send(server.url, some(20, jobs.work, 1))
+    drained(server, within=LOOK + SLACK)
+    fleet.stop()
+    starts = [row.at - began for row in ledger.read() if row.kind == "start"]
+    figure("T10", f"taken by an earlier version: {len(starts)} jobs started after {max(starts):.2f} s")
+    assert ledger.starts() == dict.fromkeys(sent, 1)
+    assert max(starts) < SLACK
 
 
 @pytest.mark.parametrize(("died_in", "replayed_by"), [("earlier", "this"), ("this", "earlier")])

@@ -46,7 +46,7 @@ _VARIABLE = re.compile(r"[A-Z_]+=")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _UNDERLINED_IN_JSON = re.compile(r"(?<=\\n) *[~^]+(?=\\n)\\n")
 """Marks below the lines of a traceback. Python 3.13 underlines calls that older ones do not."""
-_VARIES = re.compile(r"[0-9a-f]{20,}|\d+(?:[.,]\d+)*")
+_VARIES = re.compile(r"[0-9a-f]{20,}|\b[0-9a-v]{9}[0-9A-Za-z]{11}\b|\d+(?:[.,]\d+)*")
 
 
 class Terminal:

@@ -38,16 +38,18 @@ def mail() -> QueueKeys:
 
 @pytest.fixture
 def desk(server: Server) -> Iterator[Desk]:
-    """The queue `mail`, opened."""
-    with Desk.opened(server) as desk:
-        yield desk
+    """The queue `mail`."""
+    desk = Desk(server)
+    yield desk
+    desk.close()
 
 
 @pytest.fixture
 def other(server: Server) -> Iterator[Desk]:
-    """The queue `other`, opened."""
-    with Desk.opened(server, "other") as desk:
-        yield desk
+    """The queue `other`."""
+    desk = Desk(server, "other")
+    yield desk
+    desk.close()
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ def test_a_fact_reaches_the_subscribers_of_its_kind_in_their_order() -> None:
     bus.subscribe(JobDue, lambda job: heard.append(("first", job.seconds)))
     bus.subscribe(JobDue, lambda job: heard.append(("second", job.seconds)))
     bus.subscribe(HandOverWaits, heard.append)
-    bus.publish(JobDue(7))
+    bus.publish(JobDue(7, "mail"))
     assert heard == [("first", 7), ("second", 7)]
 
 
 def test_a_fact_without_subscribers_is_dropped() -> None:
-    Bus().publish(JobDue(7))
+    Bus().publish(JobDue(7, "mail"))
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -43,8 +43,8 @@ def test_a_subscriber_that_fails_is_logged_and_harms_no_other(
 
     bus.subscribe(JobDue, fail)
     bus.subscribe(JobDue, lambda job: heard.append(job.seconds))
-    bus.publish(JobDue(1))
-    bus.publish(JobDue(2))
+    bus.publish(JobDue(1, "mail"))
+    bus.publish(JobDue(2, "mail"))
     assert heard == [1, 2]
     (line,) = logged
     assert (line["event"], line["what"], line["fact"]) == ("trouble", "a subscriber", "JobDue")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
@@ -14,15 +15,17 @@ from structlog.typing import EventDict
 from fennelq import App
 from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT
-from fennelq.broker.keys import LANES, queue_keys
+from fennelq.broker.keys import LANES, QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
-from fennelq.worker.duties.promoter import Promoter
+from fennelq.worker.bus import JobDue
+from fennelq.worker.duties.listener import Listener
+from fennelq.worker.duties.service import tend
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
-from fennelq.worker.running.consumer import Aside
+from fennelq.worker.running.aside import Aside
 from fennelq.worker.running.held import Token
 from tests.broker.desk import Desk
 from tests.kit.jobs import as_sent
@@ -32,7 +35,7 @@ from tests.kit.waiting import aeventually
 from tests.worker import shop
 
 MAIL, OTHER = "mail", "other"
-FOR_EVER_MS = 600_000
+FOR_EVER = 600.0
 
 
 class Jobs:
@@ -68,41 +71,56 @@ class Jobs:
 
 
 class Reader:
-    """The consumer of an executor, of which nothing else is at work: no beat, no duty.
+    """The consumer and the listener of an executor, of which nothing else is at work: no beat, no other duty."""
 
-    A blocked read would last for minutes, so what has to wake it up is seen to do so.
-    """
-
-    def __init__(self, app: App, concurrency: int = 2, lanes: Sequence[str] = tuple(LANES.values())) -> None:
+    def __init__(
+        self, app: App, server: Server, concurrency: int = 2, lanes: Sequence[str] = tuple(LANES.values())
+    ) -> None:
         self.executor = Executor(app, ExecutorConfig(concurrency=concurrency, lanes=tuple(lanes)))
-        self.consumer = self.executor.consumer
-        self.consumer._block_ms = FOR_EVER_MS
+        self.consumer, self.state = self.executor.consumer, self.executor.state
         self.reading: asyncio.Task[None] | None = None
+        self.due: list[JobDue] = []
+        self.state.bus.subscribe(JobDue, self.due.append)
+        self._server, self._listener = server, Listener(self.state)
+        self._listening: asyncio.Task[None] | None = None
 
     async def read(self, queues: str = f"{MAIL},{OTHER}") -> None:
         """Begin to read these queues, in this order."""
-        await self.consumer.serve(Routing.parse(queues))
+        self.consumer.serve(Routing.parse(queues))
         self.reading = asyncio.create_task(self.consumer.run())
+        self._listening = asyncio.create_task(tend(self._listener, outage=self.state.outage))
 
     async def idle(self) -> None:
-        """Returns when it is blocked, because there is nothing to take."""
-        await aeventually(lambda: self.consumer._blocking and self.consumer._doorbell._id is not None)
-        await aeventually(self._is_blocked)
+        """Returns when it sleeps in all its queues: there is nothing to take, and the next job wakes it."""
+        await aeventually(lambda: self.consumer.drained.is_set() and self._sleeps())
 
-    async def _is_blocked(self) -> bool:
+    def _sleeps(self) -> bool:
+        aside = self.consumer._aside
         with self._server.client() as client:
-            return any(
-                int(c["id"]) == self.consumer._doorbell._id and "b" in c["flags"]
-                for c in client.client_list()
+            return all(
+                client.sismember(sleepers(keys, lane), self.executor.name)
+                for keys in self.state.queues
+                if not aside.has(keys.queue)
+                for lane in self._lanes
             )
+
+    @property
+    def _lanes(self) -> Sequence[str]:
+        """The lanes in which it sleeps one by one; a reader of all lanes sleeps in all of them at once."""
+        return self.state.lanes if len(self.state.lanes) < len(LANES) else [""]
 
     async def stop(self) -> None:
         if self.reading is not None:
             await self.consumer.stop(self.reading)
+        if self._listening is not None:
+            self._listening.cancel()
         await self.executor.workbench.settled()
         await self.executor.broker.close()
 
-    _server: Server
+
+def sleepers(keys: QueueKeys, lane: str = "") -> str:
+    """The set of executors that sleep in a queue: those that read all lanes, or those that read this one."""
+    return f"{keys['idle']}:{lane}" if lane else keys["idle"]
 
 
 @pytest.fixture
@@ -127,24 +145,17 @@ def jobs(app: App) -> Jobs:
     return Jobs(app)
 
 
-@pytest.fixture
-def expected(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When the next jobs are due, as the promoter learns it, in seconds."""
-    learned: list[float] = []
-
-    def expect(_: Promoter, seconds: float) -> None:
-        learned.append(seconds)
-
-    monkeypatch.setattr(Promoter, "expect", expect)
-    return learned
+@pytest.fixture(autouse=True)
+def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader looks at its queues once, when it starts. From then on only messages wake it."""
+    monkeypatch.setattr("fennelq.worker.running.rounds._ROUND", FOR_EVER)
+    monkeypatch.setattr("fennelq.worker.running.rounds._PAGE_PAUSE", FOR_EVER)
 
 
 @pytest.fixture
-async def reader(app: App, server: Server, expected: list[float]) -> AsyncIterator[Reader]:
+async def reader(app: App, server: Server) -> AsyncIterator[Reader]:
     """It has two slots."""
-    del expected
-    Reader._server = server
-    reader = Reader(app)
+    reader = Reader(app, server)
     yield reader
     async with asyncio.timeout(10):
         await reader.stop()
@@ -154,14 +165,43 @@ async def reader(app: App, server: Server, expected: list[float]) -> AsyncIterat
 async def far(app: App, jobs: Jobs, server: Server, proxy: Proxy) -> AsyncIterator[Reader]:
     """One that reads through the proxy, and knows the same tasks."""
     del jobs
-    Reader._server = server
     async with shop.app_of(redis_url=proxy.url) as through:
         through._tasks.update(app._tasks)
-        reader = Reader(through)
+        reader = Reader(through, server)
         yield reader
         proxy.up()
         async with asyncio.timeout(10):
             await reader.stop()
+
+
+@pytest.fixture
+def fetches(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queues that the reader asks, in order."""
+    asked: list[str] = []
+    run = reader.executor.broker.run
+
+    async def noted(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        if verb.script.name == "fetch":
+            asked.append(str(verb.args[1]))
+        return await run(verb, within)
+
+    monkeypatch.setattr(reader.executor.broker, "run", noted)
+    return asked
+
+
+class Clock:
+    """The clock of this process, which a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """It stands until the test moves it."""
+    clock = Clock()
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: clock.now)
+    return clock
 
 
 def troubles(logged: Sequence[EventDict]) -> list[Any]:
@@ -186,8 +226,7 @@ async def test_jobs_begin_in_the_order_of_lanes_and_of_their_coming(
     await jobs.send("5", "6", priority="low")
     await jobs.send("3", "4")
     await jobs.send("1", "2", priority="high")
-    Reader._server = server
-    reader = Reader(app, concurrency=10)
+    reader = Reader(app, server, concurrency=10)
     await reader.read()
     await jobs.begin(*"123456")
     assert jobs.begun == list("123456")
@@ -205,8 +244,7 @@ async def test_a_later_queue_is_read_when_the_one_before_is_empty(reader: Reader
 async def test_only_the_lanes_it_was_given_are_read(app: App, server: Server, jobs: Jobs, desk: Desk) -> None:
     await jobs.send("low", priority="low")
     await jobs.send("high", priority="high")
-    Reader._server = server
-    reader = Reader(app, lanes=[LANES["high"]])
+    reader = Reader(app, server, lanes=[LANES["high"]])
     await reader.read()
     await jobs.begin("high")
     await reader.idle()
@@ -225,7 +263,7 @@ async def test_its_queues_are_those_it_serves(reader: Reader) -> None:
 
 @pytest.mark.parametrize("queue", [MAIL, OTHER])
 @pytest.mark.parametrize("priority", LANES)
-async def test_what_comes_while_it_is_blocked_runs(
+async def test_what_comes_while_it_sleeps_runs(
     reader: Reader, jobs: Jobs, queue: str, priority: Priority
 ) -> None:
     await reader.read()
@@ -237,7 +275,7 @@ async def test_what_comes_while_it_is_blocked_runs(
     await jobs.begin("a", "b")
 
 
-async def test_what_a_block_brought_first_is_a_first_delivery(reader: Reader, jobs: Jobs, desk: Desk) -> None:
+async def test_a_job_that_wakes_it_is_a_first_delivery(reader: Reader, jobs: Jobs, desk: Desk) -> None:
     await reader.read()
     await reader.idle()
     await jobs.send("a", wait=True)
@@ -248,32 +286,33 @@ async def test_what_a_block_brought_first_is_a_first_delivery(reader: Reader, jo
     jobs.may_end.set()
 
 
-async def test_what_a_block_brought_and_there_is_no_slot_for_is_handed_back_untouched(
-    reader: Reader, jobs: Jobs, desk: Desk
+async def test_what_comes_while_no_slot_is_free_is_not_delivered_and_runs_later(
+    reader: Reader, jobs: Jobs, desk: Desk, fetches: list[str]
 ) -> None:
     await reader.read()
     await reader.idle()
     for _ in range(2):
         reader.executor.slots.take()
+    asked = len(fetches)
     await jobs.send("a")
-    await aeventually(lambda: desk.stats().get("released") == 1)
-    assert desk.pending() == {}
-    assert desk.entries("s")[0][1].get("n", "1") == "1"
+    await aeventually(lambda: not desk.redis.exists(sleepers(desk.keys)))
+    await reader.executor.broker.ask(verbs.server.now())
+    assert (desk.pending(), len(desk.waiting()), len(fetches)) == ({}, 1, asked)
     for _ in range(2):
         reader.executor.slots.give_back()
     await jobs.begin("a")
+    assert desk.stats().get("released") is None
     await reader.idle()
 
 
-async def test_a_job_that_recovery_queues_again_while_it_is_blocked_runs(
+async def test_a_job_that_recovery_queues_again_while_it_sleeps_runs(
     reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
 ) -> None:
-    result = await jobs.task.delay("a", True)
-    desk.do(verbs.queues.open_queue)
+    await jobs.task.delay("a", True)
     desk.take("berta")
     await reader.read()
     await reader.idle()
-    desk.redelivered(result.id.partition(":")[2], 2)
+    assert desk.recover().requeued == 1
     await jobs.begin("a")
     (entry,) = desk.pending()
     assert reader.executor.state.held.tokens() == [(MAIL, "s", entry)]
@@ -288,9 +327,9 @@ async def test_an_entry_that_names_no_job_is_dropped(
     await reader.read()
     await reader.idle()
     desk.stray("s", strange="entry")
-    await aeventually(lambda: desk.stats().get("dropped") == 1)
     await jobs.send("a")
     await jobs.begin("a")
+    assert desk.stats()["dropped"] == 1
     assert (desk.waiting("s:high"), troubles(logged)) == ([], [])
 
 
@@ -309,21 +348,21 @@ async def test_a_job_that_a_newer_fennelq_has_sent_is_left_to_a_newer_worker_and
     ]
 
 
-async def test_a_queue_that_turns_up_while_it_is_blocked_is_read_at_once(
+async def test_a_queue_that_turns_up_while_it_sleeps_is_read_at_once(
     reader: Reader, jobs: Jobs, logged: list[EventDict]
 ) -> None:
     await jobs.send("a", queue=OTHER)
     await reader.read(MAIL)
     await reader.idle()
-    await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
+    reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
     await jobs.begin("a")
     assert troubles(logged) == []
 
 
-async def test_what_comes_in_several_queues_just_before_it_blocks_runs(
+async def test_what_comes_in_several_queues_just_before_it_sleeps_runs(
     reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queues were found empty; the read that is to block then comes back at once, with an entry of each lane."""
+    """The replies that say that the queues are empty are under way when the jobs arrive."""
     found_empty, may_arrive = asyncio.Event(), asyncio.Event()
     run = reader.executor.broker.run
 
@@ -344,47 +383,30 @@ async def test_what_comes_in_several_queues_just_before_it_blocks_runs(
     await reader.idle()
 
 
-async def test_a_bell_that_cannot_be_rung_stops_nothing_and_is_logged(
-    reader: Reader, jobs: Jobs, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user of Redis may lack the right to wake its own connections."""
-    await reader.read(MAIL)
-    await reader.idle()
-
-    async def refused(*_: object) -> None:
-        raise ReplyError("NOPERM client|unblock")
-
-    with monkeypatch.context() as without_right:
-        without_right.setattr(reader.executor.broker, "ask", refused)
-        await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
-    assert troubles(logged) == ["ReplyError: NOPERM client|unblock"]
-    await jobs.send("a")
-    await jobs.begin("a")
-    await jobs.send("b", queue=OTHER)
-    await jobs.begin("a", "b")
-
-
-async def test_to_serve_the_same_queues_again_leaves_it_blocked(reader: Reader, server: Server) -> None:
-    """They are discovered again with every beat."""
+async def test_to_serve_the_same_queues_again_leaves_it_asleep(reader: Reader, fetches: list[str]) -> None:
+    """They are discovered again with many a beat."""
     await reader.read()
     await reader.idle()
-    before = unblocked(server)
-    await reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
-    assert unblocked(server) == before
-    await reader.consumer.serve(Routing.parse(MAIL))
-    assert unblocked(server) > before
+    before = len(fetches)
+    reader.consumer.serve(Routing.parse(f"{MAIL},{OTHER}"))
+    await reader.consumer.look_again()
+    assert sorted(fetches[before:]) == [MAIL, OTHER], "once for `look_again`, and not for `serve`"
 
 
-def unblocked(server: Server) -> int:
-    """How often a blocked read was woken from outside."""
-    with server.client() as client:
-        return int(client.info("commandstats").get("cmdstat_client|unblock", {"calls": 0})["calls"])
+async def test_only_the_queue_that_has_a_job_is_asked(reader: Reader, jobs: Jobs, fetches: list[str]) -> None:
+    await reader.read()
+    await reader.idle()
+    before = len(fetches)
+    await jobs.send("a", queue=OTHER)
+    await jobs.begin("a")
+    await reader.idle()
+    assert fetches[before:] == [OTHER]
 
 
 async def test_a_queue_that_is_no_longer_served_is_not_read(reader: Reader, jobs: Jobs, other: Desk) -> None:
     await reader.read()
     await reader.idle()
-    await reader.consumer.serve(Routing.parse(MAIL))
+    reader.consumer.serve(Routing.parse(MAIL))
     await reader.consumer.look_again()
     await reader.idle()
     await jobs.send("b", queue=OTHER)
@@ -437,8 +459,7 @@ async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
     """The first eight jobs are more than a megabyte, so the ninth is left when the next queue is found empty."""
     names = [letter * 150_000 for letter in "abcdefghi"]
     await jobs.send(*names)
-    Reader._server = server
-    reader = Reader(app, concurrency=20)
+    reader = Reader(app, server, concurrency=20)
     looking = asyncio.create_task(reader.consumer.look_again())
     await asyncio.sleep(0)
     await reader.read()
@@ -451,32 +472,26 @@ async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
 # Due
 
 
-async def test_the_promoter_learns_when_the_next_job_is_due(
-    reader: Reader, jobs: Jobs, expected: list[float]
-) -> None:
+async def test_the_promoter_learns_when_the_next_job_is_due(reader: Reader, jobs: Jobs) -> None:
     await jobs.task.options(delay=20).delay("later")
-    await reader.read(MAIL)
+    await reader.read()
     await reader.idle()
-    assert len(expected) == 1
-    assert 10 < expected[0] <= 20
+    assert {job.queue for job in reader.due} == {MAIL}
+    assert all(10 < job.seconds <= 20 and not job.announced for job in reader.due)
 
 
-async def test_the_promoter_learns_that_a_job_is_due_already(
-    reader: Reader, jobs: Jobs, expected: list[float], desk: Desk
-) -> None:
+async def test_the_promoter_learns_that_a_job_is_due_already(reader: Reader, jobs: Jobs, desk: Desk) -> None:
     result = await jobs.task.options(delay=20).delay("due")
     desk.redis.zadd(desk.keys["sched"], {result.id.partition(":")[2]: 1})
     await reader.read(MAIL)
     await reader.idle()
-    assert expected == [0.0]
+    assert set(reader.due) == {JobDue(0.0, MAIL)}
 
 
-async def test_without_a_scheduled_job_the_promoter_is_not_woken(
-    reader: Reader, expected: list[float]
-) -> None:
+async def test_without_a_scheduled_job_the_promoter_is_not_woken(reader: Reader) -> None:
     await reader.read()
     await reader.idle()
-    assert expected == []
+    assert reader.due == []
 
 
 # Stranded
@@ -492,7 +507,6 @@ async def test_what_lost_replies_have_stranded_is_handed_back_and_runs(
 ) -> None:
     lost: list[Token] = []
     for queue, names in ((desk, "ab"), (other, "cd")):
-        queue.do(verbs.queues.open_queue)
         await jobs.send(*names, queue=queue.keys.queue)
         lost += stranded(queue, reader)
     await reader.read()
@@ -538,8 +552,6 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
     reader: Reader, jobs: Jobs, desk: Desk, other: Desk
 ) -> None:
     """Entries that two queues get within one millisecond have the same number."""
-    desk.do(verbs.queues.open_queue)
-    other.do(verbs.queues.open_queue)
     with desk.redis.pipeline(transaction=True) as together:
         for queue, name in ((desk, "a"), (other, "b")):
             job = jobs.task.options(queue=queue.keys.queue).job(name, True)
@@ -558,7 +570,6 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
 
 
 async def test_what_was_handed_back_is_not_handed_back_again(reader: Reader, jobs: Jobs, desk: Desk) -> None:
-    desk.do(verbs.queues.open_queue)
     await jobs.send("a")
     lost = stranded(desk, reader)
     await reader.read()
@@ -572,11 +583,16 @@ async def test_what_was_handed_back_is_not_handed_back_again(reader: Reader, job
     assert desk.stats()["released"] == 1
 
 
-async def test_when_nothing_is_stranded_nothing_is_woken(reader: Reader) -> None:
+async def test_when_nothing_is_stranded_nothing_is_woken(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await reader.read()
     await reader.idle()
-    reader.consumer.suspect([])
-    assert reader.consumer._waking is None
+    woken: list[bool] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(reader.executor.slots, "notify", lambda: woken.append(True))
+        reader.consumer.suspect([])
+    assert woken == []
 
 
 # Stopping
@@ -587,16 +603,16 @@ async def test_what_comes_when_it_stops_is_left_for_others(reader: Reader, jobs:
     await reader.idle()
     reader.consumer.halt()
     await jobs.send("a")
-    await aeventually(lambda: desk.stats().get("released") == 1)
     assert reader.reading is not None
     async with asyncio.timeout(8):
         await reader.consumer.stop(reader.reading)
     assert (len(desk.waiting()), desk.pending(), jobs.begun) == (1, {}, [])
+    await aeventually(lambda: desk.redis.exists(sleepers(desk.keys)) == 0)
 
 
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_stop_ends_the_reading(reader: Reader, jobs: Jobs, desk: Desk, busy: bool) -> None:
-    """Whether it is blocked, or waits for a slot."""
+    """Whether it sleeps, or waits for a slot."""
     await reader.read()
     await reader.idle()
     if busy:
@@ -632,7 +648,6 @@ async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
 ) -> None:
     """The reply to a fetch is under way when the executor is asked to stop."""
     may_arrive = hold_replies(reader, "fetch", monkeypatch)
-    desk.do(verbs.queues.open_queue)
     await jobs.send("a", "b")
     await reader.read(MAIL)
     await aeventually(lambda: len(desk.pending()) == 2)
@@ -676,14 +691,23 @@ async def test_a_lane_that_was_deleted_is_made_anew_and_logged(
 ) -> None:
     await reader.read()
     await reader.idle()
-    assert logged == []
-    desk.redis.delete(desk.keys["s"], desk.keys["s:low"])
-    await aeventually(lambda: [line["event"] for line in logged] == ["groups_made_anew"])
-    (line,) = logged
-    assert (line["queue"], line["lanes"], line["log_level"]) == (MAIL, 2, "warning")
-    await jobs.send("a")
-    await jobs.begin("a")
-    assert troubles(logged) == []
+    for names in ("ab", "cd"):
+        assert made_anew(logged) == []
+        await jobs.send(names[0])
+        await jobs.send(names[1], priority="low")
+        await aeventually(partial(jobs.has_begun, names[0]))
+        await aeventually(partial(jobs.has_begun, names[1]))
+        await reader.executor.workbench.settled()
+        await reader.idle()
+        desk.redis.delete(desk.keys["s"], desk.keys["s:low"])
+    await jobs.begin(*"abcd")
+    lines = made_anew(logged)
+    assert sum(line["lanes"] for line in lines) == 2
+    assert {(line["queue"], line["log_level"]) for line in lines} == {(MAIL, "warning")}
+
+
+def made_anew(logged: Sequence[EventDict]) -> list[EventDict]:
+    return [line for line in logged if line["event"] == "groups_made_anew"]
 
 
 @pytest.mark.audit(skip="keys were deleted on purpose")
@@ -700,7 +724,7 @@ async def test_a_lane_that_is_missing_when_it_fetches_is_made_anew(
 
 
 @pytest.mark.audit(skip="keys were deleted on purpose")
-async def test_a_missing_lane_is_made_anew_although_another_queue_leaves_no_time_to_block(
+async def test_a_missing_lane_is_made_anew_although_another_queue_has_a_backlog(
     reader: Reader, jobs: Jobs, desk: Desk
 ) -> None:
     backlog = [str(n) for n in range(30)]
@@ -715,20 +739,17 @@ async def test_a_missing_lane_is_made_anew_although_another_queue_leaves_no_time
     assert jobs.begun.index("c") < len(backlog)
 
 
-async def test_a_queue_is_opened_once(reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    run = reader.executor.broker.run
-
-    async def noted(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
-        opened.extend(str(verb.args[0]) for _ in [verb] if verb.script.name == "open")
-        return await run(verb, within)
-
-    monkeypatch.setattr(reader.executor.broker, "run", noted)
-    await jobs.send(*"abcdef")
+async def test_a_lane_is_made_by_its_first_job_and_its_group_by_the_first_fetch(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
     await reader.read()
+    await reader.idle()
+    assert desk.redis.exists(*(desk.keys[lane] for lane in LANES.values())) == 0
+    await jobs.send(*"abcdef")
     await jobs.begin(*"abcdef")
     await reader.idle()
-    assert opened == [queue_keys("shop", name).prefix for name in (MAIL, OTHER)]
+    assert desk.redis.exists(desk.keys["s:high"], desk.keys["s:low"]) == 0
+    assert desk.consumers() == {reader.executor.name}
 
 
 async def test_trouble_ends_no_reading_and_is_logged_once(
@@ -739,6 +760,7 @@ async def test_trouble_ends_no_reading_and_is_logged_once(
     await far.idle()
     assert far.executor.state.connected
     proxy.refuse()
+    looking = asyncio.create_task(far.consumer.look_again())
     await aeventually(lambda: not far.executor.state.connected)
     await aeventually(lambda: logged)
     assert [(line["event"], line["problem"]) for line in logged] == [
@@ -751,9 +773,12 @@ async def test_trouble_ends_no_reading_and_is_logged_once(
     await jobs.send("a")
     proxy.up()
     await jobs.begin("a")
-    await aeventually(lambda: far.executor.state.connected)
-    about_redis = [line["event"] for line in logged if line["event"].startswith("redis_")]
-    assert about_redis == ["redis_trouble", "redis_is_back"]
+    await looking
+    assert far.executor.state.connected
+    about_redis = ["redis_trouble", "redis_is_back"]
+    await aeventually(
+        lambda: [line["event"] for line in logged if line["event"].startswith("redis_")] == about_redis
+    )
 
 
 async def test_a_reader_in_trouble_pauses_between_two_attempts(
@@ -770,7 +795,10 @@ async def test_a_reader_in_trouble_pauses_between_two_attempts(
 
     monkeypatch.setattr("fennelq.worker.running.consumer.asyncio.sleep", noted)
     proxy.refuse()
+    looking = asyncio.create_task(far.consumer.look_again())
     await aeventually(lambda: len([seconds for seconds in pauses if 0.1 <= seconds <= 1.0]) >= 3)
+    proxy.up()
+    await looking
 
 
 # A queue that cannot be read
@@ -787,7 +815,7 @@ class Refusals:
 
     async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
         prefix = str(verb.args[0])
-        queue = next(name for name in (MAIL, OTHER) if queue_keys("shop", name).prefix == prefix)
+        queue = next(name for name in (MAIL, OTHER, "third") if queue_keys("shop", name).prefix == prefix)
         call = verb.script.name, queue
         self.calls.append(call)
         if (error := self.errors.get(call)) is not None:
@@ -808,14 +836,8 @@ def of_queues(logged: Sequence[EventDict]) -> list[str | None]:
 WRONG_TYPE = ReplyError("WRONGTYPE it is no stream")
 
 
-def time_is_over(reader: Reader, queue: str) -> None:
-    """The queue has been left alone for as long as it was to be."""
-    _, pause = reader.consumer._aside._until[queue]
-    reader.consumer._aside._until[queue] = (0.0, pause)
-
-
 async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_no_other(
-    reader: Reader, jobs: Jobs, refusals: Refusals, logged: list[EventDict]
+    reader: Reader, jobs: Jobs, refusals: Refusals, still: Clock, logged: list[EventDict]
 ) -> None:
     refusals.errors["fetch", MAIL] = WRONG_TYPE
     await jobs.send("a")
@@ -837,24 +859,51 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
         "looks_again_in": 0.5,
         "log_level": "warning",
     }
-    time_is_over(reader, MAIL)
+    still.now += 0.5
     await reader.consumer.look_again()
-    assert reader.consumer._aside._until[MAIL][1] == 1.0
+    assert [line["looks_again_in"] for line in logged if "looks_again_in" in line] == [0.5]
     assert refusals.calls.count(("fetch", MAIL)) == 2
+    still.now += 0.5
+    await reader.consumer.look_again()
+    assert refusals.calls.count(("fetch", MAIL)) == 2, "this time it is left alone for longer"
     refusals.errors.clear()
-    time_is_over(reader, MAIL)
+    still.now += 0.5
     await reader.consumer.look_again()
     await jobs.begin(*"abc")
-    assert refusals.calls.count(("open", MAIL)) == 3
+    assert refusals.calls.count(("fetch", MAIL)) > 2
     assert reader.consumer._aside.put(MAIL) == 0.5, "it remembers trouble that is over"
     reader.consumer._aside.forget(MAIL)
+
+
+async def test_a_queue_that_can_be_read_again_is_read_without_a_message(
+    reader: Reader, jobs: Jobs, refusals: Refusals
+) -> None:
+    refusals.errors["fetch", MAIL] = WRONG_TYPE
+    await jobs.send("a")
+    await reader.read()
+    await aeventually(lambda: refusals.calls.count(("fetch", MAIL)) == 1)
+    refusals.errors.clear()
+    await jobs.begin("a")
+
+
+async def test_a_queue_that_is_left_while_it_cannot_be_read_is_not_read_again(
+    reader: Reader, refusals: Refusals
+) -> None:
+    refusals.errors["fetch", MAIL] = WRONG_TYPE
+    await reader.read("mail:1,other:1")
+    await aeventually(lambda: reader.consumer._aside.has(MAIL))
+    reader.consumer.serve(Routing.parse("other:1,third:1"))
+    await aeventually(lambda: not reader.consumer._aside.has(MAIL))
+    await reader.idle()
+    reader.consumer._look_at([MAIL])  # when the time is over
+    await reader.consumer.look_again()
+    assert refusals.calls.count(("fetch", MAIL)) == 1
 
 
 @pytest.mark.parametrize("call", ["fetch", "release"])
 async def test_trouble_with_redis_itself_is_not_taken_for_that_of_a_queue(
     reader: Reader, jobs: Jobs, desk: Desk, refusals: Refusals, logged: list[EventDict], call: str
 ) -> None:
-    desk.do(verbs.queues.open_queue)
     if call == "fetch":
         await reader.read()
         await reader.idle()
@@ -890,8 +939,8 @@ async def test_trouble_with_redis_itself_at_the_first_fetch_puts_no_queue_aside(
     await jobs.begin("a")
 
 
-async def test_what_a_block_brought_of_a_queue_that_cannot_be_read_any_more_stops_no_other(
-    reader: Reader, jobs: Jobs, desk: Desk, refusals: Refusals, logged: list[EventDict]
+async def test_a_queue_that_cannot_be_read_any_more_when_a_job_arrives_stops_no_other(
+    reader: Reader, jobs: Jobs, refusals: Refusals, logged: list[EventDict]
 ) -> None:
     await reader.read()
     await reader.idle()
@@ -904,8 +953,6 @@ async def test_what_a_block_brought_of_a_queue_that_cannot_be_read_any_more_stop
     assert of_queues(logged) == [MAIL]
     assert reader.executor.state.connected
     refusals.errors.clear()
-    reader.consumer._aside.forget(MAIL)
-    reader.consumer.suspect((MAIL, "s", entry) for entry in desk.pending())  # as the next beat does
     await jobs.begin("a", "b")
 
 
@@ -914,7 +961,6 @@ async def test_stranded_jobs_of_a_queue_that_cannot_be_read_wait_and_those_of_ot
 ) -> None:
     lost: list[Token] = []
     for queue, name in ((desk, "a"), (other, "b")):
-        queue.do(verbs.queues.open_queue)
         await jobs.send(name, queue=queue.keys.queue)
         lost += stranded(queue, reader)
     await reader.read()
@@ -925,7 +971,7 @@ async def test_stranded_jobs_of_a_queue_that_cannot_be_read_wait_and_those_of_ot
     await reader.idle()
     reader.consumer.suspect(lost[:1])
     await reader.consumer.look_again()
-    assert [call for call in refusals.calls if call[0] == "release"] == [
+    assert sorted(call for call in refusals.calls if call[0] == "release") == [
         ("release", MAIL),
         ("release", OTHER),
     ]
@@ -937,61 +983,21 @@ async def test_stranded_jobs_of_a_queue_that_cannot_be_read_wait_and_those_of_ot
     assert [call for call in refusals.calls if call[0] == "release"][2:] == [("release", MAIL)]
 
 
-async def test_when_no_queue_can_be_read_it_waits_without_trouble(
-    reader: Reader, jobs: Jobs, refusals: Refusals, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+async def test_when_no_queue_can_be_read_it_sleeps(
+    reader: Reader, jobs: Jobs, refusals: Refusals, still: Clock, logged: list[EventDict]
 ) -> None:
-    pauses: list[float] = []
-    sleep = asyncio.sleep
-
-    async def noted(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(0)
-
     refusals.errors["fetch", MAIL] = WRONG_TYPE
     await jobs.send("a")
-    with monkeypatch.context() as patched:
-        patched.setattr("fennelq.worker.running.consumer.asyncio.sleep", noted)
-        await reader.read(MAIL)
-        while len(pauses) < 3:
-            await sleep(0.001)
-    assert set(pauses) == {0.25}
-    assert of_queues(logged) == [MAIL]
+    await reader.read(MAIL)
+    await aeventually(lambda: of_queues(logged) == [MAIL])
+    async with asyncio.timeout(8):
+        await reader.consumer.drained.wait()
+    reader.executor.slots.notify()
+    await reader.consumer.look_again()
+    assert refusals.calls == [("fetch", MAIL)]
     refusals.errors.clear()
-    reader.consumer._aside.forget(MAIL)
-    await jobs.begin("a")
-
-
-async def test_a_blocked_read_that_is_refused_is_logged_and_tried_again_after_a_pause(
-    reader: Reader, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
-) -> None:
-    """The fetches find nothing wrong; without a pause it would keep a core busy."""
-    pauses: list[float] = []
-    wait, sleep = reader.consumer._doorbell.wait, asyncio.sleep
-    refused = [WRONG_TYPE] * 2
-
-    async def refusing(*args: Any) -> Any:
-        if refused:
-            raise refused.pop()
-        return await wait(*args)
-
-    async def noted(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(reader.consumer._doorbell, "wait", refusing)
-    reader.executor.slots.take()
-    with monkeypatch.context() as patched:
-        patched.setattr("fennelq.worker.running.consumer.asyncio.sleep", noted)
-        await reader.read()
-        while refused:
-            await sleep(0.001)
-        while len(pauses) < 2:
-            await sleep(0.001)
-    assert all(0.025 <= seconds <= 0.05 for seconds in pauses)
-    assert troubles(logged) == ["ReplyError: WRONGTYPE it is no stream"]
-    assert [line["running"] for line in logged if line["event"] == "trouble"] == [1]
-    reader.executor.slots.give_back()
-    await jobs.send("a")
+    still.now += 0.5
+    await reader.consumer.look_again()
     await jobs.begin("a")
 
 
@@ -999,8 +1005,11 @@ async def test_the_pauses_of_a_reader_in_trouble_grow_to_a_second(
     reader: Reader, refusals: Refusals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[tuple[float, float]] = []
+    uniform = random.uniform
 
     def chosen(least: float, most: float) -> float:
+        if least != most / 2:  # of a duty
+            return uniform(least, most)
         pauses.append((least, most))
         return 0.0
 

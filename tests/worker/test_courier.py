@@ -134,7 +134,6 @@ async def test_handed_over_again_it_is_the_same_job(
 
 
 async def run_all(broker: Broker, mail: QueueKeys) -> None:
-    await broker.run(verbs.queues.open_queue(mail))
     lifetimes = Lifetimes(600_000, 600_000)
     lanes = tuple(LANES.values())
     verb = verbs.runs.fetch(mail, consumer="anna", free=100, lanes=lanes, lifetimes=lifetimes)

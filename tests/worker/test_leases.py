@@ -156,7 +156,6 @@ def all_steady(executors: list[Executor]) -> bool:
 def taken_and_forgotten(url: str, keys: QueueKeys, number: int) -> list[str]:
     """An executor takes so many jobs, and is heard of no more."""
     broker = BlockingBroker(address_of(url))
-    broker.run(verbs.queues.open_queue(keys))
     lifetimes = Lifetimes(60_000, 60_000)
     catch = broker.run(verbs.runs.fetch(keys, consumer="gone", free=number, lanes=["s"], lifetimes=lifetimes))
     broker.close()

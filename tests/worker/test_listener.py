@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -11,42 +12,62 @@ from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
-from fennelq.worker.bus import HandOverWaits, JobDue, SchedulesChanged
+from fennelq.model.routing import Routing
+from fennelq.worker.bus import (
+    BellConnected,
+    HandOverWaits,
+    JobArrived,
+    JobDue,
+    MessagesArrive,
+    RoutingChanged,
+    SchedulesChanged,
+)
 from fennelq.worker.duties.listener import Listener
-from tests.kit.jobs import sent
+from tests.broker.desk import Desk, a_job
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
-from tests.worker.states import published, state_of
+from tests.worker.states import state_of
 
 KEYS = AppKeys("shop")
 
 
 class Listening:
-    """A listener, and what it publishes."""
+    """The listener of the executor `anna`, and what it publishes."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.state = state_of(broker)
+    def __init__(self, broker: Broker, *queues: QueueKeys) -> None:
+        self.state = state_of(broker, *queues)
         self.listener = Listener(self.state)
-        self.due: list[float] = []
-        self.changes = 0
-        self.state.bus.subscribe(JobDue, lambda job: self.due.append(job.seconds))
-        self.state.bus.subscribe(SchedulesChanged, self._changed)
+        self.facts: list[Any] = []
+        kinds = (BellConnected, HandOverWaits, JobArrived, JobDue, MessagesArrive, SchedulesChanged)
+        for kind in kinds:
+            self.state.bus.subscribe(kind, self.facts.append)
 
-    def forget(self) -> None:
-        self.due.clear()
-        self.changes = 0
+    def connected(self) -> set[str]:
+        """The queues about which it has published that messages arrive."""
+        return {queue for fact in self.facts if isinstance(fact, BellConnected) for queue in fact.queues}
 
-    def _changed(self, _: SchedulesChanged) -> None:
-        self.changes += 1
+    def serve(self, *queues: str) -> None:
+        """Serve these queues from now on, as the consumer does it."""
+        left = self.state.routing.weights.keys() - set(queues)
+        self.state.serve(Routing(dict.fromkeys(queues, 1)))
+        self.state.bus.publish(RoutingChanged(frozenset(left)))
+
+    async def hears(self, *queues: str) -> None:
+        """Tick, and wait until the messages about these queues and no others arrive."""
+        await self.listener.tick()
+        await aeventually(lambda: self.state.listening and self.state.bells == set(queues))
+
+    async def eventually(self, *facts: object) -> None:
+        """Returns when it has published these facts, and no others."""
+        await aeventually(lambda: self.facts == [*facts])
 
 
 @pytest.fixture
-async def heard(broker: Broker) -> Listening:
+async def heard(broker: Broker, mail: QueueKeys) -> Listening:
     """A listener that listens, and has published already that everything has to be looked up."""
-    heard = Listening(broker)
-    await heard.listener.tick()
-    await aeventually(lambda: heard.state.listening and heard.changes == 2)
-    heard.forget()
+    heard = Listening(broker, mail)
+    await heard.hears("mail")
+    heard.facts.clear()
     return heard
 
 
@@ -55,63 +76,88 @@ def publish(server: Server, channel: str, text: str) -> None:
         assert client.publish(channel, text) == 1
 
 
-async def test_an_executor_that_begins_to_listen_looks_everything_up(broker: Broker) -> None:
-    heard = Listening(broker)
+def ring(server: Server, text: str, queue: str = "mail") -> int:
+    """Publish a text on a bell of anna; returns how many have received it."""
+    with server.client() as client:
+        bell = queue_keys("shop", queue).bell("anna")
+        return int(cast("Any", client.execute_command("SPUBLISH", bell, text)))
+
+
+async def test_an_executor_that_begins_to_listen_looks_everything_up(broker: Broker, mail: QueueKeys) -> None:
+    heard = Listening(broker, mail, queue_keys("shop", "other"))
     assert not heard.state.listening
-    await heard.listener.tick()
-    await aeventually(lambda: heard.state.listening)
-    assert heard.due[0] == 0.0
-    assert heard.changes >= 1
+    await heard.hears("mail", "other")
+    everything = [SchedulesChanged(), MessagesArrive()]
+    assert [fact for fact in heard.facts if not isinstance(fact, BellConnected)] == everything
+    assert heard.connected() == {"mail", "other"}
 
 
-async def test_it_hears_that_something_is_due_sooner(
-    heard: Listening, broker: Broker, mail: QueueKeys
-) -> None:
-    await broker.run(verbs.jobs.enqueue(mail, [sent("mail", "1", "a:b", delay_ms=2500)]))
-    await aeventually(lambda: heard.due == [2.5])
-    await broker.run(verbs.jobs.enqueue(mail, [sent("mail", "2", "a:b", delay_ms=5000)]))
-    other = queue_keys("shop", "other")
-    await broker.run(verbs.jobs.enqueue(other, [sent("other", "1", "a:b", delay_ms=1000)]))
-    await aeventually(lambda: heard.due == [2.5, 1.0])
+async def test_subscriptions_that_are_confirmed_together_are_published_together(broker: Broker) -> None:
+    queues = [queue_keys("shop", f"q{number}") for number in range(1200)]
+    heard = Listening(broker, *queues)
+    await heard.hears(*(keys.queue for keys in queues))
+    assert heard.connected() == {keys.queue for keys in queues}
+    assert len([fact for fact in heard.facts if isinstance(fact, BellConnected)]) < 120
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_it_hears_that_a_job_has_arrived(heard: Listening, desk: Desk) -> None:
+    desk.fetch("anna", sleeps=True)
+    desk.enqueue(a_job("1", priority="low"))
+    await heard.eventually(JobArrived("mail", "s:low"))
+    desk.enqueue(a_job("2"))
+    desk.fetch("anna", sleeps=True)
+    desk.enqueue(a_job("3"))
+    await heard.eventually(JobArrived("mail", "s:low"), JobArrived("mail", "s"))
+
+
+async def test_it_hears_that_something_is_due_sooner(heard: Listening, desk: Desk) -> None:
+    desk.fetch("anna", sleeps=True)
+    desk.enqueue(a_job("1", delay_ms=2500))
+    desk.enqueue(a_job("2", delay_ms=5000))
+    desk.enqueue(a_job("3", delay_ms=1000))
+    await heard.eventually(JobDue(2.5, "mail", announced=True), JobDue(1.0, "mail", announced=True))
 
 
 async def test_it_hears_that_a_schedule_has_changed(heard: Listening, broker: Broker) -> None:
     await broker.run(verbs.schedules.schedule(KEYS, "put", "report", b"{}", 1))
-    await aeventually(lambda: heard.changes == 1)
-    assert heard.due == []
+    await heard.eventually(SchedulesChanged())
 
 
 async def test_it_hears_whose_outbox_has_something_in_it(heard: Listening, server: Server) -> None:
-    facts = published(heard.state, HandOverWaits)
-    publish(server, f"{queue_keys('shop', 'mail').prefix}wake", "out")
+    assert ring(server, "out") == 1
+    await heard.eventually(HandOverWaits("mail"))
     publish(server, KEYS["wake"], "out")
-    await aeventually(lambda: facts == [HandOverWaits("mail"), HandOverWaits(None)])
+    await heard.eventually(HandOverWaits("mail"), HandOverWaits(None))
 
 
-@pytest.mark.parametrize("text", ["", "soon", "nan", "cron2"])
+@pytest.mark.parametrize("text", ["", "soon", "due", "due soon", "cron2", "\x00"])
 async def test_what_it_does_not_understand_it_ignores(heard: Listening, server: Server, text: str) -> None:
     publish(server, KEYS["wake"], text)
+    assert ring(server, text) == 1
     publish(server, KEYS["wake"], "cron")
-    await aeventually(lambda: heard.changes == 1)
-    assert [due for due in heard.due if due == due] == []
+    await aeventually(lambda: SchedulesChanged() in heard.facts)
+    assert ring(server, "out") == 1
+    await aeventually(lambda: HandOverWaits("mail") in heard.facts)
+    assert len(heard.facts) == 2
     assert heard.state.listening
 
 
-async def test_a_channel_whose_name_is_not_utf_8_is_ignored(heard: Listening, server: Server) -> None:
-    facts = published(heard.state, HandOverWaits)
+async def test_a_message_that_is_not_utf_8_is_ignored(heard: Listening, server: Server) -> None:
     with server.client() as client:
-        for text in (b"out", b"1000"):
-            assert client.publish(b"fq:{shop/\xff}:wake", text) == 1
-    publish(server, KEYS["wake"], "out")
-    await aeventually(lambda: facts == [HandOverWaits(None)])
-    assert heard.due == [1.0]
+        client.execute_command("SPUBLISH", queue_keys("shop", "mail").bell("anna"), b"look \xff")
+    assert ring(server, "look s") == 1
+    await heard.eventually(JobArrived("mail", "s"))
     assert heard.state.listening
 
 
-async def test_other_apps_are_not_heard(heard: Listening, server: Server) -> None:
+async def test_other_apps_queues_and_executors_are_not_heard(heard: Listening, server: Server) -> None:
+    assert heard.state.name == "anna"
     with server.client() as client:
-        for other in ("fq:{shop2}:wake", "fq:{ashop/mail}:wake", "fq:{shop}:wake2"):
-            assert client.publish(other, "0") == 0
+        for other in ("fq:{shop2}:wake", "fq:{ashop}:wake", "fq:{shop}:wake2"):
+            assert client.publish(other, "cron") == 0
+        for other in ("fq:{shop/mail}:bell:berta", "fq:{shop/other}:bell:anna", "fq:{shop2/mail}:bell:anna"):
+            assert client.execute_command("SPUBLISH", other, "look s") == 0
 
 
 async def test_a_connection_that_was_lost_is_made_again_and_everything_looked_up(
@@ -120,34 +166,121 @@ async def test_a_connection_that_was_lost_is_made_again_and_everything_looked_up
     with server.client() as client:
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     await aeventually(lambda: heard.listener.woken.is_set())
-    assert not heard.state.listening
-    await heard.listener.tick()
-    await aeventually(lambda: heard.state.listening and heard.changes == 2)
-    assert heard.due == [0.0, 0.0]
-    publish(server, KEYS["wake"], "1500")
-    await aeventually(lambda: heard.due[-1] == 1.5)
+    assert (heard.state.listening, heard.state.bells) == (False, set())
+    await heard.hears("mail")
+    assert sorted(heard.facts, key=str) == [
+        BellConnected(["mail"]),
+        MessagesArrive(),
+        SchedulesChanged(),
+    ]
+    heard.facts.clear()
+    assert ring(server, "look s") == 1
+    await heard.eventually(JobArrived("mail", "s"))
 
 
 async def test_while_it_listens_a_tick_does_nothing(heard: Listening, server: Server) -> None:
-    for _ in range(3):
-        await heard.listener.tick()
     with server.client() as client:
-        assert cast("Any", client.pubsub_numpat()) == 2
-    assert heard.changes == 0
+        before = calls(client.info("commandstats"), "subscribe", "ssubscribe", "sunsubscribe")
+        for _ in range(3):
+            await heard.listener.tick()
+        assert ring(server, "out") == 1
+        await heard.eventually(HandOverWaits("mail"))
+        assert calls(client.info("commandstats"), "subscribe", "ssubscribe", "sunsubscribe") == before
+
+
+def calls(stats: Any, *commands: str) -> list[int]:
+    """How often a server has run these commands."""
+    return [int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"]) for command in commands]
+
+
+async def test_it_subscribes_to_a_queue_that_appears_and_leaves_one_that_disappears(
+    heard: Listening, server: Server
+) -> None:
+    heard.serve("mail", "other")
+    assert heard.listener.woken.is_set()
+    await heard.hears("mail", "other")
+    assert heard.facts == [BellConnected(["other"])]
+    assert [ring(server, "look s", queue) for queue in ("mail", "other")] == [1, 1]
+    await heard.eventually(BellConnected(["other"]), JobArrived("mail", "s"), JobArrived("other", "s"))
+    heard.serve("other")
+    assert heard.state.bells == {"other"}
+    await aeventually(lambda: ring(server, "look s", "mail") == 0)
+    heard.facts.clear()
+    assert ring(server, "look s", "other") == 1
+    await heard.eventually(JobArrived("other", "s"))
+
+
+@pytest.mark.parametrize("given", [[], ["mail"]])
+async def test_the_queues_without_messages_are_known(
+    broker: Broker, mail: QueueKeys, given: Iterable[str]
+) -> None:
+    """Until then their messages do not arrive, so the executor must not sleep there."""
+    heard = Listening(broker, mail)
+    heard.state.note_heard(given)
+    assert heard.state.hears_all == bool(given)
+    assert heard.state.sleeps_at("mail") == bool(given)
+
+
+async def test_a_subscription_that_the_server_ends_is_made_again(heard: Listening) -> None:
+    """As on Redis Cluster, when the slot of a queue moves to another server."""
+    bell = queue_keys("shop", "mail").bell("anna").encode()
+    heard.listener._on_message([b"sunsubscribe", bell, 0])
+    assert (heard.state.bells, heard.listener.woken.is_set()) == (set(), True)
+    await heard.hears("mail")
+    assert heard.facts == [BellConnected(["mail"])]
 
 
 async def test_a_user_who_may_not_subscribe_gets_one_warning_and_does_without(
-    server: Server, logged: list[EventDict]
+    server: Server, mail: QueueKeys, logged: list[EventDict]
 ) -> None:
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "+@all", "resetchannels")
-    broker = Broker(address_of(server.url.replace("redis://", "redis://deaf:pw@")))
-    heard = Listening(broker)
-    await heard.listener.tick()
-    await aeventually(lambda: any("NOPERM" in str(line.get("error")) for line in logged))
-    await heard.listener.tick()
-    assert not heard.state.listening
-    assert [line["what"] for line in logged if line["event"] == "trouble"] == ["listening"]
-    await broker.close()
-    with server.client() as client:
+        broker = Broker(address_of(server.url.replace("redis://", "redis://deaf:pw@")))
+        heard = Listening(broker, mail)
+        await heard.listener.tick()
+        await aeventually(lambda: any("NOPERM" in str(line.get("error")) for line in logged))
+        await heard.listener.tick()
+        await broker.ask(verbs.server.now())
+        assert (heard.state.listening, heard.state.hears_all) == (False, False)
+        assert [line["what"] for line in logged if line["event"] == "trouble"] == ["listening"]
+
+        # The permissions are corrected: the next tick subscribes, without a new connection.
+        client.execute_command("ACL", "SETUSER", "deaf", "allchannels")
+        await aeventually(lambda: ticked_and_heard(heard))
+        assert heard.state.bells == {"mail"}
+        await broker.close()
         client.execute_command("ACL", "DELUSER", "deaf")
+
+
+async def ticked_and_heard(heard: Listening) -> bool:
+    await heard.listener.tick()
+    return heard.state.listening and heard.state.hears_all
+
+
+async def test_a_connection_on_which_the_server_does_not_reply_is_made_again(
+    heard: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TCP notices only after minutes that a connection is dead. Until then, jobs would wake this executor in vain."""
+    now = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr(heard.listener._link, "post", lambda _: None)  # the server gets nothing
+    await heard.listener.tick()
+    await heard.listener.tick()
+    assert heard.state.bells == {"mail"}, "a tick that follows at once waits for the reply"
+    now[0] += 2.0
+    await heard.hears("mail")
+    assert BellConnected(["mail"]) in heard.facts
+
+
+async def test_a_connection_on_which_the_server_replies_is_kept(
+    heard: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
+    link = heard.listener._link
+    for _ in range(3):
+        await heard.listener.tick()
+        await aeventually(lambda: heard.listener._pinged is None)
+        now[0] += 5.0
+    assert heard.listener._link is link
+    assert heard.facts == []

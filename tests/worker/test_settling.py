@@ -47,7 +47,6 @@ class Answers:
 async def deliveries(broker: Broker, keys: QueueKeys, number: int) -> list[Delivery]:
     """So many jobs in our hands."""
     jobs = [sent(keys.queue, str(n), "shop:note") for n in range(number)]
-    await broker.run(verbs.queues.open_queue(keys))
     for start in range(0, number, 100):
         await broker.run(verbs.jobs.enqueue(keys, jobs[start : start + 100]))
     verb = verbs.runs.fetch(keys, consumer="anna", free=number, lanes=["s"], lifetimes=LIFETIMES)

@@ -126,7 +126,6 @@ class Fleet:
 
     async def begin(self) -> list[Any]:
         await self.arrive()
-        await self.broker.run(verbs.queues.open_queue(self.mail))
         verb = verbs.runs.fetch(
             self.mail, consumer="anna", free=100, lanes=tuple(LANES.values()), lifetimes=LIFETIMES
         )

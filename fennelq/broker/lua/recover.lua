@@ -9,6 +9,9 @@
 -- kill an executor that runs other jobs; after `max_deliveries` it is dead. XAUTOCLAIM itself removes entries that were
 -- deleted by hand from the pending list.
 --
+-- A silent executor may sleep at this queue all the same: its other slots are free. Its name is removed, so that the
+-- message about the job does not go back to it. A job that blocks its executor would run there again.
+--
 -- Of the whole fleet, one executor sweeps a queue per interval: after the sweep, the key `swept` exists until the
 -- interval is over. When the server's clock is set back, the TTL of `swept` grows by the same time, and would stop all
 -- sweeps for that long. So a TTL longer than any interval is ignored. `more` continues a sweep.
@@ -36,6 +39,7 @@ end
 
 local death_of = cjson.decode(deaths)
 local requeued, dead, vanished, quarantined, unfinished = 0, 0, 0, 0, 0
+local silent = {}
 
 local function remove(lane, entry)
   redis.call('XACK', K[lane], GROUP, entry)
@@ -76,7 +80,9 @@ local function recover(lane, entry, fields)
   if not f or f[F.place] ~= lane .. '/' .. entry or (f[F.status] and f[F.status] ~= 'Q' and f[F.status] ~= 'X') then
     vanished = vanished + 1
   else
-    local death = death_of[run_of(f[F.run]) or '']
+    local owner = run_of(f[F.run])
+    local death = death_of[owner or '']
+    if owner then silent[owner] = true end
     if deliveries >= (tonumber(f[F.max_deliveries]) or tonumber(max_deliveries)) then
       give_up(lane, entry, job, f, deliveries, death)
     else
@@ -101,6 +107,7 @@ end
 for _, lane in ipairs(LANES) do walk(lane) end
 if requeued > 0 then count('recovered', requeued) end
 if vanished > 0 then count('vanished', vanished) end
+for executor in pairs(silent) do stay_awake(executor) end
 wake_sleepers()
 write_counts()
 return {1, unfinished, requeued, dead, vanished, quarantined}

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from fennelq import clock
 from fennelq.broker.keys import queue_keys, wake_channel
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
@@ -26,7 +27,8 @@ from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
-_LOOK_EVERY = 2.0
+_LOOK_EVERY = 5.0
+_REPLY_WITHIN = 2.0
 _AT_ONCE = 500
 """Subscriptions sent before other work of the loop gets a turn."""
 
@@ -49,11 +51,14 @@ class Listener(Service):
         self._link: Link | None = None
         self._refused = False
         """Whether the server has refused a subscription since the last tick."""
+        self._pinged: float | None = None
+        """When a PING was sent after which the server has sent nothing."""
         self._log = LogThrottle("listening")
         state.bus.subscribe(RoutingChanged, self._leave)
 
     async def tick(self) -> float:
         """Subscribe to what is missing: everything, when the connection was lost."""
+        self._check_connection()
         if self._link is None or not self._link.connected:
             self._lost()
             self._link = await self._state.broker.listen(["SUBSCRIBE", self._app_channel], self._on_message)
@@ -62,6 +67,17 @@ class Listener(Service):
         self._refused = False
         await self._subscribe(self._link)
         return _LOOK_EVERY
+
+    def _check_connection(self) -> None:
+        """Close a connection on which the server has not replied to the last PING. Otherwise jobs would wake this
+        executor in vain, until TCP notices that the connection is dead."""
+        if self._link is not None and self._link.connected:
+            now = clock.monotonic()
+            if self._pinged is None:
+                self._pinged = now
+                self._link.post(["PING"])
+            elif now - self._pinged >= _REPLY_WITHIN:  # a tick may follow the last one at once
+                self._link.close()
 
     def _retry(self, link: Link) -> None:
         """Send the refused subscriptions again: the permissions may have changed."""
@@ -93,6 +109,7 @@ class Listener(Service):
         self._state.note_unheard(queues)
 
     def _lost(self) -> None:
+        self._pinged = None
         self._queue_of.clear()
         self._connected.clear()
         self._state.note_listening(False)
@@ -102,6 +119,7 @@ class Listener(Service):
         return queue_keys(self._state.namespace, queue).bell(self._state.name).encode()
 
     def _on_message(self, message: Any) -> None:
+        self._pinged = None
         if isinstance(message, LinkDown):
             self._lost()
             self.woken.set()

@@ -100,6 +100,7 @@ class Consumer:
         """Look again; returns when all jobs that were ready at the time of this call have been taken."""
         self.drained.clear()
         self._look_at(self._state.routing.weights)
+        self._slots.notify()
         await self.drained.wait()
 
     def halt(self) -> None:
@@ -113,7 +114,7 @@ class Consumer:
         while not reading.done():
             self._slots.notify()
             await asyncio.wait([reading], timeout=0.05)
-        await self._rings.leave(self._state.queues)
+        self._rings.leave(self._state.queues)
 
     async def _turn(self) -> None:
         if self._suspects:
@@ -164,7 +165,8 @@ class Consumer:
         self._look_at(bell.queues)
 
     def _look_at(self, queues: Iterable[str]) -> None:
-        if chosen := [queue for queue in queues if not self._aside.has(queue)]:
+        served = self._state.routing.weights
+        if chosen := [queue for queue in queues if queue in served and not self._aside.has(queue)]:
             self._hot.add(chosen)
             self._slots.notify()
 

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.verb import Verb
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
+
+_AT_ONCE = 500
 
 
 class Rings:
@@ -35,25 +38,28 @@ class Rings:
         """Wake other executors instead of this one."""
         if self._unanswered:
             unanswered, self._unanswered = self._unanswered, {}
-            # Kept in an attribute: the loop itself keeps only a weak reference to a task.
-            task = asyncio.create_task(self._pass_on(unanswered))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            keys = [queue_keys(self._state.namespace, queue) for queue in unanswered]
+            self._send([verbs.runs.ring(one, sorted(unanswered[one.queue])) for one in keys])
 
-    async def leave(self, queues: Sequence[QueueKeys]) -> None:
-        """Remove this executor from those that sleep, and pass on what has arrived until then."""
-        names = [verbs.executors.stay_awake(keys, self._state.name) for keys in queues]
-        for reply in await self._state.broker.run_each(names):
-            if isinstance(reply, BaseException):
-                # A message to this executor is passed on while it finishes its jobs, or another executor looks.
-                self._log.warn(reply)
+    def leave(self, queues: Sequence[QueueKeys]) -> None:
+        """Remove this executor from those that sleep, and pass on what has arrived until then.
+
+        It does not wait for the replies, because a stop must not wait for Redis. Messages that arrive nevertheless are
+        passed on while the running jobs end.
+        """
+        for start in range(0, len(queues), _AT_ONCE):
+            page = queues[start : start + _AT_ONCE]
+            self._send([verbs.executors.stay_awake(keys, self._state.name) for keys in page])
         self.pass_on()
-        if self._sending:
-            await asyncio.wait(self._sending)
 
-    async def _pass_on(self, unanswered: dict[str, set[str]]) -> None:
-        keys = [queue_keys(self._state.namespace, queue) for queue in unanswered]
-        rings = [verbs.runs.ring(one, sorted(unanswered[one.queue])) for one in keys]
-        for reply in await self._state.broker.run_each(rings):
+    def _send(self, calls: Sequence[Verb[int]]) -> None:
+        # Kept in an attribute: the loop itself keeps only a weak reference to a task.
+        task = asyncio.create_task(self._sent(calls))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _sent(self, calls: Sequence[Verb[int]]) -> None:
+        for reply in await self._state.broker.run_each(calls):
             if isinstance(reply, BaseException):
+                # A lost message delays the job until an executor looks.
                 self._log.warn(reply)
