@@ -34,7 +34,7 @@ def a_bit_of_everything(desk: Desk) -> None:
     desk.cancel("cancelled")
     desk.enqueue(a_job("later", delay_ms=DAY), a_job("high", priority="high"))
     desk.executing(a_job("running"))
-    desk.release(desk.block())
+    desk.release(desk.read())
     desk.enqueue(a_job("queued", idempotency="app:welcome:c", window_ms=DAY))
     desk.redis.sadd(queues_key(APP), "mail")
     desk.redis.hset(executors_key(APP), "anna", "{}")
