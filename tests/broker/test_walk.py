@@ -1,6 +1,7 @@
 """A random walk over the scripts: executors that lose replies, pause and come back as zombies, clients that repeat
 themselves, operators with sharp tools. After every step every job is in exactly one place, nothing that was
-delivered can be forgotten, and no outcome, once written, ever changes.
+delivered can be forgotten, and no outcome, once written, ever changes. While an executor sleeps that reads a lane, an
+entry of this lane that no executor has taken has woken one.
 
 Longer walks: `WALKS=5000 pytest tests/broker/test_walk.py`. A failure prints its steps, shortened, as a program.
 """
@@ -27,11 +28,11 @@ from hypothesis.stateful import (
 
 from fennelq.broker import verbs
 from fennelq.broker.keys import QUARANTINE
-from fennelq.broker.verbs.runs import Settled, Woken
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome, cancelled, died, failure_to_wire, not_known, succeeded
 from fennelq.model.wire import AnyWireJob
-from tests.broker.desk import APP, FAILURE, LIFETIMES, QUEUE, READ, Desk, a_job
+from tests.broker.desk import APP, FAILURE, LIFETIMES, QUEUE, READ, Bells, Desk, Entry, a_job, shown
 from tests.kit.audit import audit
 from tests.kit.jobs import altered
 from tests.kit.server import Server
@@ -41,14 +42,15 @@ T = TypeVar("T")
 WALKS: Final = int(os.environ.get("WALKS", "100"))
 STEPS: Final = 60
 
-EXECUTORS = st.sampled_from(["anna", "berta", "clara", "dora"])
+READS: Final = {"anna": READ, "berta": READ, "clara": ("s:high",), "dora": ("s", "s:low")}
+"""Executors, and the lanes that each reads."""
+EXECUTORS = st.sampled_from(list(READS))
 ANY: Final = st.integers(0, 10_000)
 """Which one of those there are."""
 RARELY: Final = st.sampled_from([False, False, False, True])
+OFTEN: Final = st.sampled_from([True, True, True, False])
 KINDS = st.sampled_from("SSSNDDRRZKU")
 LANES: Final = (*READ, QUARANTINE)
-PLACES = st.sampled_from([READ, READ, (QUARANTINE,)])
-"""What an executor reads, and what one in quarantine reads."""
 HOUR = 3_600_000
 
 
@@ -75,10 +77,12 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.server.flush()
         self.desk = Desk(self.server)
-        self.desk.do(verbs.queues.open_queue)
+        self.bells = {self.desk.keys.bell(executor): executor for executor in READS}
+        self.subscription = Bells(self.desk.redis, list(self.bells)).__enter__()
+        self.rung: dict[str, set[str]] = {executor: set() for executor in READS}
+        """Executor → lanes of the messages that it has not answered yet."""
         self.jobs: dict[str, AnyWireJob] = {}
         self.delivered: list[Delivery] = []
-        self.woken: list[Woken] = []
         self.settled: set[tuple[str, str, str]] = set()
         self.ended: dict[str, tuple[str, list[str]]] = {}
         self.tries: Counter[str] = Counter()
@@ -104,6 +108,12 @@ class Walk(RuleBasedStateMachine):
         else:
             assert job.carried["idempotency"]
             assert answer.decode() in (*self.jobs, *self.lost)
+
+    @rule(number=st.integers(2, 5), priority=st.sampled_from(["normal", "high", "low"]))
+    def enqueue_a_batch(self, number: int, priority: str) -> None:
+        batch = [a_job(str(next(self.numbers)), priority=priority) for _ in range(number)]
+        assert self.desk.enqueue(*batch) == [1] * number
+        self.jobs |= {job.key: job for job in batch}
 
     @precondition(lambda self: self.jobs)
     @rule(which=ANY)
@@ -137,11 +147,32 @@ class Walk(RuleBasedStateMachine):
 
     # Executors
 
-    @rule(who=EXECUTORS, free=st.integers(0, 6), lanes=PLACES, reply_lost=RARELY, claim_again=RARELY)
-    def fetch(self, who: str, free: int, lanes: Sequence[str], reply_lost: bool, claim_again: bool) -> None:
-        deliveries = self.desk.fetch(who, free=free, lanes=lanes, woken=self.woken).deliveries
-        if not claim_again:
-            self.woken = []
+    @rule(who=EXECUTORS, free=st.integers(0, 6), sleeps=OFTEN, reply_lost=RARELY)
+    def fetch(self, who: str, free: int, sleeps: bool, reply_lost: bool) -> None:
+        catch = self.desk.fetch(who, free=free, lanes=READS[who], sleeps=sleeps)
+        if free:
+            self.rung[who].clear()
+        # With a lost reply, the executor does not know that it sleeps.
+        assert not (sleeps and catch.drained) or self.sleeps(who)
+        self.receive(catch.deliveries, reply_lost)
+
+    @precondition(lambda self: any(self.rung.values()))
+    @rule(which=ANY, free=st.integers(1, 2))
+    def answer(self, which: int, free: int) -> None:
+        """An executor that was woken asks for jobs."""
+        rung = [who for who, lanes in self.rung.items() if lanes]
+        self.fetch(pick(rung, which), free=free, sleeps=True, reply_lost=False)
+
+    @rule(last=EXECUTORS)
+    def all_fall_asleep(self, last: str) -> None:
+        for who in sorted(READS, key=lambda one: one == last):
+            self.fetch(who, free=100, sleeps=True, reply_lost=False)
+
+    @rule(free=st.integers(0, 6), reply_lost=RARELY)
+    def fetch_in_quarantine(self, free: int, reply_lost: bool) -> None:
+        self.receive(self.desk.fetch("isolde", free=free, lanes=[QUARANTINE]).deliveries, reply_lost)
+
+    def receive(self, deliveries: Sequence[Delivery], reply_lost: bool) -> None:
         self.notice_the_end("expired")
         for delivery in deliveries:
             assert delivery.key not in self.ended
@@ -150,12 +181,30 @@ class Walk(RuleBasedStateMachine):
         if not reply_lost:
             self.delivered += deliveries
 
-    @rule(who=EXECUTORS, reply_lost=RARELY)
-    def block(self, who: str, reply_lost: bool) -> None:
-        """A blocked read comes back. It is fetched later, by then perhaps no longer ours, or never."""
-        woken = self.desk.block(who)
-        if not reply_lost:
-            self.woken += woken[:1]
+    @rule(who=EXECUTORS)
+    def pass_on(self, who: str) -> None:
+        """It has no free slot."""
+        lanes, self.rung[who] = sorted(self.rung[who]), set()
+        assert self.desk.do(verbs.runs.ring, lanes) <= len(lanes)
+
+    @rule(who=EXECUTORS)
+    def stop(self, who: str) -> None:
+        """It takes no further job. A message that was under way is passed on after that."""
+        self.desk.do(verbs.executors.stay_awake, who)
+        assert not self.sleeps(who)
+        self.hear()
+        self.pass_on(who)
+
+    @rule(lane=st.sampled_from(["", *READ]), number=st.sampled_from([1, 3, 30]))
+    def killed_executors_leave_their_names(self, lane: str, number: int) -> None:
+        """Fewer than a script skips."""
+        if len(self.desk.sleepers(lane)) + number < 100:
+            self.desk.sleep(*(f"killed-{next(self.numbers)}" for _ in range(number)), lane=lane)
+
+    @rule(who=EXECUTORS)
+    def an_entry_is_read_and_does_not_start(self, who: str) -> None:
+        """As an executor of an earlier version reads it, that blocks."""
+        self.desk.read(who, READS[who])
 
     @precondition(lambda self: self.delivered)
     @rule(batch=st.lists(st.tuples(ANY, KINDS), min_size=1, max_size=5))
@@ -172,6 +221,9 @@ class Walk(RuleBasedStateMachine):
     @rule(who=EXECUTORS)
     def good_bye(self, who: str) -> None:
         self.desk.do(verbs.executors.close_consumer, who)
+        assert not self.sleeps(who)
+        self.hear()
+        self.pass_on(who)
 
     # Services
 
@@ -291,10 +343,20 @@ class Walk(RuleBasedStateMachine):
                 assert record.get("s", "Q") in "QXLR", f"job never ended: {key}"
             assert int(record.get("n", 0)) == self.tries[key] or record["s"] == "D"
 
+    @invariant()
+    def an_entry_that_no_executor_has_taken_has_woken_one_of_those_that_sleep(self) -> None:
+        self.hear()
+        asleep = self.asleep()
+        for lane in READ:
+            assert all(lane in lanes for who, lanes in READS.items() if who in asleep[lane])
+            if READS.keys() & (asleep[""] | asleep[lane]) and self.untaken(lane):
+                assert any(lane in lanes for lanes in self.rung.values()), lane
+
     def teardown(self) -> None:
         try:
             self.drain()
         finally:
+            self.subscription.__exit__()
             self.desk.close()
 
     def drain(self) -> None:
@@ -317,6 +379,33 @@ class Walk(RuleBasedStateMachine):
             assert stats[kind] >= number
 
     # The walker's own book-keeping
+
+    def hear(self) -> None:
+        """What each executor has received by now."""
+        for bell, message in self.subscription.heard():
+            what, _, lane = message.partition(" ")
+            assert what in ("look", "due")
+            if what == "look":
+                assert lane in READS[self.bells[bell]]
+                self.rung[self.bells[bell]].add(lane)
+
+    def asleep(self) -> dict[str, set[str]]:
+        """The executors in each set of sleepers."""
+        pipeline = self.desk.redis.pipeline(transaction=False)
+        for lane in ("", *READ):
+            pipeline.smembers(self.desk.sleepers_key(lane))
+        return {
+            lane: {shown(name) for name in names}
+            for lane, names in zip(("", *READ), pipeline.execute(), strict=True)
+        }
+
+    def sleeps(self, who: str) -> bool:
+        return any(who in names for names in self.asleep().values())
+
+    def untaken(self, lane: str) -> bool:
+        """Whether the lane has an entry that was delivered to no executor."""
+        pending = self.desk.pending(lane)
+        return any(entry not in pending for entry, _ in self.desk.entries(lane))
 
     def settle(self, batch: list[tuple[Delivery, str]]) -> None:
         if not batch:
@@ -368,7 +457,7 @@ class Walk(RuleBasedStateMachine):
     def hand_back(self, lane: str, number: int) -> None:
         pending = list(self.desk.pending(lane))[:number]
         if pending:
-            self.desk.release(Woken(lane, entry, "", "") for entry in pending)
+            self.desk.release(Entry(lane, entry) for entry in pending)
 
     def notice_the_end(self, why: str) -> int:
         """Write down which jobs have been cancelled for that reason since; answers how many."""

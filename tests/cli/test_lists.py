@@ -7,7 +7,8 @@ import re
 import pytest
 
 from fennelq import App
-from fennelq.broker import verbs
+from fennelq.broker.keys import executors_key
+from fennelq.broker.verb import Command
 from fennelq.cli.table import width
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
@@ -159,7 +160,9 @@ def test_cron_next(shop: Shop) -> None:
 def test_the_executors_of_info(shop: Shop) -> None:
     async def note(app: App) -> None:
         facts = b'{"beat_ms":1,"interval":1,"running":2,"concurrency":32,"stuck":0,"done":1234567,"queues":["mail"]}'
-        await app.client.ask(verbs.executors.note_executor(app.namespace, "web-7f9c-12345-9d2f4c6b8a", facts))
+        await app.client.ask(
+            Command(["HSET", executors_key(app.namespace), "web-7f9c-12345-9d2f4c6b8a", facts], int)
+        )
 
     shop.do(note)
     assert on_terminal(shop, 60, "info")[-3:] == [

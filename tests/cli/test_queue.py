@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fennelq import App, clock
 from fennelq.broker import verbs
-from fennelq.broker.keys import LANES
+from fennelq.broker.keys import LANES, executors_key
+from fennelq.broker.verb import Command
 from fennelq.cli.exits import Exit
 from tests.cli.shop import Shop
 
@@ -37,7 +38,6 @@ def test_what_runs_is_not_counted_as_waiting(shop: Shop) -> None:
 async def take_two(app: App) -> None:
     """Be an executor that takes two jobs."""
     keys = app.client.keys("mail")
-    await app.client.ask(verbs.queues.open_queue(keys))
     await app.client.ask(
         verbs.runs.fetch(keys, consumer="me", free=2, lanes=tuple(LANES.values()), lifetimes=app.lifetimes)
     )
@@ -128,7 +128,7 @@ def test_queues_and_tasks_that_no_worker_serves_are_named_below_the_table(shop: 
         now = clock.wall_ms()
         old = b'[{"queue":"default","task":"tasks:charg","why":"unknown task \'tasks:charg\'"}]'
         facts = b'{"beat_ms":%d,"interval":60,"queues":["default"],"too_old_for":%b}' % (now, old)
-        await app.client.ask(verbs.executors.note_executor(app.namespace, "anna", facts))
+        await app.client.ask(Command(["HSET", executors_key(app.namespace), "anna", facts], int))
 
     shop.ok("enqueue", "welcome", "1")
     shop.ok("enqueue", "charge", "1")
@@ -152,7 +152,7 @@ def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> Non
             "e": b'{"beat_ms":1e30,"queues":3}',
         }
         for name, facts in names.items():
-            await app.client.ask(verbs.executors.note_executor(app.namespace, name, facts))
+            await app.client.ask(Command(["HSET", executors_key(app.namespace), name, facts], int))
 
     shop.do(note)
     states = {one["name"]: one["state"] for one in shop.ok("info", "--json").json["executors"]}

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from fennelq import App
 from tests.kit.apps import LocalApp
+from tests.kit.server import Server
 
 MakeApp = Callable[..., App]
 
@@ -47,3 +48,11 @@ def quiet() -> Iterator[None]:
         yield
     for line in lines[-50:]:
         print(line)
+
+
+def waiters_on(server: Server) -> int:
+    """How many connections listen to a channel of results. Executors listen to other channels."""
+    with server.client() as client:
+        channels: Any = client.pubsub_channels("fq:{*}:c:*")
+        counts: Any = client.pubsub_numsub(*channels) if channels else []
+    return sum(count for _, count in counts)

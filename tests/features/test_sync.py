@@ -53,7 +53,7 @@ from fennelq import (
 )
 from fennelq import waiting as waiting_module
 from fennelq.broker.keys import queue_keys
-from tests.features.conftest import IMPATIENT
+from tests.features.conftest import IMPATIENT, waiters_on
 from tests.features.forking import CHILDREN
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
@@ -145,7 +145,7 @@ def test_any_number_of_threads_may_wait_for_one_result(shop: Shop, server: Serve
         result = shop.double.sync.delay(21)
         waiting = [threads.submit(result.get, 10) for _ in range(20)]
         eventually(lambda: len(shop.app.blocking.inbox._desk()._sleeping) == 19)
-        assert subscribers(server) == 1
+        assert waiters_on(server) == 1
         shop.open.set()
         assert [waiter.result() for waiter in waiting] == [42] * 20
         assert result.get(timeout=5) == 42
@@ -356,7 +356,7 @@ def test_one_thread_learns_of_every_end_as_it_comes(shop: Shop, server: Server) 
         for n in (2, 0, 1):
             gates[n].set()
             assert next(ends) == results[n]
-        assert subscribers(server) == 1
+        assert waiters_on(server) == 1
         assert results[3].cancel()
         assert list(ends) == [results[3]]
 
@@ -663,7 +663,7 @@ def test_a_waiting_thread_learns_of_a_cancellation(shop: Shop, server: Server) -
     result = shop.double.options(delay=500).sync.delay(1)
     with ThreadPoolExecutor(1) as threads:
         waiter = threads.submit(result.get)
-        eventually(lambda: subscribers(server) == 1)
+        eventually(lambda: waiters_on(server) == 1)
         assert result.cancel()
         with pytest.raises(JobCancelled):
             waiter.result(timeout=5)
@@ -817,9 +817,9 @@ def test_a_waiter_survives_the_loss_of_its_connection(
         result = flaky.double.sync.delay(21)
         waiter = threads.submit(result.get, 10)
         for _ in range(3):
-            eventually(lambda: subscribers(server) == 1)
+            eventually(lambda: waiters_on(server) == 1)
             assert proxy.cut_all()
-        eventually(lambda: subscribers(server) == 1)
+        eventually(lambda: waiters_on(server) == 1)
         shop.open.set()
         assert waiter.result(timeout=10) == 42
 
@@ -851,9 +851,3 @@ def registered(shop: Shop, server: Server, job_id: str) -> list[bytes]:
     with server.client() as client:
         channels = cast("bytes | None", client.hget(queue_keys(shop.app.namespace, queue).record(key), "W"))
     return (channels or b"").split()
-
-
-def subscribers(server: Server) -> int:
-    """How many connections listen to a channel of results."""
-    with server.client() as client:
-        return sum(int(c["sub"]) > 0 for c in client.client_list())

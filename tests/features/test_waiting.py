@@ -30,7 +30,7 @@ from fennelq import (
 from fennelq import waiting as waiting_module
 from fennelq.broker import verbs
 from fennelq.sync import BlockingResult
-from tests.features.conftest import MakeApp
+from tests.features.conftest import MakeApp, waiters_on
 from tests.kit.ageing import age
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
@@ -770,9 +770,7 @@ def connections(client: redis.Redis) -> int:
 
 def subscribed(server: Server, at_least: int = 0, *, at_most: int = 1000) -> bool:
     """Whether so many connections listen to a channel."""
-    with server.client() as client:
-        listening = [c for c in client.client_list() if int(c["sub"])]
-    return at_least <= len(listening) <= at_most
+    return at_least <= waiters_on(server) <= at_most
 
 
 def kill_connections(server: Server, proxy: Proxy) -> None:

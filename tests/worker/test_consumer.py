@@ -607,7 +607,7 @@ async def test_what_comes_when_it_stops_is_left_for_others(reader: Reader, jobs:
     async with asyncio.timeout(8):
         await reader.consumer.stop(reader.reading)
     assert (len(desk.waiting()), desk.pending(), jobs.begun) == (1, {}, [])
-    assert desk.redis.exists(sleepers(desk.keys)) == 0
+    await aeventually(lambda: desk.redis.exists(sleepers(desk.keys)) == 0)
 
 
 @pytest.mark.parametrize("busy", [False, True])

@@ -100,6 +100,7 @@ async def test_subscriptions_that_are_confirmed_together_are_published_together(
     assert len([fact for fact in heard.facts if isinstance(fact, BellConnected)]) < 120
 
 
+@pytest.mark.audit(unfinished=True)
 async def test_it_hears_that_a_job_has_arrived(heard: Listening, desk: Desk) -> None:
     desk.fetch("anna", sleeps=True)
     desk.enqueue(a_job("1", priority="low"))
@@ -254,3 +255,32 @@ async def test_a_user_who_may_not_subscribe_gets_one_warning_and_does_without(
 async def ticked_and_heard(heard: Listening) -> bool:
     await heard.listener.tick()
     return heard.state.listening and heard.state.hears_all
+
+
+async def test_a_connection_on_which_the_server_does_not_reply_is_made_again(
+    heard: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TCP notices only after minutes that a connection is dead. Until then, jobs would wake this executor in vain."""
+    now = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
+    monkeypatch.setattr(heard.listener._link, "post", lambda _: None)  # the server gets nothing
+    await heard.listener.tick()
+    await heard.listener.tick()
+    assert heard.state.bells == {"mail"}, "a tick that follows at once waits for the reply"
+    now[0] += 2.0
+    await heard.hears("mail")
+    assert BellConnected(["mail"]) in heard.facts
+
+
+async def test_a_connection_on_which_the_server_replies_is_kept(
+    heard: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
+    link = heard.listener._link
+    for _ in range(3):
+        await heard.listener.tick()
+        await aeventually(lambda: heard.listener._pinged is None)
+        now[0] += 5.0
+    assert heard.listener._link is link
+    assert heard.facts == []

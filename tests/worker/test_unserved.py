@@ -129,3 +129,47 @@ async def test_a_damaged_queue_does_not_hide_another_one(
     for _ in range(3):
         await watch.after(10, {"reports", "broken"})
     assert warnings(logged) == ["reports: 1"]
+
+
+class Looking:
+    """The looks of an executor, whose presence ticks every 5 seconds of a clock that is moved by hand."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.looks = 1000.0, list[float]()
+        monkeypatch.setattr(clock, "monotonic", lambda: self.now)
+        monkeypatch.setattr("fennelq.worker.duties.unserved.random.random", lambda: 0.5)
+        self.state = state_of(broker)
+        self._unserved = UnservedQueues(self.state)
+        monkeypatch.setattr(self._unserved, "look", self._look)
+
+    async def _look(self, *_: object) -> None:
+        self.looks.append(self.now - 1000)
+
+    async def among(self, colleagues: int, *, until: int) -> list[float]:
+        """The seconds at which it has looked until this second."""
+        self.state.note_colleagues(colleagues)
+        while self.now < 1000 + until:
+            await self._unserved.tick(set())
+            self.now += 5
+        return self.looks
+
+
+async def test_a_single_executor_looks_at_its_start_and_every_15_seconds(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await Looking(broker, monkeypatch).among(1, until=45) == [0, 15, 30]
+
+
+async def test_the_first_look_in_a_large_fleet_comes_after_a_random_part_of_the_pause(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = Looking(broker, monkeypatch)
+    assert await looking.among(101, until=350) == [100, 305]
+
+
+async def test_the_pause_follows_a_fleet_that_shrinks(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = Looking(broker, monkeypatch)
+    assert await looking.among(1001, until=1005) == [1000]
+    assert await looking.among(2, until=1025) == [1000, 1015]

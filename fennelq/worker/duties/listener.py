@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from fennelq import clock
 from fennelq.broker.keys import queue_keys, wake_channel
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
@@ -27,6 +28,7 @@ from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
 _LOOK_EVERY = 5.0
+_REPLY_WITHIN = 2.0
 _AT_ONCE = 500
 """Subscriptions sent before other work of the loop gets a turn."""
 
@@ -49,8 +51,8 @@ class Listener(Service):
         self._link: Link | None = None
         self._refused = False
         """Whether the server has refused a subscription since the last tick."""
-        self._pinged = False
-        """Whether the server owes a reply to a PING, and has sent nothing since."""
+        self._pinged: float | None = None
+        """When a PING was sent after which the server has sent nothing."""
         self._log = LogThrottle("listening")
         state.bus.subscribe(RoutingChanged, self._leave)
 
@@ -70,11 +72,12 @@ class Listener(Service):
         """Close a connection on which the server has not replied to the last PING. Otherwise jobs would wake this
         executor in vain, until TCP notices that the connection is dead."""
         if self._link is not None and self._link.connected:
-            if self._pinged:
-                self._link.close()
-            else:
-                self._pinged = True
+            now = clock.monotonic()
+            if self._pinged is None:
+                self._pinged = now
                 self._link.post(["PING"])
+            elif now - self._pinged >= _REPLY_WITHIN:  # a tick may follow the last one at once
+                self._link.close()
 
     def _retry(self, link: Link) -> None:
         """Send the refused subscriptions again: the permissions may have changed."""
@@ -106,7 +109,7 @@ class Listener(Service):
         self._state.note_unheard(queues)
 
     def _lost(self) -> None:
-        self._pinged = False
+        self._pinged = None
         self._queue_of.clear()
         self._connected.clear()
         self._state.note_listening(False)
@@ -116,7 +119,7 @@ class Listener(Service):
         return queue_keys(self._state.namespace, queue).bell(self._state.name).encode()
 
     def _on_message(self, message: Any) -> None:
-        self._pinged = False
+        self._pinged = None
         if isinstance(message, LinkDown):
             self._lost()
             self.woken.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 from fennelq import clock, log
 from fennelq.broker import verbs
@@ -29,20 +30,32 @@ class UnservedQueues:
     def __init__(self, state: State) -> None:
         self._state = state
         self._app, self._executor, self._broker = state.namespace, state.name, state.broker
-        self._next = 0.0
+        self._looked, self._first = clock.monotonic(), random.random()
+        self._has_looked = False
         self._since: dict[str, float] = {}
         self._quiet_until = 0.0
 
     async def tick(self, known: set[str]) -> None:
         """Look when it is time: the more executors there are, the less often each reads the facts of all others."""
-        if clock.monotonic() < self._next:
+        if clock.monotonic() - self._looked < self._pause:
             return
-        self._next = clock.monotonic() + max(_LOOK_EVERY, _PER_EXECUTOR * self._state.colleagues)
+        self._looked, self._has_looked = clock.monotonic(), True
         now_ms = await self._broker.ask(verbs.server.now())
         reported = await self._broker.ask(verbs.executors.known_executors(self._app))
         executors = Executors(reported, now_ms)
         await self._forget(executors)
         await self.look(known, executors, now_ms)
+
+    @property
+    def _pause(self) -> float:
+        """Seconds from one look to the next. It follows the number of executors, which may grow or shrink meanwhile.
+
+        The first look comes after a random part of it. Otherwise a fleet that starts would read the facts of all
+        executors once for each of them: at ten thousand, ten gigabytes within seconds. A single executor looks at once.
+        """
+        if not self._has_looked:
+            return self._first * _PER_EXECUTOR * (self._state.colleagues - 1)
+        return max(_LOOK_EVERY, _PER_EXECUTOR * self._state.colleagues)
 
     async def _forget(self, executors: Executors) -> None:
         """Delete the facts of executors of an earlier version that have ended: those of this version expire."""

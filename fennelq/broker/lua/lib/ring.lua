@@ -16,8 +16,10 @@ local function wake_one(sleepers, message)
   return false
 end
 
--- Wakes an executor that reads this lane.
+-- Wakes an executor that reads this lane. The executor in quarantine looks from time to time and never sleeps, so no
+-- executor is woken for its lane.
 local function ring(lane)
+  if lane == QUARANTINE then return false end
   local message = 'look ' .. lane
   return wake_one(K.sleepers, message) or wake_one(sleepers_of(lane), message)
 end
