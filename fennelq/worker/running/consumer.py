@@ -214,6 +214,7 @@ class Consumer:
         if catch.made:
             self._note_made(keys.queue, catch.made)
         if catch.deliveries:
+            self._note_read(keys.queue, catch.deliveries)
             await self._take(keys, catch.deliveries)
         if catch.due_ms >= 0:
             self._state.bus.publish(JobDue(catch.due_ms / 1000, keys.queue))
@@ -239,6 +240,10 @@ class Consumer:
             # A person has deleted the lanes, or Redis has lost its data: the jobs in these lanes are gone.
             _logger.warning("groups_made_anew", queue=queue, lanes=len(made & self._lanes_read))
         self._lanes_read |= made
+
+    def _note_read(self, queue: str, deliveries: list[Delivery]) -> None:
+        """Another executor may have made the group of a lane that this one has read."""
+        self._lanes_read.update((queue, lane) for lane in {delivery.lane for delivery in deliveries})
 
     # What cannot be read, and what was read in vain
 
