@@ -99,6 +99,11 @@ class Server:
         return int(self.info("stats")["total_connections_received"])
 
     @property
+    def connections(self) -> int:
+        """Those that are open, without the one for questions."""
+        return int(self.info("clients")["connected_clients"]) - 1
+
+    @property
     def net_bytes(self) -> int:
         """Bytes read from sockets and written to them so far."""
         stats = self.info("stats")

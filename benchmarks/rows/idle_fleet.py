@@ -19,6 +19,7 @@ class IdleFleet(Row):
     name = "idle_fleet"
     lines = (
         Line("idle executors x queues: server", "server_percent", "% of a core", AtMost(15), digits=1),
+        Line("  connections per executor", "connections", "", AtMost(3), digits=2),
         Line("  round trips per executor", "trips_per_s", "1/s", digits=2),
         Line("  scripts per executor", "scripts_per_s", "1/s", digits=2),
         Line("  memory of the server per executor", "bytes", "B"),
@@ -37,10 +38,11 @@ class IdleFleet(Row):
             reads, scripts = server.reads, server.scripts
             share = server_share(arena, self.seconds)
             reads, scripts = server.reads - reads, server.scripts - scripts
-            memory = server.used_memory - before
+            memory, connections = server.used_memory - before, server.connections
         return Sample(
             {
                 "server_percent": share * 100,
+                "connections": connections / self.executors,
                 "trips_per_s": reads / self.seconds / self.executors,
                 "scripts_per_s": scripts / self.seconds / self.executors,
                 "bytes": memory / self.executors,
