@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 from benchmarks.loops import LoopName
@@ -25,6 +26,19 @@ class Crew:
 
 
 ONE_PROCESS = Crew()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Executors with one slot each, many in a process."""
+
+    executors: int
+    queues: Sequence[str] = ("default",)
+    in_a_process: int = 256
+
+    @property
+    def processes(self) -> int:
+        return ceil(self.executors / self.in_a_process)
 
 
 @dataclass(frozen=True)
