@@ -52,7 +52,7 @@ mutate: $(STAMP) ## take writes and guards out of scripts and modules: do the te
 	$(PY) -m tests.mutation $(S)
 
 .PHONY: check
-check: $(STAMP) ## format, lint, both type checkers, import rings, generated pages
+check: $(STAMP) ## format, lint, both type checkers, import rules, generated pages up to date
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy $(TYPED)

@@ -39,7 +39,7 @@ class Contestant:
     most_jobs: int | None = None
     """How many jobs a sample may ask of it; slow libraries would take minutes otherwise."""
     has_queues: bool = False
-    """Its worker can be told which queues to serve."""
+    """Its worker has an option for the queues to serve."""
     requirements: Sequence[str] = field(default=())
     """What pip installs for it; empty when this environment has it."""
 

@@ -95,7 +95,7 @@ class Server:
 
     @property
     def connections_so_far(self) -> int:
-        """All connections ever accepted: the difference over a while is no less than what was held at once."""
+        """All connections ever accepted: the difference over a while is at least the number held at once."""
         return int(self.info("stats")["total_connections_received"])
 
     @property

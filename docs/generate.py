@@ -60,7 +60,7 @@ def between_marks(text: str, mark: str, table: str) -> str:
     """The page, with a new table between `<!-- mark -->` and `<!-- /mark -->`."""
     pattern = re.compile(rf"(<!-- {mark} -->\n).*?(\n?<!-- /{mark} -->)", re.DOTALL)
     if not pattern.search(text):
-        raise LookupError(f"there is no <!-- {mark} --> … <!-- /{mark} --> to write to")
+        raise LookupError(f"the page has no <!-- {mark} --> … <!-- /{mark} --> to write to")
     return pattern.sub(lambda found: f"{found[1]}{table.strip()}\n<!-- /{mark} -->", text)
 
 
@@ -348,8 +348,9 @@ def cli_page() -> str:
         "In a pipe, commands print one complete line per row, separated by tabs and without a heading; times are UTC. "
         "`--json` prints JSON.",
         "Ctrl-C in long work (`dlq replay`, `dlq purge`, `dlq export`, `queue purge`) ends it after the "
-        "current page and prints how far it got. No job is left half done, and you can continue with the same "
-        "command (an export begins again). A second Ctrl-C does not wait for the page.",
+        "current step (one call to Redis, for up to a hundred jobs) and prints how far it got. No job is left half "
+        "done, and you can continue with the same command (an export begins again). A second Ctrl-C does not wait for "
+        "the step.",
         "## Shell completion",
         "`fennelq --install-completion` adds completion to the current shell (bash, zsh, fish, PowerShell), "
         "`fennelq --show-completion` prints the script instead. It completes commands, options, and the names "

@@ -53,19 +53,19 @@ class Client:
         self.app = app
         self.broker = Broker(app.address)
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
-        self._outgoing: GroupCommit[_Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
+        self._outgoing: GroupCommit[Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
         self._replied = 0.0
         self._asking_why = 0
 
     async def send(self, job: WireJob[R]) -> AsyncResult[R]:
         """Send one job, in one batch with all others that are sent in this turn of the loop."""
-        reply = await self._outgoing.submit(_Given(job, clock.monotonic()))
+        reply = await self._outgoing.submit(Given(job, clock.monotonic()))
         return handle_of(AsyncResult, self.app, job, reply)
 
     async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
         """Send many jobs. When some are refused, the others are sent, and it raises EnqueueFailed."""
         now = clock.monotonic()
-        sending = [self._outgoing.submit(_Given(job, now)) for job in jobs]
+        sending = [self._outgoing.submit(Given(job, now)) for job in jobs]
         replies = await asyncio.gather(*sending, return_exceptions=True)
         return handles_of(partial(handle_of, AsyncResult, self.app), jobs, replies)
 
@@ -89,7 +89,7 @@ class Client:
         return await self.converse(info_of(self.app, job_id))
 
     async def history(self, job_id: str) -> list[Event]:
-        """The unusual things that happened to a job."""
+        """The events that made a job run more than once, the oldest first."""
         return await self.converse(history_of(self.app, job_id))
 
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
@@ -113,7 +113,7 @@ class Client:
         await self.waiting.close()
         await self.broker.close()
 
-    async def _send(self, batch: list[_Given]) -> list[Reply]:
+    async def _send(self, batch: list[Given]) -> list[Reply]:
         # Time counts from the call or from the last reply. So a long batch may take long, and yet a page does not get
         # the whole time anew when the server did not reply to the page before it.
         patience = self._patience(max(batch[0].since, self._replied))
@@ -123,7 +123,8 @@ class Client:
         replies = await self.broker.converse(patient(sent(self.app, jobs), patience))
         self._replied = patience.since
         # The oldest call of a batch sets its deadline: later calls have time left.
-        left = [place for place, reply in enumerate(replies) if self._has_time_left(batch[place], reply)]
+        timeout = self.app.settings.enqueue_timeout
+        left = [place for place, reply in enumerate(replies) if batch[place].has_time_left(reply, timeout)]
         if left:
             for place, reply in zip(left, await self._send([batch[place] for place in left]), strict=True):
                 replies[place] = reply
@@ -143,11 +144,6 @@ class Client:
         self._replied = clock.monotonic()
         reply: Reply = replies[0]
         return reply
-
-    def _has_time_left(self, given: _Given, reply: Reply) -> bool:
-        """Whether the job was not sent, and its own call has time left."""
-        unavailable = isinstance(reply, BrokerUnavailable) and reply.retriable
-        return unavailable and given.since + self.app.settings.enqueue_timeout > clock.monotonic()
 
     def _patience(self, since: float | None = None) -> Patience:
         return Patience(self.app.settings.enqueue_timeout, self.app.address, since)
@@ -169,11 +165,16 @@ async def _refusal(job: AnyWireJob, error: Exception, patience: Patience) -> Exc
     return None
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """A job to be sent, and the time of the call."""
 
     job: AnyWireJob
     since: float
+
+    def has_time_left(self, reply: Reply, timeout: float) -> bool:
+        """Whether this reply means that the job was not sent, and its own call has time left."""
+        unavailable = isinstance(reply, BrokerUnavailable) and reply.retriable
+        return unavailable and self.since + timeout > clock.monotonic()
 
 
 class NotedQueues:

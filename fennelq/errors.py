@@ -207,7 +207,8 @@ class TaskFailed(JobError):
     ) -> None:
         self.job_id, self.error_type, self.message = job_id, error_type, message
         self.traceback, self.tries = traceback, tries
-        super().__init__(f"job {job_id} failed after {tries} tries: {error_type}: {message}")
+        count = "1 try" if tries == 1 else f"{tries} tries"
+        super().__init__(f"job {job_id} failed after {count}: {error_type}: {message}")
 
 
 class JobCancelled(JobError):

@@ -74,7 +74,7 @@ class Executors:
         ]
 
     def is_first_of_its_host(self, name: str) -> bool:
-        """Whether this is the one of a machine's living executors that logs for all of them."""
+        """Whether this executor logs for all living executors of its machine."""
         host = self.facts[name].get("host")
         return name == min(
             (other for other, facts in self.living.items() if facts.get("host") == host), default=name

@@ -57,22 +57,22 @@ def iso(moment: datetime) -> str:
 
 
 class Seldom:
-    """Lets an equal thing pass only once a minute. It remembers a limited number of things, so it does not grow."""
+    """A rate limiter: lets each key pass once per `seconds` (a minute). It remembers at most `most` keys."""
 
     def __init__(self, seconds: float = 60.0, most: int = 1000) -> None:
         self._seconds, self._most = seconds, most
         self._last: dict[Hashable, float] = {}
 
-    def __call__(self, thing: Hashable) -> bool:
-        """Whether this thing may pass now."""
+    def __call__(self, key: Hashable) -> bool:
+        """Whether this key may pass now."""
         now = clock.monotonic()
-        if now - self._last.get(thing, now - self._seconds) < self._seconds:
+        if now - self._last.get(key, now - self._seconds) < self._seconds:
             return False
         # Insert it at the end of the dict, so that the first key is always the one that passed the longest time ago.
-        self._last.pop(thing, None)
+        self._last.pop(key, None)
         if len(self._last) >= self._most:
             del self._last[next(iter(self._last))]
-        self._last[thing] = now
+        self._last[key] = now
         return True
 
 

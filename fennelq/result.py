@@ -93,7 +93,7 @@ class AsyncResult(Generic[R_co]):
         return await self._app.client.history(self.id)
 
     async def cancel(self) -> bool:
-        """Cancel the job if it has not started; returns whether it is cancelled now and will not run."""
+        """Cancel the job, unless it is running or has ended. Returns whether this call has cancelled it."""
         return await self._app.client.converse(cancel(self._app, self.id))
 
 
@@ -121,12 +121,12 @@ def record_of(app: App, job_id: str) -> Talk[JobInfo | None]:
 
 
 def history_of(app: App, job_id: str) -> Talk[list[Event]]:
-    """The unusual things that happened to a job, the oldest first."""
+    """The events that made a job run more than once, the oldest first."""
     return (yield from ask(verbs.jobs.history(*_place(app, job_id))))
 
 
 def cancel(app: App, job_id: str) -> Talk[bool]:
-    """Cancel a job that has not started; returns whether that was possible."""
+    """Cancel a job that is not running and has not ended; returns whether this call has cancelled it."""
     keys, key = _place(app, job_id)
     (reply,) = yield from ask(verbs.jobs.cancel(keys, [key], app.lifetimes))
     return reply == 1

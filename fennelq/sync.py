@@ -153,7 +153,7 @@ class BlockingResult(Generic[R_co]):
         return converse(self._app, history_of(self._app, self.id))
 
     def cancel(self) -> bool:
-        """Cancel the job if it has not started; returns whether it is cancelled now and will not run."""
+        """Cancel the job, unless it is running or has ended. Returns whether this call has cancelled it."""
         _check_result("cancel")
         return converse(self._app, cancel(self._app, self.id))
 

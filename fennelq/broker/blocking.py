@@ -36,9 +36,9 @@ class BlockingBroker:
         self._pid = os.getpid()
         self._idle: list[_Pooled] = []
         self._era = self._proven = 0
-        """The number of failures so far, and the failure after which a call has succeeded. A connection that was made
-        before the last failure is closed when its caller returns it. The first success after a failure shows that new
-        connections work again: then the subscription is made anew."""
+        """`_era` counts the failures so far. `_proven` is the value of `_era` at which a call last succeeded after a
+        failure. A connection that was made before the last failure is closed when its caller returns it. The first
+        success after a failure shows that new connections work again: then the subscription is made anew."""
 
     def run(self, verb: Verb[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Send a verb and read its reply. A server that has forgotten the script receives its source."""

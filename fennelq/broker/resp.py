@@ -25,8 +25,9 @@ TLS_HELLO = (
     + b"\x00\x00\x0c\xc0\x2b\xc0\x2f\xc0\x2c\xc0\x30\x00\x9c\x00\x2f\x01\x00\x09\xc7\x00\x15\x09\xc3"
     + bytes(0x9C3)
 )
-"""The first message of a TLS client: a TLS server replies with its own, or with an alert. It is padded so that the line
-break in its length comes before any zero: to a Redis without TLS it begins with an unknown command."""
+"""The first message of a TLS client: a TLS server replies with its own, or with an alert. Its length is chosen so that
+one byte of the length field is a line break, before the first zero byte. A Redis without TLS therefore reads the first
+bytes as an unknown command."""
 NOT_YET = object()
 """The parser returns this while a reply is incomplete."""
 

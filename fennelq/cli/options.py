@@ -186,7 +186,7 @@ Expires = Annotated[
         "--expires",
         parser=duration,
         metavar="DURATION",
-        help="Cancel the job if it has not started by then: 10m, 2h. Default: the task's.",
+        help="Cancel the job if it has not started within this time: 10m, 2h. Default: the task's.",
     ),
 ]
 

@@ -74,13 +74,20 @@ class Timing:
     start: Annotated[
         Any,
         typer.Option(
-            "--start", parser=moment, metavar="MOMENT", help="No run before: 2026-05-01. Default: now."
+            "--start",
+            parser=moment,
+            metavar="MOMENT",
+            help="No run before this time: 2026-05-01. Default: no limit. Intervals are counted from it, otherwise "
+            "from the epoch.",
         ),
     ] = None
     end: Annotated[
         Any,
         typer.Option(
-            "--end", parser=moment, metavar="MOMENT", help="No run after: 2026-05-01. Default: it has no end."
+            "--end",
+            parser=moment,
+            metavar="MOMENT",
+            help="No run after this time: 2026-05-01. Default: no limit.",
         ),
     ] = None
 

@@ -98,7 +98,8 @@ class _CannotServe(Exception):
 
 
 def guard(data: Path, binary: str, lock: int) -> None:
-    """Run a guardian: from the lock that it was passed until its last user is gone."""
+    """Run a guardian until its last user is gone. `lock` is the guardian lock, which the starting process already holds
+    and passes on."""
     if os.fork():
         os._exit(0)  # init reaps an orphan; otherwise the first user would have to reap it
     os.chdir(data)  # names are relative from here on: they stay valid if the directory is moved

@@ -28,7 +28,8 @@ DIRECTORY = ".fennelq"
 
 
 class EmbeddedServer:
-    """A hold on a running server: the server runs until `close()`, or until this process and its forks have ended.
+    """A hold on a running server. The server runs at least until `close()`, or until this process and its forks have
+    ended; it stops after the last hold.
 
     It is not closed when it is garbage-collected, because code that got its `url` may still use the server.
     """

@@ -28,7 +28,7 @@ class DeadLetter:
     entry: str
     """Its place in the queue; a job that dies again gets a new one."""
     tries: int = 0
-    """The number of its runs. Only `get` fills in this attribute and the following ones."""
+    """The number of its tries. Only `get` sets this attribute and the following ones."""
     traceback: str = ""
     info: JobInfo | None = field(default=None, repr=False)
     """The whole record: times, headers, arguments as JSON, replays."""

@@ -55,7 +55,7 @@ class JobTalks(Family):
 
     @Operation
     def cancel(self, job_id: str) -> Talk[JobAnswer]:
-        """Cancel a job that has not started."""
+        """Cancel a job that is not running and has not ended."""
         if (yield from cancel(self._app, job_id)):
             return JobAnswer(job_id, True, "cancelled")
         return (yield from self._too_late(job_id, "too late"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fennelq.app import App
 
 _PURGED_AT_ONCE = 100
-_QUEUES_AT_ONCE = 50
+QUEUES_AT_ONCE = 50
 """Queues per round trip. A queue takes up to 20 commands; more at once would make other clients of the server wait."""
 
 Progress = Callable[[int], None]
@@ -108,7 +108,7 @@ class QueueTalks(Family):
         names = sorted((yield from queues_of(self._app)))
         executors = yield from executors_of(self._app.namespace)
         infos: Infos = []
-        for page in pages(names, _QUEUES_AT_ONCE):
+        for page in pages(names, QUEUES_AT_ONCE):
             infos += yield from together(self._unless_denied(name, executors) for name in page)
         return infos
 

@@ -96,12 +96,13 @@ class ScheduleTalks(Family):
 
     @Operation
     def pause(self, name: str) -> Talk[None]:
-        """Stop the runs of a schedule until it is resumed."""
+        """Pause a schedule: it creates no jobs until it is resumed. Running jobs continue. This includes a schedule
+        that the code declares."""
         yield from self._change("pause", name)
 
     @Operation
     def resume(self, name: str) -> Talk[None]:
-        """Continue a paused schedule with its next tick. Ticks during the pause are not run."""
+        """Resume a paused schedule. Ticks that were due during the pause do not run."""
         info = yield from self._get(name)
         now = yield from ask(verbs.server.now())
         yield from self._change("resume", name, next_ms=info.schedule.next_after(now))

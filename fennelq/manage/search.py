@@ -21,7 +21,7 @@ from fennelq.model.units import epoch_ms, seconds
 if TYPE_CHECKING:
     from fennelq.task import AnyTask
 
-_PAGE = 500
+PAGE = 500
 """Entries per read. Replaying and purging use pages of MOST_JOBS, because their scripts block the server for longer."""
 _PLACE = "dlq/"
 _LAST_OF_MS = (1 << 64) - 1
@@ -136,7 +136,7 @@ class Search:
         at, end = self._wanted.after, self._wanted.before
         if newest:
             at, end = end, at or "0-0"
-        while page := (yield from ask(verbs.dead.dead(self._keys, at, _PAGE, newest_first=newest))):
+        while page := (yield from ask(verbs.dead.dead(self._keys, at, PAGE, newest_first=newest))):
             yield Found(page)
             at = page[-1].entry
             if (_order(at) <= _order(end)) if newest else (_order(at) >= _order(end)):

@@ -1,4 +1,4 @@
-"""Makes the line about a failed run that a schedule keeps of its last run."""
+"""Makes the text of the last error that a schedule stores."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Field(NamedTuple):
     """One letter, because every job stores it."""
     meaning: str
     carried: str = ""
-    """The name by which a job that is sent carries it; empty for fields that only the server writes."""
+    """The name of the value in a job that is sent; empty for fields that only the server writes."""
     shown: str = ""
     """The attribute of JobInfo that shows the field unchanged; empty when no attribute does."""
     read: Callable[[str], Any] = str
@@ -99,7 +99,7 @@ SENT: Final = {field.carried: field.letter for field in FIELDS if field.carried}
 names of fields have one letter. Priority and due time are not here, because they decide the place of the job."""
 
 KNOWN: Final = frozenset(SENT) | {option.carried for option in CARRIED.values()}
-"""Everything that a job can carry, by the names it has in schedules and between queues."""
+"""Everything that a job can carry, by the names it has in schedules and in the outbox."""
 
 STATUSES: Final = {
     "Q": Status.SENT,

@@ -145,7 +145,7 @@ def has_choice(hint: Any) -> bool:
 
 
 def _checked(value: Any) -> Any:
-    """Returns the value if it is equal after a way through JSON, and raises otherwise."""
+    """Returns the value if it is equal after a round trip through JSON, and raises otherwise."""
     if isinstance(value, _LEAVES):
         return value
     try:

@@ -36,7 +36,7 @@ class Option(NamedTuple):
     """The part of fennelq that reads the option."""
     check: Check
     carried: str = ""
-    """The name by which a job carries it, in schedules and between queues. For the server's options the default is the
+    """The name by which a job carries it, in schedules and in the outbox. For the server's options the default is the
     name of the option. Empty when jobs do not carry it."""
     letter: str = ""
     """Server: the field of the record. Worker: the name within the field of options."""

@@ -55,7 +55,7 @@ class Ticks:
     def first_ticks(
         self, first_ms: int | None, until_ms: int, most: int | None = _MOST_TICKS
     ) -> tuple[list[int], int | None]:
-        """The ticks from a known first one up to a moment, no more than `most`, and the one after them."""
+        """At most `most` ticks, from `first_ms` to `until_ms`, and the tick that follows them."""
         if first_ms is None:
             return [], None
         found: list[int] = []
@@ -66,7 +66,7 @@ class Ticks:
         return found, None
 
     def last_ticks(self, first_ms: int, until_ms: int) -> tuple[list[int], int | None]:
-        """The same, but of more than a thousand ticks it returns the last thousand.
+        """As `first_ticks`, but if there are more than a thousand ticks, the last thousand.
 
         It searches backwards from the end, in growing steps: computing all ticks of an outage of weeks takes too long.
         """

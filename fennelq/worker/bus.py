@@ -73,7 +73,7 @@ class EntriesStranded(NamedTuple):
 
 
 class StopAsked(NamedTuple):
-    """The executor should stop in order, so that the supervisor can replace it."""
+    """The executor should stop gracefully, so that the supervisor can replace it."""
 
 
 class ExecutorGivenUp(NamedTuple):
@@ -89,7 +89,7 @@ class Bus:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Deliver facts that threads publish on this loop."""
+        """From now on, deliver on this loop the facts that threads publish."""
         self._loop = loop
 
     def subscribe(self, kind: type[F], subscriber: Callable[[F], object]) -> None:

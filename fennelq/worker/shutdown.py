@@ -1,4 +1,4 @@
-"""Ends an executor: in order, with its jobs finished or handed back, or at once, when it fails."""
+"""Ends an executor: gracefully, with its jobs finished or handed back, or at once, when it fails."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def add(monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     def added(folder: str, name: str, text: str) -> None:
         listing, directive = {"leaving": ("lib/run_over", "leavings"), "gates": ("fetch", "gates")}[folder]
 
-        read = lua_files._read
+        read = lua_files.text_of
 
         def changed(path: str) -> str:
             if path == f"{folder}/{name}.lua":
@@ -60,7 +60,7 @@ def add(monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
             ]
             return "\n".join(lines) + "\n"
 
-        monkeypatch.setattr(lua_files, "_read", changed)
+        monkeypatch.setattr(lua_files, "text_of", changed)
         forget_files()
 
     yield added

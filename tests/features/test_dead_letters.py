@@ -78,7 +78,7 @@ def shop(app: App) -> Shop:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of 7 and scripts of 3 entries: what happens at the edges of pages happens often."""
-    monkeypatch.setattr(search, "_PAGE", 7)
+    monkeypatch.setattr(search, "PAGE", 7)
     for module in (dead, pace, search):
         monkeypatch.setattr(module, "MOST_JOBS", 3)
 

@@ -261,7 +261,7 @@ async def test_a_validator_that_fails_costs_only_its_own_job(app: App) -> None:
         assert await app.call(take.job(Odd(n=3)), timeout=5) == 3
 
 
-async def test_a_result_over_the_limit_makes_the_job_dead_and_says_how_large_it_was(
+async def test_a_result_over_the_limit_makes_the_job_dead_and_the_error_has_its_size(
     make_app: MakeApp,
 ) -> None:
     app = make_app(max_payload_bytes=1000)

@@ -22,7 +22,7 @@ def firsts(routing: Routing, rounds: int = 20_000) -> Counter[str]:
 
 
 @pytest.mark.parametrize("text", [None, ""])
-def test_nothing_said_is_every_queue(text: str | None) -> None:
+def test_without_a_text_every_queue_is_served(text: str | None) -> None:
     routing = Routing.parse(text)
     assert routing.every
     assert routing.order() == []
@@ -79,7 +79,7 @@ def test_every_queue_is_in_every_round_once(weights: dict[str, int], source: ran
     assert sorted(routing.order(source.random)) == sorted(weights)
 
 
-def test_a_draw_of_nothing_is_no_accident() -> None:
+def test_a_draw_of_zero_does_no_harm() -> None:
     assert sorted(Routing.parse("a:1000000,b:1").order(lambda: 0.0)) == ["a", "b"]
 
 

@@ -97,7 +97,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         (
             "waiting.py",
             "Waiting._ask",
-            "without 'not self._settled' in: batcher is self._watches and (not self._settled)",
+            "without 'not self._decided' in: batcher is self._watches and (not self._decided)",
         ),
         ("worker/running/consumer.py", "Consumer._wake_soon", "if self._blocking → true"),
         (
@@ -142,8 +142,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "where polling has ended, the refusal was over": [
         (
             "waiting.py",
-            "Waiting._settled",
-            "without 'self._polling' in: self._polling and clock.monotonic() < self._refused_until",
+            "Waiting._decided",
+            "without 'self.polling' in: self.polling and clock.monotonic() < self._refused_until",
         ),
     ],
     "the batch refuses the id by itself, before anything is asked": [
@@ -152,7 +152,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "a clock shows one moment hardly ever": [
         (
             "waiting.py",
-            "Waiting._settled",
+            "Waiting._decided",
             "clock.monotonic() < self._refused_until → <=",
         ),
     ],

@@ -9,7 +9,7 @@
 -- was lost. This script only reports stranded entries. It does not release them, because the reply that delivers one
 -- may still be under way.
 --
--- Answers {lost: lane, entry, …}, {stranded: lane, entry, …}, the number of jobs in quarantine that no executor has
+-- Returns {lost: lane, entry, …}, {stranded: lane, entry, …}, the number of jobs in quarantine that no executor has
 -- taken, the server's time in ms.
 --
 --@args prefix, consumer, grace

@@ -1,9 +1,9 @@
--- cancel: ends jobs that have not started.
+-- cancel: ends jobs that are not running: ready ones, scheduled ones, and those that wait for their next try.
 --
 -- The entry of a queued job is acknowledged as well as deleted, because a blocked read may have delivered it to an
 -- executor already. The fetch of that executor then finds that the entry is not pending on it any more.
 --
--- Answers, per job: 1 cancelled · 0 too late: it runs or has ended · -1 unknown.
+-- Returns, per job: 1 cancelled · 0 too late: it is running or has ended · -1 unknown.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, why
 --@each job

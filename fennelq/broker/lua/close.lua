@@ -3,7 +3,7 @@
 -- A consumer with pending entries stays: deleting it would drop them from the pending list, and recovery would never
 -- find them.
 --
--- Answers the number of lanes without a consumer of this name.
+-- Returns the number of lanes without a consumer of this name.
 --
 --@args prefix, consumer
 --@flags allow-oom

@@ -5,9 +5,8 @@
 -- declare such names `again` from time to time.
 --
 -- The digest of everything that the code declares identifies its version. During a deploy two versions may run at once.
--- The version that declared last is the holder, and a worker of an older version that restarts changes nothing. The
--- older version becomes the holder again (a rollback) when no executor of the newer one has called `look` for
--- `patience`.
+-- The holder is the version that declared for the first time most recently. A version that has declared before becomes
+-- the holder again only when no executor of the holder has called `look` for `patience` (a rollback).
 --
 -- The first call of a version opens a round. Its pages follow in order; `at` is the position of a page. The script
 -- stores how far the round has come. So any executor of this version can continue a round, and a page that arrives
@@ -21,7 +20,7 @@
 -- then writes its digest to `cron:meta` as the version that declared last, so that workers with the older fennelq
 -- change nothing during the deploy.
 --
--- Answers {'held', 0, {}} when a newer version is the holder · {'open', position of the next page, names of the
+-- Returns {'held', 0, {}} when a newer version is the holder · {'open', position of the next page, names of the
 -- removed} · {'done', total, names of the removed}.
 --
 --@args prefix, service, digest, patience, total, at

@@ -4,7 +4,7 @@
 -- idempotency key is taken in the same step. Without `allow-oom`, the server refuses the script when it is over
 -- maxmemory: it creates no job, and the caller gets the error.
 --
--- Answers, per job: 1 created · 0 the caller's own repeat · 2 another caller's call of the same id ·
+-- Returns, per job: 1 created · 0 the caller's own repeat · 2 another caller's call of the same id ·
 -- -1 the id belongs to a different call · a job key: the holder of the idempotency key.
 --
 --@args prefix

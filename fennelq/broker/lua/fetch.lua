@@ -14,7 +14,7 @@
 -- and returning. A gate that takes something (a slot of a limit) must be the last one: otherwise a later gate could
 -- refuse the job, and the slot would be lost.
 --
--- Answers: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later
+-- Returns: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes without a group, jobs of a later
 -- wire version (job, task and problem of each, at most TOO_NEW)}
 --
 --@gates place, broken, version, expired

@@ -8,7 +8,7 @@
 -- entry decides, because a script that moves a job deletes its entry. A caller that is not the owner changes nothing.
 -- If the record shows that this token has settled the job before, the reply to that call was lost, and the answer is 2.
 --
--- Answers, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
+-- Returns, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience
 --@each place, job, ending, value

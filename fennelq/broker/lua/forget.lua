@@ -1,6 +1,6 @@
 -- forget: deletes dead jobs: the DLQ entry, the record, the result, the history and the idempotency key, in one step.
 --
--- Answers how many were removed.
+-- Returns how many were removed.
 --
 --@args prefix
 --@each entry

@@ -3,7 +3,7 @@
 -- A consumer is deleted only when its pending list is empty, which this script checks in the same step: deleting a
 -- consumer drops its pending entries, and recovery would never find them.
 --
--- Answers {dead jobs removed, consumers removed}.
+-- Returns {dead jobs removed, consumers removed}.
 --
 --@args prefix, max_age, max_len, idle, limit
 --@include now, forget

@@ -3,7 +3,7 @@
 --
 -- Groups begin at 0, so that jobs which were sent before the first worker started are delivered.
 --
--- Answers how many groups were new.
+-- Returns how many groups were new.
 --
 --@args prefix
 --@flags allow-oom

@@ -4,7 +4,7 @@
 -- never in no place, and the record names the valid place. A member whose job is at another place is dropped and
 -- counted. One call moves at most `limit` jobs per set, so that a million jobs due at once do not block the server.
 --
--- Answers {promoted, ms to the next due time or -1}.
+-- Returns {promoted, ms to the next due time or -1}.
 --
 --@args prefix, limit
 --@include now, keys, fields, ready

@@ -1,6 +1,6 @@
 -- purge: cancels waiting jobs of a queue, a page per call, and notifies their waiters. Running jobs go on.
 --
--- Answers how many were cancelled; 0 when no job waits any more.
+-- Returns how many were cancelled; 0 when no job waits any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, limit
 --@include now, keys, fields, outcome/cancelled

@@ -19,7 +19,8 @@
 -- that are alive look silent. It also recovers no job when less time than `ago` has passed: then the clock was set
 -- back.
 --
--- Answers {swept 0/1, more 0/1, requeued, dead, vanished}.
+-- Returns {swept 0/1, more 0/1, requeued, dead, vanished}. `vanished` counts the entries that were dropped, because no
+-- job is at this place any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
 --@include now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead

@@ -8,7 +8,7 @@
 -- cases the handler did not begin. Fetch has counted a start nevertheless; `blank_starts` corrects this, so that the
 -- job can still expire.
 --
--- Answers how many were put back.
+-- Returns how many were put back.
 --
 --@args prefix, why
 --@each lane, entry

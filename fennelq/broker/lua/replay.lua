@@ -3,7 +3,7 @@
 -- The XDEL of the DLQ entry decides between concurrent callers: it returns 1 to one of them. Without `allow-oom`, the
 -- server refuses the script when it is over maxmemory, before any write, and the jobs stay in the DLQ.
 --
--- Answers, per entry: 1 replayed · 0 no longer there · -1 its idempotency key is taken by another job.
+-- Returns, per entry: 1 replayed · 0 no longer there · -1 its idempotency key is taken by another job.
 --
 --@args prefix
 --@each entry

@@ -1,14 +1,14 @@
 -- schedule: changes a schedule at run time, for the API and the command line, and wakes the executors.
 --
--- put: adds it, or changes its definition to `value`. pause. resume: it goes on at `next_due`; ticks that were due
--- during the pause do not run. remove. run: counts a run that was sent by hand; `value` is its job, which an overlap
--- then waits for, or ''.
+-- `verb` is one of: `put` (add the schedule, or replace its definition by `value`), `pause`, `resume` (the next tick is
+-- `next_due`; ticks during the pause do not run), `remove`, `run` (record a run that was sent by hand; `value` is its
+-- job, for which `overlap` then waits, or '').
 --
 -- Schedules that the code declares can be paused and run. Only the code changes or removes them, with one exception:
 -- such a schedule can be removed when no worker of its service has called `look` for `patience`. If the service starts
 -- again and still declares the schedule, it is added again.
 --
--- Answers 1 done · 0 unknown schedule · -1 only the code may do this.
+-- Returns 1 done · 0 unknown schedule · -1 only the code may do this.
 --
 --@args prefix, verb, name, value, next_due, patience
 --@include now, schedules

@@ -5,7 +5,7 @@
 -- matters. The script writes the jobs to the outbox in this step as well. A courier enqueues them in the slot of their
 -- queue, under fixed ids, and then removes them from the outbox. Every step may be repeated.
 --
--- Answers 1 claimed · 0 another executor was first, or the schedule has changed.
+-- Returns 1 claimed · 0 another executor was first, or the schedule has changed.
 --
 --@args prefix, name, definition, seen_next, seen_job, seen_queued, next_due, last_run, skipped, queued, last_error, last_error_at
 --@each id, job

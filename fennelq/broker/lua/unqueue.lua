@@ -3,7 +3,7 @@
 --
 -- A claim succeeds if the schedule, its last job and its queued runs have not changed since the executor read them.
 --
--- Answers 1 claimed · 0 another executor was first, or the schedule has changed.
+-- Returns 1 claimed · 0 another executor was first, or the schedule has changed.
 --
 --@args prefix, name, definition, seen_job, seen_queued, rest, last_run, id, job
 --@include now, cron, outbox

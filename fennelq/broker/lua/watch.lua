@@ -7,7 +7,7 @@
 -- each of them. The oldest is dropped; that process finds the end when it repeats the call. With an empty channel the
 -- script only reads.
 --
--- Answers, per job, {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' the result has expired,
+-- Returns, per job, {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' the result has expired,
 -- or the job is unknown (then without a task).
 --
 --@args prefix, channel

@@ -38,7 +38,7 @@ def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
 def cancel(
     keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled"
 ) -> Verb[list[int]]:
-    """End jobs that have not started: per job 1 cancelled, 0 too late, -1 unknown."""
+    """End jobs that are not running: per job 1 cancelled, 0 too late, -1 unknown."""
     arrow = script("cancel")
     return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, why, *jobs], as_is)
 
@@ -111,7 +111,7 @@ def outline(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
 
 
 def history(keys: QueueKeys, key: str) -> Command[list[Event]]:
-    """The unusual things that happened to a job, the oldest first; the last fifty are kept."""
+    """The events that made a job run more than once, the oldest first; the last fifty are kept."""
 
     def read(reply: Any) -> list[Event]:
         return [_event(line) for line in reply]

@@ -78,7 +78,7 @@ class Look(NamedTuple):
     queued: int
     """The number of schedules with runs that wait for the run before them."""
     turn: bool
-    """Whether it is this process's turn to work on those two."""
+    """Whether it is this process's turn to hand over jobs of the outbox and to start waiting runs."""
     due: list[Seen]
     waiting: list[Seen]
     """Some of the schedules with runs that wait, when it is this process's turn."""

@@ -115,14 +115,15 @@ def add(
 
 @command(commands, "pause")
 def pause(session: Session, names: Names, as_json: Json = False) -> None:
-    """Stop the runs of schedules until you resume them. This includes schedules that the code declares."""
+    """Pause schedules: they create no jobs until you resume them. Running jobs continue. This includes schedules that
+    the code declares."""
     session.run(lambda app: _each(app, names, app.schedules.pause))
     _print_done(names, "paused", as_json=as_json)
 
 
 @command(commands, "resume")
 def resume(session: Session, names: Names, as_json: Json = False) -> None:
-    """Resume paused schedules, with their next run."""
+    """Resume paused schedules. Ticks that were due during the pause do not run."""
     session.run(lambda app: _each(app, names, app.schedules.resume))
     _print_done(names, "resumed", as_json=as_json)
 

@@ -52,7 +52,7 @@ class JobOptions:
             "--at",
             parser=moment,
             metavar="MOMENT",
-            help="Start the job not before this time: 2026-05-01T14:30. Default: start it at once.",
+            help="Do not start the job before this time: 2026-05-01T14:30. Default: start it at once.",
         ),
     ] = None
     expires: Expires = None

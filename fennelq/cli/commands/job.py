@@ -66,7 +66,8 @@ def wait(session: Session, job: JobId, timeout: Timeout = None, as_json: Json = 
 
 @command(commands, "cancel")
 def cancel(session: Session, jobs: JobIds, as_json: Json = False) -> None:
-    """Cancel jobs that have not started. Exits with 1 if one of them has started."""
+    """Cancel jobs that are not running, also those that wait for their next try. Exits with 1 if one of them is running
+    or has ended."""
     _print_answers(session.run(lambda app: _one_by_one(app, jobs, app.jobs.cancel)), as_json=as_json)
 
 

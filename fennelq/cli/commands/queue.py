@@ -95,7 +95,8 @@ def purge(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel every job that has not started. The command asks first; without a terminal it needs --yes."""
+    """Cancel the jobs of a queue that are not running: those that are ready, scheduled, or waiting for their next try.
+    The command asks first; without a terminal it needs --yes."""
     info = session.run(lambda app: _info(app, queue))
     count = info.waiting + info.scheduled + info.retry
     if dry_run or not count:

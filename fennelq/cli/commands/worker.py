@@ -35,7 +35,8 @@ class WorkerOptions:
             "-q",
             "--queues",
             metavar="QUEUES",
-            help="mail,default: in this order; mail:3,default:1: by weight. Default: every queue, with equal weight.",
+            help="Queues to serve: `mail,default` in this order, or `mail:3,default:1` by weight. "
+            "Default: every queue, with equal weight.",
             autocompletion=complete.queues,
         ),
     ] = None

@@ -1,4 +1,5 @@
-"""Takes jobs from the outbox in which a script has written them to their queue, which may be in another slot.
+"""Moves jobs from an outbox to their queues. A script writes a job to the outbox because the queue may be in another
+slot, to which the script cannot write.
 
 A script writes its decision together with the whole job, under a fixed id. The courier enqueues the job, which is
 harmless to repeat, and only then removes it from the outbox: when a courier dies in between, any other continues.

@@ -30,7 +30,7 @@ class Recovery(Service):
         self._log = LogThrottle("recovery")
 
     async def tick(self) -> float:
-        """Sweep every queue once, while this executor may judge others."""
+        """Sweep every queue once, as long as this executor's own lease is steady (`Lease.steady`)."""
         await self._sweep(self._state.queues)
         return self._settings.maintenance
 

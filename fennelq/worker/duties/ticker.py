@@ -193,8 +193,8 @@ def _that_fit(jobs: list[AnyWireJob]) -> list[AnyWireJob]:
 
 
 def _goes_on(seen: Seen, before: JobInfo | None) -> bool:
-    """Whether the last job has not ended yet. `seen` was read before the job's record: a job that was on its way then,
-    and has arrived in the meantime, is found in its queue."""
+    """Whether the last job has not ended yet. The outbox (`seen`) is read first and the record second, so a job that
+    the courier moves in between is still found."""
     return seen.last_job_on_its_way or (before is not None and not before.status.ended)
 
 
@@ -210,9 +210,9 @@ def _pause(look: Look, longest: float, *, handing: bool) -> float:
 class Stuck:
     """The due schedules that this executor cannot claim: a later version has written them, or they are broken.
 
-    They stay due, for executors that can claim them, and this executor skips them page by page. A new pass over all due
-    schedules begins when the last pass has ended, or later if it skipped many pages, to keep the load low. In between,
-    looks begin after the skipped pages, where the schedules that become due now are.
+    They stay due, for executors that can claim them. To find other due schedules, this executor reads past the pages
+    that contain only such schedules, and remembers its position. From time to time it starts again at the first page;
+    the more pages it skipped, the later.
     """
 
     def __init__(self) -> None:

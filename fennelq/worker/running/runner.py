@@ -1,4 +1,5 @@
-"""From a delivery to an outcome: find → bind → perform → judge. It never touches Redis."""
+"""Turns a delivery into an outcome: find the task, bind the arguments, perform the call, judge the error. It never
+touches Redis."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Settler:
 
     def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
         """Write this outcome soon, if it fits into the backlog; otherwise return False, and the caller must `settle`
-        it. If it fits, `before` is called: calls that it sends in this turn of the loop reach the server ahead of the
+        it. If it fits, `before` is called first, so that commands which it sends at once reach the server before the
         outcome."""
         queue = self._queue(delivery.queue)
         if not self.backlog.admits(queue.share, _length(outcome)):
@@ -98,7 +98,10 @@ class Settler:
         # `done()` is tested because a task that is cancelled before its first step does not run its `finally`, which
         # would replace `writing`.
         if queue.writing is None or queue.writing.done():
-            queue.writing = asyncio.create_task(self._write(queue))
+            queue.writing = self._started(queue)
+
+    def _started(self, queue: _Queue) -> asyncio.Task[None]:
+        return asyncio.create_task(self._write(queue), name="settling")
 
     async def _write(self, queue: _Queue) -> None:
         """Write the waiting outcomes, and those that arrive while a batch is under way."""
@@ -108,7 +111,7 @@ class Settler:
                 await self._write_batch(queue, batch)
         finally:
             # Other code may have cancelled every task of the loop. Then another task writes the remaining outcomes.
-            queue.writing = asyncio.create_task(self._write(queue)) if queue.waiting else None
+            queue.writing = self._started(queue) if queue.waiting else None
 
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
         written: list[Settled] = []

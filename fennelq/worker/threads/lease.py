@@ -23,8 +23,8 @@ class Beaten(NamedTuple):
     """The executor's monotonic clock before and after the beat. The server read its clock in between."""
 
     def jump_since(self, before: Beaten) -> float:
-        """The least number of seconds by which the server's clock was set forward (below 0: back) between two beats. It
-        leaves out the part of the difference between the clocks that a slow round trip can explain."""
+        """How far the server's clock was set between two beats, in seconds: positive forward, negative back. A
+        difference that a slow round trip can explain counts as 0."""
         moved = (self.server_ms - before.server_ms) / 1000
         return max(0.0, moved - (self.answered - before.sent)) + min(
             0.0, moved - (self.sent - before.answered)
@@ -68,8 +68,8 @@ class Lease:
 
     def beaten(self) -> tuple[int, int]:
         """The time of the last beat by the server's clock, and how long ago its reply was by the executor's clock, in
-        milliseconds. Read it before `steady`: a beat that makes this executor unsteady appears here only after it has
-        changed `steady`."""
+        milliseconds. Read this before `steady`. `renewed` changes `steady` first and this value last, so a beat that
+        makes the executor unsteady cannot be seen here before `steady` is False."""
         last = self._proven
         return last.server_ms, round((clock.monotonic() - last.answered) * 1000)
 

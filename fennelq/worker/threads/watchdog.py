@@ -105,8 +105,8 @@ class Watchdog:
             self._ask_for_successor(signal)
 
     def _ask_for_successor(self, signal: Signal) -> None:
-        """Let the leases run out, and ask the supervisor for a successor. It may not receive the signal, so the
-        executor also ends itself if its loop still moves."""
+        """Let the leases run out, and ask the supervisor for a successor. The supervisor might not receive the signal,
+        so the executor also ends itself if its loop still runs."""
         self._state.lease.ended.set()
         try:
             # Send the signal first, because the process may end as soon as its loop receives the fact.

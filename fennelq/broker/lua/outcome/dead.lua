@@ -1,5 +1,5 @@
--- Dead: the failure, and how long to keep the result with the failure. The record gets no TTL: it must live as long as its
--- DLQ entry, and `gc` and `forget` delete both together.
+-- Settles a job that is dead. Arguments: `ttl`, the ms to keep the result, which contains the failure; `failure`, as
+-- JSON. The record gets no TTL: it must live as long as its DLQ entry, and `gc` and `forget` delete both together.
 --@include settle
 function settle.D(record, job, place, _, ttl, failure)
   keep_lane(record, (split(place)))

@@ -1,4 +1,4 @@
--- Retry: the failure, and the ms to wait before the next try.
+-- Settles a run that failed and is tried again. Arguments: `wait`, the ms before the next try; `failure`, as JSON.
 --@include later, settle
 function settle.R(record, job, place, _, wait, failure)
   local problem = cjson.decode(failure).type

@@ -1,4 +1,5 @@
--- Snoozed: the time at which the job is due again. It counts no try, and writes no line of the history.
+-- Settles a run that was snoozed. Argument: `due`, the time at which the job is due again. It counts no try, and writes
+-- no line of the history.
 --@include due, later, settle
 function settle.Z(record, job, place, _, due)
   keep_lane(record, (split(place)))

@@ -1,5 +1,6 @@
--- Success: the result, and how long to keep it. N is success without a result. The arguments are not needed any more and
--- are emptied, to save memory. `place` keeps the token that settled: a finish that is repeated compares it.
+-- Settles a run that succeeded. Arguments: `kind`, S or N (success without a result); `ttl`, the ms to keep the result;
+-- `envelope`, the result, as JSON. The arguments of the job are not needed any more and are emptied, to save memory.
+-- `place` keeps the token that settled: a finish that is repeated compares it.
 --@include settle
 function settle.S(record, job, _, kind, ttl, envelope)
   -- Only a record that is not marked gains a field: see `job_ended`.

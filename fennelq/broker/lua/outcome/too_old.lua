@@ -1,6 +1,7 @@
--- The worker's code is too old for the job: it does not have the task or a parameter, or cannot read the record. During
--- a deploy another worker may be able to run the job, so the job is due again a little later. It is dead when no worker
--- could run it for `patience`. This outcome counts neither a try nor a delivery.
+-- Settles a run for which the worker's code is too old: it does not have the task or a parameter, or cannot read the
+-- record. Arguments: `ttl`, the ms to keep the result if the job is dead; `failure`, as JSON. During a deploy another
+-- worker may be able to run the job, so the job is due again a little later. It is dead when no worker could run it for
+-- `patience`. This outcome counts neither a try nor a delivery.
 --@include later, history, outcome/dead
 function settle.U(record, job, place, _, ttl, failure)
   local parsed = cjson.decode(failure)
