@@ -301,4 +301,4 @@ async def test_a_thousand_cut_links_delay_no_job_by_more_than_a_look(
 
 def nothing_pending(client: redis.Redis) -> bool:
     found: Any = client.xpending(DEFAULT["s"], GROUP)
-    return found["pending"] == 0
+    return int(found["pending"]) == 0

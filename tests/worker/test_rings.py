@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.typing import EventDict
@@ -201,7 +201,7 @@ async def test_the_next_executor_gets_the_message(woken: Woken, desk: Desk) -> N
     await woken.read("mail")
     woken.occupy()
     desk.fetch("berta", sleeps=True)
-    with desk.redis.pubsub(ignore_subscribe_messages=True) as listening:
+    with cast("Any", desk.redis).pubsub(ignore_subscribe_messages=True) as listening:
         listening.execute_command("SSUBSCRIBE", desk.keys.bell("berta"))
         listening.parse_response(timeout=5)
         woken.ring("mail", "s:high")
