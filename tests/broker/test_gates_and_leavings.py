@@ -48,7 +48,7 @@ def add(monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     def added(folder: str, name: str, text: str, *, after: Sequence[str] = ()) -> None:
         listing, directive = {"leaving": ("lib/run_over", "leavings"), "gates": ("fetch", "gates")}[folder]
 
-        read = lua_files._read
+        read = lua_files.text_of
 
         def changed(path: str) -> str:
             if path == f"{folder}/{name}.lua":
@@ -58,7 +58,7 @@ def add(monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
             order = f"--@{directive} {', '.join([*after, name])}" if after else rf"\g<0>, {name}"
             return re.sub(rf"^--@{directive} .+", order, read(path), flags=re.MULTILINE)
 
-        monkeypatch.setattr(lua_files, "_read", changed)
+        monkeypatch.setattr(lua_files, "text_of", changed)
         forget_files()
 
     yield added

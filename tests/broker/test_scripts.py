@@ -19,7 +19,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
     def loaded(**texts: str) -> Script:
         found = {f"{name.replace('_', '/')}.lua": text for name, text in texts.items()}
-        monkeypatch.setattr(lua_files, "_read", found.__getitem__)
+        monkeypatch.setattr(lua_files, "text_of", found.__getitem__)
         forget_files()
         return scripts.script("arrow")
 

@@ -706,6 +706,23 @@ async def test_a_lane_that_was_deleted_is_made_anew_and_logged(
     assert {(line["queue"], line["log_level"]) for line in lines} == {(MAIL, "warning")}
 
 
+@pytest.mark.audit(skip="keys were deleted on purpose")
+async def test_it_is_logged_too_when_another_executor_had_made_the_lane(
+    reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
+) -> None:
+    desk.make_lanes("s")
+    await reader.read()
+    await jobs.send("a")
+    await jobs.begin("a")
+    await reader.executor.workbench.settled()
+    await reader.idle()
+    assert made_anew(logged) == []
+    desk.redis.delete(desk.keys["s"])
+    await jobs.send("b")
+    await jobs.begin("a", "b")
+    assert [(line["queue"], line["lanes"]) for line in made_anew(logged)] == [(MAIL, 1)]
+
+
 def made_anew(logged: Sequence[EventDict]) -> list[EventDict]:
     return [line for line in logged if line["event"] == "groups_made_anew"]
 
