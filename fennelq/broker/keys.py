@@ -89,7 +89,14 @@ KEY_KINDS: Final = (
     ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
     KeyKind("out", "hash", "jobs on their way to another slot", "any script", "empty when idle", True),
-    KeyKind("idle", "set", "executors that sleep until a job arrives", "fetch", "ring, stay_awake, close, gc", True),
+    KeyKind(
+        "idle",
+        "set",
+        "executors that sleep until a job arrives",
+        "fetch",
+        "ring, stay_awake, close, gc",
+        True,
+    ),
     KeyKind(
         "idle:<lane>",
         "set",
