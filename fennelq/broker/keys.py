@@ -105,7 +105,7 @@ KEY_KINDS: Final = (
         "ring, stay_awake, close, gc",
         True,
     ),
-    KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
+    KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "empty when idle", True),
     KeyKind(
         "{app} alive",
         "zset",
