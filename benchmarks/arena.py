@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.contestant import ONE_PROCESS, ROOT, Contestant, Crew
+from benchmarks.contestant import ONE_PROCESS, ROOT, Contestant, Crew, Fleet
 from benchmarks.loops import LoopName
 from benchmarks.server import Engine, Server
 from benchmarks.tally import TALLY_VARIABLE, Tally
@@ -122,8 +122,22 @@ class Arena:
 
     def worker(self, crew: Crew = ONE_PROCESS) -> Worker:
         """A worker that has not been started yet; its jobs wait at the closed gate."""
+        return self._worker(self.contestant.command(crew, self.server.url, self._loop))
+
+    def fleet(self, fleet: Fleet) -> Worker:
+        """Many executors of fennelq that have not been started yet."""
+        size = ["--executors", str(fleet.executors), "--processes", str(fleet.processes)]
+        return self._program("fleet", *size, "--queues", ",".join(fleet.queues))
+
+    def presences(self, executors: int) -> Worker:
+        """The presence of many executors of fennelq, without the executors."""
+        return self._program("presences", "--executors", str(executors))
+
+    def _program(self, name: str, *arguments: str) -> Worker:
+        return self._worker(["-m", f"benchmarks.{name}", "--loop", self._loop, *arguments])
+
+    def _worker(self, arguments: Sequence[str]) -> Worker:
         self.tally.forget()
-        arguments = self.contestant.command(crew, self.server.url, self._loop)
         environment = {**self._environment(), TALLY_VARIABLE: str(self.tally.path)}
         return Worker([self.contestant.python, *arguments], environment, ROOT, self._home / "worker.log")
 
@@ -132,11 +146,11 @@ class Arena:
 
         ``to_the_end``: nothing else is queued, so the settling of the last batch belongs to the measurement.
         """
-        self._wait(worker, START_SECONDS, "a first job", lambda: self.tally.processes >= processes)
+        self.wait(worker, START_SECONDS, "a first job", lambda: self.tally.processes >= processes)
         time.sleep(READY_SECONDS)
         before, began_ns = self._read(worker), time.monotonic_ns()
         self.tally.open_gate()
-        self._wait(worker, DRAIN_SECONDS, f"{jobs} jobs", lambda: self.tally.done - before.done >= jobs)
+        self.wait(worker, DRAIN_SECONDS, f"{jobs} jobs", lambda: self.tally.done - before.done >= jobs)
         ended_ns = self.tally.last_ns
         if to_the_end:
             time.sleep(SETTLE_SECONDS)
@@ -145,13 +159,18 @@ class Arena:
     def warm(self, worker: Worker) -> None:
         """Run a few jobs, so that the worker is up and knows its scripts. The gate stays open."""
         self.fill(WARM_JOBS)
+        self.work_off(worker, WARM_JOBS)
+
+    def work_off(self, worker: Worker, jobs: int) -> None:
+        """Wait until the worker has run this many jobs, without measuring."""
         self.tally.open_gate()
-        self._wait(worker, START_SECONDS, "the first jobs", lambda: self.tally.done >= WARM_JOBS)
+        self.wait(worker, START_SECONDS, f"{jobs} jobs", lambda: self.tally.done >= jobs)
 
     def _read(self, worker: Worker) -> Reading:
         return Reading(self.tally.done, worker.cpu_seconds, self.server.cpu_seconds)
 
-    def _wait(self, worker: Worker, seconds: float, what: str, reached: Callable[[], bool]) -> None:
+    def wait(self, worker: Worker, seconds: float, what: str, reached: Callable[[], bool]) -> None:
+        """Wait until something is reached, while the worker runs."""
         deadline = time.monotonic() + seconds
         while not reached():
             if not worker.alive or time.monotonic() > deadline:

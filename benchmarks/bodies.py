@@ -56,7 +56,7 @@ async def swallow(blob: str) -> int:
 
 
 async def stamp(seconds: float) -> int:
-    """A job that says when it ended, by the monotonic clock; lasts ``seconds``, give or take half."""
+    """A job that records when it ended, by the monotonic clock; lasts ``seconds``, give or take half."""
     assert counter is not None
     if counter.waiting:
         await counter.admitted()

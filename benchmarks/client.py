@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.loops import LoopName, run
-from benchmarks.tally import open_gate_of
+from benchmarks.tally import Tally, open_gate_of
 
 _BULK = 10_000
 """Jobs of one bulk call that is measured."""
 _FILL_CHUNK = 1_000
 """Jobs of one bulk call that is not: small enough for 100 KB each."""
 _WARM_TURNS = 10
+_POLL_SECONDS = 0.0005
 
 Answer = dict[str, Any]
 
@@ -119,9 +120,35 @@ async def concurrent_waits(client: Client, waits: int, seconds: float, tally: st
     return {"lag_ms": lags, "cpu_us": (time.process_time() - cpu_before) / waits * 1e6}
 
 
+async def lone_jobs(client: Client, count: int, tally: str, pause: float) -> Answer:
+    """Send one job, see in the tally that its body has run, pause, again.
+
+    Returns the milliseconds from each call until the body had run. The client does not wait for results, so that the
+    server only queues the job, wakes an executor and writes the end.
+    """
+    watched = Tally(Path(tally), fresh=False)
+    lags: list[float] = []
+    for number in range(count):
+        done, sent_ns = watched.done, time.monotonic_ns()
+        await client.send("noop", number)
+        while watched.done == done:  # noqa: ASYNC110 - another process counts, no event can
+            await asyncio.sleep(_POLL_SECONDS)
+        lags.append((watched.last_ns - sent_ns) / 1e6)
+        await asyncio.sleep(pause)
+    return {"ms": lags}
+
+
 ACTIONS: dict[str, Callable[..., Awaitable[Answer]]] = {
     action.__name__: action
-    for action in (fill, send_alone, send_concurrently, send_in_bulk, round_trips, concurrent_waits)
+    for action in (
+        fill,
+        send_alone,
+        send_concurrently,
+        send_in_bulk,
+        round_trips,
+        concurrent_waits,
+        lone_jobs,
+    )
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 from benchmarks.loops import LoopName
@@ -28,6 +29,19 @@ ONE_PROCESS = Crew()
 
 
 @dataclass(frozen=True)
+class Fleet:
+    """Executors with one slot each, many in a process."""
+
+    executors: int
+    queues: Sequence[str] = ("default",)
+    in_a_process: int = 256
+
+    @property
+    def processes(self) -> int:
+        return ceil(self.executors / self.in_a_process)
+
+
+@dataclass(frozen=True)
 class Contestant:
     name: str
     adapter: str
@@ -39,7 +53,7 @@ class Contestant:
     most_jobs: int | None = None
     """How many jobs a sample may ask of it; slow libraries would take minutes otherwise."""
     has_queues: bool = False
-    """Its worker can be told which queues to serve."""
+    """Its worker has an option for the queues to serve."""
     requirements: Sequence[str] = field(default=())
     """What pip installs for it; empty when this environment has it."""
 

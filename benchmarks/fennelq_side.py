@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Literal
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from benchmarks import jobs
-from fennelq import AsyncResult, Task
+from fennelq import App, AsyncResult, Task
+
+T = TypeVar("T")
 
 Lane = Literal["high", "normal", "low"]
 
@@ -38,3 +41,13 @@ class FennelqClient:
 async def open_client(url: str) -> FennelqClient:
     """The app has read the server's address from its environment."""
     return FennelqClient()
+
+
+def with_app(url: str, work: Callable[[App], Awaitable[T]]) -> T:
+    """What `work` returns, given the app of the workers, in this process."""
+
+    async def inside() -> T:
+        async with App("bench", redis_url=url) as app:
+            return await work(app)
+
+    return asyncio.run(inside())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import median
+
+from benchmarks.server import Engine
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Bar(ABC):
     @abstractmethod
     def met(self, figure: float, floor: float) -> bool: ...
 
+    def on(self, engine: Engine) -> Bar:
+        """The bar on this server."""
+        return self
+
 
 @dataclass(frozen=True)
 class AtLeast(Bar):
@@ -61,6 +67,20 @@ class AtMost(Bar):
 
     def __str__(self) -> str:
         return f"<= {self.limit:,g}"
+
+
+@dataclass(frozen=True)
+class ByServer(Bar):
+    """A limit that depends on the server. `on` returns the one that a run is judged by."""
+
+    valkey: Bar
+    redis: Bar
+
+    def on(self, engine: Engine) -> Bar:
+        return self.valkey if engine == "valkey" else self.redis
+
+    def met(self, figure: float, floor: float) -> bool:
+        return self.valkey.met(figure, floor) and self.redis.met(figure, floor)
 
 
 @dataclass(frozen=True)
@@ -108,6 +128,10 @@ class Line:
     bar: Bar | None = None
     stretch: Bar | None = None
     digits: int = 0
+
+    def on(self, engine: Engine) -> Line:
+        """The line with the bar of this server."""
+        return replace(self, bar=self.bar.on(engine)) if self.bar else self
 
 
 def percentile(values: Sequence[float], share: float) -> float:

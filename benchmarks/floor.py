@@ -203,7 +203,7 @@ def main() -> None:
 
 
 def _multiply(processes: int) -> None:
-    """Fork the further workers; the first one takes them along when it is told to stop."""
+    """Fork the further workers; the first one takes them along when it is stopped."""
     children: list[int] = []
     for _ in range(1, processes):
         if not (child := os.fork()):

@@ -62,7 +62,7 @@ def judge(plan: Plan, measured: Measured) -> Sequence[Judged]:
 
 def _judged(plan: Plan, measured: Measured, row: Row, line: Line) -> Judged:
     ours, floor = (measured.series(row.name, side.name, line.figure) for side in (FENNELQ, FLOOR))
-    return Judged(row.name, line, FENNELQ in plan.contestants, ours, floor)
+    return Judged(row.name, line.on(plan.engine), FENNELQ in plan.contestants, ours, floor)
 
 
 def failed(judged: Sequence[Judged]) -> Sequence[Judged]:

@@ -95,8 +95,30 @@ class Server:
 
     @property
     def connections_so_far(self) -> int:
-        """All connections ever accepted: the difference over a while is no less than what was held at once."""
+        """All connections ever accepted: the difference over a while is at least the number held at once."""
         return int(self.info("stats")["total_connections_received"])
+
+    @property
+    def connections(self) -> int:
+        """Those that are open, without the one for questions."""
+        return int(self.info("clients")["connected_clients"]) - 1
+
+    @property
+    def net_bytes(self) -> int:
+        """Bytes read from sockets and written to them so far."""
+        stats = self.info("stats")
+        return int(stats["total_net_input_bytes"]) + int(stats["total_net_output_bytes"])
+
+    @property
+    def scripts(self) -> int:
+        """Calls of scripts so far."""
+        calls = self.info("commandstats")
+        return sum(int(calls.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("eval", "evalsha"))
+
+    def ask(self, *words: str) -> Any:
+        """The reply to a command."""
+        questions: Any = self._questions  # redis-py leaves execute_command untyped
+        return questions.execute_command(*words)
 
     @property
     def version(self) -> str:

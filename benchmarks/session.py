@@ -53,13 +53,13 @@ def measure(plan: Plan) -> Measured:
     measured = Measured()
     for row in plan.rows:
         for repeat, contestant in _interleaved(plan, row):
-            _say(f"{row.name} {repeat + 1}: {contestant.name}")
+            _report(f"{row.name} {repeat + 1}: {contestant.name}")
             _take(plan, row, contestant, measured)
     return measured
 
 
 def _interleaved(plan: Plan, row: Row) -> Iterator[tuple[int, Contestant]]:
-    """Every contestant once per repeat, in turning order: a slow minute of the machine hits nobody alone."""
+    """Every contestant once per repeat, in turning order: a slow minute of the machine affects all of them."""
     entrants = [contestant for contestant in plan.contestants if _may_enter(row, contestant)]
     for repeat in range(min(plan.repeats, row.most_repeats or plan.repeats)):
         for place in range(len(entrants)):
@@ -83,7 +83,7 @@ def _take(plan: Plan, row: Row, contestant: Contestant, measured: Measured) -> N
             _note_what_was_seen(arena, measured)
     except SampleFailed as failure:
         measured.failures[place] = str(failure)
-        _say(f"{row.name}: {contestant.name} failed: {failure}")
+        _report(f"{row.name}: {contestant.name} failed: {failure}")
     else:
         measured.samples.setdefault(place, []).append(sample)
         measured.neighbours.setdefault(place, []).append(neighbours.share())
@@ -95,5 +95,5 @@ def _note_what_was_seen(arena: Arena, measured: Measured) -> None:
         measured.loops[arena.contestant.name] = "uvloop" if arena.tally.on_uvloop else "asyncio"
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -33,8 +33,10 @@ def _map(path: Path) -> memoryview:
 class Tally:
     """The harness's side: sums the slots and holds the key of the gate."""
 
-    def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(_BYTES))
+    def __init__(self, path: Path, *, fresh: bool = True) -> None:
+        """With `fresh=False`, reads a tally that another process has made."""
+        if fresh:
+            path.write_bytes(bytes(_BYTES))
         self.path = path
         self._cells = _map(path)
 

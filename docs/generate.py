@@ -60,7 +60,7 @@ def between_marks(text: str, mark: str, table: str) -> str:
     """The page, with a new table between `<!-- mark -->` and `<!-- /mark -->`."""
     pattern = re.compile(rf"(<!-- {mark} -->\n).*?(\n?<!-- /{mark} -->)", re.DOTALL)
     if not pattern.search(text):
-        raise LookupError(f"there is no <!-- {mark} --> … <!-- /{mark} --> to write to")
+        raise LookupError(f"the page has no <!-- {mark} --> … <!-- /{mark} --> to write to")
     return pattern.sub(lambda found: f"{found[1]}{table.strip()}\n<!-- /{mark} -->", text)
 
 

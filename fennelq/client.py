@@ -20,7 +20,7 @@ from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Talk, ask, patient
-from fennelq.broker.trouble import ReplyError
+from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
 from fennelq.model.job import Event, JobInfo
@@ -53,19 +53,19 @@ class Client:
         self.app = app
         self.broker = Broker(app.address)
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
-        self._outgoing: GroupCommit[_Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
+        self._outgoing: GroupCommit[Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
         self._replied = 0.0
         self._asking_why = 0
 
     async def send(self, job: WireJob[R]) -> AsyncResult[R]:
         """Send one job, in one batch with all others that are sent in this turn of the loop."""
-        reply = await self._outgoing.submit(_Given(job, clock.monotonic()))
+        reply = await self._outgoing.submit(Given(job, clock.monotonic()))
         return handle_of(AsyncResult, self.app, job, reply)
 
     async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
         """Send many jobs. When some are refused, the others are sent, and it raises EnqueueFailed."""
         now = clock.monotonic()
-        sending = [self._outgoing.submit(_Given(job, now)) for job in jobs]
+        sending = [self._outgoing.submit(Given(job, now)) for job in jobs]
         replies = await asyncio.gather(*sending, return_exceptions=True)
         return handles_of(partial(handle_of, AsyncResult, self.app), jobs, replies)
 
@@ -113,7 +113,7 @@ class Client:
         await self.waiting.close()
         await self.broker.close()
 
-    async def _send(self, batch: list[_Given]) -> list[Reply]:
+    async def _send(self, batch: list[Given]) -> list[Reply]:
         # Time counts from the call or from the last reply. So a long batch may take long, and yet a page does not get
         # the whole time anew when the server did not reply to the page before it.
         patience = self._patience(max(batch[0].since, self._replied))
@@ -123,41 +123,58 @@ class Client:
         replies = await self.broker.converse(patient(sent(self.app, jobs), patience))
         self._replied = patience.since
         # The oldest call of a batch sets its deadline: later calls have time left.
-        left = [place for place, reply in enumerate(replies) if self._has_time_left(batch[place], reply)]
+        timeout = self.app.settings.enqueue_timeout
+        left = [place for place, reply in enumerate(replies) if batch[place].has_time_left(reply, timeout)]
         if left:
             for place, reply in zip(left, await self._send([batch[place] for place in left]), strict=True):
                 replies[place] = reply
         return replies
 
     async def _send_alone(self, job: AnyWireJob, patience: Patience) -> Reply | None:
-        """Send a single job without a conversation, which would take a tenth of the CPU time of a lone `delay()`. After
-        any error it returns None: then the conversation sends the job again, which is harmless, and handles the
-        error."""
+        """Send a single job without a conversation, which would take a tenth of the CPU time of a lone `delay()`. It
+        returns None when the conversation must send the job: for the first time, or again after an error that may
+        pass."""
         if self.app.noted.is_due(job.queue):
             return None
         try:
             enqueue = verbs.jobs.enqueue(self.keys(job.queue), [job])
             replies = await self.broker.run(enqueue, patience.left())
-        except Exception:
-            return None
+        except Exception as error:
+            return await _refusal(job, error, patience)
         self._replied = clock.monotonic()
         reply: Reply = replies[0]
         return reply
-
-    def _has_time_left(self, given: _Given, reply: Reply) -> bool:
-        """Whether the job was not sent, and its own call has time left."""
-        unavailable = isinstance(reply, BrokerUnavailable) and reply.retriable
-        return unavailable and given.since + self.app.settings.enqueue_timeout > clock.monotonic()
 
     def _patience(self, since: float | None = None) -> Patience:
         return Patience(self.app.settings.enqueue_timeout, self.app.address, since)
 
 
-class _Given(NamedTuple):
+async def _refusal(job: AnyWireJob, error: Exception, patience: Patience) -> Exception | None:
+    """The error of a job that could not be sent. None when the error may pass: then it is time for the next attempt,
+    and the patience knows the error, which is the cause if no attempt succeeds."""
+    if isinstance(error, BrokerUnavailable):
+        return _not_sent(job, error)  # no time was left for the first attempt
+    trouble = classify(error)
+    if not trouble.passes:
+        return _not_sent(job, patience.verdict(error))
+    if trouble is Trouble.CONNECTION:
+        # Without a pause: most often an idle connection was cut, and the next attempt makes a new one.
+        patience.remember(error)
+    else:
+        await asyncio.sleep(patience.pause_after(error))
+    return None
+
+
+class Given(NamedTuple):
     """A job to be sent, and the time of the call."""
 
     job: AnyWireJob
     since: float
+
+    def has_time_left(self, reply: Reply, timeout: float) -> bool:
+        """Whether this reply means that the job was not sent, and its own call has time left."""
+        unavailable = isinstance(reply, BrokerUnavailable) and reply.retriable
+        return unavailable and self.since + timeout > clock.monotonic()
 
 
 class NotedQueues:

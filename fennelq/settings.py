@@ -27,6 +27,13 @@ LogConfig = Literal["fennelq", "none"]
 
 _LONGEST = 100 * 366 * 86400
 """Seconds. Redis would refuse a larger number, and only when a job ends."""
+_LEAST_RECORD = 600
+_TIMEOUTS_PER_RECORD = 3
+"""The record of an ended job is kept for at least 600 seconds, and at least three times `enqueue_timeout`. While it
+exists, a retry of delay() finds the job and creates no second one. After a lost reply, delay() itself retries for
+`enqueue_timeout`, and its last attempt may reach Redis later still; callers that retry a BrokerUnavailable come later
+than that. This is not a setting: the memory that a lower value could save is that of ten minutes of small records, and
+a higher value is what `record_ttl` is for."""
 _LONGEST_BEAT = 900
 """Seconds. Other executors forget an executor that sends no heartbeat for an hour."""
 
@@ -65,10 +72,7 @@ class _Results(TypedDict, total=False):
     failure_ttl: float
     """Seconds that the result of a failed job is kept. 0 keeps none."""
     record_ttl: float
-    """Seconds that the record of an ended job is kept: never less than its result or tombstone_ttl."""
-    tombstone_ttl: float
-    """Minimum for record_ttl, in seconds: the record of an ended job is kept at least this long. The larger of the two
-    must be more than twice enqueue_timeout."""
+    """Seconds that the record of an ended job is kept: at least 600, 3 × enqueue_timeout, and as long as its result."""
 
 
 class _DeadLetters(TypedDict, total=False):
@@ -112,7 +116,8 @@ class _Schedules(TypedDict, total=False):
     """Delayed and recurring jobs"""
 
     schedule_interval: float
-    """Seconds between two searches for due jobs, in case the message that announces one is lost."""
+    """Seconds between two looks for due jobs and schedules while no messages arrive; while they arrive, the heartbeat
+    interval if that is longer, stretched in large fleets."""
 
 
 class _Logging(TypedDict, total=False):
@@ -161,7 +166,6 @@ class Settings(BaseSettings):
     result_ttl: float = Field(3600, ge=0, le=_LONGEST)
     failure_ttl: float = Field(86400, ge=0, le=_LONGEST)
     record_ttl: float = Field(86400, ge=0, le=_LONGEST)
-    tombstone_ttl: float = Field(600, ge=0, le=_LONGEST)
 
     dlq_max_age: float = Field(30 * 86400, gt=0, le=_LONGEST)
     dlq_max_len: int = Field(100_000, ge=0)
@@ -245,7 +249,8 @@ class Settings(BaseSettings):
     @property
     def record_ms(self) -> int:
         """The least time for which the record of an ended job is kept."""
-        return max(1, round(max(self.record_ttl, self.tombstone_ttl) * 1000))
+        least = max(_LEAST_RECORD, _TIMEOUTS_PER_RECORD * self.enqueue_timeout)
+        return round(max(self.record_ttl, least) * 1000)
 
     @property
     def beat(self) -> float:
@@ -274,15 +279,6 @@ def _conflicts(settings: Settings) -> Iterator[str]:
             "the jobs of a dead executor would wait for more than two leases. "
             f"It may be at most lease, {lease:g} s: lower maintenance_interval or raise lease"
         )
-    kept = max(settings.record_ttl, settings.tombstone_ttl)
-    if kept <= 2 * settings.enqueue_timeout:
-        yield (
-            f"setting tombstone_ttl: {settings.tombstone_ttl:g} s is too short for enqueue_timeout, "
-            f"{settings.enqueue_timeout:g} s: a call that is sent again after a lost reply would make a second job "
-            "when the record of the first is gone. tombstone_ttl or record_ttl must be more than twice "
-            f"enqueue_timeout, {2 * settings.enqueue_timeout:g} s: raise tombstone_ttl or lower enqueue_timeout"
-        )
-
     if settings.max_stuck is not None and settings.max_stuck >= settings.concurrency:
         yield (
             f"setting max_stuck: {settings.max_stuck} is not below concurrency, {settings.concurrency}: an executor "

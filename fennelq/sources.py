@@ -21,8 +21,10 @@ _CALLED_ELSEWHERE = {
     "retries": "default_retries",
     "max_retries": "default_retries",
     "workers": "processes",
+    "tombstone_ttl": "record_ttl",
 }
-"""Names that other frameworks use, and fennelq's names: comparing the letters would not find them."""
+"""Names that other frameworks or earlier versions use, and fennelq's names: comparing the letters would not find
+them."""
 _OF_KUBERNETES = re.compile(
     r"""
     FENNELQ_ ([A-Z0-9_]+_)? (

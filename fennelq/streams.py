@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TextIO
 
-_PATIENCE_MS: Final = 500
+PATIENCE_MS: Final = 500
 """Milliseconds that one write waits for a reader that does not read."""
 _SAFE_SIZE: Final = 4096
 """The number of bytes that can be written without blocking to a pipe, a socket or a terminal that is ready."""
@@ -191,7 +191,7 @@ class _Patient(_File):
     def _wait(self) -> None:
         ready = select.poll()
         ready.register(self._descriptor, select.POLLOUT)
-        if not ready.poll(0 if self._stuck else _PATIENCE_MS):
+        if not ready.poll(0 if self._stuck else PATIENCE_MS):
             self._stuck = True
             raise BlockingIOError
 

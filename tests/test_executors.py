@@ -1,4 +1,4 @@
-"""What executors tell about themselves, and what follows from it for those who look."""
+"""The facts that executors report about themselves, and what commands conclude from them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_quarantine_executor_serves_nothing_else_and_the_others_see_to_quarant
     assert reporting(anna={"queues": ["mail"], "lanes": ["s"]}).unserved("mail", "iso") is None
 
 
-def test_what_executors_cannot_run_is_told_once_for_each_reason() -> None:
+def test_what_executors_cannot_run_is_reported_once_for_each_reason() -> None:
     old = [{"queue": "mail", "why": "unknown task 'a:b'"}, {"queue": "mail", "why": "unknown task 'a:a'"}]
     executors = reporting(
         anna={"queues": ["mail"], "too_old_for": old},
@@ -94,7 +94,7 @@ def test_of_the_living_executors_of_a_machine_the_first_one_speaks() -> None:
 @pytest.mark.parametrize(
     "raw", [b"rubbish", b"[1]", b'{"queues":7,"too_old_for":{"a":1},"lanes":"s","beat_ms":"x"}']
 )
-def test_what_cannot_be_read_is_no_trouble(raw: bytes) -> None:
+def test_facts_that_cannot_be_read_are_skipped(raw: bytes) -> None:
     executors = Executors({"anna": raw}, NOW)
     assert executors.state("anna") == "silent"
     living = Executors({"anna": b'{"queues":7,"too_old_for":{"a":1},"lanes":"s","beat_ms":1000000}'}, NOW)

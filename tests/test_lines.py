@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -91,6 +93,18 @@ def test_what_was_let_through_longest_ago_is_forgotten_first(clock: list[float])
     assert seldom("a")
     assert seldom("d")
     assert not seldom("a")
-    for number in range(1000):
-        assert seldom(number)
-    assert len(seldom._last) == 3
+    kept = WeakSet[Thing]()
+
+    def let_through() -> None:
+        thing = Thing()
+        kept.add(thing)
+        assert seldom(thing)
+
+    for _ in range(1000):
+        let_through()
+    gc.collect()
+    assert len(kept) == 3
+
+
+class Thing:
+    """Its equals are itself only."""

@@ -52,7 +52,7 @@ def logged_on_a_terminal() -> str:
     with subprocess.Popen(command("auto"), stderr=theirs) as process:
         os.close(theirs)
         read = b""
-        with suppress(OSError):  # what Linux says when the other end is closed
+        with suppress(OSError):  # the error of Linux when the other end is closed
             while data := os.read(ours, 1 << 16):
                 read += data
         assert process.wait() == 0
@@ -107,8 +107,8 @@ from fennelq import log
 class Shy:
     def __repr__(self): raise RuntimeError("do not look")
 
-for said in sys.argv[1:]:
-    exec(said)
+for line in sys.argv[1:]:
+    exec(line)
 """
 
 

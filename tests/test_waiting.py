@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
 
-from fennelq import clock
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.inbox import REFUSED_FOR
+from fennelq.broker.inbox import REFUSED_FOR, process_name
 from fennelq.broker.keys import channel_name
-from fennelq.broker.link import Link, OnMessage
+from fennelq.broker.link import Link, LinkDown, OnMessage
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.outcome import succeeded
-from fennelq.waiting import Ended, Waiting, _watched, report_refusal
+from fennelq.waiting import RECHECKING, SUBSCRIBING, Ended, Look, Waiting, report_refusal, watched
 from tests.broker.desk import Desk, a_job
+from tests.kit.namespace import Namespace
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -36,16 +37,18 @@ CLOSED = "Redis is not available: the app was closed"
 
 
 class Watching(Broker):
-    """Counts the jobs of each call of `watch`, refuses as many as there are refusals, and can hold up the replies."""
+    """Counts the jobs of each call of `watch`, refuses as many as there are refusals, and can hold up the replies and
+    the subscription."""
 
     def __init__(self, url: str) -> None:
         super().__init__(address_of(url))
         self.calls: list[int] = []
         self.refusals: list[Exception] = []
-        self.listened = 0
+        self.listened = self.lost = 0
         self.deaf: Exception | None = None
-        self.may_answer = asyncio.Event()
+        self.may_answer, self.may_listen = asyncio.Event(), asyncio.Event()
         self.may_answer.set()
+        self.may_listen.set()
 
     async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
         self.calls.append(len(verb.args) - 2)
@@ -56,10 +59,15 @@ class Watching(Broker):
         return answer
 
     async def listen(self, words: Sequence[Word], on_message: OnMessage) -> Link:
+        def hear(message: Any) -> None:
+            on_message(message)
+            self.lost += isinstance(message, LinkDown)
+
         self.listened += 1
+        await self.may_listen.wait()
         if self.deaf is not None:
             raise self.deaf
-        return await super().listen(words, on_message)
+        return await super().listen(words, hear)
 
 
 @pytest.fixture
@@ -85,7 +93,13 @@ async def broker(proxy: Proxy) -> AsyncIterator[Watching]:
 
 @pytest.fixture
 async def waiting(broker: Watching, recheck: pytest.MonkeyPatch) -> AsyncIterator[Waiting]:
-    waiting = Waiting("shop", broker, patience=PATIENCE)
+    async with waiting_for(broker, PATIENCE) as waiting:
+        yield waiting
+
+
+@asynccontextmanager
+async def waiting_for(broker: Broker, patience: float) -> AsyncGenerator[Waiting]:
+    waiting = Waiting("shop", broker, patience=patience)
     yield waiting
     await waiting.close()
 
@@ -221,10 +235,10 @@ async def test_what_ended_is_forgotten(waiting: Waiting, desk: Desk) -> None:
     await registered(desk, "a", "b")
     end(desk, "a")
     await soon(ending)
-    assert kept(waiting) == (1, 1, 0)
+    assert waiting.stored == (1, 1, 0)
     staying.cancel()
     await asyncio.wait([staying])
-    assert kept(waiting) == (0, 0, 0)
+    assert waiting.stored == (0, 0, 0)
 
 
 async def test_a_waiter_that_gives_up_before_it_is_answered_leaves_nothing_behind(
@@ -238,7 +252,7 @@ async def test_a_waiter_that_gives_up_before_it_is_answered_leaves_nothing_behin
     given_up.cancel()
     await asyncio.wait([given_up])
     broker.may_answer.set()
-    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
     end(desk, "b", "a")
     assert await soon(other) == ended("b")
 
@@ -250,8 +264,14 @@ async def answered_once(waiting: Waiting, desk: Desk) -> bool:
     return True
 
 
-def kept(waiting: Waiting) -> tuple[int, int, int]:
-    return len(waiting._waiters), len(waiting._tasks), len(waiting._overtaking)
+async def test_waiters_that_time_out_leave_nothing_behind(waiting: Waiting, desk: Desk) -> None:
+    names = [str(n) for n in range(50)]
+    executing(desk, *names)
+    for name in names:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await waiting.end_of(f"mail:{name}")
+    assert waiting.stored == (0, 0, 0)
 
 
 async def test_a_look_answers_what_is_known_and_registers_nothing(
@@ -263,14 +283,14 @@ async def test_a_look_answers_what_is_known_and_registers_nothing(
     assert await soon(waiting.look("mail:b")) is None
     with pytest.raises(ResultExpired):
         await soon(waiting.look("mail:unknown"))
-    assert (broker.listened, kept(waiting)) == (0, (0, 0, 0))
+    assert (broker.listened, waiting.stored) == (0, (0, 0, 0))
     assert not desk.record("b").get("W")
 
 
-async def test_a_bad_id_among_others_has_an_error_of_its_own(waiting: Waiting, desk: Desk) -> None:
+async def test_a_bad_id_among_others_has_an_error_of_its_own(broker: Watching, desk: Desk) -> None:
     executing(desk, "a", "b", "c")
     end(desk, "a", "c")
-    first, bad, second, third = await soon(waiting._watch("", ["mail:a", "no queue", "mail:b", "mail:c"]))
+    first, bad, second, third = await soon(watch(broker, "mail:a", "no queue", "mail:b", "mail:c"))
     assert isinstance(bad, ValueError)
     assert [first, second, third] == [
         ("end", *ended("a")),
@@ -279,13 +299,18 @@ async def test_a_bad_id_among_others_has_an_error_of_its_own(waiting: Waiting, d
     ]
 
 
+async def watch(broker: Broker, *jobs: str) -> Sequence[Look | Exception]:
+    """The reply about each job, without registering anything."""
+    return await broker.converse(watched("shop", "", jobs))
+
+
 async def test_a_question_that_is_refused_as_a_whole_is_asked_one_by_one(
-    waiting: Waiting, desk: Desk, broker: Watching
+    desk: Desk, broker: Watching
 ) -> None:
     executing(desk, "a", "b", "c")
     end(desk, "a", "c")
     broker.refusals = [ReplyError("ERR something is wrong with one of these")]
-    answers = await soon(waiting._watch("", ["mail:a", "mail:b", "mail:c"]))
+    answers = await soon(watch(broker, "mail:a", "mail:b", "mail:c"))
     assert answers == [("end", *ended("a")), ("wait", TASK, None), ("end", *ended("c"))]
     assert broker.calls == [3, 1, 1, 1]
 
@@ -293,11 +318,11 @@ async def test_a_question_that_is_refused_as_a_whole_is_asked_one_by_one(
 @pytest.mark.parametrize(
     ("error", "jobs"), [(ConnectionResetError("gone"), ["mail:a", "mail:b"]), (ReplyError("ERR"), ["mail:a"])]
 )
-async def test_a_question_that_is_no_better_asked_one_by_one_is_asked_once(
-    waiting: Waiting, broker: Watching, error: Exception, jobs: list[str]
+async def test_a_question_for_which_asking_one_by_one_cannot_help_is_asked_once(
+    broker: Watching, error: Exception, jobs: list[str]
 ) -> None:
     broker.refusals = [error]
-    assert await soon(waiting._watch("", jobs)) == [error] * len(jobs)
+    assert await soon(watch(broker, *jobs)) == [error] * len(jobs)
     assert broker.calls == [len(jobs)]
 
 
@@ -314,10 +339,10 @@ async def test_an_end_that_is_published_before_the_answer_to_the_question_counts
     waiters = waits(waiting, "mail:a", "mail:b")
     await registered(desk, "a", "b")
     end(desk, "a")
-    await aeventually(lambda: kept(waiting) == (2, 0, 1))
+    await aeventually(lambda: waiting.stored == (2, 0, 1))
     broker.may_answer.set()
     assert await soon(waiters[0]) == ended("a")
-    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
     end(desk, "b")
     assert await soon(waiters[1]) == ended("b")
 
@@ -331,26 +356,36 @@ async def test_an_end_that_comes_when_its_waiter_gave_up_before_the_answer_is_fo
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
     end(desk, "a")
-    await aeventually(lambda: kept(waiting) == (1, 0, 1))
+    await aeventually(lambda: waiting.stored == (1, 0, 1))
     waiter.cancel()
     await asyncio.wait([waiter])
-    assert kept(waiting) == (0, 0, 0)
+    assert waiting.stored == (0, 0, 0)
     broker.may_answer.set()
 
 
 async def test_of_two_messages_about_a_job_the_first_counts(waiting: Waiting, desk: Desk) -> None:
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
-    await aeventually(lambda: kept(waiting) == (1, 1, 0))
-    for value in (b"1", b"2"):
-        waiting._message(b"mail:a\n" + value)
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
+    publish(desk, b"mail:a\n1", b"mail:a\n2")
     assert await soon(waiter) == Ended(TASK, b"1")
 
 
-async def test_a_message_about_a_job_that_is_not_waited_for_is_dropped(waiting: Waiting) -> None:
-    waiting._message(b'mail:stranger\n{"ok":1}')
-    waiting._message(b"\xff no text\n1")
-    assert kept(waiting) == (0, 0, 0)
+async def test_a_message_about_a_job_that_is_not_waited_for_is_dropped(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a")
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
+    publish(desk, b'mail:stranger\n{"ok":1}', b"\xff no text\n1", b"mail:a\nits own")
+    assert await soon(waiter) == Ended(TASK, b"its own")
+    assert waiting.stored == (0, 0, 0)
+
+
+def publish(desk: Desk, *messages: bytes) -> None:
+    """All at once, on the channel of this process."""
+    with desk.redis.pipeline() as together:
+        for message in messages:
+            together.publish(channel_name("shop", process_name()), message)
+        together.execute()
 
 
 # Looking again
@@ -381,7 +416,7 @@ async def test_looking_again_begins_anew_with_the_next_waiter(
         desk.redis.hdel(desk.keys.record(name), "W")
         end(desk, name)
         assert await soon(waiter) == ended(name)
-        await aeventually(lambda: waiting._rechecking is None)
+        await aeventually(lambda: not tasks_of(RECHECKING))
 
 
 async def test_an_answer_for_a_waiter_that_has_gone_meanwhile_is_not_kept(
@@ -390,15 +425,15 @@ async def test_an_answer_for_a_waiter_that_has_gone_meanwhile_is_not_kept(
     monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
-    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
     broker.may_answer.clear()
     looks = len(broker.calls)
     await aeventually(lambda: len(broker.calls) > looks)
     waiter.cancel()
     await asyncio.wait([waiter])
     broker.may_answer.set()
-    await aeventually(lambda: not tasks_of("_recheck"))
-    assert kept(waiting) == (0, 0, 0)
+    await aeventually(lambda: not tasks_of(RECHECKING))
+    assert waiting.stored == (0, 0, 0)
 
 
 async def test_one_task_looks_again_for_all_after_a_pause(
@@ -406,19 +441,18 @@ async def test_one_task_looks_again_for_all_after_a_pause(
 ) -> None:
     executing(desk, *"abc")
     waiters = waits(waiting, *(f"mail:{name}" for name in "abc"))
-    await aeventually(lambda: kept(waiting) == (3, 3, 0))
+    await aeventually(lambda: waiting.stored == (3, 3, 0))
     for _ in range(5):
         await broker.ask(Command(["PING"], as_is))  # a look without a pause would be answered before
-    assert len(tasks_of("_recheck")) == 1
+    assert len(tasks_of(RECHECKING)) == 1
     assert sum(broker.calls) == 3
     end(desk, *"abc")
     await soon(asyncio.gather(*waiters))
 
 
-def tasks_of(method: str) -> list[asyncio.Task[Any]]:
-    """The tasks of this loop that run a method of `Waiting`."""
-    names = ((task, getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks())
-    return [task for task, name in names if name.startswith(f"Waiting.{method}")]
+def tasks_of(*names: str) -> list[asyncio.Task[Any]]:
+    """The tasks of this loop with one of these names."""
+    return [task for task in asyncio.all_tasks() if task.get_name() in names]
 
 
 async def test_a_passing_trouble_while_looking_again_ends_no_waiting(
@@ -441,7 +475,7 @@ async def test_a_waiter_whose_job_is_removed_learns_it_when_it_looks_again(
     monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
-    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
     desk.redis.delete(desk.keys.record("a"))
     with pytest.raises(ResultExpired):
         await soon(waiter)
@@ -480,12 +514,12 @@ async def test_after_a_lost_subscription_it_subscribes_and_looks_at_every_job_ag
 
 
 async def test_a_subscription_that_is_lost_while_nothing_is_waited_for_is_made_anew_with_the_next(
-    waiting: Waiting, desk: Desk, proxy: Proxy
+    waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching
 ) -> None:
     executing(desk, "a")
     assert await soon(answered_once(waiting, desk))
     proxy.cut_all()
-    await aeventually(lambda: waiting._link is None or not waiting._link.connected)
+    await aeventually(lambda: broker.lost == 1)
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
     assert subscribers(desk) == 1
@@ -576,10 +610,10 @@ async def test_attempts_to_subscribe_that_are_not_answered_do_not_add_up(
     proxy.drop_replies(command="SUBSCRIBE")
     proxy.cut_all()
     await aeventually(lambda: broker.listened >= 6)
-    assert len(tasks_of("_subscribe")) == 1
+    assert len(tasks_of(SUBSCRIBING)) == 1
     monkeypatch.setattr("fennelq.waiting.RECHECK", NEVER)
     proxy.up()
-    await aeventually(lambda: not tasks_of("_subscribe"))
+    await aeventually(lambda: not tasks_of(SUBSCRIBING))
     assert subscribers(desk) == 1
     end(desk, "a")
     assert await soon(waiter) == ended("a")
@@ -608,7 +642,7 @@ async def test_a_subscription_that_the_server_refuses_for_good_is_not_tried_for_
     broker.deaf = ReplyError("WRONGPASS the password was changed")
     proxy.cut_all()
     await aeventually(lambda: broker.listened == 2)
-    await aeventually(lambda: not tasks_of("_subscribe"))
+    await aeventually(lambda: not tasks_of(SUBSCRIBING))
     assert broker.listened == 2
     await waiting.close()
     with pytest.raises(BrokerUnavailable):
@@ -622,13 +656,12 @@ async def test_between_two_attempts_to_subscribe_there_is_a_pause(
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
     pauses: list[float] = []
-    sleep = asyncio.sleep
 
     async def noted(seconds: float) -> None:
         pauses.append(seconds)
-        await sleep(0)
+        await asyncio.sleep(0)
 
-    monkeypatch.setattr("fennelq.waiting.asyncio.sleep", noted)
+    monkeypatch.setattr("fennelq.waiting.asyncio", Namespace(asyncio, sleep=noted))
     proxy.refuse()
     await aeventually(lambda: broker.listened >= 4)
     assert len([seconds for seconds in pauses if 0.05 <= seconds <= 0.5]) >= 2
@@ -638,17 +671,25 @@ async def test_between_two_attempts_to_subscribe_there_is_a_pause(
     assert await soon(waiter) == ended("a")
 
 
-async def test_an_attempt_that_fails_or_is_cancelled_when_nothing_waits_for_it_is_no_complaint(
-    complaints: list[dict[str, Any]],
+@pytest.mark.parametrize("end", ["it fails", "it is cancelled"])
+async def test_an_attempt_that_fails_or_is_cancelled_when_nothing_waits_for_it_logs_no_error(
+    broker: Watching, complaints: list[dict[str, Any]], end: str
 ) -> None:
-    async def refused() -> None:
-        raise ConnectionRefusedError
-
-    attempts = [_watched(refused()), _watched(asyncio.sleep(NEVER))]
-    attempts[1].cancel()
-    await asyncio.wait(attempts)
-    await asyncio.sleep(0)  # they call back
-    del attempts
+    waiting = Waiting("shop", broker, patience=PATIENCE)
+    broker.deaf = ConnectionRefusedError()
+    broker.may_listen.clear()
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: broker.listened == 1)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    if end == "it fails":
+        broker.may_listen.set()
+    else:
+        await waiting.close()
+    await aeventually(lambda: not tasks_of(SUBSCRIBING))
+    await asyncio.sleep(0)  # its callbacks run
+    broker.deaf = None  # its traceback holds the attempt
+    del waiter, waiting
     gc.collect()
     assert complaints == []
 
@@ -660,42 +701,64 @@ def subscribers(desk: Desk) -> int:
 # A subscription that is refused
 
 
+class Later:
+    """A clock that stands still until a test moves it forward."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """The clock by which a refusal becomes old."""
+    later = Later()
+    monkeypatch.setattr("fennelq.waiting.clock", later)
+    return later
+
+
 async def test_where_the_subscription_is_refused_it_polls_and_tries_again_when_the_refusal_is_old(
-    waiting: Waiting, desk: Desk, broker: Watching
+    waiting: Waiting, desk: Desk, broker: Watching, later: Later
 ) -> None:
     executing(desk, "a", "b", "c")
     broker.deaf = ReplyError("NOPERM this user may not subscribe")
     first, second, third = waits(waiting, "mail:a", "mail:b", "mail:c")
     await registered(desk, "a", "b", "c")
-    await aeventually(lambda: kept(waiting) == (3, 3, 0))
+    await aeventually(lambda: waiting.stored == (3, 3, 0))
     end(desk, "a", "b")
     assert [await soon(first), await soon(second)] == [ended("a"), ended("b")]
-    assert (broker.listened, waiting._polling) == (1, True)
+    assert (broker.listened, waiting.polling) == (1, True)
     broker.deaf = None
-    waiting._refused_until = 0.0
+    later.now = REFUSED_FOR
     await aeventually(lambda: subscribers(desk) == 1)
-    await aeventually(lambda: not waiting._polling)
+    await aeventually(lambda: not waiting.polling)
     end(desk, "c")
     assert await soon(third) == ended("c")
 
 
 async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_the_time(
-    server: Server, desk: Desk, recheck: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, desk: Desk, recheck: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, later: Later
 ) -> None:
-    recheck.setattr("fennelq.waiting._reported", set[tuple[str, str]]())
+    recheck.setattr("fennelq.waiting.reported", set[tuple[str, str]]())
     executing(desk, "a")
     client: Any = desk.redis
     client.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
     broker = Watching(server.url.replace("redis://", "redis://mute:pw@"))
     waiting = Waiting("shop", broker, patience=PATIENCE)
-    before = clock.monotonic()
     (waiter,) = waits(waiting, "mail:a")
-    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
     for _ in range(5):
         await broker.ask(Command(["PING"], as_is))
-    assert (broker.listened, waiting._polling) == (1, True)
-    assert waiting._refused_until >= before + REFUSED_FOR
-    assert tasks_of("_subscribe") == []
+    assert (broker.listened, waiting.polling) == (1, True)
+    later.now = REFUSED_FOR - 1
+    looks = len(broker.calls)
+    await aeventually(lambda: len(broker.calls) >= looks + 2)
+    assert broker.listened == 1
+    later.now = REFUSED_FOR
+    await aeventually(lambda: broker.listened == 2)
+    await aeventually(lambda: not tasks_of(SUBSCRIBING))
+    assert tasks_of(SUBSCRIBING) == []
     (line,) = caplog.messages
     assert "waiting for results of shop by polling" in line
     end(desk, "a")
@@ -708,7 +771,7 @@ async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_th
 def test_a_refusal_is_logged_once_per_kind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting._reported", set[tuple[str, str]]())
+    monkeypatch.setattr("fennelq.waiting.reported", set[tuple[str, str]]())
     for text in ("NOPERM first", "NOPERM again", "ERR other"):
         report_refusal("shop", ReplyError(text))
     refused = "waiting for results of shop by polling, which is slower: the server refused to SUBSCRIBE to"
@@ -721,19 +784,54 @@ async def test_trouble_of_every_command_is_not_taken_for_a_refused_subscription(
     waiting: Waiting, broker: Watching
 ) -> None:
     broker.deaf = ReplyError("WRONGPASS no such user")
-    with pytest.raises(BrokerUnavailable, match="WRONGPASS"):
-        await soon(waiting.end_of("mail:a"))
-    assert (broker.calls, waiting._polling, waiting._refused_until) == ([], False, 0.0)
+    for attempt in (1, 2):
+        with pytest.raises(BrokerUnavailable, match="WRONGPASS"):
+            await soon(waiting.end_of("mail:a"))
+        assert (broker.calls, broker.listened, waiting.polling) == ([], attempt, False)
 
 
-async def test_polling_gets_slower_and_is_quick_again_for_a_new_waiter(waiting: Waiting) -> None:
-    assert waiting._pause() == NEVER, "messages are heard: it looks again now and then"
-    waiting._polling = True
-    assert [waiting._pause() for _ in range(4)] == [0.25, 0.5, 1.0, 1.0]
+async def test_polling_gets_slower_and_is_quick_again_for_a_new_waiter(
+    waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing(desk, "a")
+    pauses = asyncio.Queue[float]()
+    may_go_on = asyncio.Semaphore(0)
+
+    async def noted(seconds: float) -> None:
+        pauses.put_nowait(seconds)
+        await may_go_on.acquire()
+
+    async def next_pause() -> float:
+        may_go_on.release()
+        return await soon(pauses.get())
+
+    broker.deaf = ReplyError("NOPERM this user may not subscribe")
+    monkeypatch.setattr("fennelq.waiting.asyncio", Namespace(asyncio, sleep=noted))
+    (waiter,) = waits(waiting, "mail:a")
+    assert await soon(pauses.get()) == 0.25
+    assert [await next_pause() for _ in range(4)] == [0.5, 1.0, 1.0, 1.0]
     with pytest.raises(ResultExpired):
         await soon(waiting.end_of("mail:unknown"))
-    waiting._polling = True
-    assert waiting._pause() == 0.25
+    assert await next_pause() == 0.25
+    waiter.cancel()
+
+
+async def test_while_messages_arrive_it_looks_again_now_and_then(
+    waiting: Waiting, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing(desk, "a")
+    pauses: list[float] = []
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("fennelq.waiting.asyncio", Namespace(asyncio, sleep=noted))
+    (waiter,) = waits(waiting, "mail:a")
+    await aeventually(lambda: pauses)
+    assert pauses == [NEVER]
+    end(desk, "a")
+    assert await soon(waiter) == ended("a")
 
 
 # Patience and the end
@@ -750,25 +848,25 @@ async def test_a_question_that_meets_a_passing_trouble_is_asked_again(
 
 
 async def test_a_question_is_asked_no_longer_than_the_patience_lasts(
-    waiting: Waiting, desk: Desk, broker: Watching
+    broker: Watching,
 ) -> None:
-    waiting._patience = 0.4
     broker.refusals = [ConnectionResetError()] * 1000
-    with pytest.raises(BrokerUnavailable, match="cannot be reached: the connection was closed"):
-        await soon(waiting.end_of("mail:a"))
-    assert 2 <= len(broker.calls) < 100
-    assert kept(waiting) == (0, 0, 0)
+    async with waiting_for(broker, patience=0.4) as waiting:
+        with pytest.raises(BrokerUnavailable, match="cannot be reached: the connection was closed"):
+            await soon(waiting.end_of("mail:a"))
+        assert 2 <= len(broker.calls) < 100
+        assert waiting.stored == (0, 0, 0)
 
 
 async def test_a_subscription_that_is_not_answered_is_waited_for_no_longer_than_the_patience_lasts(
-    waiting: Waiting, broker: Watching, proxy: Proxy
+    broker: Watching, proxy: Proxy
 ) -> None:
-    waiting._patience = 0.2
     proxy.drop_replies(command="SUBSCRIBE")
-    with pytest.raises(BrokerUnavailable):
-        await soon(waiting.end_of("mail:a"))
-    assert broker.calls == []
-    assert kept(waiting) == (0, 0, 0)
+    async with waiting_for(broker, patience=0.2) as waiting:
+        with pytest.raises(BrokerUnavailable):
+            await soon(waiting.end_of("mail:a"))
+        assert broker.calls == []
+        assert waiting.stored == (0, 0, 0)
 
 
 async def test_an_id_that_cannot_be_read_raises_at_once_and_leaves_nothing_behind(
@@ -778,7 +876,7 @@ async def test_an_id_that_cannot_be_read_raises_at_once_and_leaves_nothing_behin
         with pytest.raises(ValueError, match="no queue"):
             await soon(ask("no queue"))
     assert (broker.listened, broker.calls) == (0, [])
-    assert kept(waiting) == (0, 0, 0)
+    assert waiting.stored == (0, 0, 0)
 
 
 async def test_closing_ends_all_waiting_and_the_subscription(waiting: Waiting, desk: Desk) -> None:
@@ -806,7 +904,7 @@ async def test_closing_ends_a_waiting_whose_subscription_is_under_way(
         await soon(first)
     with pytest.raises(BrokerUnavailable, match="the app was closed"):
         await soon(second)
-    assert kept(waiting) == (0, 0, 0)
+    assert waiting.stored == (0, 0, 0)
     del first, second
     gc.collect()
     assert complaints == []
@@ -821,7 +919,7 @@ async def test_a_waiter_that_gives_up_while_its_subscription_is_under_way_is_can
     waiter.cancel()
     await asyncio.wait([waiter])
     assert waiter.cancelled()
-    assert kept(waiting) == (0, 0, 0)
+    assert waiting.stored == (0, 0, 0)
 
 
 async def test_after_closing_nothing_is_under_way_any_more(
@@ -830,13 +928,13 @@ async def test_after_closing_nothing_is_under_way_any_more(
     """Neither the next look, nor an attempt to subscribe that is not answered."""
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
-    await aeventually(lambda: kept(waiting) == (1, 1, 0))
+    await aeventually(lambda: waiting.stored == (1, 1, 0))
     proxy.drop_replies(command="SUBSCRIBE")
     proxy.cut_all()
     await aeventually(lambda: subscribers(desk) == 1)
-    assert (len(tasks_of("_recheck")), len(tasks_of("_subscribe"))) == (1, 1)
+    assert (len(tasks_of(RECHECKING)), len(tasks_of(SUBSCRIBING))) == (1, 1)
     await waiting.close()
     with pytest.raises(BrokerUnavailable):
         await soon(waiter)
-    await aeventually(lambda: not tasks_of(""))
+    await aeventually(lambda: not tasks_of(RECHECKING, SUBSCRIBING))
     await aeventually(lambda: subscribers(desk) == 0)

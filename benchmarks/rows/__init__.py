@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.rows.backlog import Backlog
+from benchmarks.rows.delayed_fleet import DelayedFleet
 from benchmarks.rows.drain import Drain, TwoProcesses
+from benchmarks.rows.empty_queues import EmptyQueues
 from benchmarks.rows.enqueue import Enqueue
 from benchmarks.rows.idle import Idle
+from benchmarks.rows.idle_fleet import IdleFleet
 from benchmarks.rows.imports import Imports
 from benchmarks.rows.lanes import Lanes
 from benchmarks.rows.latency import Latency
 from benchmarks.rows.memory import Memory
 from benchmarks.rows.payload import Payload
+from benchmarks.rows.presence import Presence
 from benchmarks.rows.punctual import DueAtOnce, Punctual
 from benchmarks.rows.row import Row
 from benchmarks.rows.sleep import Sleep
+from benchmarks.rows.sleepers import Sleepers
 from benchmarks.rows.waits import Waits
 
 FULL: Sequence[Row] = (
@@ -32,6 +37,11 @@ FULL: Sequence[Row] = (
     Waits(),
     Punctual(),
     DueAtOnce(),
+    Sleepers(),
+    EmptyQueues(),
+    IdleFleet(),
+    Presence(),
+    DelayedFleet(),
     Imports(),
 )
 
@@ -42,13 +52,18 @@ QUICK: Sequence[Row] = (
     Latency(samples=300),
     Sleep(jobs=1_000),
     Idle(seconds=5.0, settle=2.0),
-    Memory(jobs=20_000),
+    Memory(jobs=20_000, queues=500),
     Lanes(jobs=20_000),
     Backlog(rounds=5, large=100_000, measured=20_000),
     Payload(small_jobs=10_000, large_jobs=1_000),
     Waits(),
     Punctual(),
     DueAtOnce(),
+    Sleepers(executors=128, jobs=500, settle=15.0, idle=10.0),
+    EmptyQueues(jobs=20_000),
+    IdleFleet(executors=100, seconds=15.0),
+    Presence(executors=400, more=2_000, settle=8.0, seconds=15.0),
+    DelayedFleet(jobs=2, delay=5.0),
     Imports(),
 )
 

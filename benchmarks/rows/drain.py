@@ -23,7 +23,7 @@ def figures_of(drained: Drained) -> dict[str, float]:
 class Drain(Row):
     name = "drain"
     lines = (
-        Line("drain, 1 process, c=32", "jobs_per_s", "jobs/s", AtLeastOfFloor(0.35), AtLeastOfFloor(0.55)),
+        Line("drain, 1 process, c=32", "jobs_per_s", "jobs/s", AtLeastOfFloor(0.5), AtLeastOfFloor(0.55)),
         Line("  worker CPU per job", "worker_us", "us", AtMost(22), AtMost(14), digits=1),
         Line("  server CPU per job", "server_us", "us", AtMost(15), AtMost(12), digits=1),
     )
@@ -41,12 +41,17 @@ class Drain(Row):
 class TwoProcesses(Row):
     """Two workers and the server share two cores, so 2 / (worker + server CPU per job) is the limit.
 
+    The gain compares them with one process in the same sample. How much two cores have left for a second process
+    depends on the machine, so the floor's gain stands beside ours.
+
     Where the kernel puts three processes on two cores decides up to a fifth of it, for the floor as well, so
     the bar is held with the server on a core of its own (docs/adr/0007)."""
 
     name = "two"
     lines = (
         Line("drain, 2 processes, c=32 each", "jobs_per_s", "jobs/s"),
+        Line("  two processes / one", "gain", "x", AtLeast(1.25), digits=2),
+        Line("  the same gain / the floor's", "gain", "x", AtLeastOfFloor(0.9), digits=2),
         Line("  share of what two cores allow", "of_two_cores", "%"),
         Line("  the same, server on its own core", "of_two_cores_apart", "%", AtLeast(85), AtLeast(95)),
         Line("  worker CPU per job", "worker_us", "us", digits=1),
@@ -55,16 +60,18 @@ class TwoProcesses(Row):
     jobs: int = 90_000
 
     def measure(self, arena: Arena) -> Sample:
-        drained = self._drain(arena)
+        alone = self._drain(arena, processes=1)
+        drained = self._drain(arena, processes=2)
         with apart(arena.server.pid):
-            apart_drained = self._drain(arena)
+            apart_drained = self._drain(arena, processes=2)
         shares = {"of_two_cores": _share(drained), "of_two_cores_apart": _share(apart_drained)}
-        return Sample({**figures_of(drained), **shares})
+        gain = {"gain": drained.jobs_per_s / alone.jobs_per_s, "one_jobs_per_s": alone.jobs_per_s}
+        return Sample({**figures_of(drained), **shares, **gain})
 
-    def _drain(self, arena: Arena) -> Drained:
+    def _drain(self, arena: Arena, processes: int) -> Drained:
         arena.fill(self.jobs)
-        with arena.worker(Crew(processes=2)) as worker:
-            return arena.drain(worker, self.jobs, processes=2)
+        with arena.worker(Crew(processes=processes)) as worker:
+            return arena.drain(worker, self.jobs, processes)
 
 
 def _share(drained: Drained) -> float:

@@ -1,4 +1,4 @@
-"""How fast jobs are sent while nobody works."""
+"""How fast jobs are sent while no worker runs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Idle(Row):
     name = "idle"
     lines = (
         Line("idle executor, round trips", "trips_per_s", "1/s", AtMost(2.5), AtMost(1.5), digits=2),
-        Line("  per further queue", "further_per_s", "1/s", AtMost(0.5), digits=2),
+        Line("  per further queue", "further_per_s", "1/s", AtMost(0.3), digits=2),
         Line("  CPU of the worker's processes", "cpu_percent", "%", AtMost(0.3), digits=2),
     )
     most_repeats = 2

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 import redis
 
 from benchmarks.arena import Arena, SampleFailed
 from benchmarks.contestant import Crew
+from benchmarks.fennelq_side import with_app
 from benchmarks.figures import AtMost, Line, Sample, percentile
 from benchmarks.rows.row import Row
 from fennelq import App, AsyncResult
-
-T = TypeVar("T")
 
 _STAMP, _NOOP = "benchmarks.bodies:stamp", "benchmarks.bodies:noop"
 _STUMBLE = "benchmarks.jobs:stumble"
@@ -47,9 +44,9 @@ class Punctual(Row):
     def measure(self, arena: Arena) -> Sample:
         with arena.worker() as worker:
             arena.warm(worker)
-            delayed = _with_app(arena, self._delayed)
-            retried = _with_app(arena, self._retried)
-            recurring = _with_app(arena, self._recurring)
+            delayed = with_app(arena.server.url, self._delayed)
+            retried = with_app(arena.server.url, self._retried)
+            recurring = with_app(arena.server.url, self._recurring)
         late = {"delayed": delayed, "retried": retried, "recurring": recurring}
         p50 = {f"{kind}_p50_ms": percentile(values, 0.5) for kind, values in late.items()}
         p99 = {f"{kind}_p99_ms": percentile(values, 0.99) for kind, values in late.items()}
@@ -62,7 +59,7 @@ class Punctual(Row):
         ]
         handles = await app.enqueue([app.describe(_STAMP, 0.0, at=due) for due in dues])
         ended: list[int] = [await handle.get(_PATIENCE) for handle in handles]
-        return [_late_ms(due, at_ns) for due, at_ns in zip(dues, ended, strict=True)]
+        return [late_ms(due, at_ns) for due, at_ns in zip(dues, ended, strict=True)]
 
     async def _retried(self, app: App) -> list[float]:
         handles: list[AsyncResult[int]] = []
@@ -82,7 +79,7 @@ class Punctual(Row):
         await asyncio.sleep((dues[-1] - datetime.now(UTC)).total_seconds() + 1)
         ids = [f"default:cron.punctual.{round(due.timestamp() * 1000)}" for due in dues]
         ended: list[int] = [await app.result(job).get(_PATIENCE) for job in ids]
-        return [_late_ms(due, at_ns) for due, at_ns in zip(dues, ended, strict=True)]
+        return [late_ms(due, at_ns) for due, at_ns in zip(dues, ended, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class DueAtOnce(Row):
     def measure(self, arena: Arena) -> Sample:
         with arena.worker(Crew(processes=self.processes)):
             due = time.time() + self.ahead
-            _with_app(arena, lambda app: self._fill(app, datetime.fromtimestamp(due, UTC)))
+            with_app(arena.server.url, lambda app: self._fill(app, datetime.fromtimestamp(due, UTC)))
             if time.time() > due:
                 raise SampleFailed(f"sending {self.jobs} jobs took longer than {self.ahead:g} s")
             time.sleep(due - time.time())
@@ -129,17 +126,7 @@ def _pings_until_empty(arena: Arena) -> list[float]:
     return taken or [0.0]
 
 
-def _with_app(arena: Arena, work: Callable[[App], Awaitable[T]]) -> T:
-    """What `work` answers, with the app of the workers, through its public API."""
-
-    async def inside() -> T:
-        async with App("bench", redis_url=arena.server.url) as app:
-            return await work(app)
-
-    return asyncio.run(inside())
-
-
-def _late_ms(due: datetime, ended_ns: int) -> float:
+def late_ms(due: datetime, ended_ns: int) -> float:
     """From a moment to another on the monotonic clock of this machine."""
     now_ns, now = time.monotonic_ns(), datetime.now(UTC)
     return (ended_ns - now_ns) / 1e6 - (due - now).total_seconds() * 1e3

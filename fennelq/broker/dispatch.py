@@ -13,13 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from fennelq.broker.talk import Talk
 from fennelq.broker.trouble import Trouble, classify
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.errors import BrokerUnavailable
 
 T = TypeVar("T")
 A = TypeVar("A")
-
-MOST_JOBS = 100
-"""Jobs per script call. More would not be faster, and would block the server for longer."""
 
 MOST_BYTES = 1 << 20
 
@@ -77,6 +75,11 @@ def by_queues(items: Iterable[T], queue_of: Callable[[T], str]) -> dict[str, lis
     for item in items:
         by_queue.setdefault(queue_of(item), []).append(item)
     return by_queue
+
+
+def pages(items: Sequence[T], most: int = MOST_JOBS) -> Iterator[list[T]]:
+    """The items in lists of at most `most`, in order, for a caller whose calls do not reply to each item."""
+    return _pages(items, None, Limits(most)) if items else iter(())
 
 
 def concerns_the_call(error: Exception) -> bool:

@@ -43,6 +43,11 @@ class Inbox:
         Every waiting thread subscribes again."""
         self._desk().renew()
 
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for a message now: one of them reads the connection, the others sleep."""
+        return self._desk().waiting
+
     def _desk(self) -> _Desk:
         # A fork copies connections, and locks that a thread of the parent may hold. The child makes its own.
         pid = os.getpid()
@@ -99,6 +104,10 @@ class _Desk:
         self._subscribed = False
         self._subscriptions = 0
         self._refused: tuple[float, str] | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._sleeping) + (self._busy and self._subscribed)
 
     def enter(self, ticket: Ticket) -> None:
         with self.lock:

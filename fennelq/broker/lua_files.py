@@ -66,7 +66,7 @@ class LuaFile:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._text, *parts = _PART.split(_read(f"{name}.lua"))
+        self._text, *parts = _PART.split(text_of(f"{name}.lua"))
         self._parts = list(zip(parts[::2], map(_without_comments, parts[1::2]), strict=True))
         self._directives = {kind: _words(words) for kind, words in _DIRECTIVE.findall(self._text)}
 
@@ -172,5 +172,6 @@ def _without_comments(text: str) -> str:
     return _COMMENT.sub("", text)
 
 
-def _read(path: str) -> str:
+def text_of(path: str) -> str:
+    """The text of a file below `lua/`."""
     return (files("fennelq.broker") / "lua" / path).read_text(encoding="utf-8")

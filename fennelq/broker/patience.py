@@ -40,7 +40,7 @@ class Patience:
         if not classify(error).passes:
             # Not `from error`: `verdict` sets the cause of a BrokerUnavailable, and the error itself keeps its own.
             raise self.verdict(error)
-        self._remember(error)
+        self.remember(error)
         pause = self._pause * random.uniform(0.5, 1.0)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         return min(pause, max(0.0, self._deadline - clock.monotonic()))
@@ -54,18 +54,19 @@ class Patience:
         unavailable.__cause__ = error
         return unavailable
 
+    def remember(self, error: Exception) -> None:
+        """Record the error of an attempt: it is the cause of the BrokerUnavailable when the time is over."""
+        # The deadline cuts the last attempt short. Its timeout explains less than the error of an earlier attempt.
+        cut_short = isinstance(error, TimeoutError) and clock.monotonic() >= self._deadline
+        if not cut_short or isinstance(self._error, TimeoutError):
+            self._error = error
+
     def renew(self) -> None:
         """Begin the time anew, because Redis has replied."""
         if not self._renewable:
             return
         self.since = clock.monotonic()
         self._deadline, self._pause = self.since + self._seconds, _FIRST_PAUSE
-
-    def _remember(self, error: Exception) -> None:
-        # The deadline cuts the last attempt short. Its timeout explains less than the error of an earlier attempt.
-        cut_short = isinstance(error, TimeoutError) and clock.monotonic() >= self._deadline
-        if not cut_short or isinstance(self._error, TimeoutError):
-            self._error = error
 
     def _lost(self) -> BrokerUnavailable:
         return diagnose(self._address, self._error).error()

@@ -11,6 +11,9 @@ A = TypeVar("A")
 
 Word = str | bytes | int
 
+MOST_JOBS: Final = 100
+"""Jobs per script call. More would not be faster, and would block the server for longer."""
+
 _OF_A_SERVER: Final = ("TIME", "INFO", "CLIENT", "CONFIG", "EVAL")
 """Commands without a key. EVAL is one of them for the preflight, whose script uses no key; all other scripts are
 verbs."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from fennelq.broker.dispatch import pages
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
 from fennelq.errors import suggestion
@@ -44,8 +45,8 @@ async def name_unknown(app: App, jobs: Iterable[str]) -> bool:
     """Print on stderr every job that has no record; returns whether any was printed."""
     ids = list(dict.fromkeys(jobs))
     unknown: list[str] = []
-    for start in range(0, len(ids), _ASKED_AT_ONCE):
-        unknown += await _unknown(app, ids[start : start + _ASKED_AT_ONCE])
+    for page in pages(ids, _ASKED_AT_ONCE):
+        unknown += await _unknown(app, page)
     for job in unknown:
         output.note(f"fennelq: {await no_record(app, job)}")
     return bool(unknown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_CGROUP = Path("/proc/self/cgroup")
+CGROUP = Path("/proc/self/cgroup")
 
 
 def project_root(start: Path) -> Path:
@@ -39,7 +39,7 @@ def _is_systemd_service() -> bool:
     if "INVOCATION_ID" not in os.environ:
         return False
     try:
-        units = [line.rpartition("/")[2] for line in _CGROUP.read_text().splitlines()]
+        units = [line.rpartition("/")[2] for line in CGROUP.read_text().splitlines()]
     except OSError:
         return True
     return any(unit.endswith(".service") and not unit.startswith("app-") for unit in units)

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Literal, Unpack
 
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import MOST_JOBS
+from fennelq.broker.dispatch import pages
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, together
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.manage.choices import check_choice
 from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport, detailed, letter_of
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
@@ -123,8 +124,8 @@ class DeadLetterTalks(Family):
 
     def _scan(self, filters: Filters) -> Finding[DeadLetter]:
         for search in (yield from self._searches(filters)):
-            pages = Finds(search.pages())
-            while (page := (yield from pages.next())) is not None:
+            read = Finds(search.pages())
+            while (page := (yield from read.next())) is not None:
                 for dead in page:
                     yield Found(letter_of(dead))
 
@@ -132,11 +133,11 @@ class DeadLetterTalks(Family):
         """The jobs that match the filters, in pages of at most `most`, and at most `limit` in all."""
         done = 0
         for search in (yield from self._searches(filters)):
-            pages = Finds(search.pages())
-            while (found := (yield from pages.next())) is not None:
+            read = Finds(search.pages())
+            while (found := (yield from read.next())) is not None:
                 page = found if limit is None else found[: limit - done]
-                for start in range(0, len(page), most):
-                    yield Found((search, page[start : start + most]))
+                for part in pages(page, most):
+                    yield Found((search, part))
                 done += len(page)
                 if done == limit:
                     return

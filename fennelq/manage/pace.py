@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fennelq import clock
-from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.talk import Talk, pause
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.errors import ConfigurationError
 
 if TYPE_CHECKING:

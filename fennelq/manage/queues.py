@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fennelq.broker import verbs
-from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.dispatch import pages
+from fennelq.broker.keys import LANES, QUARANTINE, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.broker.trouble import lacks_permission
 from fennelq.broker.verbs.queues import Reading
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fennelq.app import App
 
 _PURGED_AT_ONCE = 100
-_QUEUES_AT_ONCE = 50
+QUEUES_AT_ONCE = 50
 """Queues per round trip. A queue takes up to 20 commands; more at once would make other clients of the server wait."""
 
 Progress = Callable[[int], None]
@@ -77,13 +78,13 @@ _COUNTERS = {
     "Z": "snoozed",
     "U": "not_runnable",
 }
-_LANE_NAMES = {"s:high": "high", "s": "normal", "s:low": "low", "iso": "quarantine"}
+_LANE_NAMES = {lane: priority for priority, lane in LANES.items()} | {QUARANTINE: "quarantine"}
 
 
 # Defined here, because inside the class `list` is a method.
 Names = list[str]
 Infos = list[QueueInfo]
-Jobs = list[JobInfo]
+JobInfos = list[JobInfo]
 
 
 class QueueTalks(Family):
@@ -107,13 +108,12 @@ class QueueTalks(Family):
         names = sorted((yield from queues_of(self._app)))
         executors = yield from executors_of(self._app.namespace)
         infos: Infos = []
-        for start in range(0, len(names), _QUEUES_AT_ONCE):
-            page = names[start : start + _QUEUES_AT_ONCE]
+        for page in pages(names, QUEUES_AT_ONCE):
             infos += yield from together(self._unless_denied(name, executors) for name in page)
         return infos
 
     @Operation
-    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[Jobs]:
+    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[JobInfos]:
         """The next jobs of a queue, in the order in which workers will take them. They stay in the queue."""
         check_choice("place", place, Place)
         keys = self._keys(queue)

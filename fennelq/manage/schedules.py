@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from fennelq import clock, sync
 from fennelq.broker import verbs
+from fennelq.broker.dispatch import pages
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.declared import name_after
@@ -121,7 +122,7 @@ class ScheduleTalks(Family):
     def list(self) -> Talk[Infos]:
         """All schedules, sorted by name. A schedule that only a later version can read is left out, and logged."""
         infos: Infos = []
-        for page in _pages((yield from self._names())):
+        for page in pages((yield from self._names()), _PAGE):
             for info in (yield from self._infos(page)):
                 if isinstance(info, UnreadableSchedule):
                     _log_unreadable(info)
@@ -277,10 +278,6 @@ def _info_of(
         last_error=error or facts.get("last_error"),
         last_error_at=clock.from_ms(error_ms) if error_ms else _moment(facts.get("last_error_at")),
     )
-
-
-def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (names[begin : begin + _PAGE] for begin in range(0, len(names), _PAGE))
 
 
 def _moment(ms: str | None) -> datetime | None:

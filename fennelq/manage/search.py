@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import MOST_JOBS
+from fennelq.broker.dispatch import by_queues, pages
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, together
-from fennelq.broker.verb import Command
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.errors import ConfigurationError
 from fennelq.manage.dead_letter import ReplayReport
@@ -20,7 +21,7 @@ from fennelq.model.units import epoch_ms, seconds
 if TYPE_CHECKING:
     from fennelq.task import AnyTask
 
-_PAGE = 500
+PAGE = 500
 """Entries per read. Replaying and purging use pages of MOST_JOBS, because their scripts block the server for longer."""
 _PLACE = "dlq/"
 _LAST_OF_MS = (1 << 64) - 1
@@ -102,16 +103,16 @@ class Search:
         """The number of matching jobs."""
         if self._wanted.everything:
             return (yield from ask(verbs.queues.length(self._keys, "dlq")))
-        count, pages = 0, Finds(self.pages())
-        while (page := (yield from pages.next())) is not None:
+        count, read = 0, Finds(self.pages())
+        while (page := (yield from read.next())) is not None:
             count += len(page)
         return count
 
     def first(self, limit: int | None, newest: bool) -> Talk[Page]:
         """At most `limit` of them."""
         found: Page = []
-        pages = Finds(self.pages(newest))
-        while (page := (yield from pages.next())) is not None:
+        read = Finds(self.pages(newest))
+        while (page := (yield from read.next())) is not None:
             found += page
             if limit is not None and len(found) >= limit:
                 break
@@ -119,17 +120,13 @@ class Search:
 
     def pages(self, newest: bool = False) -> Finding[Page]:
         """Yields the matching jobs of each page; the list may be empty."""
-        pages = Finds(self._all(newest) if self._ids is None else self._given(self._ids))
-        while (page := (yield from pages.next())) is not None:
+        read = Finds(self._all(newest) if self._ids is None else self._given(self._ids))
+        while (page := (yield from read.next())) is not None:
             yield Found([dead for dead in page if self._wanted.meets(dead)])
 
     def replay(self, page: Page) -> Talk[ReplayReport]:
         """Put these jobs back."""
-        answers = yield from ask(verbs.dead.replay(self._keys, [dead.entry for dead in page]))
-        refused = [dead for dead, answer in zip(page, answers, strict=True) if answer == 0]
-        still_there = yield from ask_all(self._look(dead.entry) for dead in refused)
-        broken = sum(dead is not None for dead in still_there)
-        return ReplayReport(answers.count(1), answers.count(-1), len(refused) - broken, broken)
+        return (yield from replayed(self._keys, page))
 
     def forget(self, page: Page) -> Talk[int]:
         """Remove these jobs for good."""
@@ -139,23 +136,29 @@ class Search:
         at, end = self._wanted.after, self._wanted.before
         if newest:
             at, end = end, at or "0-0"
-        while page := (yield from ask(verbs.dead.dead(self._keys, at, _PAGE, newest_first=newest))):
+        while page := (yield from ask(verbs.dead.dead(self._keys, at, PAGE, newest_first=newest))):
             yield Found(page)
             at = page[-1].entry
             if (_order(at) <= _order(end)) if newest else (_order(at) >= _order(end)):
                 return
 
     def _given(self, ids: Keys) -> Finding[Page]:
-        for start in range(0, len(ids), MOST_JOBS):
-            found = yield from together(map(self._dead_job, ids[start : start + MOST_JOBS]))
+        for page in pages(ids, MOST_JOBS):
+            found = yield from together(map(self._dead_job, page))
             yield Found([dead for dead in found if dead is not None])
 
     def _dead_job(self, key: str) -> Talk[DeadJob | None]:
         entry = dlq_entry((yield from ask(verbs.jobs.record(self._keys, key))))
-        return (yield from ask(self._look(entry))) if entry else None
+        return (yield from ask(verbs.dead.dead_entry(self._keys, entry))) if entry else None
 
-    def _look(self, entry: str) -> Command[DeadJob | None]:
-        return verbs.dead.dead_entry(self._keys, entry)
+
+def replayed(keys: QueueKeys, page: Page) -> Talk[ReplayReport]:
+    """Put these dead jobs of a queue back."""
+    answers = yield from ask(verbs.dead.replay(keys, [dead.entry for dead in page]))
+    refused = [dead for dead, answer in zip(page, answers, strict=True) if answer == 0]
+    still_there = yield from ask_all(verbs.dead.dead_entry(keys, dead.entry) for dead in refused)
+    broken = sum(dead is not None for dead in still_there)
+    return ReplayReport(answers.count(1), answers.count(-1), len(refused) - broken, broken)
 
 
 def dlq_entry(info: JobInfo | None) -> str:
@@ -166,10 +169,8 @@ def dlq_entry(info: JobInfo | None) -> str:
 
 def keys_in_queues(ids: Iterable[str]) -> dict[str, Keys]:
     """The job keys of each queue. Raises InvalidJobId when a text is not a job id."""
-    keys: dict[str, Keys] = {}
-    for queue, key in map(split_id, dict.fromkeys([ids] if isinstance(ids, str) else ids)):
-        keys.setdefault(queue, []).append(key)
-    return keys
+    every = map(split_id, dict.fromkeys([ids] if isinstance(ids, str) else ids))
+    return {queue: [key for _, key in some] for queue, some in by_queues(every, itemgetter(0)).items()}
 
 
 def _ms(moment: Moment, now_ms: int) -> int:

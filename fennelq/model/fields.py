@@ -89,6 +89,7 @@ FIELDS: Final = (
 )
 
 LETTERS: Final = {field.name: field.letter for field in FIELDS}
+NAMES: Final = {field.letter: field.name for field in FIELDS}
 MEANINGS: Final = {field.letter: field.meaning for field in FIELDS}
 
 SHOWN: Final = tuple(field for field in FIELDS if field.shown)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from operator import itemgetter
+from typing import Literal
 
 from fennelq import clock, log
 from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
-from fennelq.broker.keys import AppKeys, QueueKeys
+from fennelq.broker.dispatch import by_queues, pages
+from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.verb import Verb
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.running.consumer import Consumer
+from fennelq.worker.running.held import Token
 from fennelq.worker.running.workbench import Workbench
 from fennelq.worker.state import State
 from fennelq.worker.threads.heartbeat import Heartbeat
@@ -78,23 +82,26 @@ class Shutdown:
 
     async def _hand_back(self) -> None:
         held = self._state.held
-        for keys in self._state.queues:
-            tokens = [token for token in held.tokens() if token[0] == keys.queue]
-            begun = [token[1:] for token in tokens if held.entered(token)]
-            unstarted = [token[1:] for token in tokens if not held.entered(token)]
-            if begun:
-                await self._release(keys, verbs.runs.release(keys, begun), len(begun))
-            if unstarted:
-                await self._release(keys, verbs.runs.release(keys, unstarted, "unstarted"), len(unstarted))
+        # By the queues of the jobs, which may include some that this executor does not serve any more.
+        for queue, tokens in by_queues(held.tokens(), itemgetter(0)).items():
+            keys = queue_keys(self._state.namespace, queue)
+            await self._release(keys, [token for token in tokens if held.entered(token)], "stopped")
+            await self._release(keys, [token for token in tokens if not held.entered(token)], "unstarted")
 
-    async def _release(self, keys: QueueKeys, release: Verb[int], jobs: int) -> None:
+    async def _release(
+        self, keys: QueueKeys, tokens: list[Token], why: Literal["stopped", "unstarted"]
+    ) -> None:
+        left, released = len(tokens), 0
         try:
-            released = await self._state.broker.run(release)
+            for page in pages(tokens):
+                entries = [(lane, entry) for _, lane, entry in page]
+                released += await self._state.broker.run(verbs.runs.release(keys, entries, why))
+                left -= len(page)
         except Exception as error:
             # This must not fail the shutdown: the jobs are recovered when their leases have run out.
             problem = diagnose(self._state.broker.address, error).sentence
-            _logger.warning("not_handed_back", queue=keys.queue, jobs=jobs, error=problem)
-        else:
+            _logger.warning("not_handed_back", queue=keys.queue, jobs=left, error=problem)
+        if left < len(tokens):
             _logger.info("handed_back", queue=keys.queue, jobs=released)
 
     async def _leave(self) -> None:

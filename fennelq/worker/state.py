@@ -30,20 +30,13 @@ def executor_name() -> str:
 class State:
     """The state of one executor."""
 
-    def __init__(
-        self,
-        app: App,
-        config: ExecutorConfig,
-        signals: SignalPipe | None = None,
-        broker: Broker | None = None,
-    ) -> None:
-        """Without `broker` the executor makes its own connections."""
+    def __init__(self, app: App, config: ExecutorConfig, signals: SignalPipe | None = None) -> None:
         self.app, self.config, self.settings = app, config, app.settings
         self.namespace, self.lifetimes = app.namespace, app.lifetimes
         self.name = config.name or executor_name()
         self.lanes = tuple(config.lanes)
         """The lanes that it reads, in this order."""
-        self.broker = broker or Broker(app.address)
+        self.broker = Broker(app.address)
         self.bus = Bus()
         self.signals = signals or SignalPipe()
         self.outage = Outage(self.broker.address)
@@ -66,6 +59,9 @@ class State:
         """Queue → when a fetch got no reply. It may have taken jobs for this executor that it does not hold."""
         self.colleagues = 1
         """The living executors of the app, this one included."""
+        self.left_in_outbox = 0
+        """The number of entries that the courier has last left in the outbox of the app, because it cannot carry
+        them."""
         self.deaths: Mapping[str, str] = {}
         """Executor → how its process ended, as its supervisor saw it."""
 
@@ -117,6 +113,10 @@ class State:
     def note_listening(self, listening: bool) -> None:
         """Record whether messages arrive from now on."""
         self.listening = listening
+
+    def note_left_in_outbox(self, entries: int) -> None:
+        """Record how many entries the courier has left in the outbox of the app."""
+        self.left_in_outbox = entries
 
     def note_heard(self, queues: Iterable[str]) -> None:
         """Record that the messages about these queues arrive from now on."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.broker.desk import Desk
+from tests.broker.fleet import Fleet
 from tests.broker.timetable import Timetable
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
@@ -26,3 +27,11 @@ def timetable(server: Server, server_clock: ServerClock) -> Iterator[Timetable]:
     timetable = Timetable(server, server_clock)
     yield timetable
     timetable.close()
+
+
+@pytest.fixture
+def fleet(server: Server, server_clock: ServerClock) -> Iterator[Fleet]:
+    """The executors of the app `shop`, on a server whose clock stands still."""
+    fleet = Fleet(server, server_clock)
+    yield fleet
+    fleet.close()

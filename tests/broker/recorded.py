@@ -220,10 +220,10 @@ def recur(desk: Desk, timetable: Timetable, schedules: list[WireSchedule]) -> No
     timetable.clock.pass_by(5 * MINUTE)
     for seen in timetable.look().due:
         timetable.tick(seen, runs=[seen.next_ms], skipped=4, queued=[NOW] if seen.name == "loud" else None)
-    page = timetable.broker.ask(verbs.schedules.handing(timetable.keys, "0"))
+    page = timetable.broker.ask(verbs.outbox.handing(timetable.keys, "0"))
     first, *_ = sorted(page.jobs, key=lambda job: job.id)
     desk.enqueue(first)
-    timetable.broker.ask(verbs.schedules.handed(timetable.keys, [first.id]))
+    timetable.broker.ask(verbs.outbox.handed(timetable.keys, [first.id]))
     desk.enqueue(verbs.schedules.job_by_hand(schedules[2]))
     desk.do(verbs.queues.promote, 100)
     for delivery in desk.take("bert"):
@@ -342,7 +342,7 @@ _WRITE: Final[Mapping[str, Callable[[Any, Any, Any], Any]]] = {
 def readings(desk: Desk, timetable: Timetable) -> dict[str, Any]:
     """What the code makes of these keys: every record, the schedules, the jobs on their way, what is delivered next."""
     keys = sorted(_keys_of_records(desk))
-    page = timetable.broker.ask(verbs.schedules.handing(timetable.keys, "0"))
+    page = timetable.broker.ask(verbs.outbox.handing(timetable.keys, "0"))
     names = timetable.broker.ask(verbs.schedules.names(timetable.keys))[1]
     states = {
         name: timetable.broker.ask(verbs.schedules.state(timetable.keys, name)) for name in sorted(names)

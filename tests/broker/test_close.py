@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fennelq.broker import verbs
-from tests.broker.desk import Desk, a_job
+from tests.broker.desk import READ, Desk, a_job
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -51,4 +51,20 @@ def test_over_maxmemory_a_consumer_can_be_closed(desk: Desk, server: Server) -> 
     desk.finish(desk.executing())
     with server.configured(maxmemory="1"):
         desk.do(verbs.executors.close_consumer, "anna")
+    assert desk.consumers() == set()
+
+
+def test_its_name_is_gone_from_the_executors_that_sleep(desk: Desk) -> None:
+    for lane in ("", *READ):
+        desk.sleep("anna", "berta", lane=lane)
+    desk.do(verbs.executors.close_consumer, "anna")
+    assert [desk.sleepers(lane) for lane in ("", *READ)] == [{"berta"}] * 4
+
+
+@pytest.mark.parametrize("lane", ["", *READ])
+@pytest.mark.audit(skip="the set has a wrong type on purpose")
+def test_a_set_of_a_wrong_type_does_not_keep_its_consumers(desk: Desk, lane: str) -> None:
+    desk.finish(desk.executing())
+    desk.redis.set(desk.sleepers_key(lane), "what?")
+    assert desk.do(verbs.executors.close_consumer, "anna") == 1
     assert desk.consumers() == set()

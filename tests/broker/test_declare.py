@@ -58,7 +58,7 @@ def test_a_schedule_with_other_times_is_due_by_them(timetable: Timetable) -> Non
     "other",
     [{"tz": "Europe/Paris"}, {"start_ms": NOW}, {"end_ms": NOW + 9 * MINUTE}, {"cron": "* * * * *", "every_ms": None}],
 )  # fmt: skip
-def test_its_times_are_all_that_says_when_it_runs(timetable: Timetable, other: dict[str, Any]) -> None:
+def test_only_its_times_decide_when_it_runs(timetable: Timetable, other: dict[str, Any]) -> None:
     timetable.declare(V1, a_schedule())
     timetable.clock.pass_by(2 * MINUTE)
     timetable.declare(V2, a_schedule(**other))

@@ -192,7 +192,7 @@ def test_a_blocking_subscription_leaves_a_replica_when_the_other_connections_hav
     with broker.inbox.wait_for("news", "mail:1") as ticket, ThreadPoolExecutor(1) as pool:
         ticket.open(PATIENCE)
         waiting = pool.submit(ticket.message, 30.0)
-        eventually(lambda: broker.inbox._desk()._busy)
+        eventually(lambda: broker.inbox.waiting == 1)
         pair.fail_over()
         with pytest.raises(ReplyError, match="READONLY"):
             broker.ask(Command(WRITE, as_is))

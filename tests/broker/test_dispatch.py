@@ -8,7 +8,7 @@ import pytest
 
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.dispatch import Limits, by_queues, dispatch, first_page, in_pages, raise_first
+from fennelq.broker.dispatch import Limits, by_queues, dispatch, first_page, in_pages, pages, raise_first
 from fennelq.broker.talk import Talk
 from fennelq.broker.trouble import LinkDown, ReplyError
 from fennelq.errors import BrokerUnavailable
@@ -139,6 +139,13 @@ def test_the_items_of_a_queue_stay_in_their_order() -> None:
         "a": ["a:2", "a:1", "a:3"],
         "b": ["b:2", "b:1"],
     }
+
+
+@pytest.mark.parametrize(
+    ("items", "cut"), [("", []), ("ab", ["ab"]), ("abc", ["ab", "c"]), ("abcd", ["ab", "cd"])]
+)
+def test_items_are_cut_into_pages_and_none_into_no_page(items: str, cut: list[str]) -> None:
+    assert ["".join(page) for page in pages(items, 2)] == cut
 
 
 def test_of_several_errors_the_first_is_raised() -> None:

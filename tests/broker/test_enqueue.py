@@ -120,7 +120,7 @@ def test_a_repeated_delayed_job_keeps_its_first_due_time(desk: Desk) -> None:
     assert desk.due() == due
 
 
-def test_what_a_call_says_of_its_own_is_in_the_record(desk: Desk) -> None:
+def test_the_options_of_a_call_are_in_the_record(desk: Desk) -> None:
     desk.enqueue(a_job(options='{"r":3}', expires_ms=DAY, max_deliveries=7))
     record = desk.record()
     assert record["o"] == '{"r":3}'
@@ -160,7 +160,7 @@ def test_an_id_given_by_a_client_does_not_meet_one_that_was_not(desk: Desk) -> N
 
 
 @pytest.mark.audit(lost={"mail:7"})
-def test_an_id_whose_key_is_no_record_is_refused(desk: Desk) -> None:
+def test_an_id_whose_key_is_not_a_record_is_refused(desk: Desk) -> None:
     desk.redis.set(desk.keys.record("7"), "what?")
     assert desk.enqueue(a_job("7", nonce="mine")) == [-1]
 
@@ -182,7 +182,7 @@ def test_further_calls_with_a_key_are_answered_with_its_holder(desk: Desk) -> No
     assert desk.everything() == before
 
 
-def test_a_repeat_of_the_call_that_took_the_key_is_no_further_call(desk: Desk) -> None:
+def test_a_repeat_of_the_call_that_took_the_key_does_not_count_as_a_further_call(desk: Desk) -> None:
     desk.enqueue(a_job("1", idempotency="app:welcome:42"))
     assert desk.enqueue(a_job("1", idempotency="app:welcome:42")) == [0]
 

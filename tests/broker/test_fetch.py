@@ -36,7 +36,7 @@ def test_a_fetched_job_is_executing_and_owned(desk: Desk) -> None:
     assert before <= int(begun) <= desk.now()
 
 
-def test_a_delivery_says_everything_that_is_needed_to_run_the_job(desk: Desk) -> None:
+def test_a_delivery_has_everything_that_is_needed_to_run_the_job(desk: Desk) -> None:
     desk.enqueue(a_job("7", options=b'{"r":1}'))
     (delivery,) = desk.take()
     entry, _ = desk.entries("s")[0]
@@ -472,7 +472,7 @@ def test_an_entry_whose_record_is_gone_is_dropped_and_counted(desk: Desk) -> Non
 
 
 @pytest.mark.audit(lost={"mail:2"})
-def test_an_entry_whose_record_is_no_record_is_dropped_and_counted(desk: Desk) -> None:
+def test_an_entry_whose_record_has_a_wrong_type_is_dropped_and_counted(desk: Desk) -> None:
     desk.enqueue(*some_jobs(3))
     desk.redis.delete(desk.keys.record("2"))
     desk.redis.set(desk.keys.record("2"), "what?")

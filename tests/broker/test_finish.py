@@ -213,7 +213,7 @@ def test_a_snoozed_job_is_scheduled_and_no_try_is_counted(desk: Desk) -> None:
     assert "n" not in record
 
 
-def test_a_cancelled_job_says_why_to_those_who_wait(desk: Desk) -> None:
+def test_waiters_of_a_cancelled_job_get_the_reason(desk: Desk) -> None:
     (delivery,) = desk.executing()
     before = desk.now()
     desk.finish([delivery], CANCELLED)
@@ -516,7 +516,7 @@ def test_a_dead_job_whose_result_cannot_be_written_has_the_tries_of_its_failure(
     assert orjson.loads(desk.record()["x"])["tries"] == 3
 
 
-def test_a_count_of_tries_that_is_no_number_is_dead_as_broken_and_not_retried(desk: Desk) -> None:
+def test_a_job_whose_count_of_tries_is_not_a_number_is_dead_as_broken_and_not_retried(desk: Desk) -> None:
     deliveries = in_the_middle(desk)
     desk.redis.hset(desk.keys.record("3"), "n", "many")
     outcomes = [RETRY if delivery.key == "3" else DONE for delivery in deliveries]
@@ -644,7 +644,7 @@ def test_of_such_a_batch_an_entry_whose_job_is_elsewhere_is_dropped(desk: Desk) 
     assert not desk.waiting()
 
 
-def test_nothing_is_settled_while_there_is_no_room_for_the_dead(desk: Desk) -> None:
+def test_nothing_is_settled_while_the_dead_letter_queue_cannot_be_written(desk: Desk) -> None:
     deliveries = desk.executing(a_job("1"), a_job("2"))
     desk.enqueue(a_job("9"))
     desk.redis.set(desk.keys["dlq"], "what?")

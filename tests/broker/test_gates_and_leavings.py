@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import pytest
@@ -42,25 +43,22 @@ end
 
 @pytest.fixture
 def add(monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
-    """`add("leaving", "probe", text)`: one file more, and its name at the end of the order."""
+    """`add("leaving", "probe", text)`: one file more, and its name at the end of the order, or `after` only these."""
 
-    def added(folder: str, name: str, text: str) -> None:
+    def added(folder: str, name: str, text: str, *, after: Sequence[str] = ()) -> None:
         listing, directive = {"leaving": ("lib/run_over", "leavings"), "gates": ("fetch", "gates")}[folder]
 
-        read = lua_files._read
+        read = lua_files.text_of
 
         def changed(path: str) -> str:
             if path == f"{folder}/{name}.lua":
                 return text
-            lines = [
-                f"{line}, {name}"
-                if path == f"{listing}.lua" and line.startswith(f"--@{directive} ")
-                else line
-                for line in read(path).splitlines()
-            ]
-            return "\n".join(lines) + "\n"
+            if path != f"{listing}.lua":
+                return read(path)
+            order = f"--@{directive} {', '.join([*after, name])}" if after else rf"\g<0>, {name}"
+            return re.sub(rf"^--@{directive} .+", order, read(path), flags=re.MULTILINE)
 
-        monkeypatch.setattr(lua_files, "_read", changed)
+        monkeypatch.setattr(lua_files, "text_of", changed)
         forget_files()
 
     yield added
@@ -86,6 +84,12 @@ def over(desk: Desk) -> list[str]:
     found = cast("list[bytes]", desk.redis.lrange(probe, 0, -1))
     desk.redis.delete(probe)
     return [shown(line) for line in found]
+
+
+def of_marked_jobs() -> list[str]:
+    """The leavings that do not act on every job."""
+    leavings = lua_files.lua_file("lib/run_over").words("leavings")
+    return [name for name in leavings if not lua_files.lua_file(f"leaving/{name}").words("every")]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_a_leaving_that_fails_undoes_nothing_and_stops_no_other(desk: Desk, add:
 
 
 def test_without_such_a_leaving_a_plain_job_has_none(desk: Desk, add: Add) -> None:
-    add("leaving", "probe", PROBE.replace("--@every job\n", ""))
+    add("leaving", "probe", PROBE.replace("--@every job\n", ""), after=of_marked_jobs())
     desk.finish(desk.executing())
     assert over(desk) == []
     (delivery,) = desk.executing(a_job("2", idempotency="k"))

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.broker.desk import Desk, a_job, some_jobs
+from tests.broker.desk import READ, Desk, a_job, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -163,3 +163,60 @@ def test_over_maxmemory_house_is_kept(desk: Desk, server: Server) -> None:
     with server.configured(maxmemory="1"):
         assert desk.gc(max_len=0, idle_ms=4)[0] == 3
     assert desk.consumers() == set()
+
+
+# Executors that sleep
+
+
+@pytest.mark.parametrize("lane", ["", *READ])
+def test_names_without_a_subscriber_are_dropped(desk: Desk, lane: str) -> None:
+    with desk.subscribed("anna", "berta") as heard:
+        desk.sleep("anna", "berta", "killed-1", "killed-2", lane=lane)
+        assert desk.gc() == (0, 0)
+        assert desk.sleepers(lane) == {"anna", "berta"}
+        # It asks the server who listens, and sends nothing.
+        assert heard() == []
+
+
+def test_the_names_of_killed_executors_leave_no_key(desk: Desk) -> None:
+    for lane in ("", *READ):
+        desk.sleep("killed", lane=lane)
+    desk.gc()
+    assert desk.everything() == {}
+
+
+def test_at_most_a_page_of_each_set_is_dropped(desk: Desk) -> None:
+    for lane in ("", "s"):
+        desk.sleep(*(f"killed-{number}" for number in range(25)), lane=lane)
+    left = list[tuple[int, int]]()
+    for _ in range(3):
+        desk.gc(limit=10)
+        left.append((len(desk.sleepers()), len(desk.sleepers("s"))))
+    assert left == [(15, 15), (5, 5), (0, 0)]
+
+
+def test_a_subscriber_of_another_queue_does_not_count(desk: Desk, server: Server) -> None:
+    with Desk.opened(server, "post") as other, other.subscribed("anna"):
+        desk.sleep("anna")
+        other.sleep("anna")
+        desk.gc()
+        other.gc()
+        assert (desk.sleepers(), other.sleepers()) == (set(), {"anna"})
+
+
+@pytest.mark.parametrize("lane", ["", *READ])
+@pytest.mark.audit(skip="the set has a wrong type on purpose")
+def test_a_set_of_a_wrong_type_does_not_keep_the_other_names(desk: Desk, lane: str) -> None:
+    others = {"", *READ} - {lane}
+    for other in others:
+        desk.sleep("killed", lane=other)
+    desk.redis.set(desk.sleepers_key(lane), "what?")
+    assert desk.gc() == (0, 0)
+    assert all(desk.sleepers(other) == set() for other in others)
+
+
+def test_over_maxmemory_names_are_dropped(desk: Desk, server: Server) -> None:
+    desk.sleep("killed")
+    with server.configured(maxmemory="1"):
+        desk.gc()
+    assert desk.sleepers() == set()

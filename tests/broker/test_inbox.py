@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.connection import address_of
 from fennelq.broker.inbox import Inbox, Ticket, process_name
 from fennelq.broker.trouble import ReplyError
@@ -33,21 +34,15 @@ class Room:
 
     def waits(self, topic: str, timeout: float = LONG) -> Future[bytes | None]:
         """A thread that waits for one message; it does when this returns."""
-        asleep = self.asleep
+        before = self.inbox.waiting
         waiting = self.threads.submit(self._one, topic, timeout)
-        eventually(lambda: self.asleep == asleep + 1 or waiting.done())
+        eventually(lambda: self.inbox.waiting == before + 1 or waiting.done())
         return waiting
 
     def _one(self, topic: str, timeout: float) -> bytes | None:
         with self.inbox.wait_for(CHANNEL, topic) as ticket:
             ticket.open(PATIENCE)
             return ticket.message(timeout)
-
-    @property
-    def asleep(self) -> int:
-        """Threads that wait: one reads, the others sleep."""
-        desk = self.inbox._desk()
-        return len(desk._sleeping) + (desk._busy and desk._subscribed)
 
     def publish(self, topic: str, text: str = "") -> int:
         return int(self.client.publish(CHANNEL, f"{topic}\n{text}"))
@@ -131,8 +126,7 @@ def test_threads_that_begin_at_once_wait_for_one_subscription(server: Server, pr
 
     with ThreadPoolExecutor(10) as threads, server.client() as client:
         waiting = [threads.submit(begin, n) for n in range(10)]
-        desk = inbox._desk()
-        eventually(lambda: len(desk._sleeping) == 9 and desk._busy and desk._subscribed)
+        eventually(lambda: inbox.waiting == 10)
         for n in range(10):
             client.publish(CHANNEL, f"mail:{n}\n")
         assert [waiter.result(PATIENCE) for waiter in waiting] == [b"mail:%d\n" % n for n in range(10)]
@@ -206,17 +200,16 @@ def test_a_thread_that_is_interrupted_while_it_reads_does_not_take_the_others_wi
 
     with room.inbox.wait_for(CHANNEL, "mail:1") as ticket:
         ticket.open(PATIENCE)
-        link = room.inbox._desk()._link
         may_fail = threading.Event()
 
-        def fail(timeout: float) -> bytes:
+        def fail(link: BlockingLink, timeout: float) -> bytes:
             may_fail.wait(timeout)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(link, "read", fail)
+        monkeypatch.setattr(BlockingLink, "read", fail)
         reader = threading.Thread(target=read_once, args=(ticket,))
         reader.start()
-        eventually(lambda: room.inbox._desk()._busy)
+        eventually(lambda: room.inbox.waiting == 1)
         other = room.waits("mail:2")
         monkeypatch.undo()
         may_fail.set()
@@ -232,7 +225,7 @@ def test_a_thread_that_is_interrupted_while_it_reads_does_not_take_the_others_wi
 def test_a_forked_child_has_an_inbox_of_its_own(room: Room, state: str) -> None:
     waiting = None if state == "idle" else room.waits("mail:1")
     if state == "a thread holds the lock":
-        with room.inbox._desk().lock:
+        with room.inbox.wait_for(CHANNEL, "mail:2") as ticket, ticket.wakes:
             name = in_a_child(room)
     else:
         name = in_a_child(room)

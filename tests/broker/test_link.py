@@ -29,6 +29,7 @@ from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
 from tests.broker.desk import Desk, a_job, some_jobs
+from tests.kit.namespace import Namespace
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually, eventually
@@ -217,7 +218,7 @@ async def test_closing_ends_a_connection_that_is_being_made(proxy: Proxy) -> Non
     await aeventually(lambda: proxy.counters.open == 0)
 
 
-async def test_what_is_no_redis_at_all_is_trouble_with_the_connection() -> None:
+async def test_a_server_that_is_not_redis_is_trouble_with_the_connection() -> None:
     async def chatter(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()
@@ -404,7 +405,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a key and a self-signed certificate for 127.0.0.1."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("there is no openssl here to sign a certificate with")
+        pytest.skip("this machine has no openssl to sign a certificate with")
     folder = tmp_path_factory.mktemp("tls")
     key, signed, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
     command = [
@@ -591,10 +592,13 @@ def test_after_a_fork_parent_and_child_talk_on_connections_of_their_own(desk: De
 
 
 def test_a_fork_while_another_thread_holds_the_lock_does_not_hang_the_child(
-    desk: Desk, redis_url: str
+    desk: Desk, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = BlockingBroker(address_of(redis_url))
-    with broker._lock:
+    lock = threading.Lock()
+    with monkeypatch.context() as patch:
+        patch.setattr("fennelq.broker.blocking.threading", Namespace(threading, Lock=lambda: lock))
+        broker = BlockingBroker(address_of(redis_url))
+    with lock:
         assert in_a_child(lambda: cast("bytes", broker.ask(Command(["PING"], as_is)))) == b"PONG"
     broker.close()
 
@@ -651,15 +655,24 @@ def test_without_a_loop_the_server_may_speak_first_as_well(refusing: Address) ->
     link.close()
 
 
-async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what_is_sent() -> None:
+async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also of a subscription, which would otherwise only hear that the connection was closed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         link = Link(address_of(f"redis://127.0.0.1:{listener.getsockname()[1]}"))
         wire = await link.connect()
         client, _ = listener.accept()
-        with client:  # it stays open: only what the server says tells that it refuses
+        received, receive = asyncio.Event(), wire.data_received
+
+        def note(data: bytes) -> None:
+            receive(data)
+            received.set()
+
+        monkeypatch.setattr(wire, "data_received", note)
+        with client:  # it stays open: only the reply shows that the server refuses
             client.sendall(b"-ERR max number of clients reached\r\n")
-            await aeventually(lambda: wire._refusal is not None)
+            await received.wait()
             with pytest.raises(ReplyError, match="max number of clients reached"):
                 wire.write(["SUBSCRIBE", "news"])
         link.close()

@@ -19,7 +19,7 @@ def test_with_nothing_scheduled_there_is_nothing_to_do(timetable: Timetable) -> 
     assert (look.due, look.waiting, look.turn, look.version) == ([], [], False, "")
 
 
-def test_it_says_how_long_until_the_next_is_due(timetable: Timetable) -> None:
+def test_it_returns_how_long_until_the_next_is_due(timetable: Timetable) -> None:
     timetable.declare(V1, a_schedule("a"), a_schedule("b", every_ms=3_600_000))
     look = timetable.look()
     assert (look.wait_ms, look.due, look.version) == (NEXT - NOW, [], V1)
@@ -60,7 +60,7 @@ def test_many_due_ones_come_in_pages_the_longest_due_first(timetable: Timetable)
     assert [seen.name for seen in timetable.look(limit=2).due] == ["s0", "s1"]
 
 
-def test_a_page_is_no_larger_than_a_megabyte_or_one_schedule(timetable: Timetable) -> None:
+def test_a_page_has_at_most_a_megabyte_or_one_schedule(timetable: Timetable) -> None:
     large = b'[["%s"],{}]' % (b"x" * 700_000)
     timetable.declare(V1, *(a_schedule(f"s{n}", args=large) for n in range(4)))
     timetable.clock.pass_by(MINUTE)
@@ -100,7 +100,7 @@ def test_when_the_last_one_has_been_claimed_the_next_page_misses_none(timetable:
     assert names_of(timetable.look(limit=3, after=first.last)) == ["s0", "s2", "s3"]
 
 
-def test_a_page_that_ends_by_its_size_says_that_more_are_due(timetable: Timetable) -> None:
+def test_a_page_that_ends_by_its_size_reports_that_more_are_due(timetable: Timetable) -> None:
     large = b'[["%s"],{}]' % (b"x" * 700_000)
     timetable.declare(V1, *(a_schedule(f"s{n}", args=large) for n in range(3)))
     timetable.clock.pass_by(MINUTE)
@@ -332,7 +332,7 @@ def test_it_returns_which_version_of_this_service_holds(timetable: Timetable) ->
     assert timetable.look(service="third:shop").version == ""
 
 
-def test_looking_says_that_a_service_is_there_and_nothing_of_one_that_has_not_declared(
+def test_a_look_records_that_its_service_lives_unless_it_has_not_declared(
     timetable: Timetable,
 ) -> None:
     timetable.declare(V1, a_schedule())

@@ -111,7 +111,7 @@ def test_a_member_whose_record_is_gone_is_dropped_and_counted(desk: Desk) -> Non
 
 
 @pytest.mark.audit(lost={"mail:1"})
-def test_a_member_whose_record_is_no_record_is_dropped(desk: Desk) -> None:
+def test_a_member_whose_record_has_a_wrong_type_is_dropped(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2, at_ms=1))
     desk.redis.delete(desk.keys.record("1"))
     desk.redis.set(desk.keys.record("1"), "what?")

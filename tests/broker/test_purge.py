@@ -69,7 +69,7 @@ def test_the_dead_are_left_alone(desk: Desk) -> None:
     assert desk.waiting("dlq") == ["1"]
 
 
-def test_a_page_is_no_more_than_asked_for_of_each_kind(desk: Desk) -> None:
+def test_a_page_has_at_most_the_given_number_of_each_kind(desk: Desk) -> None:
     desk.enqueue(*some_jobs(25), *(a_job(f"later-{key}", delay_ms=DAY) for key in range(25)))
     assert [desk.do(verbs.queues.purge, LIFETIMES, 10) for _ in range(4)] == [20, 20, 10, 0]
 

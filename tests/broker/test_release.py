@@ -148,7 +148,7 @@ def test_a_stop_costs_nothing_however_often_the_job_was_stranded(desk: Desk) -> 
     assert desk.take()[0].deliveries == 1
 
 
-def test_the_history_says_why_and_by_whom_a_job_was_handed_back(desk: Desk) -> None:
+def test_the_history_has_the_reason_and_the_executor_of_a_release(desk: Desk) -> None:
     desk.release(desk.executing())
     desk.release(desk.take("berta"), "stranded")
     lines = desk.history()

@@ -33,13 +33,13 @@ OF_THE_QUEUE: list[Step[Any]] = [
     verbs.dead.forget(MAIL, []),
     verbs.jobs.record(MAIL, "1"),
     verbs.jobs.history(MAIL, "1"),
-    verbs.schedules.handing(MAIL, "0"),
+    verbs.outbox.handing(MAIL, "0"),
     *verbs.queues.damage(MAIL),
 ]
 OF_THE_APP: list[Step[Any]] = [
     verbs.schedules.look(SHOP, "service", "v1", again=False, longest_ms=1),
     verbs.schedules.unqueue(SHOP, SEEN, [], 1, verbs.schedules.job_of(A_SCHEDULE, 1)),
-    verbs.schedules.handed(SHOP, ["mail:1"]),
+    verbs.outbox.handed(SHOP, ["mail:1"]),
     verbs.schedules.names(SHOP),
     verbs.queues.known_queues("shop"),
     verbs.executors.known_executors("shop"),

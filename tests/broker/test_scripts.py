@@ -19,7 +19,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
     def loaded(**texts: str) -> Script:
         found = {f"{name.replace('_', '/')}.lua": text for name, text in texts.items()}
-        monkeypatch.setattr(lua_files, "_read", found.__getitem__)
+        monkeypatch.setattr(lua_files, "text_of", found.__getitem__)
         forget_files()
         return scripts.script("arrow")
 
@@ -111,6 +111,39 @@ def test_comments_and_blank_lines_are_left_out(load: Load) -> None:
         arrow="-- arrow: does it.\n\n--@args prefix\n\n  -- F.nothing is named in a comment.\nreturn 1\n"
     )
     assert code_of(script) == ["local prefix = ARGV[1]", "return 1"]
+
+
+# Waking executors
+
+RING = "local function wake_sleepers() end\nlocal function ring() end\n"
+ENTRIES = "--@include ring\nlocal function add_entry() end\n"
+
+
+def test_a_script_that_may_add_entries_and_wakes_no_executor_is_an_error(load: Load) -> None:
+    with pytest.raises(LookupError, match=r"arrow\.lua may add entries .* does not end with wake_sleepers"):
+        load(arrow="--@include entries\nadd_entry()\n", lib_entries=ENTRIES, lib_ring=RING)
+
+
+def test_so_is_a_script_whose_leaving_may_add_entries(load: Load) -> None:
+    with pytest.raises(LookupError, match=r"arrow\.lua may add entries"):
+        load(
+            arrow="--@include over\nover('again')\n",
+            lib_over="--@leavings slots\nlocal function over(how)\n  --@leave again\nend\n",
+            leaving_slots="--@include entries\n--@when again\nadd_entry()\n",
+            lib_entries=ENTRIES,
+            lib_ring=RING,
+        )
+
+
+def test_a_comment_wakes_no_executor(load: Load) -> None:
+    with pytest.raises(LookupError, match="may add entries"):
+        load(arrow="--@include ring\n-- It ends with wake_sleepers().\nreturn 1\n", lib_ring=RING)
+
+
+@pytest.mark.parametrize("call", ["wake_sleepers()", "ring(ARGV[1])"])
+def test_a_script_that_wakes_executors_is_loaded(load: Load, call: str) -> None:
+    script = load(arrow=f"--@include entries\n{call}\nreturn 1\n", lib_entries=ENTRIES, lib_ring=RING)
+    assert code_of(script)[-2:] == [call, "return 1"]
 
 
 # Gates and leavings

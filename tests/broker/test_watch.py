@@ -129,7 +129,7 @@ def test_a_result_is_returned_although_the_record_is_of_a_wrong_type(desk: Desk)
 
 
 @pytest.mark.audit(lost={"mail:1"})
-def test_a_result_of_a_wrong_type_is_no_end(desk: Desk) -> None:
+def test_a_result_of_a_wrong_type_does_not_count_as_an_end(desk: Desk) -> None:
     desk.executing()
     desk.redis.set(desk.keys.result("1"), "what?")
     assert desk.do(verbs.jobs.watch, "me", ["1"]) == WAIT

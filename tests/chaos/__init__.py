@@ -11,6 +11,6 @@
     skew      a machine whose clock is wrong
     rows      the faults that are tested, by the numbers that tests name them by
 
-`make test` runs a reduced version of everything (`scale` says how much), `make chaos` the long one (`long`), and
+`make test` runs a reduced version of everything (`scale` has the factor), `make chaos` the long one (`long`), and
 `make chaos DEMO=1` a short one that explains itself (`demo`).
 """

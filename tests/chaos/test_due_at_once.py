@@ -105,7 +105,7 @@ def test_very_many_jobs_due_at_once_are_moved_in_seconds_and_no_other_job_starve
     )
     assert set(moved(crew, keys).values()) == {1}
     assert taken <= 5
-    # On a machine that does nothing else it is the p99 that stays below: the benchmark says so.
+    # On a machine that does nothing else it is the p99 that stays below: the benchmark measures it.
     assert statistics.median(pings) < 20
 
 

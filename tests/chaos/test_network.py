@@ -262,7 +262,7 @@ def _a_port() -> Generator[int]:
         port.release()
 
 
-def test_a_slow_network_is_no_reason_to_take_jobs_away(
+def test_on_a_slow_network_jobs_are_not_taken_away(
     fleet: Fleet, proxy: Proxy, ledger: Ledger, server: Server, figure: Figure
 ) -> None:
     proxy.latency(100)
@@ -278,7 +278,7 @@ def test_a_slow_network_is_no_reason_to_take_jobs_away(
 
 
 @pytest.mark.parametrize("seconds", [1.5, 3 * LEASE])
-def test_a_server_that_pauses_is_no_reason_to_take_jobs_away(
+def test_jobs_are_not_taken_away_when_the_server_pauses(
     fleet: Fleet, ledger: Ledger, server: Server, figure: Figure, seconds: float
 ) -> None:
     fleet.start(processes=2)

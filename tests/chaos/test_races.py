@@ -325,7 +325,7 @@ async def test_waiting_for_a_result_that_has_gone_raises(
     clients: Clients, server: Server, proxy: Proxy, how: str
 ) -> None:
     """D10. The result expires while its message is lost, or the job is unknown: ResultExpired, and no hang."""
-    shop, (app, *_) = await clients(1, result_ttl=60, record_ttl=60, tombstone_ttl=60)
+    shop, (app, *_) = await clients(1, result_ttl=60, record_ttl=60)
     if how == "unknown":
         with pytest.raises(ResultExpired):
             await soon(app.result("default:missing").get())
@@ -339,7 +339,7 @@ async def test_waiting_for_a_result_that_has_gone_raises(
             proxy.blackhole()
             shop.gate.set()
             assert await end_of(result) == 42
-            age(server, 60)
+            age(server, 600)
             await aeventually(lambda: is_unknown(result))
             proxy.cut_all()
             proxy.up()

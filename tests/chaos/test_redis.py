@@ -30,7 +30,7 @@ SLACK: Final = 5.0
 MakeServer = Callable[..., Server]
 
 
-def nobody_has_ended(fleet: Fleet, executors: list[int]) -> bool:
+def no_executor_has_ended(fleet: Fleet, executors: list[int]) -> bool:
     """Neither a supervisor nor one of these executors."""
     there = [one.pid for worker in fleet.workers for one in worker.executors()]
     return all(worker.process.running for worker in fleet.workers) and set(executors) <= set(there)
@@ -69,7 +69,7 @@ def test_a_redis_that_has_forgotten_everything_is_worked_with_again(
     eventually(lambda: set(sent) <= set(ledger.ends()), within=20)
     warnings = fleet.output.count('"groups_made_anew"')
     figure("R2", f"{how}: a new job done {took:.2f} s later, {number} of {number} done, {warnings} warnings")
-    assert nobody_has_ended(fleet, before)
+    assert no_executor_has_ended(fleet, before)
     assert warnings >= 1
     assert took < 5 + SLACK
     fleet.stop()
@@ -84,7 +84,7 @@ def forget(server: Server, how: str) -> None:
         _ = admin.flushall() if how == "FLUSHALL" else admin.delete(KEYS["s"])
 
 
-def test_a_redis_that_forgets_its_scripts_again_and_again_is_no_trouble(
+def test_a_redis_that_forgets_its_scripts_again_and_again_causes_no_error(
     fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
 ) -> None:
     seconds = scale.of(3, long=10)
@@ -131,7 +131,7 @@ def test_an_outage_longer_than_the_lease_takes_no_job_away(
         time.sleep(2 * LEASE)
         server.start()
         time.sleep(LEASE + 1)  # an executor that judged too early would have done so by now
-    assert nobody_has_ended(fleet, before)
+    assert no_executor_has_ended(fleet, before)
     drained(server, within=30 + length)
     fleet.stop()
     it = account(server, sent, ledger)
@@ -162,7 +162,7 @@ def test_a_redis_that_loads_for_long_is_waited_for(
     loading = time.monotonic() - began
     resumed, probe = until_a_job_is_done(server, ledger)
     drained(server, within=20)
-    assert nobody_has_ended(fleet, before)
+    assert no_executor_has_ended(fleet, before)
     fleet.stop()
     with server.client() as admin:
         admin.delete(*admin.keys("ballast:*"))
@@ -267,7 +267,7 @@ def test_a_full_disk_is_waited_out(
     with unable_to_save(server):
         eventually(lambda: len(ledger.ends()) == 32, within=20, what="what runs goes on")
         time.sleep(2 * LEASE)  # longer than any lease
-        assert nobody_has_ended(fleet, before)
+        assert no_executor_has_ended(fleet, before)
     began = time.monotonic()
     drained(server, within=5 + SLACK)
     healed = time.monotonic() - began

@@ -58,7 +58,7 @@ class Terminal:
             return False
         try:
             news = os.read(self._screen, 4096)
-        except OSError:  # what Linux says when the child has closed its side
+        except OSError:  # the error of Linux when the child has closed its side
             return False
         self.text += self._decoder.decode(news)
         return bool(news)

@@ -66,7 +66,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("words", NEEDS_REDIS, ids=" ".join)
-def test_without_a_redis_every_command_says_so_in_one_sentence(
+def test_without_a_redis_every_command_reports_it_in_one_sentence(
     folder: Path, nowhere: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fennelq.log.setup", ignore)
@@ -255,7 +255,7 @@ def test_a_burst_runs_what_waits_and_ends(shop: Shop, spawn: Spawner) -> None:
     assert shop.ok("job", "wait", job).out == '"hello 42"\n'
 
 
-def test_a_worker_serves_until_it_is_told_to_stop(shop: Shop, spawn: Spawner) -> None:
+def test_a_worker_serves_until_it_is_stopped(shop: Shop, spawn: Spawner) -> None:
     worker = spawn(
         *("fennelq", "worker", "-p", "1", "-c", "2", "-q", "mail", "--grace", "5s"),
         directory=shop.folder,
@@ -288,7 +288,7 @@ def test_the_worker_finds_an_app_in_another_folder(shop: Shop, spawn: Spawner) -
     ],
     ids=str,
 )
-def test_a_worker_that_cannot_run_says_why(shop: Shop, words: list[str], sentence: str) -> None:
+def test_a_worker_that_cannot_run_prints_the_reason(shop: Shop, words: list[str], sentence: str) -> None:
     answer = shop.run("worker", "-p", "1", "--burst", *words)
     assert answer.code == Exit.CONFIGURATION
     assert sentence in answer.err

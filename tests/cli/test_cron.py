@@ -55,7 +55,7 @@ def test_list_prints_one_line_per_schedule_with_times_in_its_zone_and_in_words(s
     assert re.fullmatch(r"\S+T09:00:00.000\+0[12]:00", nightly[2])
 
 
-def test_list_says_when_it_last_ran(shop: Shop) -> None:
+def test_list_shows_when_it_last_ran(shop: Shop) -> None:
     add(shop)
     shop.ok("cron", "run", "mine")
     (row,) = shop.ok("cron", "list").rows
@@ -75,7 +75,7 @@ def test_a_task_that_the_app_does_not_have_is_pointed_out(shop: Shop) -> None:
     assert row[8] == "other:task (not of this app)"
 
 
-def test_show_tells_everything(shop: Shop) -> None:
+def test_show_prints_everything(shop: Shop) -> None:
     when = ["--cron", "0 9 * * *", "--tz", "Europe/Paris", "--overlap", "queue", "--catchup", "all:3"]
     limits = ["--jitter", "30s", "--start", "2026-01-01", "--end", "2099-01-01T12:00+00:00"]
     job = ["--queue", "slow", "--priority", "high", "--expires", "90s", "-k", "template=hi"]
@@ -113,7 +113,7 @@ def test_show_tells_everything(shop: Shop) -> None:
     assert re.fullmatch(r"\S+T09:00:00.000\+0[12]:00 · in .+", following)
 
 
-def test_show_tells_the_last_job_and_what_it_failed_of(shop: Shop) -> None:
+def test_show_prints_the_last_job_and_its_error(shop: Shop) -> None:
     shop.ok("cron", "add", "charge", "5", "--every", "1h", "--name", "mine")
     job = shop.ok("cron", "run", "mine").out.strip()
     shop.work()
@@ -153,7 +153,7 @@ def test_a_schedule_that_only_a_later_version_can_read_is_left_out_and_named(sho
 # add
 
 
-def test_add_prints_the_name_and_says_when_it_runs_next(shop: Shop) -> None:
+def test_add_prints_the_name_and_when_it_runs_next(shop: Shop) -> None:
     answer = shop.ok("cron", "add", "welcome", "7", "--every", "90s")
     assert answer.out == "tasks.welcome\n"
     assert re.fullmatch(r"next run: \S+\+00:00 · in \d+ (s|min)\n|next run: \S+ · now\n", answer.err)
@@ -267,7 +267,7 @@ def test_what_the_code_declares_cannot_be_removed_here_and_nothing_else_is(sched
     assert len(scheduled.ok("cron", "list").rows) == 2
 
 
-def test_what_the_code_declares_tells_its_service_and_when_that_was_there(scheduled: Shop) -> None:
+def test_show_of_a_declared_schedule_prints_its_service_and_when_it_was_last_there(scheduled: Shop) -> None:
     reported = shown(scheduled, "nightly")
     assert (reported["source"], reported["service"]) == ("code", "tasks:shop")
     seen = datetime.fromisoformat(reported["service_seen"])
@@ -286,7 +286,7 @@ def test_what_a_service_that_is_gone_has_declared_can_be_removed(scheduled: Shop
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "resume", "run", "remove"])
-def test_an_unknown_schedule_is_told_with_the_nearest_name(shop: Shop, command: str) -> None:
+def test_an_unknown_schedule_is_an_error_with_the_nearest_name(shop: Shop, command: str) -> None:
     add(shop)
     answer = shop.run("cron", command, "mien", *(["--yes"] if command == "remove" else []))
     assert (answer.code, answer.out) == (Exit.NOT_FOUND, "")
@@ -313,7 +313,7 @@ def test_next_previews_an_expression_without_an_app_or_a_server(folder: Path, sh
     ]
 
 
-def test_next_begins_now_and_says_so_in_words(shop: Shop) -> None:
+def test_next_begins_now_and_prints_it_in_words(shop: Shop) -> None:
     rows = shop.ok("cron", "next", "* * * * *").rows
     assert len(rows) == 10
     assert re.fullmatch(r"in \d+ s|now", rows[0][1])

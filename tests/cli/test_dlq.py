@@ -29,7 +29,7 @@ def test_list_prints_one_line_per_dead_job(shop: Shop) -> None:
     assert shop.ok("dlq", "list", "--oldest", "-n", "1").rows[0][1] == ids[0]
 
 
-def test_list_says_when_there_is_more(shop: Shop) -> None:
+def test_list_shows_that_there_is_more(shop: Shop) -> None:
     shop.kill(2)
     assert shop.ok("dlq", "list", "--limit", "1").err == "1 of 2 shown: --limit 0 lists all\n"
     assert shop.ok("dlq", "list", "--limit", "0").err == ""
@@ -71,7 +71,7 @@ def test_a_time_that_cannot_be_read_is_a_usage_error(shop: Shop, when: str) -> N
     assert "Traceback" not in answer.err
 
 
-def test_show_tells_everything(shop: Shop) -> None:
+def test_show_prints_everything(shop: Shop) -> None:
     [job] = shop.kill(1)
     shown = shop.ok("dlq", "show", job).out
     assert "CardRefused: no money for 0" in shown
@@ -81,7 +81,7 @@ def test_show_tells_everything(shop: Shop) -> None:
     assert (facts["id"], facts["tries"], facts["arguments"]) == (job, 1, [[0], {}])
 
 
-def test_show_of_what_is_not_dead_says_what_it_is(shop: Shop) -> None:
+def test_show_of_a_job_that_is_not_dead_prints_its_status(shop: Shop) -> None:
     waiting = shop.ok("enqueue", "welcome", "1").out.strip()
     answer = shop.run("dlq", "show", waiting)
     assert (answer.code, answer.err) == (Exit.NOT_FOUND, f"fennelq: {waiting} is not dead: it is SENT\n")
@@ -117,7 +117,7 @@ def test_a_dry_run_only_counts(shop: Shop) -> None:
 
 
 @pytest.mark.audit(skip="a record was robbed of its arguments")
-def test_what_could_not_be_replayed_is_said_and_fails(shop: Shop) -> None:
+def test_jobs_that_could_not_be_replayed_are_listed_and_the_command_fails(shop: Shop) -> None:
     [job] = shop.kill(1)
 
     async def rob(app: App) -> None:
@@ -167,7 +167,7 @@ def test_an_export_that_cannot_be_written_is_a_sentence(shop: Shop) -> None:
     )
 
 
-def test_what_a_task_says_cannot_drive_the_terminal(shop: Shop) -> None:
+def test_the_message_of_an_error_cannot_control_the_terminal(shop: Shop) -> None:
     job = shop.ok("enqueue", "shout").out.strip()
     shop.work()
     for words in (["list"], ["show", job], ["export"]):
@@ -179,7 +179,7 @@ def test_what_a_task_says_cannot_drive_the_terminal(shop: Shop) -> None:
 
 def test_a_long_list_goes_page_by_page(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.kill(5)
-    monkeypatch.setattr(search, "_PAGE", 2)
+    monkeypatch.setattr(search, "PAGE", 2)
     monkeypatch.setattr(dead, "MOST_JOBS", 2)
     assert len(shop.ok("dlq", "list", "-n", "0").rows) == 5
     assert len(shop.ok("dlq", "export").rows) == 5

@@ -44,7 +44,7 @@ def test_help_fits_and_names_no_python_types(words: tuple[str, ...], command: An
 
 
 @pytest.mark.parametrize(("words", "command"), EVERY, ids=IDS)
-def test_every_option_says_what_it_takes_and_its_default(words: tuple[str, ...], command: Any) -> None:
+def test_every_option_documents_its_values_and_its_default(words: tuple[str, ...], command: Any) -> None:
     for option in command.params:
         if option.param_type_name == "argument":
             assert option.metavar, option.name

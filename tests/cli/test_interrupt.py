@@ -1,4 +1,4 @@
-"""Ctrl-C in long work says how far it got; nothing is half done, and no traceback is shown."""
+"""Ctrl-C in long work reports its progress; nothing is half done, and no traceback is shown."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_work_that_is_done_when_ctrl_c_comes_has_succeeded(ctrl_c: None) -> None
     assert asyncio.run(run()) == "done"
 
 
-def test_replay_says_how_far_it_got_and_goes_on_when_run_again(shop: Shop) -> None:
+def test_replay_reports_its_progress_and_goes_on_when_run_again(shop: Shop) -> None:
     shop.kill(3)
     terminal = Terminal("dlq", "replay", "--yes", "--rate", "0.001", folder=shop.folder)
     eventually(lambda: len(shop.ok("dlq", "list").rows) == 2, within=15, what="the first job is replayed")
@@ -88,7 +88,7 @@ def test_replay_says_how_far_it_got_and_goes_on_when_run_again(shop: Shop) -> No
     assert shop.ok("dlq", "replay").out == "2 dead jobs replayed\n"
 
 
-def test_wait_says_that_the_job_goes_on(shop: Shop, server: Server) -> None:
+def test_wait_reports_that_the_job_goes_on(shop: Shop, server: Server) -> None:
     job = shop.ok("enqueue", "welcome", "1").out.strip()
     terminal = Terminal("job", "wait", job, folder=shop.folder)
     with server.client() as client:

@@ -69,7 +69,7 @@ def test_a_wrong_call_sends_nothing(shop: Shop, words: list[str], code: Exit, se
     assert all(row[1:] == ["0"] * 5 for row in shop.ok("queue", "list").rows)
 
 
-def test_options_say_how_it_runs(shop: Shop) -> None:
+def test_options_decide_how_it_runs(shop: Shop) -> None:
     job = shop.ok(
         *("enqueue", "welcome", "1", "--queue", "slow", "--priority", "high", "--job-id", "first"),
         *("--delay", "1h30m", "--expires", "2h", "--key", "once"),
@@ -80,7 +80,7 @@ def test_options_say_how_it_runs(shop: Shop) -> None:
     assert facts["due_at"] < facts["expires_at"]
 
 
-def test_a_second_call_with_the_same_key_says_so(shop: Shop) -> None:
+def test_a_second_call_with_the_same_key_is_reported_as_such(shop: Shop) -> None:
     first = shop.ok("enqueue", "welcome", "1", "--key", "once")
     second = shop.ok("enqueue", "welcome", "1", "--key", "once")
     assert second.out == first.out
@@ -89,7 +89,7 @@ def test_a_second_call_with_the_same_key_says_so(shop: Shop) -> None:
     assert shop.run("enqueue", "welcome", "3", "--job-id", "x").code == Exit.FAILED
 
 
-def test_a_task_this_app_does_not_have_is_sent_anyway_when_told_to(shop: Shop) -> None:
+def test_a_task_this_app_does_not_have_is_sent_with_the_option_anyway(shop: Shop) -> None:
     job = shop.ok(
         "enqueue", "other:task", "1", "two", "-k", "x=3", "--queue", "other", "--anyway"
     ).out.strip()
@@ -99,7 +99,7 @@ def test_a_task_this_app_does_not_have_is_sent_anyway_when_told_to(shop: Shop) -
 # Looking
 
 
-def test_show_tells_what_is_known(shop: Shop) -> None:
+def test_show_prints_what_is_known(shop: Shop) -> None:
     job = shop.ok("enqueue", "welcome", "42").out.strip()
     facts = dict(shop.ok("job", "show", job).rows)
     assert (facts["id"], facts["task"], facts["status"], facts["arguments"]) == (
@@ -111,7 +111,7 @@ def test_show_tells_what_is_known(shop: Shop) -> None:
     assert shop.run("job", "show", "mail:unknown").code == Exit.NOT_FOUND
 
 
-def test_show_of_a_dead_job_tells_why(shop: Shop) -> None:
+def test_show_of_a_dead_job_prints_the_reason(shop: Shop) -> None:
     [job] = shop.kill(1)
     shown = shop.ok("job", "show", job).out
     assert "status\tDEAD" in shown
@@ -160,7 +160,7 @@ def test_cancel_ends_jobs_that_have_not_started(shop: Shop) -> None:
     assert (answer.code, answer.err) == (Exit.FAILED, f"fennelq: job {first} was cancelled (cancelled)\n")
 
 
-def test_cancel_says_which_were_too_late_or_unknown(shop: Shop) -> None:
+def test_cancel_names_the_jobs_that_were_too_late_or_unknown(shop: Shop) -> None:
     [dead] = shop.kill(1)
     answer = shop.run("job", "cancel", dead)
     assert (answer.code, answer.rows) == (Exit.FAILED, [[dead, "too late: DEAD"]])
@@ -178,7 +178,7 @@ def test_retry_brings_a_dead_job_back(shop: Shop) -> None:
     assert shop.run("job", "retry", "mail:unknown").code == Exit.NOT_FOUND
 
 
-def test_show_says_why_a_job_does_not_run(shop: Shop) -> None:
+def test_show_prints_why_a_job_does_not_run(shop: Shop) -> None:
     job = shop.ok("enqueue", "welcome", "42").out.strip()
     because = "no worker runs; start one with `fennelq worker`"
     assert ["waiting_because", because] in shop.ok("job", "show", job).rows

@@ -222,7 +222,7 @@ def test_an_empty_list_is_a_sentence_on_a_terminal_and_nothing_in_a_pipe(
     assert shop.ok(*words, "--json").json == []
 
 
-def test_info_says_that_there_are_no_workers(shop: Shop) -> None:
+def test_info_shows_that_there_are_no_workers(shop: Shop) -> None:
     assert on_terminal(shop, 60, "info")[-1] == "No workers: start one with `fennelq worker`."
 
 

@@ -10,7 +10,7 @@ from fennelq.cli.exits import Exit
 from tests.cli.shop import Shop
 
 
-def test_list_says_how_much_is_where(shop: Shop) -> None:
+def test_list_counts_the_jobs_of_each_queue_by_place(shop: Shop) -> None:
     shop.kill(1)
     for words in (["1"], ["2", "--priority", "high"], ["3", "--delay", "1h"]):
         shop.ok("enqueue", "welcome", *words)
@@ -95,7 +95,7 @@ def test_purge_of_many_goes_on_to_the_end(shop: Shop) -> None:
     assert shop.ok("queue", "purge", "mail", "--yes").out == "250 jobs cancelled\n"
 
 
-def test_info_says_which_app_which_redis_and_who_works(shop: Shop, redis_url: str) -> None:
+def test_info_shows_the_app_redis_and_the_executors(shop: Shop, redis_url: str) -> None:
     shop.ok("enqueue", "welcome", "1")
     given = shop.ok("info", "--json").json
     assert (given["app"], given["path"], given["redis"]) == ("shop", "tasks:app", redis_url)
@@ -141,7 +141,7 @@ def test_queues_and_tasks_that_no_worker_serves_are_named_below_the_table(shop: 
     shop.work()
 
 
-def test_info_tells_executors_that_work_from_those_that_ended(shop: Shop) -> None:
+def test_info_distinguishes_executors_that_work_from_those_that_ended(shop: Shop) -> None:
     async def note(app: App) -> None:
         here = b'{"beat_ms":%d,"interval":1,"running":2,"concurrency":8,"stuck":1,"done":5,"queues":["mail"]}'
         names = {

@@ -50,7 +50,7 @@ def test_a_command_without_streams_does_what_it_would_do_and_ends_with_the_same_
 @pytest.mark.parametrize(
     "words", [("queue", "list", "--json", *APP), ("--help",), ("--version",)], ids=" ".join
 )
-def test_an_answer_that_cannot_be_written_is_a_failure_told_in_one_sentence(
+def test_an_answer_that_cannot_be_written_is_a_failure_in_one_sentence(
     fennelq: Fennelq, words: Sequence[str]
 ) -> None:
     command = fennelq(*words, redirect=">/dev/full")

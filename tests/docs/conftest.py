@@ -54,7 +54,7 @@ def not_deployed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Iterator[Reader]:
-    """A reader with an empty folder and no Redis, who starts what a page says and nothing else."""
+    """A reader with an empty folder and no Redis, who starts what a page names and nothing else."""
     yield from readers(tmp_path, Terminal(folder_in(tmp_path), tmp_path))
 
 

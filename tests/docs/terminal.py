@@ -35,12 +35,12 @@ SERVERS: Final = {
     "uvicorn": ("uvicorn", "--host={host}", "--port={port}"),
     "gunicorn": ("gunicorn", "--bind={host}:{port}"),
 }
-"""Web servers: the module, and how it is told a port that is free here."""
+"""Web servers: the module, and the option for a port that is free here."""
 QUESTIONS: Final = ("queue list", "job show", "dlq list", "dlq show")
 UNSET: Final = ("KUBERNETES_SERVICE_HOST", "DYNO", "INVOCATION_ID", "ECS_CONTAINER_METADATA_URI_V4")
 """What would make fennelq believe that it was deployed."""
 WEB_PORT: Final = "localhost:8000"
-"""Where a page says that its web server listens."""
+"""Where a page's web server listens."""
 
 _VARIABLE = re.compile(r"[A-Z_]+=")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -52,7 +52,7 @@ _VARIES = re.compile(r"[0-9a-f]{20,}|\b[0-9a-v]{9}[0-9A-Za-z]{11}\b|\d+(?:[.,]\d
 class Terminal:
     """Types what pages show, in one folder, one thing after the other.
 
-    `serves` says whether a worker is started as soon as there is an app: for pages that show none being started.
+    `serves` is whether a worker is started as soon as there is an app: for pages that show none being started.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Terminal:
         path = self._folder / block.file
         path.parent.mkdir(parents=True, exist_ok=True)
         if block.is_added:
-            assert path.is_file(), f"{block.place}: there is no {block.file} to add this to"
+            assert path.is_file(), f"{block.place}: {block.file}, to which this is added, does not exist"
             path.write_text(path.read_text("utf-8") + "\n" + block.text, "utf-8")
         else:
             path.write_text(block.text, "utf-8")
@@ -290,7 +290,7 @@ def everything_from(terminal: int, process: subprocess.Popen[bytes]) -> str:
     while select.select([terminal], [], [], PATIENCE)[0]:
         try:
             part = os.read(terminal, 65536)
-        except OSError:  # what Linux says at the end of a terminal
+        except OSError:  # the error of Linux at the end of a terminal
             break
         if not part:
             break

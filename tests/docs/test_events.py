@@ -17,8 +17,8 @@ Event = tuple[str, str]
 
 
 def events_of_the_code() -> set[Event]:
-    found = {(event, level) for level, event in reports._WORDS.values()}
-    found |= {(event, "warning") for event in ("log_lines_lost", *unrunnable._EVENTS.values())}
+    found = {(event, level) for level, event in reports.WORDS.values()}
+    found |= {(event, "warning") for event in ("log_lines_lost", *unrunnable.EVENTS.values())}
     found |= {("redis_trouble", "warning"), ("waiting_for_redis", "warning")}  # of `outage.Outage`
     for path in (ROOT / "fennelq").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -2,7 +2,7 @@
 
 A Python block whose first line is a comment with a file's name is saved as that file. The others of a page are entered
 into one interpreter. `console` blocks are typed into a terminal, and must print what is shown. What cannot run here
-says so in a comment above, `<!-- not run: why -->`, and must at least compile.
+has a comment above, `<!-- not run: why -->`, and must at least compile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documentation says of the code what the code says of itself."""
+"""The documentation agrees with the code."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_every_arrow_has_a_paragraph_of_its_name() -> None:
     assert [arrow for arrow in ARROWS if arrow not in anchors_of(DOCS / "concepts/life-cycle.md")] == []
 
 
-def test_every_decision_says_its_context_and_what_was_given_up() -> None:
+def test_every_decision_has_its_context_and_what_was_given_up() -> None:
     for page in (DOCS / "adr").glob("0*.md"):
         assert {"context", "decision", "what-was-given-up"} <= anchors_of(page), page.name
 
 
-def test_no_page_names_a_path_of_somebodys_machine() -> None:
+def test_no_page_names_a_path_of_a_developers_machine() -> None:
     private = re.compile(r"/(?:home|root|tmp|Users)/")
     assert [page.name for page in every_page() if private.search(page.read_text("utf-8"))] == []
 

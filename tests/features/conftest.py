@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import logging
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any, Final
 
 import pytest
@@ -56,3 +59,27 @@ def waiters_on(server: Server) -> int:
         channels: Any = client.pubsub_channels("fq:{*}:c:*")
         counts: Any = client.pubsub_numsub(*channels) if channels else []
     return sum(count for _, count in counts)
+
+
+@contextmanager
+def user_who_may_not(server: Server, right: str) -> Generator[str]:
+    """The URL of a user with all rights but this one."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", right)
+        try:
+            yield server.url.replace("redis://", "redis://deaf:pw@")
+        finally:
+            client.execute_command("ACL", "DELUSER", "deaf")
+
+
+_namespaces: Final = count()
+
+
+def new_namespace() -> str:
+    """A namespace that this process has not used yet: a refused subscription is logged once per app and process."""
+    return f"shop-{next(_namespaces)}"
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """The lines that fennelq has logged with the standard library's logging: refused subscriptions."""
+    return [line for line in caplog.records if line.name == "fennelq"]

@@ -118,8 +118,8 @@ OPTIONS = {
     "negative retries": b'{"r":-1}',
     "no retry policy": b'{"r":"often"}',
     "half a retry policy": b'{"r":[1,"fixed"]}',
-    "a timeout that is no number": b'{"t":"soon"}',
-    "a time to live that is no number": b'{"s":"long"}',
+    "a timeout that is not a number": b'{"t":"soon"}',
+    "a time to live that is not a number": b'{"s":"long"}',
     "headers that are none": b'{"h":5}',
     "invalid UTF-8": b'{"h":{"a":"\xff"}}',
 }
@@ -277,12 +277,12 @@ async def test_hostile_text_is_only_text(app: App, text: str) -> None:
         return {word: word for word in words}
 
     async with running(app):
-        task = repeat.options(headers={"said": text})
+        task = repeat.options(headers={"text": text})
         result = await task.delay([text])
         assert await result.get(timeout=5) == {text: text}
         info = await result.info()
         assert info is not None
-        assert info.headers == {"said": text}
+        assert info.headers == {"text": text}
         with pytest.raises(TaskFailed) as failed:
             await (await task.delay([text], fail=True)).get(timeout=5)
         assert failed.value.message == text

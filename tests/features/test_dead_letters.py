@@ -78,7 +78,7 @@ def shop(app: App) -> Shop:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of 7 and scripts of 3 entries: what happens at the edges of pages happens often."""
-    monkeypatch.setattr(search, "_PAGE", 7)
+    monkeypatch.setattr(search, "PAGE", 7)
     for module in (dead, pace, search):
         monkeypatch.setattr(module, "MOST_JOBS", 3)
 
@@ -351,7 +351,7 @@ async def test_rate_is_the_most_per_second(shop: Shop) -> None:
 
 
 async def test_a_replay_works_as_long_as_the_job_is_listed(make_app: MakeApp, server: Server) -> None:
-    shop = Shop(make_app(record_ttl=0, tombstone_ttl=21, result_ttl=0, failure_ttl=0))
+    shop = Shop(make_app(record_ttl=0, result_ttl=0, failure_ttl=0))
     [dead] = await shop.kill(charges=1)
     [record] = keys(server, "*:j:*")
     with server.client() as client:
@@ -361,7 +361,7 @@ async def test_a_replay_works_as_long_as_the_job_is_listed(make_app: MakeApp, se
     async with running(shop.app):
         await aeventually(lambda: shop.ran == {0: 1})
         await aeventually(lambda: has_succeeded(dead))
-        age(server, 21)
+        age(server, 600)
         await aeventually(lambda: is_unknown(dead))
 
 

@@ -103,13 +103,13 @@ async def test_the_same_key_while_the_first_job_is_dead_gets_the_dead_ones_handl
 async def test_the_same_key_after_the_first_jobs_record_is_gone_makes_another_job(
     make_app: MakeApp, server: Server
 ) -> None:
-    app = make_app(record_ttl=0.05, tombstone_ttl=21, result_ttl=0.05)
+    app = make_app(record_ttl=0.05, result_ttl=0.05)
     desk = Desk(app)
     desk.may_end.set()
     async with running(app):
         first = await desk.ask()
         await first.get(timeout=5)
-        age(server, 21)
+        age(server, 600)
         await aeventually(lambda: has_status(first, Status.UNKNOWN))
         again = await desk.ask()
         assert again != first

@@ -597,7 +597,7 @@ RETURNED: dict[Callable[[], Any], str] = {
 }
 
 
-async def test_a_task_that_returns_what_cannot_be_its_result_is_dead_and_the_error_says_why(
+async def test_a_task_that_returns_what_cannot_be_its_result_is_dead_and_the_error_has_the_reason(
     make_app: MakeApp,
 ) -> None:
     app = make_app()

@@ -222,7 +222,7 @@ def test_looking_at_many_queues_sends_no_more_at_once_than_looking_at_a_page_of_
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server answers one client at a time: a round trip for thousands of queues would keep all others waiting."""
-    monkeypatch.setattr(queues, "_QUEUES_AT_ONCE", 2)
+    monkeypatch.setattr(queues, "QUEUES_AT_ONCE", 2)
     app = LocalApp("shop", redis_url=redis_url)
 
     @app.task(name="shop:note")

@@ -374,7 +374,7 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent(report: Ap
     assert await names(report) == []
 
 
-async def test_a_schedule_that_is_over_says_so(report: App) -> None:
+async def test_a_schedule_that_is_over_has_no_next_run(report: App) -> None:
     past = datetime.now(UTC) - timedelta(days=1)
     info = await report.schedules.add(report.describe("shop:report"), name="s", every=60, end=past)
     assert (info.next_run, info.paused) == (None, False)

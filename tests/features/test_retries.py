@@ -137,7 +137,7 @@ async def test_of_a_long_failure_only_the_end_of_the_traceback_and_the_begin_of_
 async def test_an_exception_that_cannot_be_shown_is_a_failure_like_any_other(app: App) -> None:
     class Shy(Exception):
         def __str__(self) -> str:
-            raise RuntimeError("I will not say")
+            raise RuntimeError("without a reason")
 
     @app.task(retries=0)
     async def fail() -> None:
@@ -225,7 +225,7 @@ CURVES = {
 
 
 @pytest.mark.parametrize("curve", CURVES)
-async def test_a_policy_says_when_the_next_run_is_due(app: App, curve: str) -> None:
+async def test_a_policy_decides_when_the_next_run_is_due(app: App, curve: str) -> None:
     policy, waits = CURVES[curve]
 
     @app.task(retry=policy)
@@ -375,7 +375,7 @@ async def test_a_rejected_job_is_dead_at_once(app: App) -> None:
     assert info.reason == "rejected"
 
 
-async def test_a_job_that_waits_for_its_retry_says_so(make_app: MakeApp) -> None:
+async def test_the_reason_of_a_job_that_waits_for_its_retry_is_the_retry(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.task(retry=RetryPolicy.fixed(1, delay=100))

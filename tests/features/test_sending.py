@@ -178,7 +178,7 @@ async def test_a_single_refused_job_raises_its_own_error(app: App) -> None:
         await app.enqueue([note.options(job_id="taken").job(2)])
 
 
-async def test_a_map_with_an_element_that_does_not_fit_says_which_and_sends_nothing(
+async def test_a_map_with_an_element_that_does_not_fit_names_it_and_sends_nothing(
     make_app: MakeApp,
 ) -> None:
     app = make_app(max_payload_bytes=100)

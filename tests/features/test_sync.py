@@ -13,7 +13,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any, cast
 
 import pytest
@@ -23,6 +22,8 @@ from fennelq import (
     AsyncResult,
     BlockingApp,
     BlockingDeadLetters,
+    BlockingExecutors,
+    BlockingJobs,
     BlockingQueues,
     BlockingResult,
     BlockingSchedules,
@@ -32,11 +33,13 @@ from fennelq import (
     DeadLetters,
     DuplicateJob,
     EnqueueFailed,
+    Executors,
     InvalidArguments,
     InvalidJobId,
     Job,
     JobCancelled,
     JobExpired,
+    Jobs,
     Queues,
     ResultExpired,
     ResultTimeout,
@@ -51,9 +54,8 @@ from fennelq import (
     sync,
     wait,
 )
-from fennelq import waiting as waiting_module
 from fennelq.broker.keys import queue_keys
-from tests.features.conftest import IMPATIENT, waiters_on
+from tests.features.conftest import IMPATIENT, new_namespace, refusals, user_who_may_not, waiters_on
 from tests.features.forking import CHILDREN
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
@@ -144,7 +146,7 @@ def test_any_number_of_threads_may_wait_for_one_result(shop: Shop, server: Serve
     with running_aside(shop.app), ThreadPoolExecutor(20) as threads:
         result = shop.double.sync.delay(21)
         waiting = [threads.submit(result.get, 10) for _ in range(20)]
-        eventually(lambda: len(shop.app.blocking.inbox._desk()._sleeping) == 19)
+        eventually(lambda: shop.app.blocking.inbox.waiting == 20)
         assert waiters_on(server) == 1
         shop.open.set()
         assert [waiter.result() for waiter in waiting] == [42] * 20
@@ -488,6 +490,8 @@ TWINS: list[tuple[type[object], type[object]]] = [
     (DeadLetters, BlockingDeadLetters),
     (Queues, BlockingQueues),
     (Schedules, BlockingSchedules),
+    (Jobs, BlockingJobs),
+    (Executors, BlockingExecutors),
     (Task, BlockingTask),
 ]
 
@@ -527,6 +531,8 @@ def test_every_public_method_is_there_with_a_loop_and_without_or_has_a_reason(
     awaited: type[object], blocking: type[object]
 ) -> None:
     with_loop, without = public_methods(awaited), public_methods(blocking)
+    assert with_loop
+    assert without
     missing = {f"{awaited.__name__}.{name}" for name in with_loop.keys() - without.keys()}
     assert missing == {name for name in NOT_WITHOUT_A_LOOP if name.startswith(f"{awaited.__name__}.")}
     assert without.keys() - with_loop.keys() - {*OF_THE_APP} == set()
@@ -535,10 +541,11 @@ def test_every_public_method_is_there_with_a_loop_and_without_or_has_a_reason(
 
 
 def public_methods(kind: type[object]) -> dict[str, object]:
+    """Its public methods, inherited ones included: the operations of a family are written in a base class."""
     return {
         name: method
-        for name, method in vars(kind).items()
-        if inspect.isfunction(method) and not name.startswith("_")
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
     }
 
 
@@ -549,7 +556,13 @@ def test_every_asynchronous_function_is_a_method_of_the_synchronous_app(function
 
 
 def test_whatever_an_app_brings_along_is_brought_by_its_synchronous_side() -> None:
-    brought = {"dlq": BlockingDeadLetters, "queues": BlockingQueues, "schedules": BlockingSchedules}
+    brought = {
+        "dlq": BlockingDeadLetters,
+        "queues": BlockingQueues,
+        "schedules": BlockingSchedules,
+        "jobs": BlockingJobs,
+        "executors": BlockingExecutors,
+    }
     app = App("shop", redis_url="redis://localhost")
     assert {name: type(getattr(app.sync, name)) for name in brought} == brought
     assert app.sync is app.sync
@@ -675,7 +688,7 @@ def test_a_timeout_is_honoured(shop: Shop, timeout: float) -> None:
     assert timeout <= quickest(ResultTimeout, lambda: result.get(timeout=timeout)) < timeout + SLACK
 
 
-def test_who_does_not_want_to_wait_gets_what_is_there(shop: Shop) -> None:
+def test_with_a_timeout_of_zero_get_checks_once(shop: Shop) -> None:
     with running_aside(shop.app):
         result = shop.double.sync.delay(21)
         result.get(timeout=5)
@@ -729,37 +742,54 @@ def test_a_result_without_its_task_is_decoded_by_the_task_that_the_record_names(
     with running_aside(shop.app), ThreadPoolExecutor(1) as threads:
         handle = sync.BlockingResult[set[int]](shop.app, made.sync.delay().id, None)
         waiter = threads.submit(handle.get, 10)
-        eventually(lambda: shop.app.blocking.inbox._desk()._busy)
+        eventually(lambda: shop.app.blocking.inbox.waiting == 1)
         shop.open.set()
         assert waiter.result(timeout=10) == {1, 2}
 
 
 @pytest.mark.parametrize("right", ["resetchannels", "-subscribe"])
 def test_without_the_right_to_subscribe_results_are_polled_for(
-    shop: Shop, server: Server, caplog: pytest.LogCaptureFixture, right: str
+    server: Server, caplog: pytest.LogCaptureFixture, right: str
 ) -> None:
-    waiting_module._reported.discard(("shop", "NOPERM"))
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", right)
-        deaf = Shop(server.url.replace("redis://", "redis://deaf:pw@"))
+    namespace = new_namespace()
+    shop = Shop(server.url, namespace=namespace)
+    with user_who_may_not(server, right) as url:
+        deaf = Shop(url, namespace=namespace)
         shop.open.clear()
         with running_aside(shop.app), ThreadPoolExecutor(5) as threads:
             handles = deaf.double.sync.map(range(5))
             waiters = [threads.submit(handle.get, 10) for handle in handles]
-            eventually(lambda: deaf.app.blocking.inbox._desk()._refused)
+            eventually(lambda: refusals(caplog))
             shop.open.set()
             assert [waiter.result(timeout=10) for waiter in waiters] == [0, 2, 4, 6, 8]
             with pytest.raises(TaskFailed):
                 deaf.double.sync.delay(-1).get(timeout=10)
         deaf.app.blocking.close()
-        client.execute_command("ACL", "DELUSER", "deaf")
-    lines = [line for line in caplog.records if line.name == "fennelq"]
-    assert [line.levelname for line in lines] == ["WARNING"]
-    assert "NOPERM" in lines[0].getMessage()
+        shop.app.blocking.close()
+    (line,) = refusals(caplog)
+    assert line.levelname == "WARNING"
+    assert "NOPERM" in line.getMessage()
 
 
-def test_polling_gets_slower_up_to_a_bound() -> None:
-    assert [*islice(sync._pauses(), 5)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+def test_polling_gets_slower_up_to_a_bound(
+    shop: Shop, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            assert shop.app.sync.result(result.id).cancel()
+
+    with user_who_may_not(server, "-subscribe") as url:
+        deaf = Shop(url)
+        result = deaf.double.sync.delay(1)
+        monkeypatch.setattr("fennelq.sync.time.sleep", noted)
+        with pytest.raises(JobCancelled):
+            result.get()
+        monkeypatch.undo()
+        deaf.app.blocking.close()
+    assert pauses == [0.25, 0.5, 1.0, 1.0, 1.0]
 
 
 # A broken network

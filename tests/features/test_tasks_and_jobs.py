@@ -147,9 +147,7 @@ async def test_arguments_over_the_limit_fail_at_delay_before_anything_is_sent(ma
         assert await (await keep.delay("x" * fits)).get(timeout=5) == fits
 
 
-async def test_an_id_says_where_the_job_lives_and_makes_its_handle_anywhere(
-    app: App, make_app: MakeApp
-) -> None:
+async def test_an_id_contains_the_queue_and_makes_a_handle_anywhere(app: App, make_app: MakeApp) -> None:
     @app.task(queue="mail")
     async def add(a: int, b: int) -> int:
         return a + b
@@ -175,7 +173,7 @@ async def test_a_handle_made_from_an_id_decodes_by_the_annotation_when_the_task_
             assert await app.result(sent_here.id).get(timeout=5) == ORDER.placed_at
 
 
-async def test_a_text_that_is_no_id_is_refused(app: App) -> None:
+async def test_a_text_that_is_not_an_id_is_refused(app: App) -> None:
     for text in ("", "mail", ":7", "mail:"):
         with pytest.raises(ValueError, match="not a job id"):
             app.result(text)
@@ -196,7 +194,9 @@ async def test_options_make_another_task_and_leave_the_first_as_it_was(app: App)
         assert await (await where.delay()).get(timeout=5) == ("mail", {"by": "task"})
 
 
-async def test_what_a_call_says_wins_over_the_task_and_the_task_over_the_app(make_app: MakeApp) -> None:
+async def test_the_options_of_a_call_override_the_task_and_those_of_the_task_the_app(
+    make_app: MakeApp,
+) -> None:
     app = make_app(default_retries=1)
 
     @app.task
@@ -347,7 +347,7 @@ async def test_a_task_sent_by_name_is_checked_like_any_other_when_its_code_is_he
 @pytest.mark.parametrize(
     "name", ["welcome", ":welcome", "shop:", "shop: welcome", "s:" + "x" * 10_000], ids=len
 )
-async def test_a_name_that_is_no_task_name_is_refused_at_once(app: App, name: str) -> None:
+async def test_a_name_that_is_not_valid_for_a_task_is_refused_at_once(app: App, name: str) -> None:
     with pytest.raises(ConfigurationError, match="task name") as refused:
         await app.send(name, 42)
     assert len(str(refused.value)) < 300
@@ -390,7 +390,7 @@ async def test_a_running_task_may_ask_which_job_it_is(app: App) -> None:
     assert before < job.enqueued_at < datetime.now(UTC) + timedelta(seconds=5)
 
 
-def test_outside_of_a_job_there_is_no_current_job() -> None:
+def test_outside_of_a_job_current_job_raises() -> None:
     with pytest.raises(LookupError, match="inside a task"):
         current_job()
 

@@ -59,7 +59,7 @@ async def test_a_run_within_its_time_is_not_disturbed(app: App) -> None:
         assert await app.call(quick.job(), timeout=5) == "done"
 
 
-async def test_none_is_no_timeout(app: App) -> None:
+async def test_with_none_there_is_no_timeout(app: App) -> None:
     @app.task(timeout=0.05, retries=0)
     async def slow() -> str:
         await asyncio.sleep(0.15)

@@ -105,7 +105,7 @@ def test_a_process_that_a_test_starts_is_part_of_the_test(
     assert started.folders == []
 
 
-def test_pytest_that_is_only_imported_is_no_test(
+def test_a_process_that_only_imports_pytest_is_not_a_test_session(
     app: App, started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside_of_pytest(monkeypatch)

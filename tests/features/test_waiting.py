@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -27,10 +26,10 @@ from fennelq import (
     gather,
     wait,
 )
-from fennelq import waiting as waiting_module
 from fennelq.broker import verbs
 from fennelq.sync import BlockingResult
-from tests.features.conftest import MakeApp, waiters_on
+from fennelq.waiting import watched
+from tests.features.conftest import MakeApp, new_namespace, refusals, user_who_may_not, waiters_on
 from tests.kit.ageing import age
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
@@ -110,16 +109,6 @@ async def test_a_cancelled_waiter_destroys_nothing(app: App) -> None:
         assert [v for i, v in enumerate(values) if i % 3] == [7] * 20
         assert all(isinstance(values[i], asyncio.CancelledError) for i in range(0, 30, 3))
         assert await result.get(timeout=5) == 7
-
-
-async def test_waiters_that_give_up_leave_nothing_behind_in_the_process(app: App) -> None:
-    gate = Gate(app)
-    results = await app.enqueue([gate.task.job(n) for n in range(50)])
-    for result in results:
-        with pytest.raises(ResultTimeout):
-            await result.get(timeout=0.001)
-    waiting = app.client.waiting
-    assert (len(waiting._waiters), len(waiting._tasks), len(waiting._overtaking)) == (0, 0, 0)
 
 
 # Never for ever
@@ -330,13 +319,13 @@ async def test_after_a_silent_network_no_connection_is_left_over(
 async def test_a_result_with_a_ttl_of_one_second_ends_the_waiting_of_those_who_come_too_late(
     make_app: MakeApp, server: Server
 ) -> None:
-    app = make_app(result_ttl=1, record_ttl=1, tombstone_ttl=21)
+    app = make_app(result_ttl=1, record_ttl=1)
     gate = Gate(app)
     gate.open.set()
     async with running(app):
         result = await gate.task.delay(7)
         assert await result.get(timeout=5) == 7
-    age(server, 20)  # the record has a second left, too
+    age(server, 599)  # the record has a second left, too
     began = time.monotonic()
     await aeventually(lambda: raises_expired(result), within=6)
     assert time.monotonic() - began < 6
@@ -396,12 +385,10 @@ async def test_a_batch_of_looks_answers_item_by_item(app: App) -> None:
     async with running(app):
         results = await gate.task.map(range(3))
         assert await gather(*results, timeout=5) == [0, 1, 2]
-    waiting = app.client.waiting
     ids = [results[0].id, "mail:\ud800", results[1].id, results[0].id, "mail:missing", results[2].id]
-    looks = [waiting._looks.submit(job_id) for job_id in ids]
-    answers = await soon(asyncio.gather(*looks, return_exceptions=True))
+    answers = await soon(app.client.converse(watched(app.namespace, "", ids)))
     assert isinstance(answers.pop(1), InvalidJobId)
-    envelopes = [answer[2] for answer in answers if not isinstance(answer, BaseException)]
+    envelopes = [answer[2] for answer in answers if not isinstance(answer, Exception)]
     assert envelopes == [b'{"ok":0}', b'{"ok":1}', b'{"ok":0}', None, b'{"ok":2}']
 
 
@@ -523,18 +510,19 @@ def test_a_process_that_polls_registers_once_however_many_loops_it_runs(
 
 @pytest.mark.parametrize("right", ["resetchannels", "-subscribe"])
 async def test_without_the_right_to_subscribe_results_are_polled_for(
-    server: Server, app: App, make_app: MakeApp, caplog: pytest.LogCaptureFixture, right: str
+    server: Server, make_app: MakeApp, caplog: pytest.LogCaptureFixture, right: str
 ) -> None:
+    app = make_app(namespace=new_namespace())
     gate = Gate(app)
     with user_who_may_not(server, right) as url:
-        deaf = make_app(name="deaf", namespace="shop", redis_url=url)
-        waiting_module._reported.discard(("shop", "NOPERM"))
+        deaf = make_app(name="deaf", namespace=app.namespace, redis_url=url)
         before = subscribe_calls(server)
         async with running(app):
             sent = await gate.task.map(range(20))
             handles = [deaf.result(result.id) for result in sent]
             waiters = [asyncio.create_task(handle.get(timeout=10)) for handle in handles * 2]
-            await aeventually(lambda: deaf.client.waiting._polling and deaf.client.waiting._tasks)
+            await aeventually(lambda: refusals(caplog))
+            await aeventually(lambda: watchers(app, sent[-1].id, 1))
             gate.open.set()
             assert await soon(asyncio.gather(*waiters)) == [*range(20)] * 2
             assert await handles[3].get(timeout=5) == 3
@@ -543,9 +531,9 @@ async def test_without_the_right_to_subscribe_results_are_polled_for(
                 await soon(failed.get())
             await app.close()
         assert subscribe_calls(server) - before <= 1 + 1  # the refused one, and the one of `app`
-    lines = [line for line in caplog.records if line.name == "fennelq"]
-    assert [line.levelname for line in lines] == ["WARNING"]
-    assert "NOPERM" in lines[0].getMessage()
+    (line,) = refusals(caplog)
+    assert line.levelname == "WARNING"
+    assert "NOPERM" in line.getMessage()
 
 
 async def test_a_wrong_password_raises_at_once_and_is_not_taken_for_a_refused_subscription(
@@ -559,15 +547,6 @@ async def test_a_wrong_password_raises_at_once_and_is_not_taken_for_a_refused_su
     assert not caplog.records
 
 
-async def test_polling_gets_slower_up_to_a_bound_and_quick_again_for_a_new_waiter(app: App) -> None:
-    waiting = app.client.waiting
-    waiting._polling = True
-    assert [waiting._pause() for _ in range(5)] == [0.25, 0.5, 1.0, 1.0, 1.0]
-    with pytest.raises(ResultExpired):
-        await app.result("mail:missing").get()
-    assert waiting._poll == 0.25
-
-
 async def test_a_refused_subscription_is_tried_again_now_and_then(
     server: Server, app: App, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,13 +554,14 @@ async def test_a_refused_subscription_is_tried_again_now_and_then(
     gate = Gate(app)
     with user_who_may_not(server, "resetchannels") as url, server.client() as client:
         deaf = make_app(redis_url=url)
+        before = subscribe_calls(server)
         async with running(app):
             sent = await gate.task.delay(7)
             waiter = asyncio.create_task(deaf.result(sent.id).get(timeout=10))
-            await aeventually(lambda: deaf.client.waiting._polling)
+            await aeventually(lambda: subscribe_calls(server) > before)
+            assert not subscribed(server, 1)
             client.execute_command("ACL", "SETUSER", "deaf", "allchannels")
-            await aeventually(lambda: deaf.client.waiting._hearing)
-            assert not deaf.client.waiting._polling
+            await aeventually(lambda: subscribed(server, 1))
             gate.open.set()
             assert await soon(waiter) == 7
 
@@ -600,8 +580,9 @@ async def test_results_are_polled_for_while_there_are_too_many_clients_to_subscr
             before = str(client.config_get("maxclients")["maxclients"])
             client.config_set("maxclients", there)
             try:
+                rejected = rejected_connections(client)
                 waiter = asyncio.create_task(handle.get(timeout=10))
-                await aeventually(lambda: caller.client.waiting._polling)
+                await aeventually(lambda: rejected_connections(client) > rejected)
                 gate.open.set()
                 assert await soon(waiter) == 7
             finally:
@@ -629,23 +610,24 @@ async def test_an_end_that_is_published_before_the_look_is_answered_is_not_lost(
     """Two connections: the message may overtake the answer that the job goes on."""
     monkeypatch.setattr("fennelq.waiting.RECHECK", 1000.0)
     gate = Gate(app)
-    waiting = app.client.waiting
-    real = waiting._broker.run
+    broker = app.client.broker
+    real = broker.run
 
     async def overtaken(verb: Any, *how: Any) -> Any:
         answers = await real(verb, *how)
         if verb.script.name == "watch":
             gate.open.set()
-            await aeventually(lambda: waiting._overtaking)
+            # The server publishes the end before it replies with the new status.
+            await aeventually(lambda: has_ended(result))
+            await result.status()
         return answers
 
     async with running(app):
         result = await gate.task.delay(7)
         await aeventually(lambda: is_executing(result))
-        monkeypatch.setattr(waiting._broker, "run", overtaken)
+        monkeypatch.setattr(broker, "run", overtaken)
         assert await soon(result.get()) == 7
         monkeypatch.undo()
-    assert not waiting._overtaking
 
 
 async def test_a_result_published_while_a_waiter_was_cut_off_is_looked_up_as_soon_as_it_is_back(
@@ -746,17 +728,6 @@ async def soon(what: Awaitable[T]) -> T:
         return await what
 
 
-@contextmanager
-def user_who_may_not(server: Server, right: str) -> Generator[str]:
-    """The URL of a user with all rights but this one."""
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", right)
-        try:
-            yield server.url.replace("redis://", "redis://deaf:pw@")
-        finally:
-            client.execute_command("ACL", "DELUSER", "deaf")
-
-
 def subscribe_calls(server: Server) -> int:
     """How many SUBSCRIBE the server has got, refused ones included."""
     with server.client() as client:
@@ -766,6 +737,10 @@ def subscribe_calls(server: Server) -> int:
 
 def connections(client: redis.Redis) -> int:
     return len(client.client_list())
+
+
+def rejected_connections(client: redis.Redis) -> int:
+    return int(client.info("stats")["rejected_connections"])
 
 
 def subscribed(server: Server, at_least: int = 0, *, at_most: int = 1000) -> bool:
@@ -822,6 +797,10 @@ async def ended_without_result(app: App, job_id: str) -> bool:
 
 async def is_executing(result: AsyncResult[int]) -> bool:
     return await result.status() is Status.EXECUTING
+
+
+async def has_ended(result: AsyncResult[int]) -> bool:
+    return (await result.status()).ended
 
 
 async def raises_expired(result: AsyncResult[int]) -> bool:

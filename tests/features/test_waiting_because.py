@@ -62,7 +62,7 @@ async def because(result: AsyncResult[int]) -> str | None:
     return info.waiting_because
 
 
-async def test_without_any_worker_a_job_says_so_to_async_and_to_sync_code(app: App) -> None:
+async def test_without_any_worker_async_and_sync_code_get_that_as_the_reason(app: App) -> None:
     task = app.task(name="shop:add")(add)
     result = await task.delay(1)
     assert await reason(result) == NO_WORKER
@@ -99,7 +99,7 @@ async def test_a_priority_that_no_worker_takes_is_named(app: App) -> None:
     await result.cancel()
 
 
-async def test_a_queue_that_turns_up_is_no_trouble_for_a_worker_that_serves_every_queue(app: App) -> None:
+async def test_a_new_queue_is_not_reported_while_a_worker_serves_every_queue(app: App) -> None:
     task = app.task(name="shop:add")(add)
     async with running(app) as executor:
         await aeventually(lambda: _known(app, executor.name))
@@ -197,13 +197,13 @@ async def test_a_job_that_has_begun_since_is_not_called_unknown_any_more(app: Ap
     await result.cancel()
 
 
-async def test_a_job_that_waits_for_its_time_says_when_it_is_due(app: App) -> None:
+async def test_the_reason_of_a_job_that_waits_for_its_time_is_when_it_is_due(app: App) -> None:
     result = await app.task(name="shop:add")(add).options(delay=3000).delay(1)
     assert await reason(result) == "it is scheduled, due in 50 min"
     assert await because(result) is None
 
 
-async def test_a_job_that_runs_says_since_when_and_where(app: App) -> None:
+async def test_the_reason_of_a_job_that_runs_is_since_when_and_where(app: App) -> None:
     gate = asyncio.Event()
 
     @app.task(name="shop:wait")
@@ -221,7 +221,7 @@ async def test_a_job_that_runs_says_since_when_and_where(app: App) -> None:
         assert await result.get(timeout=10) == 1
 
 
-async def test_a_job_that_waits_behind_others_says_how_many_there_are(app: App) -> None:
+async def test_the_reason_of_a_job_that_waits_behind_others_is_their_number(app: App) -> None:
     task = app.task(name="shop:add")(add)
     async with running(app) as executor:
         await aeventually(lambda: _known(app, executor.name))

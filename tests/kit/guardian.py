@@ -120,7 +120,7 @@ def signal_group(group: int, number: int) -> bool:
     """True if the group had a member to signal."""
     try:
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+    except (ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
         return False
     return True
 

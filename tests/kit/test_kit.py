@@ -158,7 +158,7 @@ def test_cpu_time_of_a_server_grows_with_its_work(server: Server) -> None:
     assert server.cpu_seconds() > before
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_a_server_that_cannot_start_reports_the_reason() -> None:
     server = Server(config={"no-such-directive": "yes"})
     with pytest.raises(RuntimeError, match="no-such-directive"):
         server.start()
@@ -677,7 +677,7 @@ def test_eventually_takes_a_failed_assertion_for_not_yet() -> None:
     assert eventually(five_is_reached)
 
 
-def test_eventually_says_what_it_waited_for_and_what_it_saw() -> None:
+def test_eventually_reports_what_it_waited_for_and_what_it_saw() -> None:
     message = r"(?s)not true after 0\.\d+ s and \d+ attempts: .*1 > 2.*returned False"
     with pytest.raises(NeverHappened, match=message):
         eventually(lambda: 1 > 2, within=0.03)

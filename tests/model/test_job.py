@@ -31,7 +31,7 @@ def test_keys_of_the_same_millisecond_are_all_different(monkeypatch: pytest.Monk
     assert all(len(key) == 28 and NAME.fullmatch(key) for key in keys)
 
 
-def test_an_id_says_where_its_job_lives() -> None:
+def test_an_id_contains_the_queue_and_the_key_of_its_job() -> None:
     job = sent("mail", "7", "app:welcome")
     delivery = Delivery("mail", "s", "1-0", "7", "app:welcome", b"", b"", 0, 1, 1, 0)
     assert job.id == delivery.id == "mail:7"

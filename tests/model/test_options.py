@@ -1,4 +1,4 @@
-"""Options: one typed set, checked where they are said, merged once."""
+"""Options: one typed set, checked where they are given, merged once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refusal(**options: Any) -> str:
 # Names
 
 
-def test_what_can_be_typed_is_what_can_be_said() -> None:
+def test_the_typed_options_are_the_known_options() -> None:
     assert list(OPTIONS) == list(get_type_hints(OptionArgs))
 
 
@@ -202,7 +202,7 @@ def test_a_later_option_replaces_an_earlier_one_and_leaves_the_others() -> None:
     assert merged == options_of(queue="mail", retries=2, timeout=None)
 
 
-def test_nothing_said_later_changes_nothing() -> None:
+def test_options_that_are_not_given_later_stay_as_they_are() -> None:
     every = options_of(queue="mail", priority="low", delay=1, key="k", headers={"a": "1"})
     assert every.with_({}) == every
 

@@ -1,4 +1,4 @@
-"""How a run ended: what a task may raise to say so, and what is written down."""
+"""How a run ended: what a task may raise to decide it, and what is written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def raised(error: BaseException) -> BaseException:
 # What a task may raise
 
 
-def test_a_retry_says_when_or_leaves_it_to_the_tasks_curve() -> None:
+def test_a_retry_has_a_delay_or_uses_the_policy_of_its_task() -> None:
     assert Retry().delay is None
     assert Retry(30).delay == 30
     assert Retry(timedelta(minutes=1)).delay == 60
@@ -236,7 +236,7 @@ def test_a_failure_arrives_as_it_was_written(failure: JobFailure, tries: int) ->
         b"\xff\xfe",
     ],
 )
-def test_a_failure_that_cannot_be_read_says_so(raw: bytes) -> None:
+def test_a_failure_that_cannot_be_read_is_reported_as_unreadable(raw: bytes) -> None:
     failure, tries = failure_from_wire(raw)
     assert (failure.error_type, failure.reason, tries) == ("Unreadable", "broken", 0)
 

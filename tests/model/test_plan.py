@@ -22,7 +22,7 @@ def sent(**options: Any) -> bytes:
     return Options().with_(options).to_wire()
 
 
-def test_a_task_that_says_nothing_is_run_by_the_apps_defaults() -> None:
+def test_a_task_without_options_is_run_by_the_apps_defaults() -> None:
     assert plan_of() == Plan(RetryPolicy(3), None, 60_000, 90_500, {})
 
 
@@ -36,7 +36,7 @@ def test_a_tasks_policy_is_its_own_and_a_number_beside_it_is_the_number_of_its_r
     assert plan_of(retry=RetryPolicy.fixed(7), retries=1).retry == RetryPolicy.fixed(7)
 
 
-def test_a_call_that_says_nothing_is_run_by_the_tasks_plan() -> None:
+def test_a_call_without_options_is_run_by_the_tasks_plan() -> None:
     plan = plan_of(timeout=2)
     assert plan.overridden(b"") is plan
 
@@ -48,7 +48,7 @@ def test_a_calls_options_count_more_than_the_task() -> None:
     assert task.overridden(sent(retry=RetryPolicy.fixed(2))).retry == RetryPolicy.fixed(2)
 
 
-def test_what_one_call_says_another_does_not_hear() -> None:
+def test_the_options_of_one_call_do_not_change_another() -> None:
     task = plan_of(headers={"a": "1"})
     task.overridden(sent(timeout=5, headers={"b": "2"}))
     assert task == plan_of(headers={"a": "1"})

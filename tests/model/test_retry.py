@@ -132,7 +132,7 @@ def test_giving_up_on_an_exception_counts_more_than_retrying_it() -> None:
 @pytest.mark.parametrize(
     "error", [SystemExit(), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
 )
-def test_what_is_no_exception_is_retried_only_when_it_is_named(error: BaseException) -> None:
+def test_a_base_exception_is_retried_only_when_it_is_named(error: BaseException) -> None:
     assert not allows(RetryPolicy(), 1, error)
     assert allows(RetryPolicy().only_on(type(error)), 1, error)
 

@@ -26,7 +26,7 @@ DAY = 24 * HOUR
 
 
 def a_schedule(**overrides: Any) -> WireSchedule:
-    """A schedule of `app:report`; daily at nine, unless it is told otherwise."""
+    """A schedule of `app:report`; daily at nine, unless other fields are given."""
     fields: dict[str, Any] = {"name": "report", "task": "app:report", "queue": "mail", "args": b"[[],{}]"}
     if "every_ms" not in overrides:
         fields["cron"] = "0 9 * * *"
@@ -223,7 +223,7 @@ def test_what_is_caught_up(catchup: str, run: list[int]) -> None:
 
 
 @given(st.integers(0, 2**42), st.integers(1, DAY))
-def test_a_run_is_put_off_by_no_more_than_the_jitter_and_by_the_same_whoever_asks(
+def test_a_run_is_put_off_by_at_most_the_jitter_and_every_executor_computes_the_same(
     due: int, jitter: int
 ) -> None:
     put_off = a_schedule(jitter_ms=jitter).put_off(due)
@@ -245,7 +245,7 @@ def test_without_jitter_a_run_starts_when_it_is_due_and_with_it_not_after_the_en
 # The job of a tick
 
 
-def test_a_tick_makes_the_same_job_whoever_makes_it() -> None:
+def test_a_tick_makes_the_same_job_on_every_executor() -> None:
     schedule = a_schedule(options=b'{"r":1}', priority="high", max_deliveries=2)
     job = job_of(schedule, 1_795_000_000_000)
     assert job == job_of(WireSchedule.from_wire(schedule.to_wire()), 1_795_000_000_000)
@@ -420,7 +420,7 @@ def test_a_schedule_has_a_name_that_can_be_part_of_a_key(name: str) -> None:
         a_schedule(name=name)
 
 
-def test_a_misspelt_option_is_told_with_the_right_one(app: App) -> None:
+def test_a_misspelt_option_is_named_with_the_right_one(app: App) -> None:
     misspelt: Any = {"overlp": "skip"}
     with pytest.raises(ConfigurationError, match=r"unknown option 'overlp': did you mean 'overlap'"):
         app.cron("@daily", **misspelt)
@@ -429,7 +429,7 @@ def test_a_misspelt_option_is_told_with_the_right_one(app: App) -> None:
         task.cron("@daily", **misspelt)
 
 
-def test_arguments_that_are_missing_are_told_where_the_schedule_is_declared(app: App) -> None:
+def test_missing_arguments_are_an_error_where_the_schedule_is_declared(app: App) -> None:
     async def report(number: int) -> None: ...
 
     with pytest.raises(Exception, match="number"):
@@ -439,7 +439,7 @@ def test_arguments_that_are_missing_are_told_where_the_schedule_is_declared(app:
 @pytest.mark.parametrize(
     ("option", "value"), [("key", "k"), ("job_id", "j"), ("delay", 5), ("at", datetime(2030, 1, 1, tzinfo=UTC))]
 )  # fmt: skip
-def test_what_belongs_to_a_single_call_cannot_be_said_of_a_recurring_one(
+def test_options_of_a_single_call_are_refused_for_a_recurring_one(
     app: App, option: str, value: object
 ) -> None:
     given_option: Any = {option: value}
@@ -461,7 +461,7 @@ def test_two_schedules_of_one_name_are_refused(app: App) -> None:
 # What is declared
 
 
-def test_a_schedule_carries_what_is_said_of_its_job(app: App) -> None:
+def test_a_schedule_carries_the_options_of_its_job(app: App) -> None:
     @app.every(60, queue="mail", priority="high", expires=5, max_deliveries=1, retries=7)
     async def report() -> None: ...
 

@@ -1,4 +1,4 @@
-"""Settings come from four places, and a mistake in any of them is told by name."""
+"""Settings come from four places, and the error of a mistake in any of them names it."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def test_a_later_source_counts_more_than_an_earlier_one(
     assert settings.record_ttl == 86400
 
 
-def test_an_argument_may_take_back_what_the_project_says(pyproject: Write) -> None:
+def test_an_argument_may_override_the_project_with_none(pyproject: Write) -> None:
     assert Settings.load(pyproject('redis_url = "redis://elsewhere"'), redis_url=None).redis_url is None
 
 
-def test_every_setting_can_be_said_in_every_place(pyproject: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_can_be_set_in_every_place(pyproject: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {
         name: {
             "redis_url": "redis://h",
@@ -99,14 +99,14 @@ def test_so_many_stuck_slots_that_an_executor_would_never_be_replaced_are_refuse
         Settings.load(None, concurrency=4, max_stuck=4)
 
 
-def test_what_belongs_to_the_command_line_is_no_setting(
+def test_options_of_the_command_line_are_not_settings(
     pyproject: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FENNELQ_APP", "shop.tasks:app")
     assert Settings.load(pyproject('app = "shop.tasks:app"')) == Settings.load(None)
 
 
-def test_a_project_without_our_table_or_without_a_file_says_nothing(tmp_path: Path) -> None:
+def test_a_project_without_our_table_or_without_a_file_changes_no_setting(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", "utf-8")
     assert Settings.load(tmp_path) == Settings.load(tmp_path / "nowhere")
 
@@ -205,9 +205,6 @@ def test_a_bad_value_of_the_environment_or_the_project_is_refused_in_the_same_wa
         ({"lease": 3, "heartbeat_interval": 1.01}, ["heartbeat_interval", "1.01 s", "lease, 3 s", "1 s"]),
         ({"heartbeat_interval": 7.5}, ["heartbeat_interval", "7.5 s", "lease, 15 s", "5 s"]),
         ({"lease": 2, "maintenance_interval": 3}, ["maintenance_interval", "3 s", "lease, 2 s"]),
-        ({"record_ttl": 0, "tombstone_ttl": 0}, ["tombstone_ttl", "0 s", "enqueue_timeout", "20 s"]),
-        ({"record_ttl": 9, "tombstone_ttl": 20}, ["tombstone_ttl", "20 s", "enqueue_timeout", "10 s"]),
-        ({"record_ttl": 0, "enqueue_timeout": 300}, ["tombstone_ttl", "600 s", "enqueue_timeout", "600 s"]),
     ],
 )
 def test_settings_that_would_disable_a_mechanism_together_are_refused_by_name(
@@ -227,8 +224,6 @@ def test_the_largest_value_that_a_refusal_names_is_accepted() -> None:
         assert most is not None
         assert Settings.load(None, lease=lease, heartbeat_interval=float(most[1])).beat >= lease / 3 - 0.001
     assert Settings.load(None, lease=2, maintenance_interval=2).maintenance == 2
-    assert Settings.load(None, record_ttl=0, tombstone_ttl=20.1).record_ms == 20_100
-    assert Settings.load(None, record_ttl=21, tombstone_ttl=0).record_ms == 21_000
 
 
 def test_settings_that_disable_a_mechanism_are_refused_from_every_source(
@@ -299,7 +294,7 @@ OF_KUBERNETES = {
 
 @pytest.mark.parametrize("service", ["FENNELQ_", "FENNELQ_WEB_", "FENNELQ_MAIL_WORKER_2_", "FENNELQ_LEASE_"])
 @pytest.mark.parametrize("name", OF_KUBERNETES)
-def test_what_kubernetes_says_of_a_service_with_our_name_is_not_taken_for_a_setting(
+def test_the_variables_of_kubernetes_for_a_service_with_our_name_are_not_settings(
     monkeypatch: pytest.MonkeyPatch, service: str, name: str
 ) -> None:
     without = Settings.load(None)
@@ -392,7 +387,7 @@ def test_they_never_change() -> None:
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
-def test_every_setting_says_what_it_is_in_which_unit_and_what_none_or_zero_does(name: str) -> None:
+def test_every_setting_documents_its_meaning_its_unit_and_the_effect_of_none_or_zero(name: str) -> None:
     field = Settings.model_fields[name]
     meaning = MEANINGS[name]
     assert meaning.endswith(".")
@@ -430,4 +425,22 @@ def test_what_follows_from_others_is_worked_out() -> None:
 def test_a_record_outlives_the_retry_of_a_late_caller() -> None:
     assert Settings.load(None, record_ttl=0).record_ms == 600_000
     assert Settings.load(None, record_ttl=900).record_ms == 900_000
-    assert Settings.load(None, record_ttl=0, tombstone_ttl=21).record_ms == 21_000
+    assert Settings.load(None, record_ttl=0, enqueue_timeout=0.5).record_ms == 600_000
+    assert Settings.load(None, record_ttl=0, enqueue_timeout=300).record_ms == 900_000
+    assert Settings.load(None, record_ttl=1000, enqueue_timeout=300).record_ms == 1_000_000
+
+
+@pytest.mark.parametrize(
+    "place", ["App(…)", "the environment (FENNELQ_…)", "[tool.fennelq] in pyproject.toml"]
+)
+def test_the_least_time_for_a_record_is_not_a_setting(
+    place: str, pyproject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, given = None, dict[str, Any]()
+    if place == "App(…)":
+        given = {"tombstone_ttl": 600}
+    elif place.startswith("the environment"):
+        monkeypatch.setenv("FENNELQ_TOMBSTONE_TTL", "600")
+    else:
+        root = pyproject("tombstone_ttl = 600")
+    assert refusal(root, **given) == f"{place}: unknown setting 'tombstone_ttl': did you mean 'record_ttl'?"

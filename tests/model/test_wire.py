@@ -50,7 +50,7 @@ def test_a_job_is_read_as_it_was_written(carried: dict[str, Any]) -> None:
         b'{"queue":"mail","key":"1","task":"a:b","args":"[]","from_a_later_version":1}',
     ],
 )
-def test_what_is_no_job_of_this_version_is_a_value_error(raw: bytes) -> None:
+def test_bytes_that_are_not_a_job_of_this_version_are_a_value_error(raw: bytes) -> None:
     with pytest.raises(ValueError, match="the job cannot be read"):
         WireJob[Any].from_wire(raw)
 

@@ -1,4 +1,4 @@
-"""Removes, one at a time, what scripts and modules do, and tells what no test notices."""
+"""Removes, one at a time, what scripts and modules do, and reports what no test detects."""
 
 from __future__ import annotations
 

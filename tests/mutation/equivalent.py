@@ -24,7 +24,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "only the cost is different": [
         ("fetch.lua", "start", "if f[F.run] or f[F.options] or deliverie… → true"),
     ],
-    "then every run is judged by its record, which says the same, one by one": [
+    "then every run is judged by its record, which has the same result, one by one": [
         ("finish.lua", "", "removed: entries[lane] = {entry}"),
         ("finish.lua", "", "removed: all_ours[lane] = redis.pcall('XACK', …"),
         ("finish.lua", "", "without all_ours[lane_of[i]] and settle_run"),
@@ -76,7 +76,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "servers older than 7.0 leave it out, and are refused": [
         ("recover.lua", "walk", "without {}"),
     ],
-    "a dead record always says why": [
+    "a dead record always has its reason": [
         ("watch.lua", "watch", "without known[4]"),
     ],
     "every server tested raises errors as texts; others may raise tables": [

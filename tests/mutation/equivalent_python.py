@@ -143,7 +143,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         (
             "waiting.py",
             "Waiting._decided",
-            "without 'self._polling' in: self._polling and clock.monotonic() < self._refused_until",
+            "without 'self.polling' in: self.polling and clock.monotonic() < self._refused_until",
         ),
     ],
     "the batch refuses the id by itself, before anything is asked": [

@@ -30,7 +30,7 @@ INVERSE: Final[dict[type[ast.operator], str]] = {
 EMPTY: Final = {"list": "[]", "dict": "{}", "set": "set()", "tuple": "()", "Sequence": "[]"}
 """By the first word of what a function is declared to return."""
 NUMBERS: Final = {"int": "0", "float": "0.0"}
-LOGS: Final = ("_logger", "log", "say", "warnings")
+LOGS: Final = ("_logger", "log", "warnings")
 
 
 class Change(NamedTuple):
@@ -123,7 +123,7 @@ def statement_removed(node: ast.AST, function: Function) -> Iterator[Change]:
             return
         case ast.Expr() | ast.AugAssign() | ast.Delete() | ast.Raise() | ast.Continue() | ast.Break():
             yield removed(node)
-        case ast.Return() if node not in function.body and not is_told(function):
+        case ast.Return() if node not in function.body and not always_returns_a_value(function):
             yield removed(node)
         case ast.Assign() | ast.AnnAssign(value=ast.expr()):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -137,7 +137,7 @@ def removed(node: ast.stmt) -> Change:
     return Change(node, "pass", f"removed: {shown(node)}")
 
 
-def is_told(function: Function) -> bool:
+def always_returns_a_value(function: Function) -> bool:
     """Whether callers always get something from it: without one of its returns it has only a wrong type."""
     annotation = function.returns
     return (

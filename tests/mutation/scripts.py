@@ -27,7 +27,7 @@ APART: Final = (
 )
 """Tests that have nothing to do with scripts."""
 
-_read = lua_files._read
+_read = lua_files.text_of
 
 
 class Scripts:
@@ -101,18 +101,18 @@ def put_in_place(mutant: Mutant) -> None:
     def read(path: str) -> str:
         return mutant.source if path == mutant.file else _read(path)
 
-    lua_files._read = read
+    lua_files.text_of = read
     lua_files.lua_file.cache_clear()
     scripts.script.cache_clear()
 
 
 def put_back() -> None:
-    lua_files._read = _read
+    lua_files.text_of = _read
     lua_files.lua_file.cache_clear()
     scripts.script.cache_clear()
 
 
 @cache
 def judge() -> redis.Redis:
-    """A server that tells whether a script can be compiled."""
+    """A server that checks whether a script can be compiled."""
     return Server("valkey").start().client()

@@ -17,11 +17,11 @@ ROOT = HERE.parent.parent
 GOOD, BAD = "good.py", "bad.py"
 
 Findings = dict[str, dict[int, str]]
-"""File → line → what was said about it."""
+"""File → line → the messages about it."""
 
 
 def mypy(folder: Path) -> Findings:
-    """What mypy says, asked as a user asks: without this project's configuration."""
+    """The messages of mypy, run as a user runs it: without this project's configuration."""
     given = _run(
         *("mypy", "--strict", "--output=json", "--config-file=", "--follow-imports=silent"),
         *("--warn-unreachable", "--cache-dir", ROOT / ".mypy_cache" / "users", GOOD, BAD),
@@ -37,13 +37,13 @@ def mypy(folder: Path) -> Findings:
 
 
 def pyright(folder: Path) -> Findings:
-    """What basedpyright says in strict mode."""
+    """The messages of basedpyright in strict mode."""
     settings: dict[str, object] = {
         "typeCheckingMode": "strict",
         "extraPaths": [str(ROOT)],
         "include": [GOOD, BAD],
     }
-    # What is written down only to have a type is of no use to the program, and these rules say so.
+    # What is written down only to have a type is of no use to the program, and these rules report it.
     settings |= dict.fromkeys(("reportUnusedExpression", "reportUnusedVariable"), False)
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     given = _run("basedpyright", "--outputjson", "--pythonpath", sys.executable, folder=folder)
@@ -58,7 +58,7 @@ def pyright(folder: Path) -> Findings:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project of somebody's, with both files in it."""
+    """The project of a user, with both files in it."""
     (tmp_path / GOOD).write_text((HERE / GOOD).read_text("utf-8"), "utf-8")
     (tmp_path / BAD).write_text((HERE / "bad.txt").read_text("utf-8"), "utf-8")
     return tmp_path
@@ -93,6 +93,6 @@ def _run(*words: str | Path, folder: Path) -> str:
         text=True,
         check=False,
     )
-    # 1 is: there were findings. Anything else is no answer.
+    # 1 is: there were findings. Anything else is a failure of the tool.
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout

@@ -140,6 +140,15 @@ def app_of(**settings: Any) -> App:
     return app
 
 
+def with_tasks_of(other: App, **settings: Any) -> App:
+    """The app with settings of its own, and with the tasks of another one."""
+    app = app_of(**settings)
+    for name, task in other.tasks.items():
+        if name not in app.tasks:
+            app.task(name=name)(task.function)
+    return app
+
+
 def task_of(app: App, function: Any) -> Any:
     """The task that a function of this module is in an app."""
     return app.tasks[f"{__name__}:{function.__name__}"]

@@ -10,6 +10,7 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.routing import Routing
+from fennelq.worker.outage import Outage
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Answer, HeldJobs
 from fennelq.worker.state import State
@@ -27,9 +28,10 @@ def state_of(
     config: ExecutorConfig | None = None,
     **settings: Any,
 ) -> State:
-    """Of the executor `anna` of the app `shop`, which serves these queues."""
+    """Of the executor `anna` of the app `shop`, which serves these queues through this broker."""
     app = app or LocalApp("shop", redis_url=NOWHERE, **settings)
-    state = State(app, config or ExecutorConfig(name="anna"), broker=broker)
+    state = State(app, config or ExecutorConfig(name="anna"))
+    state.broker, state.outage = broker, Outage(broker.address)
     state.serve(Routing(dict.fromkeys((keys.queue for keys in queues), 1)))
     return state
 

@@ -65,8 +65,8 @@ slog = structlog.get_logger(__name__)
 @app.task(retries=0)
 async def talk(secret: str) -> int:
     """Logs in every way there is."""
-    log.info("stdlib says %d", 7, extra={"order": 7})
-    slog.info("structlog says", order=7)
+    log.info("stdlib logs %d", 7, extra={"order": 7})
+    slog.info("structlog logs", order=7)
     log.debug("stdlib whispers")
     slog.debug("structlog whispers")
     await asyncio.gather(asyncio.create_task(below()), asyncio.to_thread(aside))
@@ -86,8 +86,8 @@ def aside() -> None:
 @app.task(retries=0)
 def talk_in_thread(secret: str) -> int:
     """The same without a loop, and an exception that is handled."""
-    log.info("stdlib says %d", 8, extra={"order": 8, "level": "mine"})
-    slog.info("structlog says", order=8)
+    log.info("stdlib logs %d", 8, extra={"order": 8, "level": "mine"})
+    slog.info("structlog logs", order=8)
     try:
         raise LookupError("not there")
     except LookupError:

@@ -179,8 +179,7 @@ async def test_an_executor_holds_few_large_results_although_writing_is_slower_th
         started.append(n)
         return chr(97 + n % 26) * (size - 10)
 
-    through = shop.app_of(redis_url=proxy.url, max_payload_bytes=size)
-    through._tasks.update(app._tasks)
+    through = shop.with_tasks_of(app, redis_url=proxy.url, max_payload_bytes=size)
     results = await large.map(range(jobs))
     proxy.latency(10)
     most_held = most_jobs = most_bytes = 0

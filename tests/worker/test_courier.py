@@ -10,10 +10,11 @@ from structlog.typing import EventDict
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
+from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import LANES, AppKeys, QueueKeys, queue_keys
 from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verb import Command
 from fennelq.broker.verbs.runs import Settled
 from fennelq.broker.verbs.schedules import Claim, Seen
 from fennelq.model.job import Status
@@ -23,6 +24,7 @@ from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.courier import Courier
+from fennelq.worker.state import State
 from tests.kit.server import Server
 from tests.worker.states import NOWHERE, state_of
 
@@ -196,6 +198,22 @@ async def test_over_maxmemory_what_cannot_arrive_yet_stays_on_its_way(
     assert (await waiting(broker), on_their_way(server)) == (29, 0)
 
 
+async def test_entries_that_it_does_not_carry_are_counted_and_stay(broker: Broker, server: Server) -> None:
+    state = state_of(broker)
+    courier = Courier(state)
+    foreign = {f"part/{n}": b"1" for n in range(200)}
+    in_outbox(server, KEYS, **foreign, **{"mail:junk": b"what?"})
+    assert await courier.tick() == LONGEST
+    assert state.left_in_outbox == 201
+    in_outbox(server, KEYS, **a_hand_over("1"))
+    assert await courier.tick() == 0.0
+    assert state.left_in_outbox == on_their_way(server) == 201
+    with server.client() as client:
+        client.delete(KEYS["out"])
+    assert await courier.tick() == LONGEST
+    assert state.left_in_outbox == 0
+
+
 # Outboxes of queues
 
 
@@ -216,9 +234,15 @@ def left_in(server: Server, box: AppKeys | QueueKeys) -> set[str]:
 
 
 @pytest.fixture
-def carrier(broker: Broker, mail: QueueKeys) -> Courier:
-    """A courier of an executor that serves `mail` and `post`, which has looked into all outboxes."""
-    return Courier(state_of(broker, mail, queue_keys("shop", "post")))
+def carrying(broker: Broker, mail: QueueKeys) -> State:
+    """The state of an executor that serves `mail` and `post`."""
+    return state_of(broker, mail, queue_keys("shop", "post"))
+
+
+@pytest.fixture
+def carrier(carrying: State) -> Courier:
+    """The courier of an executor that serves `mail` and `post`."""
+    return Courier(carrying)
 
 
 async def test_a_job_in_the_outbox_of_a_queue_arrives(
@@ -232,18 +256,23 @@ async def test_a_job_in_the_outbox_of_a_queue_arrives(
 
 
 async def test_an_outbox_is_read_again_when_it_is_announced_and_not_before(
-    carrier: Courier, broker: Broker, mail: QueueKeys, server: Server
+    carrier: Courier, carrying: State, broker: Broker, mail: QueueKeys, server: Server
 ) -> None:
     await carrier.tick()
     in_outbox(server, mail, **a_hand_over("1"))
     assert (await carrier.tick(), await waiting(broker, "post")) == (LONGEST, 0)
-    carrier._state.bus.publish(HandOverWaits("mail"))
+    carrying.bus.publish(HandOverWaits("mail"))
     assert carrier.woken.is_set()
     assert (await carrier.tick(), await waiting(broker, "post")) == (0.0, 1)
 
 
 async def test_all_outboxes_are_read_once_a_minute_and_when_messages_arrive_again(
-    carrier: Courier, broker: Broker, mail: QueueKeys, server: Server, monkeypatch: pytest.MonkeyPatch
+    carrier: Courier,
+    carrying: State,
+    broker: Broker,
+    mail: QueueKeys,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await carrier.tick()
     in_outbox(server, mail, **a_hand_over("1"))
@@ -252,7 +281,7 @@ async def test_all_outboxes_are_read_once_a_minute_and_when_messages_arrive_agai
     assert (await carrier.tick(), await waiting(broker, "post")) == (0.0, 1)
     await carrier.tick()
     in_outbox(server, mail, **a_hand_over("2"))
-    carrier._state.bus.publish(MessagesArrive())
+    carrying.bus.publish(MessagesArrive())
     assert (await carrier.tick(), await waiting(broker, "post")) == (0.0, 2)
 
 
@@ -281,18 +310,33 @@ async def test_an_outbox_that_cannot_be_read_holds_up_no_other(
 
 
 async def test_an_outbox_of_a_queue_that_others_serve_is_left_to_them(
-    carrier: Courier, broker: Broker, server: Server
+    carrier: Courier, carrying: State, broker: Broker, server: Server
 ) -> None:
     in_outbox(server, queue_keys("shop", "other"), **a_hand_over("1"))
-    carrier._state.bus.publish(HandOverWaits("other"))
+    carrying.bus.publish(HandOverWaits("other"))
     assert (await carrier.tick(), await waiting(broker, "post")) == (LONGEST, 0)
 
 
+class Unreachable(Broker):
+    """Notes the keys that it is asked for. It cannot connect until it is `up`; then they are all empty."""
+
+    def __init__(self) -> None:
+        super().__init__(address_of(NOWHERE))
+        self.asked: list[str] = []
+        self.up = False
+
+    async def ask(self, command: Command[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        self.asked.append(str(command.words[1]))
+        return command.read([b"0", []]) if self.up else await super().ask(command, within)
+
+
 async def test_an_outage_ends_the_tick_without_a_line_for_each_queue(logged: list[EventDict]) -> None:
-    state = state_of(Broker(address_of(NOWHERE)), *(queue_keys("shop", f"q{n}") for n in range(50)))
-    courier = Courier(state)
+    broker, queues = Unreachable(), [queue_keys("shop", f"q{n}") for n in range(50)]
+    courier = Courier(state_of(broker, *queues))
     with pytest.raises(ConnectionRefusedError):
         await courier.tick()
     assert logged == []
-    assert len(courier._queues_to_look_at()) == 50  # all of them again, with the next tick
-    await state.broker.close()
+    broker.asked, broker.up = [], True
+    await courier.tick()
+    assert sorted(broker.asked) == sorted([KEYS["out"], *(keys["out"] for keys in queues)])
+    await broker.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ def cancel_everything(others: set[asyncio.Task[Any]]) -> None:
 async def test_an_executor_that_is_cancelled_while_it_stops_renews_no_lease_afterwards(
     app: App, gate: Gate
 ) -> None:
+    before = set(threading.enumerate())
     executor = Executor(app, ExecutorConfig(concurrency=2, grace=60))
     life = asyncio.create_task(executor.run())
     result = await task_of(app, shop.hold).delay(str(gate))
@@ -37,7 +39,8 @@ async def test_an_executor_that_is_cancelled_while_it_stops_renews_no_lease_afte
     await asyncio.wait([life])
     assert life.cancelled()
     assert executor.state.lease.ended.is_set()
-    assert executor.watchdog._ended.is_set()
+    watchdogs = [thread for thread in threading.enumerate() if thread.name == "fennelq-watchdog"]
+    await aeventually(lambda: not any(thread.is_alive() for thread in watchdogs if thread not in before))
     assert await result.status() is Status.EXECUTING
     gate.open()
 
@@ -56,8 +59,7 @@ async def test_outcomes_are_written_down_although_everything_is_cancelled_while_
         await may_end.wait()
         return n
 
-    through = shop.app_of(redis_url=proxy.url)
-    through._tasks.update(app._tasks)
+    through = shop.with_tasks_of(app, redis_url=proxy.url)
     executor = Executor(through, ExecutorConfig(concurrency=8))
     life = asyncio.create_task(executor.run())
     results = await note.map(range(8))

@@ -75,7 +75,7 @@ async def test_a_probe_may_send_its_request_in_pieces(answering: Health) -> None
 async def test_held_connections_are_few_and_keep_no_probe_from_its_answer(
     answering: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_PATIENCE", 600.0)  # none is closed for its age
+    monkeypatch.setattr(health, "PATIENCE", 600.0)  # none is closed for its age
     held = [await connected(answering) for _ in range(100)]
     closed: set[socket.socket] = set()
 
@@ -90,7 +90,7 @@ async def test_held_connections_are_few_and_keep_no_probe_from_its_answer(
                 closed.add(connection)
         return len(closed)
 
-    await aeventually(lambda: are_closed() == 100 - health._MOST_PROBES)
+    await aeventually(lambda: are_closed() == 100 - health.MOST_PROBES)
     assert closed == set(held[: len(closed)])
     assert (await asked(answering, LIVE)).endswith(b"yes\n")
     for connection in held:
@@ -100,7 +100,7 @@ async def test_held_connections_are_few_and_keep_no_probe_from_its_answer(
 async def test_a_connection_that_asks_nothing_is_closed(
     answering: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_PATIENCE", 0.05)
+    monkeypatch.setattr(health, "PATIENCE", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", answering.port)
     assert await reader.read() == b""
     writer.close()
@@ -108,7 +108,7 @@ async def test_a_connection_that_asks_nothing_is_closed(
 
 async def test_a_request_without_an_end_is_not_kept(answering: Health) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", answering.port)
-    writer.write(b"x" * health._MOST_BYTES)
+    writer.write(b"x" * health.LONGEST_REQUEST)
     assert await reader.read() == b""
     writer.close()
 
@@ -127,7 +127,7 @@ async def test_without_file_descriptors_it_waits_before_it_accepts_again(
         refused += 1
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(health, "_PAUSE_AFTER_ERROR", pause)
+    monkeypatch.setattr(health, "PAUSE_AFTER_ERROR", pause)
     monkeypatch.setattr(loop, "sock_accept", refuse)
     answering = Health("127.0.0.1:0", live=lambda: True, ready=lambda: False)
     await answering.start()

@@ -98,7 +98,7 @@ def test_a_clock_that_is_adjusted_a_little_changes_nothing(
     assert [line for line in logged if line["event"] == "server_clock_jumped"] == []
 
 
-def test_what_a_slow_round_trip_explains_is_no_jump() -> None:
+def test_a_difference_that_a_slow_round_trip_explains_does_not_count_as_a_jump() -> None:
     before = Beaten(server_ms=10_000, sent=1.0, answered=3.0)
     assert Beaten(11_000, 4.0, 4.1).jump_since(before) == 0
     assert Beaten(13_100, 4.0, 4.1).jump_since(before) == pytest.approx(0)

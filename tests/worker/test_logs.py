@@ -104,7 +104,7 @@ async def test_tracebacks_show_neither_arguments_nor_results_nor_local_variables
     assert "s3cret" not in worker.text
 
 
-async def test_the_first_line_says_which_app_redis_queues_and_how_many(
+async def test_the_first_line_names_the_app_redis_the_queues_and_the_processes(
     workers: Workers, server: Server
 ) -> None:
     worker = workers("-p", "2", "-c", "5", "-q", "mail,default")
@@ -184,7 +184,7 @@ async def test_on_a_console_no_name_out_of_redis_drives_the_terminal(workers: Wo
 # Why a try failed
 
 
-async def test_in_a_pipe_a_failed_try_says_why_where_and_when_the_next_one_is(
+async def test_in_a_pipe_a_failed_try_has_its_reason_its_place_and_the_time_of_the_next(
     workers: Workers, app: App
 ) -> None:
     worker = workers(app=TALKATIVE)
@@ -310,8 +310,8 @@ async def test_lines_of_a_task_appear_with_its_job_in_the_same_format(workers: W
     for line in found:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", line.pop("timestamp"))
     assert found[:2] == [
-        {**about, "event": "stdlib says 7", "order": 7},
-        {**about, "event": "structlog says", "order": 7},
+        {**about, "event": "stdlib logs 7", "order": 7},
+        {**about, "event": "structlog logs", "order": 7},
     ]
     assert sorted(line["event"] for line in found[2:]) == ["from a sub-task", "from a thread"]
     assert [line for line in found[2:] if {**line, "event": ""} != {**about, "event": ""}] == []
@@ -325,8 +325,8 @@ async def test_lines_of_a_task_in_a_thread_and_their_exceptions_appear_too(
     eventually(lambda: "job_succeeded" in events_of(worker, job.id), within=15)
     found = own(worker, job.id)
     assert [(line["event"], line["level"]) for line in found] == [
-        ("stdlib says 8", "info"),
-        ("structlog says", "info"),
+        ("stdlib logs 8", "info"),
+        ("structlog logs", "info"),
         ("stdlib failed", "error"),
         ("structlog failed", "error"),
     ]
@@ -340,7 +340,7 @@ async def test_lines_of_a_task_in_a_thread_and_their_exceptions_appear_too(
 @pytest.mark.parametrize(
     ("level", "events"),
     [
-        ("debug", ["stdlib says 7", "stdlib whispers", "structlog says", "structlog whispers"]),
+        ("debug", ["stdlib logs 7", "stdlib whispers", "structlog logs", "structlog whispers"]),
         ("warning", []),
     ],
 )
@@ -367,7 +367,7 @@ async def test_code_that_configures_logging_itself_gets_each_line_once(
     worker.term()
     assert worker.returncode() == 0
     text = worker.text
-    for event in ("stdlib says 7", "structlog says", "from a sub-task", "from a thread"):
+    for event in ("stdlib logs 7", "structlog logs", "from a sub-task", "from a thread"):
         assert len(re.findall(event, text)) == 1, event
     # fennelq's own lines keep their format.
     assert json.loads(next(line for line in text.splitlines() if "job_succeeded" in line))["job_id"] == job.id
@@ -389,7 +389,7 @@ async def test_without_fennelqs_configuration_all_lines_go_through_that_of_the_s
     worker.term()
     assert worker.returncode() == 0
     text = worker.text
-    assert f"mine INFO {talkative.__name__} {job.id} stdlib says 7\n" in text
+    assert f"mine INFO {talkative.__name__} {job.id} stdlib logs 7\n" in text
     assert f"mine INFO {talkative.__name__} {job.id} from a sub-task\n" in text
     assert re.search(
         rf"^mine INFO fennelq.worker {job.id} job_succeeded job_id={job.id} ", text, re.MULTILINE
@@ -411,7 +411,7 @@ async def test_without_fennelqs_configuration_all_lines_go_through_that_of_struc
     assert worker.returncode() == 0
     text = worker.text
     about = f"job_id='{job.id}' task='{HERE}talk' queue='default' tries=1"
-    assert f"level='info' event='structlog says' order=7 {about}\n" in text
+    assert f"level='info' event='structlog logs' order=7 {about}\n" in text
     assert f"level='info' event='job_succeeded' {about} seconds=" in text
     assert "level='info' event='worker_started' version=" in text
     assert '{"' not in text

@@ -43,7 +43,7 @@ def write(project: Path) -> Write:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(reload, "LOOK_EVERY", 0.01)
 
 
 def seen(watch: SourceWatch, project: Path) -> set[str]:
@@ -151,7 +151,7 @@ async def test_new_changed_and_removed_files_are_reported_once(project: Path, wr
     assert await watch.changed() == {new}
 
 
-async def test_a_folder_that_vanishes_during_a_look_is_no_problem(
+async def test_a_folder_that_vanishes_during_a_look_is_skipped(
     project: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = write("gone/tasks.py")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sysconfig
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.typing import EventDict
 
+from fennelq.log import DETAILS
 from fennelq.model import outcome
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, Reject, Retry, failure_of
@@ -29,7 +30,8 @@ def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def detail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The setting log_errors."""
-    monkeypatch.setattr("fennelq.log._detail", request.param)
+    shown = DETAILS[: DETAILS.index(request.param) + 1]
+    monkeypatch.setattr("fennelq.log.shows", shown.__contains__)
     return str(request.param)
 
 
@@ -138,14 +140,18 @@ def test_an_error_without_a_traceback_has_no_place(logged: list[EventDict]) -> N
 def test_nothing_is_read_or_formatted_for_a_line_that_is_not_written(
     logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Unread:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was read")
+
     def unwanted(_: Any) -> Any:
         raise AssertionError("worked out all the same")
 
-    monkeypatch.setattr("fennelq.log._least", 50)
-    monkeypatch.setattr("fennelq.worker.running.reports._facts_of", unwanted)
+    monkeypatch.setattr("fennelq.log.wanted", {"error": False, "warning": False}.__getitem__)
     monkeypatch.setattr("fennelq.worker.running.reports.failure_from_wire", unwanted)
-    report_end(JOB, outcome.retried(1, JobFailure("E", "m")), 0.25)
-    report_end(JOB, outcome.died(JobFailure("E", "m"), 2, 1000), 0.25)
+    job = cast("Delivery", Unread())
+    report_end(job, outcome.retried(1, JobFailure("E", "m")), 0.25)
+    report_end(job, outcome.died(JobFailure("E", "m"), 2, 1000), 0.25)
     assert logged == []
 
 

@@ -269,7 +269,7 @@ def started() -> threading.Event:
 
 
 @pytest.mark.parametrize("timeout", [None, 30])
-async def test_a_cancellation_from_outside_is_no_outcome(
+async def test_a_cancellation_from_outside_has_no_outcome(
     started: threading.Event, timeout: float | None
 ) -> None:
     async def wait() -> None:
@@ -281,7 +281,7 @@ async def test_a_cancellation_from_outside_is_no_outcome(
 
 
 @pytest.mark.parametrize("timeout", [None, 30])
-async def test_what_a_handler_makes_of_its_cancellation_is_no_failure(
+async def test_an_error_that_a_handler_raises_when_it_is_cancelled_does_not_count_as_a_failure(
     started: threading.Event, timeout: float | None
 ) -> None:
     """Many libraries turn a cancellation into an error of their own; a deploy must not cost a try."""

@@ -11,19 +11,22 @@ from structlog.typing import EventDict
 
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
-from fennelq.broker.dispatch import MOST_BYTES, MOST_JOBS
+from fennelq.broker.dispatch import MOST_BYTES
 from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import Verb
+from fennelq.broker.verb import MOST_JOBS, Verb
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
+from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Answer
-from fennelq.worker.running.settler import Settler, Share
+from fennelq.worker.running.settler import MOST_UNSETTLED_BYTES, Backlog, Settler, Share
 from tests.broker.desk import LIFETIMES, Desk, a_job
 from tests.worker.states import Answered, state_of
 
 OVERHEAD = 100
 """What a batch reckons for an outcome besides its value and its error."""
+FULL = 2 * ExecutorConfig().concurrency
+"""The outcomes for which there is room."""
 
 Refusal = BaseException | None
 
@@ -58,13 +61,9 @@ class Settling:
     def __init__(self, broker: Reluctant) -> None:
         self.broker = broker
         self.answers: list[tuple[str, Answer]] = []
-        self.settler = self.settler_with()
-
-    def settler_with(self, most: int | None = 1000) -> Settler:
-        """One that has room for so many outcomes."""
-        state = state_of(self.broker)
+        state = state_of(broker)
         state.held = Answered(self._hear)
-        return Settler(state, most)
+        self.settler = Settler(state)
 
     async def settle(self, *outcomes: tuple[Delivery, Outcome]) -> dict[str, Answer]:
         """Hand these over at once; the answers when all are written, by job."""
@@ -208,18 +207,17 @@ async def test_a_single_outcome_that_is_refused_is_sent_again(
     assert (line["queue"], line["outcomes"]) == ("mail", 1)
 
 
-async def test_an_error_after_outcomes_were_written_is_no_reason_to_write_them_again(
+async def test_outcomes_are_not_written_again_after_an_error_that_follows_their_writing(
     settling: Settling, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise ValueError("a bug")
 
     settler = settling.settler
-    monkeypatch.setattr(settler._held, "settled", broken)
+    monkeypatch.setattr(Answered, "settled", broken)
     for held in taken(desk, "1", "2"):
         settler.settle_now(held, value(held.key))
-    writing = settler._queues["mail"].writing
-    assert writing is not None
+    (writing,) = (task for task in asyncio.all_tasks() if task.get_name() == "settling")
     with pytest.raises(ValueError, match="a bug"):
         await writing
     assert settling.broker.calls == [2]
@@ -273,7 +271,8 @@ async def test_an_outcome_for_which_there_is_room_is_written_once(settling: Sett
 async def test_a_queue_that_refuses_an_outcome_takes_no_room_from_others_until_it_is_written(
     settling: Settling, desk: Desk, other: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settler = settling.settler = settling.settler_with(most=1)
+    settler = settling.settler
+    settler.backlog = Backlog(1, MOST_UNSETTLED_BYTES)
     refused, next_one, beyond = taken(desk, "1", "2", "3")
     (free,) = taken(other, "x")
     may_try_again, sleep = asyncio.Event(), asyncio.sleep
@@ -373,12 +372,12 @@ async def test_an_outcome_that_is_cancelled_while_it_waits_for_room_is_written_a
 ) -> None:
     (held,) = taken(desk, "1")
     backlog, others = settling.settler.backlog, Share()
-    backlog.add(others, 1000, 0)
+    backlog.add(others, FULL, 0)
     coming = asyncio.create_task(settling.settler.settle(held, value("1")))
     await asyncio.sleep(0)
     coming.cancel()
     await asyncio.wait([coming])
-    backlog.remove(others, 1000, 0)
+    backlog.remove(others, FULL, 0)
     await settling.settler.drain()
     assert settling.answers == [("mail:1", Answer.SETTLED)]
     assert (backlog.jobs, backlog.bytes) == (0, 0)
@@ -430,9 +429,9 @@ async def test_to_drain_is_to_wait_for_every_answer(settling: Settling, desk: De
 async def test_to_drain_waits_for_an_outcome_that_has_just_got_room(settling: Settling, desk: Desk) -> None:
     (held,) = taken(desk, "1")
     backlog, others = settling.settler.backlog, Share()
-    backlog.add(others, 1000, 0)
+    backlog.add(others, FULL, 0)
     coming = asyncio.create_task(settling.settler.settle(held, value("1")))
     await asyncio.sleep(0)
-    backlog.remove(others, 1000, 0)
+    backlog.remove(others, FULL, 0)
     await settling.settler.drain()
     assert (coming.done(), settling.answers) == (True, [("mail:1", Answer.SETTLED)])

@@ -38,7 +38,7 @@ class Answers:
         self.by_key: dict[str, Answer] = {}
         state = state_of(broker)
         state.held = Answered(self._hear)
-        self.settler = Settler(state, 1000)
+        self.settler = Settler(state)
 
     def _hear(self, settled: Settled, answer: Answer) -> None:
         self.by_key[settled.delivery.key] = answer
@@ -114,8 +114,7 @@ async def test_outcomes_wait_for_a_server_that_is_away(
         return n
 
     results = await note.map(range(20))
-    through = shop.app_of(redis_url=proxy.url)
-    through._tasks.update(app._tasks)
+    through = shop.with_tasks_of(app, redis_url=proxy.url)
     async with running(through, concurrency=20) as executor:
         await aeventually(lambda: len(runs) == 20)
         proxy.refuse()

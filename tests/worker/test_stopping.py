@@ -9,10 +9,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from structlog.typing import EventDict
 
 from fennelq import App, AsyncResult, Status
+from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import GROUP
-from fennelq.broker.verb import Command
+from fennelq.broker.trouble import LinkDown
+from fennelq.broker.verb import Command, Verb
+from fennelq.model.routing import Routing
 from fennelq.worker.processes.config import ExecutorConfig
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -81,6 +85,57 @@ async def test_a_job_that_twenty_deploys_handed_back_has_spent_neither_tries_nor
     gate.open()
     async with running(app):
         assert await result.get(timeout=5) == 1
+
+
+async def test_many_jobs_are_handed_back_page_by_page(
+    app: App, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is one call of a script, which blocks the server."""
+    pages: list[tuple[str, int]] = []
+    async with running(app, concurrency=230, grace=0) as executor:
+        run = executor.broker.run
+
+        async def noted(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+            if verb.name == "release":
+                pages.append((str(verb.args[1]), len(verb.args[2:]) // 2))
+            return await run(verb, within)
+
+        monkeypatch.setattr(executor.broker, "run", noted)
+        results = await hold_all(app, gate, 230)
+        await aeventually(lambda: executor.slots.free == 0)
+    assert [jobs for why, jobs in pages if why == "stopped"] == [100, 100, 30]
+    assert {(await result.status()) for result in results} == {Status.SENT}
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_page_that_cannot_be_handed_back_is_logged_and_stops_nothing(
+    app: App, gate: Gate, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    calls = 0
+    async with running(app, concurrency=120, grace=0) as executor:
+        run = executor.broker.run
+
+        async def failing(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+            nonlocal calls
+            if verb.name == "release" and (calls := calls + 1) == 2:
+                raise LinkDown("cut")
+            return await run(verb, within)
+
+        monkeypatch.setattr(executor.broker, "run", failing)
+        await hold_all(app, gate, 120)
+        await aeventually(lambda: executor.slots.free == 0)
+    lines = {line["event"]: line["jobs"] for line in logged if "handed_back" in line["event"]}
+    assert lines == {"handed_back": 100, "not_handed_back": 20}
+
+
+async def test_jobs_of_a_queue_that_is_not_served_any_more_are_handed_back(app: App, gate: Gate) -> None:
+    async with running(app, concurrency=4, grace=0) as executor:
+        results = await hold_all(app, gate, 2)
+        await aeventually(lambda: executor.slots.taken == 2)
+        executor.state.serve(Routing({"other": 1}))
+        assert [keys.queue for keys in executor.state.queues] == ["other"]
+    for result in results:
+        await is_as_new(app, result)
 
 
 async def test_a_second_request_to_stop_skips_the_wait(app: App, gate: Gate) -> None:

@@ -6,23 +6,28 @@ import asyncio
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
 from structlog.typing import EventDict
 
 from fennelq import App, Status
-from fennelq.worker.processes import child, pid_one
-from fennelq.worker.processes.child import Child
+from fennelq.worker.processes import child, pid_one, supervisor
+from fennelq.worker.processes.child import Child, NotStarted
 from fennelq.worker.processes.config import CANNOT_RUN, ExecutorConfig
 from fennelq.worker.processes.reload import SourceWatch
 from fennelq.worker.processes.signals import Signal
 from fennelq.worker.processes.supervisor import Supervisor
 from tests.kit.ledger import Ledger
+from tests.kit.namespace import Namespace
+from tests.kit.ports import Port
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import aeventually, eventually
@@ -85,7 +90,9 @@ async def test_executors_do_not_outlive_a_supervisor_that_is_killed_and_hand_the
         assert (info.status, info.tries) == (Status.SENT, 0)
 
 
-async def test_an_executor_that_cannot_run_ends_at_once_and_says_why(spawn: Spawner, redis_url: str) -> None:
+async def test_an_executor_that_cannot_run_ends_at_once_and_logs_the_reason(
+    spawn: Spawner, redis_url: str
+) -> None:
     config = ExecutorConfig(app="tests.worker.no_such_shop:app")
     executor = spawn(
         "fennelq.worker.processes.process", config.to_text(), environment={"FENNELQ_REDIS_URL": redis_url}
@@ -135,12 +142,50 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def holding(folder: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    """The supervisor, on this loop, of an executor that imports `held:app`."""
+def held_app(folder: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> ExecutorConfig:
+    """Of an executor that imports `held:app`."""
     monkeypatch.setenv("FENNELQ_REDIS_URL", redis_url)
-    return Supervisor(
-        ExecutorConfig(app="held:app", folder=str(folder)), 1, silence=60.0, note=lambda _, __: None
-    )
+    return ExecutorConfig(app="held:app", folder=str(folder))
+
+
+@pytest.fixture
+def holding(held_app: ExecutorConfig, port: int) -> Supervisor:
+    """The supervisor, on this loop, of an executor that imports `held:app`. It answers probes at `port`."""
+    return supervisor_of(held_app, health=f"127.0.0.1:{port}")
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A free port."""
+    held = Port()
+    yield held.number
+    held.release()
+
+
+def supervisor_of(config: ExecutorConfig, **more: Any) -> Supervisor:
+    return Supervisor(config, 1, silence=60.0, note=lambda _, __: None, **more)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
+    """Every executor that a supervisor of this process has started."""
+    children: list[Child] = []
+
+    class Noted(Child):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            children.append(self)
+
+    monkeypatch.setattr(supervisor, "Child", Noted)
+    return children
+
+
+async def probe(port: int, path: str) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    reply = await reader.read()
+    writer.close()
+    return reply.endswith(b"\nyes\n")
 
 
 class Later:
@@ -164,25 +209,30 @@ def events(logged: list[EventDict]) -> list[str]:
     return [line["event"] for line in logged]
 
 
-async def test_an_import_may_take_any_time_and_the_log_says_so_every_minute(
-    holding: Supervisor, folder: Path, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+async def test_an_import_may_take_any_time_and_is_logged_every_minute(
+    holding: Supervisor,
+    folder: Path,
+    port: int,
+    started: list[Child],
+    logged: list[EventDict],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Later()
     monkeypatch.setattr(child, "clock", clock)
-    monkeypatch.setattr(child, "_LOOK_EVERY", 0.01)
-    keeping = asyncio.create_task(holding._keep_alive())
-    await aeventually(lambda: holding._children)
-    (only,) = holding._children
+    monkeypatch.setattr(child, "LOOK_EVERY", 0.01)
+    running = asyncio.create_task(holding.run())
+    await aeventually(lambda: started)
     for minutes in (1, 4):
         clock.by = minutes * 60
         await aeventually(lambda: events(logged).count("still_importing") == (1 if clock.by == 60 else 2))
-        assert (holding._live(), holding._ready()) == (True, False)
+        assert (await probe(port, "/live"), await probe(port, "/ready")) == (True, False)
     assert [line["seconds"] // 60 for line in logged if line["event"] == "still_importing"] == [1, 4]
     (folder / "gate").touch()
-    await aeventually(lambda: only.worked, within=15)
-    assert holding._children == {only}
-    holding._on_signal()
-    assert await keeping == 0
+    await aeventually(lambda: started[0].worked, within=15)
+    assert await probe(port, "/ready")
+    assert len(started) == 1
+    holding.stop()
+    assert await running == 0
     assert "executor_crashed" not in events(logged)
     assert "executor_killed" not in events(logged)
 
@@ -191,39 +241,62 @@ async def test_an_import_may_take_any_time_and_the_log_says_so_every_minute(
     ("received", "alive_for"),
     [(Signal.IMPORTED, 35), (Signal.IMPORTED + Signal.ALIVE, 5), (Signal.NOT_READY, 5)],
 )
-def test_after_its_import_an_executor_is_given_time_to_connect(
-    holding: Supervisor, monkeypatch: pytest.MonkeyPatch, received: bytes, alive_for: float
+async def test_after_its_import_an_executor_is_given_time_to_connect(
+    monkeypatch: pytest.MonkeyPatch, received: bytes, alive_for: float
 ) -> None:
     clock = Frozen()
     monkeypatch.setattr(child, "clock", clock)
-    executor = Child(holding._config, silence=60.0, quarantine=lambda: None)
-    reading, writing = os.pipe()
-    os.write(writing, received)
-    executor._receive(reading)
-    os.close(reading)
-    os.close(writing)
-    clock.by = alive_for - 1
-    assert executor.alive
-    clock.by = alive_for
-    assert not executor.alive
+    monkeypatch.setattr(child, "subprocess", Namespace(subprocess, Popen=partial(Silent, received)))
+    executor = Child(ExecutorConfig(app="shop:app"), silence=60.0, quarantine=lambda: None)
+    running = asyncio.create_task(executor.run())
+
+    def alive_at(seconds: float) -> bool:
+        clock.by = seconds
+        try:
+            return executor.alive
+        finally:
+            clock.by = 0.0
+
+    await aeventually(lambda: not alive_at(1000.0))  # what it has sent has been read, at 0
+    assert alive_at(alive_for - 1)
+    assert not alive_at(alive_for)
+    executor.kill("the test is over")
+    executor.collect()
+    assert await running == -signal.SIGKILL
+
+
+class Silent:
+    """A process that has sent this when it was started, and sends nothing more until it is killed."""
+
+    pid = 0
+
+    def __init__(self, sent: bytes, command: Sequence[str], pass_fds: Sequence[int], **_: Any) -> None:
+        self.returncode: int | None = None
+        os.write(pass_fds[-1], sent)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.returncode = -number
 
 
 async def test_an_executor_that_is_silent_after_its_import_is_killed(
-    holding: Supervisor, folder: Path, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+    held_app: ExecutorConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Later()
     monkeypatch.setattr(child, "clock", clock)
-    monkeypatch.setattr(child, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(child, "LOOK_EVERY", 0.01)
     (folder / "gate").touch()
-    running = asyncio.create_task(holding._run(holding._config))
-    await aeventually(lambda: any(child.worked for child in holding._children), within=15)
-    (only,) = holding._children
-    assert only.pid is not None
-    os.kill(only.pid, signal.SIGSTOP)
+    executor = Child(held_app, silence=60.0, quarantine=lambda: None)
+    running = asyncio.create_task(executor.run())
+    await aeventually(lambda: executor.worked, within=15)
+    assert executor.pid is not None
+    os.kill(executor.pid, signal.SIGSTOP)
     await asyncio.sleep(0)
     clock.by = 61
-    assert await running == (-signal.SIGKILL, True)
-    assert "no sign of life for 60 s" in only.fate
+    assert await running == -signal.SIGKILL
+    assert "no sign of life for 60 s" in executor.fate
 
 
 def test_an_executor_that_hangs_in_its_import_does_not_outlive_a_supervisor_that_is_killed(
@@ -250,7 +323,7 @@ async def test_a_signal_while_an_executor_is_replaced_starts_no_other(workers: W
     assert worker.returncode() == 0
 
 
-async def test_a_signal_while_an_executor_imports_its_app_ends_it_and_is_no_crash(
+async def test_a_signal_while_an_executor_imports_its_app_ends_it_without_a_crash(
     workers: Workers, folder: Path
 ) -> None:
     worker = workers("--app-dir", str(folder), "-A", "held:app")
@@ -261,15 +334,17 @@ async def test_a_signal_while_an_executor_imports_its_app_ends_it_and_is_no_cras
 
 
 async def test_a_signal_right_after_an_executor_was_started_reaches_it(
-    holding: Supervisor, logged: list[EventDict]
+    holding: Supervisor, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeping = asyncio.create_task(holding._keep_alive())
-    await asyncio.sleep(0)
-    assert len(holding._children) == 1
-    holding._on_signal()
+    class StoppedAtOnce(Child):
+        async def run(self) -> int:
+            asyncio.get_running_loop().call_soon(holding.stop)
+            return await super().run()
+
+    monkeypatch.setattr(supervisor, "Child", StoppedAtOnce)
     async with asyncio.timeout(20):
-        assert await keeping == 0
-    assert events(logged) == ["stopping"]
+        assert await holding.run() == 0
+    assert events(logged) == ["stopping", "worker_stopped"]
 
 
 async def test_a_change_of_sources_does_not_make_the_first_signal_a_second_one(
@@ -319,17 +394,23 @@ async def test_executors_that_cannot_be_started_end_no_supervisor(workers: Worke
 
 
 async def test_a_failed_start_leaves_no_file_descriptor_open(
-    holding: Supervisor, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+    held_app: ExecutorConfig, pauses: list[float], logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     before = psutil.Process().num_fds()
     for _ in range(3):
-        code, worked = await holding._run(holding._config)
-        assert code != 0
-        assert not worked
+        with pytest.raises(NotStarted, match="/no/such/python"):
+            await Child(held_app, silence=60.0, quarantine=lambda: None).run()
     assert psutil.Process().num_fds() == before
-    assert events(logged) == ["executor_not_started"] * 3
+    holding = supervisor_of(held_app)
+    running = asyncio.create_task(holding.run())
+    await aeventually(lambda: len(pauses) >= 3)
+    holding.stop()
+    assert await running == 0
+    assert psutil.Process().num_fds() == before
+    assert events(logged)[:3] == ["executor_not_started"] * 3
     assert "/no/such/python" in logged[0]["error"]
+    assert pauses[:3] == [0.5, 1, 2]
 
 
 async def test_a_death_that_cannot_be_noted_disturbs_no_executor(
@@ -340,9 +421,12 @@ async def test_a_death_that_cannot_be_noted_disturbs_no_executor(
 
     monkeypatch.setattr(asyncio, "to_thread", no_thread)
     (folder / "held.py").write_text("import os; os._exit(3)", "utf-8")
-    assert await holding._run(holding._config) == (3, False)
-    await aeventually(lambda: not holding._noting)
-    assert events(logged) == ["executor_crashed", "death_not_noted"]
+    running = asyncio.create_task(holding.run())
+    await aeventually(lambda: "death_not_noted" in events(logged), within=15)
+    holding.stop()
+    assert await running == 0
+    assert events(logged)[:2] == ["executor_crashed", "death_not_noted"]
+    assert logged[0]["fate"] == "exit code 3"
 
 
 # PID 1
@@ -387,29 +471,84 @@ def test_pid_1_ends_on_sigterm_before_its_supervisor_handles_it(spawn: Spawner) 
 # Without processes
 
 
-class Rehearsal(Supervisor):
-    """Executors that were at work or not, and end so."""
+class Ending:
+    """In the place of the executors of a supervisor: each ends at once, as the test orders. The last one stops the
+    supervisor."""
 
-    def __init__(self, *ends: tuple[bool, int], burst: bool = False) -> None:
-        super().__init__(
-            ExecutorConfig(app="shop:app", burst=burst), 1, silence=60.0, note=lambda _, __: None
-        )
-        self._ends = list(ends)
-        self.pauses: list[float] = []
+    def __init__(self, *ends: tuple[bool, int]) -> None:
+        self.ends = list(ends)
+        """Whether it has worked, and its exit code."""
+        self.started = 0
+        self.supervisor: Supervisor | None = None
 
-    async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
-        if not self._ends:
-            self._stop.set()
-            return 0, True
-        worked, code = self._ends.pop(0)
-        return code, worked
+    def __call__(self, config: ExecutorConfig, **_: Any) -> Child:
+        return cast("Child", Ended(self))
 
-    async def _pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
+    async def run(self, config: ExecutorConfig, **more: Any) -> int:
+        """Run a supervisor of such executors; returns its exit code."""
+        self.supervisor = supervisor_of(config, **more)
+        return await self.supervisor.run()
+
+    def next(self) -> tuple[bool, int]:
+        self.started += 1
+        if self.ends:
+            return self.ends.pop(0)
+        if self.supervisor is not None:
+            self.supervisor.stop()
+        return True, 0
+
+
+class Ended:
+    """An executor that ends at once."""
+
+    name, fate, pid, alive, ready = "anna", "", None, True, True
+
+    def __init__(self, order: Ending) -> None:
+        self._order = order
+        self.worked = False
+
+    async def run(self) -> int:
+        self.worked, code = self._order.next()
+        return code
+
+    def ended_as_asked(self, code: int) -> bool:
+        return False
+
+    def stop(self, *, now: bool = False) -> None: ...
+
+    def collect(self) -> None: ...
+
+
+SHOP_APP = ExecutorConfig(app="shop:app")
+BURST = ExecutorConfig(app="shop:app", burst=True)
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
+    """`ending.ends` is how executors end; each without an entry there stops the supervisor."""
+    ending = Ending()
+    monkeypatch.setattr(supervisor, "Child", ending)
+    return ending
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of supervisors, which end at once."""
+    pauses: list[float] = []
+
+    async def wait(waits: Iterable[asyncio.Task[Any]], *, timeout: float | None, return_when: str) -> None:
+        if timeout is None:
+            await asyncio.wait(waits, return_when=return_when)
+        else:
+            pauses.append(timeout)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(supervisor, "asyncio", Namespace(asyncio, wait=wait))
+    return pauses
 
 
 @pytest.mark.parametrize(
-    ("ends", "pauses"),
+    ("ends", "expected"),
     [
         ([(False, -9)] * 9, [0.5, 1, 2, 4, 8, 16, 30, 30, 30]),
         ([(False, 1), (False, 1), (True, 1), (False, 1)], [0.5, 1, 0.5, 1]),
@@ -419,97 +558,94 @@ class Rehearsal(Supervisor):
     ids=["dies of starting", "was at work once", "dies at work", "makes room for a fresh one"],
 )
 async def test_the_pause_before_a_successor_grows_while_none_gets_to_work(
-    ends: Sequence[tuple[bool, int]], pauses: Sequence[float]
+    ending: Ending, pauses: list[float], ends: Sequence[tuple[bool, int]], expected: Sequence[float]
 ) -> None:
-    rehearsal = Rehearsal(*ends)
-    assert await rehearsal._keep_alive() == 0
-    assert rehearsal.pauses == pauses
+    ending.ends += ends
+    assert await ending.run(SHOP_APP) == 0
+    assert pauses == expected
 
 
-class Waiting(Supervisor):
-    """Executors that end so at once; what is waited for between them is real."""
-
-    def __init__(self, code: int, sources: SourceWatch | None = None) -> None:
-        super().__init__(
-            ExecutorConfig(app="shop:app"), 1, silence=60.0, note=lambda _, __: None, sources=sources
-        )
-        self._code = code
-        self.started = 0
-
-    async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
-        self.started += 1
-        return self._code, True
+@pytest.mark.parametrize("code", [-signal.SIGKILL, CANNOT_RUN], ids=["a pause", "a change of the code"])
+async def test_a_signal_while_a_supervisor_waits_before_it_starts_a_successor_starts_none(
+    ending: Ending, tmp_path: Path, code: int
+) -> None:
+    ending.ends = [(True, code)]
+    running = asyncio.create_task(ending.run(SHOP_APP, sources=SourceWatch(tmp_path)))
+    await aeventually(lambda: ending.started == 1)
+    assert ending.supervisor is not None
+    ending.supervisor.stop()
+    assert await running == 0
+    assert ending.started == 1
 
 
-async def test_a_signal_during_the_pause_before_a_successor_starts_none() -> None:
-    supervisor = Waiting(-signal.SIGKILL)
-    keeping = asyncio.create_task(supervisor._keep_alive())
-    await aeventually(lambda: supervisor.started == 1)
-    supervisor._on_signal()
-    assert await keeping == 0
-    assert supervisor.started == 1
+async def test_a_signal_before_the_quarantine_is_opened_keeps_it_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs: list[ExecutorConfig] = []
 
+    def start(config: ExecutorConfig, *, silence: float, quarantine: Callable[[], None]) -> Child:
+        configs.append(config)
+        quarantine()
+        only.stop()
+        return cast("Child", Ended(Ending((True, 0))))
 
-async def test_a_signal_while_a_change_of_the_code_is_waited_for_starts_none(tmp_path: Path) -> None:
-    supervisor = Waiting(CANNOT_RUN, SourceWatch(tmp_path))
-    keeping = asyncio.create_task(supervisor._keep_alive())
-    await aeventually(lambda: supervisor.started == 1)
-    supervisor._on_signal()
-    assert await keeping == 0
-    assert supervisor.started == 1
-
-
-async def test_a_signal_before_the_quarantine_is_opened_keeps_it_closed() -> None:
-    supervisor = Waiting(0)
-    supervisor._open_quarantine()
-    supervisor._on_signal()
-    assert supervisor._quarantine is not None
-    await supervisor._quarantine
-    assert supervisor.started == 0
+    monkeypatch.setattr(supervisor, "Child", start)
+    only = supervisor_of(SHOP_APP)
+    assert await only.run() == 0
+    assert len(configs) == 1
 
 
 @pytest.mark.parametrize("code", [CANNOT_RUN, 1])
 async def test_a_change_of_the_code_ends_the_wait_for_it(
-    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+    ending: Ending, tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.worker.processes.supervisor._FIRST_PAUSE", 600.0)
-    monkeypatch.setattr("fennelq.worker.processes.supervisor._LONGEST_PAUSE", 600.0)
-    supervisor = Waiting(code, SourceWatch(tmp_path))
-    keeping = asyncio.create_task(supervisor._keep_alive())
-    reloading = asyncio.create_task(supervisor._reload())
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 600.0)
+    ending.ends = [(True, code)] * 3
+    running = asyncio.create_task(ending.run(SHOP_APP, sources=SourceWatch(tmp_path)))
     for number in (1, 2, 3):
-        await aeventually(count(supervisor, number), within=10)
+        await aeventually(partial(has_started, ending, number), within=10)
         (tmp_path / f"{number}.py").touch()
-    supervisor._on_signal()
-    assert await keeping == 0
-    reloading.cancel()
+    assert await running == 0
+    assert ending.started == 4
 
 
-def count(supervisor: Waiting, number: int) -> Callable[[], bool]:
-    return lambda: supervisor.started >= number
+def has_started(ending: Ending, number: int) -> bool:
+    return ending.started >= number
 
 
-async def test_in_a_burst_an_executor_that_is_done_is_not_replaced_and_one_that_crashed_is() -> None:
-    rehearsal = Rehearsal((True, -9), (True, 0), (True, 0), burst=True)
-    assert await rehearsal._keep_alive() == 0
-    assert rehearsal.pauses == [0.5]
-    assert len(rehearsal._ends) == 1
+async def test_in_a_burst_an_executor_that_is_done_is_not_replaced_and_one_that_crashed_is(
+    ending: Ending, pauses: list[float]
+) -> None:
+    ending.ends = [(True, -9), (True, 0), (True, 0)]
+    assert await ending.run(BURST) == 0
+    assert pauses == [0.5]
+    assert len(ending.ends) == 1
 
 
-async def test_in_a_burst_an_executor_that_was_stopped_for_a_change_of_the_code_is_replaced() -> None:
-    class Changed(Rehearsal):
-        async def _run(self, config: ExecutorConfig) -> tuple[int, bool]:
-            if len(self._ends) == 3:
-                change, self._change = self._change, asyncio.Event()
-                change.set()
-            return await super()._run(config)
+async def test_in_a_burst_an_executor_that_was_stopped_for_a_change_of_the_code_is_replaced(
+    ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = asyncio.Event()
 
-    rehearsal = Changed((True, 0), (True, 0), (True, 0), burst=True)
-    assert await rehearsal._keep_alive() == 0
-    assert len(rehearsal._ends) == 1
+    async def run(executor: Ended) -> int:
+        if ending.started == 0:
+            (tmp_path / "new.py").touch()
+            await stopped.wait()
+        executor.worked, code = ending.next()
+        return code
+
+    def stop(_: Ended, *, now: bool = False) -> None:
+        stopped.set()
+
+    monkeypatch.setattr(Ended, "run", run)
+    monkeypatch.setattr(Ended, "stop", stop)
+    ending.ends = [(True, 0), (True, 0), (True, 0)]
+    assert await ending.run(BURST, sources=SourceWatch(tmp_path)) == 0
+    assert len(ending.ends) == 1
 
 
-async def test_an_executor_that_cannot_run_is_not_tried_again() -> None:
-    rehearsal = Rehearsal((False, CANNOT_RUN), (True, 0))
-    assert await rehearsal._keep_alive() == CANNOT_RUN
-    assert rehearsal.pauses == []
+async def test_an_executor_that_cannot_run_is_not_tried_again(ending: Ending, pauses: list[float]) -> None:
+    ending.ends = [(False, CANNOT_RUN), (True, 0)]
+    assert await ending.run(SHOP_APP) == CANNOT_RUN
+    assert (pauses, len(ending.ends)) == ([], 1)

@@ -22,7 +22,9 @@ from fennelq.model.outcome import Outcome, died, retried, succeeded
 from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits
+from fennelq.worker.duties.courier import Courier
 from fennelq.worker.duties.ticker import Ticker, decide
+from fennelq.worker.state import State
 from tests.kit.apps import LocalApp
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
@@ -32,6 +34,7 @@ NOW = 1_795_000_020_000
 """A whole minute."""
 MINUTE = 60_000
 LONGEST = 4.0
+UNFINISHED = 0.25
 KEYS = AppKeys("shop")
 SERVICE = "shop.tasks:shop"
 LIFETIMES = Lifetimes(600_000, 600_000)
@@ -50,7 +53,7 @@ class Declaring(LocalApp):
     def __init__(self, service: str, schedules: Sequence[WireSchedule], **settings: Any) -> None:
         super().__init__("shop", **settings)
         self.service = service
-        self.declared._schedules.update({schedule.name: schedule for schedule in schedules})
+        self.declared.schedules = {schedule.name: schedule for schedule in schedules}
 
 
 class Fleet:
@@ -60,16 +63,19 @@ class Fleet:
         self.broker, self.time, self.mail = broker, time, mail
         self.redis = server.client()
         self.woken = 0
+        self.latest: State
+        """The state of the executor that has joined last."""
 
     def joins(self, *schedules: WireSchedule, service: str = SERVICE, lease: float = 16) -> Ticker:
         """A new executor, whose code declares these."""
         app = Declaring(service, schedules, redis_url=NOWHERE, lease=lease, schedule_interval=LONGEST)
         state = state_of(self.broker, app=app)
         state.note_listening(True)
-        state.bus.subscribe(HandOverWaits, self._wake)
+        state.bus.subscribe(HandOverWaits, self.note_woken)
+        self.latest = state
         return Ticker(state)
 
-    def _wake(self, _: HandOverWaits) -> None:
+    def note_woken(self, _: HandOverWaits) -> None:
         self.woken += 1
 
     async def started(self, *schedules: WireSchedule, service: str = SERVICE) -> Ticker:
@@ -118,10 +124,10 @@ class Fleet:
 
     async def arrive(self) -> list[AnyWireJob]:
         """What is on its way arrives in its queue."""
-        page = await self.broker.ask(verbs.schedules.handing(KEYS, "0"))
+        page = await self.broker.ask(verbs.outbox.handing(KEYS, "0"))
         if page.jobs:
             await self.broker.run(verbs.jobs.enqueue(self.mail, page.jobs))
-            await self.broker.ask(verbs.schedules.handed(KEYS, [job.id for job in page.jobs]))
+            await self.broker.ask(verbs.outbox.handed(KEYS, [job.id for job in page.jobs]))
         return page.jobs
 
     async def begin(self) -> list[Any]:
@@ -167,11 +173,35 @@ async def test_it_sleeps_until_the_next_is_due(fleet: Fleet) -> None:
     assert await fleet.settled(ticker) == [1.5 - NOW % 1500 / 1000]
 
 
-async def test_it_declares_what_the_code_says_and_then_looks_again(fleet: Fleet) -> None:
+async def test_it_declares_the_schedules_of_the_code_and_then_looks_again(fleet: Fleet) -> None:
     ticker = fleet.joins(a_schedule())
     assert await ticker.tick() == 0.0
     assert await fleet.state() == {"source": f"code:{SERVICE}", "next": str(NOW + MINUTE)}
     assert await ticker.tick() == LONGEST
+
+
+async def test_entries_that_no_courier_carries_wake_none(fleet: Fleet) -> None:
+    """A ticker and a courier of one executor: the courier is woken until it has seen that nothing is left to carry."""
+    ticker = fleet.joins()
+    courier = Courier(fleet.latest)
+    await fleet.settled(ticker)
+    fleet.redis.hset(KEYS["out"], "part/1", "for another part")
+    assert await fleet.settled(ticker) == [UNFINISHED]
+    assert fleet.woken == 1
+    await courier.tick()
+    for _ in range(3):
+        fleet.time.pass_by(1000)
+        assert await fleet.settled(ticker) == [LONGEST]
+    assert fleet.woken == 1
+    job = verbs.schedules.job_of(a_schedule(), NOW)
+    fleet.redis.hset(KEYS["out"], job.id, job.to_wire())
+    fleet.time.pass_by(1000)
+    assert await fleet.settled(ticker) == [UNFINISHED]
+    assert fleet.woken == 2
+    await courier.tick()
+    assert fleet.redis.hkeys(KEYS["out"]) == [b"part/1"]
+    fleet.time.pass_by(1000)
+    assert await fleet.settled(ticker) == [LONGEST]
 
 
 # Claiming
@@ -631,7 +661,7 @@ def later_version(definition: bytes) -> WireSchedule:
     return WireSchedule.from_wire(definition.replace(b',"shards":4', b""))
 
 
-async def test_it_says_which_it_cannot_claim_once_a_minute(
+async def test_it_logs_which_it_cannot_claim_once_a_minute(
     fleet: Fleet, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = 1000.0
@@ -737,7 +767,7 @@ async def test_an_older_version_goes_on_claiming_by_the_later_ones_schedules(
     assert [job.args for job in await fleet.arrive() if "kept" in job.id] == [b"[[2],{}]"]
 
 
-async def test_an_older_version_asks_again_now_and_then_and_says_so_once(
+async def test_an_older_version_asks_again_now_and_then_and_logs_it_once(
     fleet: Fleet, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = a_schedule(), a_schedule(every_ms=1000)

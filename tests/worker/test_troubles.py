@@ -62,7 +62,7 @@ def test_a_wrong_configuration_ends_a_worker_with_one_sentence(
 
 @pytest.mark.parametrize("name", PASSING)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_waits_for_redis_says_so_and_can_be_stopped(
+def test_a_worker_waits_for_redis_logs_it_and_can_be_stopped(
     name: str, number: signal.Signals, spawn: Spawner, tmp_path: Path
 ) -> None:
     case = CASES[name]

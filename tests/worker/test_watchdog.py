@@ -49,6 +49,14 @@ class Doing(Heartbeat):
         return self._do()
 
 
+def thread_of(start: Callable[[], None]) -> threading.Thread:
+    """The thread that this call starts."""
+    before = set(threading.enumerate())
+    start()
+    (thread,) = set(threading.enumerate()) - before
+    return thread
+
+
 def test_a_heartbeat_whose_thread_ends_by_itself_is_dead(redis_url: str) -> None:
     heartbeat = Doing(redis_url, deadly)
     assert not heartbeat.lease.dead
@@ -64,10 +72,10 @@ def test_a_heartbeat_that_is_ended_is_not_dead(redis_url: str) -> None:
         return BeatResult([], [], 0)
 
     heartbeat = Doing(redis_url, beat)
-    heartbeat.start()
+    thread = thread_of(heartbeat.start)
     beaten.wait()
     heartbeat.end()
-    heartbeat._thread.join()
+    thread.join()
     assert not heartbeat.lease.dead
 
 
@@ -85,12 +93,12 @@ def test_a_heartbeat_counts_as_dead_while_its_last_words_are_held_up(
 
     monkeypatch.setattr(threading, "excepthook", hold_up)
     heartbeat = Doing(redis_url, fail)
-    heartbeat.start()
+    thread = thread_of(heartbeat.start)
     shown.wait()
-    assert heartbeat._thread.is_alive()
+    assert thread.is_alive()
     assert heartbeat.lease.dead
     release.set()
-    heartbeat._thread.join()
+    thread.join()
 
 
 class Received(SignalPipe):
@@ -122,9 +130,9 @@ class Watched:
 async def test_an_executor_without_heartbeat_is_given_up(redis_url: str, logged: list[EventDict]) -> None:
     watched = Watched(redis_url)
     watched.state.lease.thread_ended()
-    watched.dog.start()
+    thread = thread_of(watched.dog.start)
     await aeventually(lambda: watched.given_up)
-    watched.dog._thread.join()
+    thread.join()
     assert watched.pipe.signals == [Signal.HEARTLESS]
     assert watched.state.lease.ended.is_set()
     died, stacks = logged
@@ -134,9 +142,9 @@ async def test_an_executor_without_heartbeat_is_given_up(redis_url: str, logged:
 
 async def test_a_watchdog_that_dies_gives_up_its_executor(redis_url: str) -> None:
     watched = Watched(redis_url, Signal.ALIVE)
-    watched.dog.start()
+    thread = thread_of(watched.dog.start)
     await aeventually(lambda: watched.given_up)
-    watched.dog._thread.join()
+    thread.join()
     assert watched.pipe.signals == [Signal.HEARTLESS]
 
 
@@ -144,12 +152,16 @@ async def test_an_executor_is_given_up_even_if_that_cannot_be_logged(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(redis_url)
-    watched.dog.start()
+    thread = thread_of(watched.dog.start)
     watched.dog.end()
-    watched.dog._thread.join()
+    thread.join()
     watched.pipe.signals.clear()
     watched.state.lease.thread_ended()
-    monkeypatch.setattr(watched.dog, "_where", lambda: 1 / 0)
+
+    def broken(_: object) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(watched.state.held, "job_of", broken)
     with pytest.raises(ZeroDivisionError):
         watched.dog.look()
     assert watched.pipe.signals == [Signal.HEARTLESS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from types import coroutine
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, died
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
-from fennelq.worker.running.held import Held, HeldJobs
+from fennelq.worker.running.held import Held, HeldJobs, Token
+from fennelq.worker.running.runner import Overdue, Runner
 from fennelq.worker.running.settler import Share
 from fennelq.worker.running.workbench import Workbench
 from tests.broker.desk import Desk
@@ -34,7 +35,7 @@ class Bench:
 
     def __init__(self, app: App, desk: Desk) -> None:
         self.executor = Executor(app, ExecutorConfig(concurrency=4))
-        self._desk = desk
+        self.desk = desk
 
     @property
     def workbench(self) -> Workbench:
@@ -46,7 +47,7 @@ class Bench:
 
     def start_all(self) -> list[Delivery]:
         """Everything that waits in the queue `default`."""
-        deliveries = self._desk.take(self.executor.name)
+        deliveries = self.desk.take(self.executor.name)
         for delivery in deliveries:
             self.workbench.start(delivery)
         return deliveries
@@ -178,8 +179,7 @@ async def test_a_job_keeps_its_slot_until_there_is_room_for_its_outcome(app: App
     backlog.add(others, 1_000_000, 0)
     job = (await task_of(app, shop.double).delay(21)).id
     bench.start_all()
-    await aeventually(lambda: backlog._waiting)
-    assert (bench.executor.slots.taken, bench.held.tasks()) == (1, [])
+    await aeventually(lambda: (bench.executor.slots.taken, bench.held.tasks()) == (1, []))
     assert await app.result(job).status() is Status.EXECUTING
     backlog.remove(others, 1_000_000, 0)
     await aeventually(lambda: bench.executor.slots.taken == 0)
@@ -196,9 +196,8 @@ async def test_outcomes_that_a_cancellation_of_everything_has_dropped_are_writte
     cut_off.start_all()
     proxy.blackhole()
     await aeventually(lambda: cut_off.executor.slots.taken == 1)
-    writing = cut_off.workbench._settler._queues["default"].writing
-    assert writing is not None
-    await asyncio.sleep(0)  # it has begun
+    await asyncio.sleep(0)  # it has begun to write
+    (writing,) = (task for task in asyncio.all_tasks() if task.get_name() == "settling")
     writing.cancel()
     await asyncio.wait([writing])
     assert not cut_off.workbench.backlog.busy
@@ -357,18 +356,19 @@ async def test_a_stop_asks_every_run_without_an_outcome_and_no_other(
 @pytest.mark.audit(unfinished=True)
 @pytest.mark.parametrize("function", [shop.hold, shop.refuse_to_stop])
 async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it_ends(
-    app: App, bench: Bench, gate: Gate, logged: list[EventDict], function: Any
+    desk: Desk, redis_url: str, gate: Gate, logged: list[EventDict], function: Any
 ) -> None:
-    bench.workbench._stop_grace = 0
+    app = shop.app_of(redis_url=redis_url, stop_grace=0.01)
+    bench = Bench(app, desk)
     goes_on = function is shop.refuse_to_stop
     job = (await task_of(app, function).delay(str(gate))).id
     (delivery,) = bench.start_all()
     (task,) = bench.held.tasks()
     await asyncio.sleep(0)  # its handler has begun
+    slots, checked = bench.executor.slots, asyncio.Event()
     bench.workbench.lose([delivery.token])
-    for _ in range(5):
-        await asyncio.sleep(0)
-    slots = bench.executor.slots
+    asyncio.get_running_loop().call_later(0.01, checked.set)  # after the check that `lose` has scheduled
+    await checked.wait()
     assert (slots.taken, slots.stuck) == ((1, 1) if goes_on else (0, 0))
     stuck = [(line["job_id"], line["queue"], line["log_level"]) for line in lines(logged, "slot_stuck")]
     assert stuck == ([(job, "default", "error")] if goes_on else [])
@@ -376,6 +376,8 @@ async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it
     await asyncio.wait([task])
     assert (slots.taken, slots.stuck) == (0, 0)
     assert bench.held.job_of(task) is None
+    await bench.executor.broker.close()
+    await app.close()
 
 
 # Runs that ignore their timeout
@@ -384,12 +386,31 @@ async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it
 LATE = died(JobFailure("TaskTimeout", "too late"), 1, 60_000)
 
 
-def overdue(bench: Bench, delivery: Delivery) -> tuple[Held, Outcome]:
-    return bench.held.by_token[delivery.token], LATE
+@pytest.fixture
+def overdue(monkeypatch: pytest.MonkeyPatch) -> Callable[[Delivery], None]:
+    """`overdue(delivery)`: its run ignores its timeout, as the runner reports to the workbench."""
+    runs: dict[Token, tuple[Held, Overdue]] = {}
+    run = Runner.run
+
+    async def noted(runner: Runner, held: Held, overdue: Overdue) -> Outcome:
+        runs[held.delivery.token] = held, overdue
+        return await run(runner, held, overdue)
+
+    def report(delivery: Delivery) -> None:
+        held, overdue = runs[delivery.token]
+        overdue(held, LATE)
+
+    monkeypatch.setattr(Runner, "run", noted)
+    return report
 
 
 async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
-    app: App, cut_off: Bench, gate: Gate, proxy: Proxy, logged: list[EventDict]
+    app: App,
+    cut_off: Bench,
+    gate: Gate,
+    proxy: Proxy,
+    logged: list[EventDict],
+    overdue: Callable[[Delivery], None],
 ) -> None:
     """The reply to its settling is still under way when it ends."""
     workbench, slots = cut_off.workbench, cut_off.executor.slots
@@ -398,9 +419,8 @@ async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
     (task,) = cut_off.held.tasks()
     await asyncio.sleep(0)  # its handler has begun
     proxy.blackhole()
-    late = overdue(cut_off, delivery)
-    workbench._overdue(*late)
-    workbench._overdue(*late)
+    overdue(delivery)
+    overdue(delivery)
     assert (slots.taken, slots.stuck, workbench.backlog.jobs) == (1, 1, 1)
     assert cut_off.held.job_of(task) == f"{HOLD} ({job})"
     gate.open()
@@ -415,14 +435,13 @@ async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
 
 @pytest.mark.audit(unfinished=True)
 async def test_a_run_that_was_taken_from_us_is_not_settled_as_overdue(
-    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict], overdue: Callable[[Delivery], None]
 ) -> None:
     (job,) = [(await task_of(app, shop.refuse_to_stop).delay(str(gate))).id]
     (delivery,) = bench.start_all()
     await asyncio.sleep(0)  # its handler has begun
-    late = overdue(bench, delivery)
     bench.workbench.lose([delivery.token])
-    bench.workbench._overdue(*late)
+    overdue(delivery)
     assert not bench.workbench.backlog.busy
     gate.open()
     await aeventually(lambda: bench.executor.slots.taken == 0)
@@ -586,7 +605,7 @@ async def test_the_try_of_a_retried_job_is_counted(app: App, bench: Bench, logge
     result = await stumble.delay()
     bench.start_all()
     await bench.all_done()
-    bench._desk.do(verbs.queues.promote, 100)
+    bench.desk.do(verbs.queues.promote, 100)
     bench.start_all()
     await bench.all_done()
     assert await result.get(timeout=5) == 2

@@ -15,7 +15,7 @@
 -- executors may be able to. It then asks for the next page, which begins after the time and the name of the last
 -- schedule of the page before.
 --
--- Returns {now, awake, the digest of the holder, ms to the next due time or -1, jobs in the outbox, schedules with
+-- Returns {now, awake, the digest of the holder, ms to the next due time or -1, entries in the outbox, schedules with
 -- queued runs, whether it is this executor's turn 0/1, the due schedules, some of the schedules with queued runs, how
 -- many schedules of this service belong to another one, whether more are due 0/1, time and name of the last on this
 -- page}. A schedule is its name, definition, next, last job, whether that job is still in the outbox, and its queued

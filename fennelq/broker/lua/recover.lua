@@ -55,9 +55,9 @@ local function give_up(lane, entry, job, f, deliveries, death)
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
   })
   settle_job(job, lane .. '/' .. entry, 'D', failure_ttl, failure)
-    -- Settling has stored the token of the silent executor. If that executor wakes up and settles the job, the answer
-    -- must be that it has lost the job, and not that it has settled it before.
-  redis.call('HDEL', record_of(job), 'T')
+  -- Settling has stored the token of the silent executor. If that executor wakes up and settles the job, the answer must
+  -- be that it has lost the job, and not that it has settled it before.
+  redis.call('HDEL', record_of(job), F.settled_by)
   dead = dead + 1
 end
 

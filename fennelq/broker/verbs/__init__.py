@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from fennelq.broker.verbs import jobs, queues
 
 if TYPE_CHECKING:
-    from fennelq.broker.verbs import dead, executors, runs, schedules, server
+    from fennelq.broker.verbs import dead, executors, outbox, runs, schedules, server
 
-__all__ = ["dead", "executors", "jobs", "queues", "runs", "schedules", "server"]
+__all__ = ["dead", "executors", "jobs", "outbox", "queues", "runs", "schedules", "server"]
 
 if not TYPE_CHECKING:  # a type checker would take every name that does not exist for one of these
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, get_args
 
 import orjson
 
@@ -12,10 +12,10 @@ from fennelq import clock
 from fennelq.broker.keys import LANES, NORMAL, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, as_is, text
-from fennelq.model.fields import SENT, SHOWN, STATUSES
+from fennelq.model.fields import LETTERS, NAMES, SENT, SHOWN, STATUSES
 from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
-from fennelq.model.options import moment
+from fennelq.model.options import OPTIONS, moment
 from fennelq.model.outcome import failure_from_wire
 from fennelq.model.wire import AnyWireJob, key_task_args_carried
 
@@ -73,9 +73,22 @@ def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
     return [(text(code), None if task is None else text(task), envelope) for code, task, envelope in reply]
 
 
-_PRIORITY: dict[str, Priority] = {"s:high": "high", "s:low": "low"}
-
-_OUTLINE = ("t", "s", "p", "m", "n", "w", "x", "U", "Y")
+_PRIORITIES: Final[Mapping[str, Priority]] = {LANES[priority]: priority for priority in get_args(Priority)}
+_STATUS: Final = tuple(LETTERS[name] for name in ("task", "status"))
+_OUTLINE: Final = tuple(
+    LETTERS[name]
+    for name in (
+        "task",
+        "status",
+        "place",
+        "lane",
+        "tries",
+        "run",
+        "failure",
+        "too_old_since",
+        "too_old_because",
+    )
+)
 
 
 def record(keys: QueueKeys, key: str) -> Command[JobInfo | None]:
@@ -113,9 +126,9 @@ def status(keys: QueueKeys, key: str) -> Command[Status]:
         task, letter = reply
         if task is None and letter is None:
             return Status.UNKNOWN
-        return STATUSES.get(text(letter or b"Q"), Status.UNKNOWN)
+        return Status.SENT if letter is None else STATUSES.get(text(letter), Status.UNKNOWN)
 
-    return Command(["HMGET", keys.record(key), "t", "s"], read)
+    return Command(["HMGET", keys.record(key), *_STATUS], read)
 
 
 def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
@@ -128,29 +141,35 @@ def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
 
 
 def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
-    raw = {text(reply[i]): cast("bytes", reply[i + 1]) for i in range(0, len(reply), 2)}
+    raw = _by_name(reply)
     if not raw:
         return None
-    record = {letter: text(value) for letter, value in raw.items()}
-    status = STATUSES.get(record.get("s", "Q"), Status.UNKNOWN)
-    place = record.get("p", "")
-    owner, started, starts = _run(record.get("w", ""))
+    record = {name: text(value) for name, value in raw.items()}
+    status = STATUSES.get(record["status"], Status.UNKNOWN) if "status" in record else Status.SENT
+    place = record.get("place", "")
+    owner, started, starts = _run(record.get("run", ""))
     facts: dict[str, Any] = {
         "task": "",
-        "priority": _PRIORITY.get(record.get("m") or place.partition("/")[0], "normal"),
-        "tries": int(record.get("n", 0)) + (1 if record.get("s") in ("X", "S", "N") else 0),
+        "priority": _PRIORITIES.get(record.get("lane") or place.partition("/")[0], "normal"),
+        "tries": int(record.get("tries", 0)) + (1 if status in (Status.EXECUTING, Status.SUCCESS) else 0),
         "deliveries": starts,
-        "place": None if status.ended and status is not Status.DEAD else record.get("p"),
+        "place": None if status.ended and status is not Status.DEAD else record.get("place"),
         "owner": owner if status is Status.EXECUTING else None,
         "waiting_because": (None if status.ended or status is Status.EXECUTING else _too_old(record, starts)),
-        "error": failure_from_wire(raw["x"])[0] if "x" in raw else None,
+        "error": failure_from_wire(raw["failure"])[0] if "failure" in raw else None,
         "started_at": clock.from_ms(started) if started else None,
-        "key": record["k"][1:].partition(":")[2] if "k" in record else None,
-        "headers": _headers(raw.get("o", b"")),
-        "arguments": raw.get("a", b""),
+        "key": record["idempotency"][1:].partition(":")[2] if "idempotency" in record else None,
+        "headers": _headers(raw.get("options", b"")),
+        "arguments": raw.get("arguments", b""),
     }
-    facts |= {field.shown: field.read(record[field.letter]) for field in SHOWN if field.letter in record}
+    facts |= {field.shown: field.read(record[field.name]) for field in SHOWN if field.name in record}
     return JobInfo(id=f"{queue}:{key}", queue=queue, status=status, **facts)
+
+
+def _by_name(flat: Any) -> dict[str, bytes]:
+    """The fields of a record by their names; a field that only a later version knows, by its letter."""
+    letters = (text(letter) for letter in flat[::2])
+    return {NAMES.get(letter, letter): value for letter, value in zip(letters, flat[1::2], strict=True)}
 
 
 def _run(text: str) -> tuple[str | None, int, int]:
@@ -161,17 +180,17 @@ def _run(text: str) -> tuple[str | None, int, int]:
 
 def _too_old(record: Mapping[str, str], starts: int) -> str | None:
     """Why the workers that have taken the job could not run it; None when it has started again since then."""
-    after, _, why = record.get("Y", "").partition(" ")
+    after, _, why = record.get("too_old_because", "").partition(" ")
     if not after or after != str(starts):
         return None
-    since = moment(record.get("U", ""))
+    since = moment(record.get("too_old_since", ""))
     when = f" since {since:%Y-%m-%d %H:%M:%S} UTC" if since else ""
     return f"the workers that took it{when} could not run it (is their code older than the sender's?): {why}"
 
 
 def _headers(options: bytes) -> dict[str, str]:
     try:
-        return dict(orjson.loads(options).get("h", {})) if options else {}
+        return dict(orjson.loads(options).get(OPTIONS["headers"].letter, {})) if options else {}
     except (ValueError, AttributeError):
         return {}
 

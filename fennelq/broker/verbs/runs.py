@@ -7,10 +7,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import LANES, QueueKeys
 from fennelq.broker.scripts import script
-from fennelq.broker.verb import Verb, Word, as_is, text
+from fennelq.broker.verb import MOST_JOBS, Verb, Word, as_is, text
 from fennelq.model.job import Delivery
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import RETRY, SNOOZE, Outcome

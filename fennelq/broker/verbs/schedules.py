@@ -1,4 +1,4 @@
-"""Verbs for recurring jobs: declare schedules, find the due ones, claim ticks, and hand their jobs over."""
+"""Verbs for recurring jobs: declare schedules, find the due ones, and claim ticks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any, Literal, NamedTuple, cast
 
 import orjson
 
-from fennelq.broker.keys import AppKeys, QueueKeys
+from fennelq.broker.keys import AppKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
+from fennelq.broker.verbs.outbox import HANDED_KEPT_MS
 from fennelq.model.codec import ANY_RESULT
 from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob, WireJob
-
-HANDED_KEPT_MS = 24 * 3_600_000
-"""The record of a job that was handed over is kept for at least this time, so that a repeated hand-over finds it."""
 
 PATIENCE_MS = 60_000
 """The time for which a service, or a version of it, may be silent before another one takes over its schedules."""
@@ -25,7 +23,6 @@ MOST_DECLARED = 100
 MOST_DECLARED_BYTES = 1 << 20
 """A page of a declaration has at most this many schedules and bytes, so that no call blocks the server for long."""
 
-_PAGE = 50
 _NAMES = 1000
 
 Change = Literal["put", "pause", "resume", "remove", "run"]
@@ -76,7 +73,8 @@ class Look(NamedTuple):
     wait_ms: int
     """Milliseconds until the next schedule is due; -1 when none has a next tick."""
     handing: int
-    """The number of jobs on their way to their queues."""
+    """The number of entries in the app's outbox: jobs on their way to their queues, and entries that couriers leave
+    there."""
     queued: int
     """The number of schedules with runs that wait for the run before them."""
     turn: bool
@@ -104,16 +102,6 @@ class Claim(NamedTuple):
     last_error: str
     last_error_ms: int | None
     jobs: list[AnyWireJob]
-
-
-class Handing(NamedTuple):
-    """A page of the jobs that are on their way to their queues."""
-
-    cursor: str
-    """Where the next page begins; "0" after the last."""
-    jobs: list[AnyWireJob]
-    unreadable: list[str]
-    """Ids of jobs that only a later version can read."""
 
 
 def job_of(schedule: WireSchedule, due_ms: int) -> AnyWireJob:
@@ -280,16 +268,6 @@ def runs_of(raw: bytes) -> list[int]:
     return [int(due) for due in cast("list[int]", orjson.loads(raw))] if raw else []
 
 
-def handing(keys: AppKeys | QueueKeys, cursor: str) -> Command[Handing]:
-    """A page of the jobs in the outbox of the app or of a queue. Pages are short, because jobs may be large."""
-    return Command(["HSCAN", keys["out"], cursor, "COUNT", _PAGE], _handing)
-
-
-def handed(keys: AppKeys | QueueKeys, ids: Sequence[str]) -> Command[int]:
-    """Remove these jobs from this outbox, because they have arrived in their queues."""
-    return Command(["HDEL", keys["out"], *ids], int)
-
-
 def _declared(reply: Any) -> Declared:
     state, at, removed = reply
     return Declared(cast("Any", text(state)), int(at), [text(name) for name in removed])
@@ -316,21 +294,6 @@ def _look(reply: Any) -> Look:
 def _seen(row: Any) -> Seen:
     name, definition, next_ms, job, on_its_way, queued = row
     return Seen(text(name), definition, int(next_ms or 0), text(job), on_its_way == 1, queued)
-
-
-def _handing(reply: Any) -> Handing:
-    cursor, flat = reply
-    jobs: list[AnyWireJob] = []
-    unreadable: list[str] = []
-    for i in range(0, len(flat), 2):
-        if b"/" in flat[i]:
-            # This entry of the outbox is not a job: another part handles it.
-            continue
-        try:
-            jobs.append(AnyWireJob.from_wire(flat[i + 1]))
-        except ValueError:
-            unreadable.append(text(flat[i]))
-    return Handing(text(cursor), jobs, unreadable)
 
 
 def _moment(ms: int | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fennelq import clock
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import by_queues, concerns_the_call, in_pages
+from fennelq.broker.dispatch import by_queues, concerns_the_call, in_pages, pages
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
 from fennelq.client import NotedQueues
@@ -65,11 +65,12 @@ class Courier(Service):
         minute, because messages get lost. Reading a thousand outboxes every second would cost more than running jobs.
         """
         handed, queues = 0, self._queues_to_look_at()
-        for some in [queues[at : at + _AT_ONCE] for at in range(0, len(queues), _AT_ONCE)]:
+        for some in pages(queues, _AT_ONCE):
             handed += sum(await asyncio.gather(*map(self._empty_queue, some)))
         # The outbox of the app comes last, because an error there ends the tick.
-        handed += await self._empty(self._keys)
-        return 0.0 if handed else _LONGEST
+        handed_of_app, left = await self._empty(self._keys)
+        self._state.note_left_in_outbox(left)
+        return 0.0 if handed + handed_of_app else _LONGEST
 
     def _queues_to_look_at(self) -> list[str]:
         served = [keys.queue for keys in self._state.queues]
@@ -84,7 +85,7 @@ class Courier(Service):
         """Hand over the jobs in the outbox of one queue. After an error of this queue, the other queues go on, and the
         next tick looks into this outbox again."""
         try:
-            handed = await self._empty(queue_keys(self._state.namespace, queue))
+            handed, _ = await self._empty(queue_keys(self._state.namespace, queue))
         except Exception as error:
             if not concerns_one_queue(error):
                 # The error is about Redis as a whole: log one line for all queues, and look into all outboxes again.
@@ -97,16 +98,18 @@ class Courier(Service):
             self._filled.add(queue)
         return handed
 
-    async def _empty(self, box: AppKeys | QueueKeys) -> int:
-        handed, cursor = 0, ""
+    async def _empty(self, box: AppKeys | QueueKeys) -> tuple[int, int]:
+        """Hand over the jobs in an outbox. Returns how many were sent, and how many entries it has left there because
+        this version does not carry them."""
+        handed, cursor, left = 0, "", frozenset[str]()
         while cursor != "0":
-            page = await self._broker.ask(verbs.schedules.handing(box, cursor or "0"))
+            page = await self._broker.ask(verbs.outbox.handing(box, cursor or "0"))
             if page.unreadable:
                 strange = ValueError("a hand-over that only a later version can read")
                 self._log.warn(strange, job_id=page.unreadable[0])
             handed += await self._hand_over(box, page.jobs)
-            cursor = page.cursor
-        return handed
+            cursor, left = page.cursor, left.union(page.left)
+        return handed, len(left)
 
     async def _hand_over(self, box: AppKeys | QueueKeys, jobs: Sequence[AnyWireJob]) -> int:
         """Send these jobs to their queues, which may be on different servers; returns how many were sent."""
@@ -132,5 +135,5 @@ class Courier(Service):
             yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)
         replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
-        yield from ask(verbs.schedules.handed(box, [job.id for job in jobs]))
+        yield from ask(verbs.outbox.handed(box, [job.id for job in jobs]))
         return replies

@@ -64,13 +64,13 @@ class Ticker(Service):
         declared = await self._declare(look)
         claims = [self._unless_stuck(seen, self._claim(seen, look)) for seen in look.due]
         starts = [self._unless_stuck(seen, self._start_queued(seen)) for seen in look.waiting]
-        if look.turn and look.handing:
+        if look.turn and self._is_handing(look):
             self._state.bus.publish(HandOverWaits())
         claimed, started = await asyncio.gather(asyncio.gather(*claims), asyncio.gather(*starts))
         goes_on = self._stuck.pass_over(look, moved=any(claimed))
         if declared or goes_on or any(claimed) or any(started):
             return 0.0
-        return min(_pause(look, longest), self._stuck.pause)
+        return min(_pause(look, longest, handing=self._is_handing(look)), self._stuck.pause)
 
     async def _look(self, longest: float) -> Look:
         code, after = self._declaration, self._stuck.begin()
@@ -85,6 +85,11 @@ class Ticker(Service):
         look = await self._broker.run(verb)
         self._again = True
         return look
+
+    def _is_handing(self, look: Look) -> bool:
+        """Whether the outbox of the app has jobs for a courier. Entries that the courier of this executor has left
+        there do not count: otherwise they would wake it four times a second, for as long as they exist."""
+        return look.handing not in (0, self._state.left_in_outbox)
 
     async def _declare(self, look: Look) -> bool:
         """Declare a page. An error is only logged, so that due schedules still run."""
@@ -193,11 +198,11 @@ def _goes_on(seen: Seen, before: JobInfo | None) -> bool:
     return seen.last_job_on_its_way or (before is not None and not before.status.ended)
 
 
-def _pause(look: Look, longest: float) -> float:
+def _pause(look: Look, longest: float, *, handing: bool) -> float:
     waits = [longest]
     if look.wait_ms >= 0:
         waits.append(look.wait_ms / 1000)
-    if look.queued or look.handing:
+    if look.queued or handing:
         waits.append(_UNFINISHED_FOR)
     return min(waits)
 

@@ -18,7 +18,7 @@ from fennelq.worker.state import executor_name
 
 _logger = log.get("fennelq.supervisor")
 _CONNECTING = 30.0
-_LOOK_EVERY = 1.0
+LOOK_EVERY = 1.0
 _LIVELY = 5.0
 _REMIND_EVERY = 60.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -132,7 +132,7 @@ class Child:
         while (code := process.poll()) is None:
             self._look()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), _LOOK_EVERY)
+                await asyncio.wait_for(self._ended.wait(), LOOK_EVERY)
             self._ended.clear()
         return code
 

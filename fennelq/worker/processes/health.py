@@ -13,18 +13,18 @@ from fennelq.errors import ConfigurationError
 
 _logger = log.get("fennelq.supervisor")
 
-_PATIENCE = 5.0
-_MOST_BYTES = 4096
-_MOST_PROBES = 32
+PATIENCE = 5.0
+LONGEST_REQUEST = 4096
+MOST_PROBES = 32
 _BACKLOG = 64
-_PAUSE_AFTER_ERROR = 1.0
+PAUSE_AFTER_ERROR = 1.0
 
 
 class Health:
     """Answers probes with yes or no.
 
     Every client that reaches the port can open connections, and the executors need the descriptors more than probes do.
-    So at most `_MOST_PROBES` connections are open, each for at most `_PATIENCE` seconds. A further one closes the
+    So at most `MOST_PROBES` connections are open, each for at most `PATIENCE` seconds. A further one closes the
     oldest. A real probe gets its answer within milliseconds, so the oldest connection is one without a request, and a
     client that holds connections open cannot block the probes.
     """
@@ -80,14 +80,14 @@ class Health:
                 continue
             except OSError as error:
                 _logger.warning("probe_not_accepted", error=str(error))
-                await asyncio.sleep(_PAUSE_AFTER_ERROR)
+                await asyncio.sleep(PAUSE_AFTER_ERROR)
                 continue
             self._admit(connection)
             # A cancelled probe closes its connection in this turn of the loop, before the next one is accepted.
             await asyncio.sleep(0)
 
     def _admit(self, connection: socket.socket) -> None:
-        if len(self._probes) >= _MOST_PROBES:
+        if len(self._probes) >= MOST_PROBES:
             oldest = next(iter(self._probes))
             del self._probes[oldest]
             oldest.cancel()
@@ -99,7 +99,7 @@ class Health:
     async def _serve(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         with suppress(OSError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(PATIENCE):
                 connection.setblocking(False)
                 head = b""
                 while b"\n" not in head:
@@ -111,7 +111,7 @@ class Health:
                     head += await self._more(connection, head)
 
     async def _more(self, connection: socket.socket, head: bytes) -> bytes:
-        left = _MOST_BYTES - len(head)
+        left = LONGEST_REQUEST - len(head)
         more = await asyncio.get_running_loop().sock_recv(connection, left) if left else b""
         if not more:
             raise ConnectionError

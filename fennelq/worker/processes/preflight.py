@@ -108,7 +108,7 @@ def warn_of_unknown_queues(app: App, queues: str | None) -> None:
 
 
 def _warn_of_unknown(app: App, wanted: Set[str]) -> None:
-    with suppress(Exception):  # an outage now is no reason not to start: the executors report it
+    with suppress(Exception):  # start in spite of an outage: the executors report it
         known = app.blocking.ask(verbs.queues.known_queues(app.namespace))
         known |= {app.settings.default_queue, *(task.queue for task in app.tasks.values())}
         if unknown := wanted - known:

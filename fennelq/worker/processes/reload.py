@@ -13,7 +13,7 @@ from fennelq import clock, log
 
 _logger = log.get("fennelq.supervisor")
 
-_LOOK_EVERY = 0.5
+LOOK_EVERY = 0.5
 _SHARE = 10
 """The pause after a look is this many times as long as the look, so that a large project does not keep a core busy."""
 _PRUNED = {"venv", "node_modules", "__pycache__", "site-packages"}
@@ -34,7 +34,7 @@ class SourceWatch:
 
     async def changed(self) -> set[Path]:
         """Waits for a change; returns the files that are new, gone or different."""
-        pause = _LOOK_EVERY
+        pause = LOOK_EVERY
         while True:
             await asyncio.sleep(pause)
             began = clock.monotonic()
@@ -44,7 +44,7 @@ class SourceWatch:
                 # Out of descriptors or threads. Files that could not be read must not count as deleted.
                 _logger.warning("sources_not_read", error=str(error))
                 continue
-            pause = max(_LOOK_EVERY, _SHARE * (clock.monotonic() - began))
+            pause = max(LOOK_EVERY, _SHARE * (clock.monotonic() - began))
             if different := {path for path, _ in now.items() ^ self._known.items()}:
                 self._known = now
                 return set(map(Path, different))

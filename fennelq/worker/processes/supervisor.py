@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _logger = log.get("fennelq.supervisor")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 _EXIT_MARGIN = 10.0
 _NOT_STARTED = 1
 _SHOWN = 10
@@ -102,7 +102,7 @@ class Supervisor:
         """Run until a signal, or in a burst until every executor is done; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+            loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGCHLD, self._on_child_ended)
         self._on_child_ended()  # orphans may have ended before
         reading, writing = os.pipe()
@@ -137,9 +137,9 @@ class Supervisor:
 
     # Signals and changes
 
-    def _on_signal(self) -> None:
-        """The first signal asks the executors to finish their jobs, the second to hand them back now. After the first,
-        no executor is started."""
+    def stop(self) -> None:
+        """The first call, by a signal, asks the executors to finish their jobs, the second to hand them back now. After
+        the first, no executor is started."""
         self._signals += 1
         self._stop.set()
         for child in self._children:
@@ -188,7 +188,7 @@ class Supervisor:
                 continue
             if code in (0, CANNOT_RUN):
                 return code
-            pause = _FIRST_PAUSE if worked else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            pause = FIRST_PAUSE if worked else min(max(pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
             await self._pause(pause)
         return 0
 

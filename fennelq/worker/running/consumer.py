@@ -5,7 +5,7 @@ in a busy executor while another executor is idle.
 
 It asks only queues that may have jobs (`hot.py`). A fetch that finds a queue empty puts the executor's name on the list
 of those that sleep there, and the next job wakes one of them by a message on its bell. Messages get lost, so the reader
-also looks at every queue from time to time (`rounds.py`).
+also looks at every queue from time to time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from fennelq import crash, log
 from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT
-from fennelq.broker.dispatch import MOST_JOBS
 from fennelq.broker.keys import QUARANTINE, QueueKeys, queue_keys
 from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.broker.verbs.runs import Catch
 from fennelq.model.job import Delivery
 from fennelq.model.routing import Routing
@@ -34,17 +34,20 @@ from fennelq.worker.bus import (
 )
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
+from fennelq.worker.rounds import Rounds
 from fennelq.worker.running.aside import Aside
 from fennelq.worker.running.held import Token
 from fennelq.worker.running.hot import HotQueues
 from fennelq.worker.running.rings import Rings
-from fennelq.worker.running.rounds import Rounds
 from fennelq.worker.running.workbench import Workbench
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.consumer")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_ROUND = 5.0
+"""The longest delay, in seconds, of a job whose message got lost."""
+_UNHEARD_ROUND = 1.0
 
 
 class Consumer:
@@ -123,7 +126,7 @@ class Consumer:
             self._rings.pass_on()
             await self._slots.changed()
             return
-        self._look_at(self._rounds.due(self._state.routing.weights, eager=self._is_eager))
+        self._look_at(self._rounds.due(self._state.routing.weights, self._round))
         asked = self._hot.next(self._state.routing, self._slots.free)
         if not asked:
             self.drained.set()
@@ -136,9 +139,9 @@ class Consumer:
         self._log.over()
 
     @property
-    def _is_eager(self) -> bool:
-        """Whether to look often, because not every new job wakes this executor."""
-        return self._state.lanes == (QUARANTINE,) or not self._state.hears_all
+    def _round(self) -> float:
+        """Seconds for a look at every queue: short when not every new job wakes this executor."""
+        return _ROUND if self._state.hears_all and self._state.lanes != (QUARANTINE,) else _UNHEARD_ROUND
 
     async def _sleep(self) -> None:
         """Returns when there may be something to do."""

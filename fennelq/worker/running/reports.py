@@ -15,7 +15,7 @@ from fennelq.model.outcome import Outcome, failure_from_wire
 
 _logger = log.get("fennelq.worker")
 
-_WORDS: Final = {
+WORDS: Final = {
     outcomes.SUCCESS: ("info", "job_succeeded"),
     outcomes.SUCCESS_WITHOUT_VALUE: ("info", "job_succeeded"),
     outcomes.RETRY: ("warning", "job_retries"),
@@ -39,7 +39,7 @@ _LIBRARIES: Final = (f"{Path(os.__file__).parent}{os.sep}", f"{Path(log.__file__
 
 def report_end(delivery: Delivery, outcome: Outcome, seconds: float | None) -> None:
     """Log the end of a run. When its level is not logged, no facts are collected: this is called for every job."""
-    level, event = _WORDS[outcome.kind]
+    level, event = WORDS[outcome.kind]
     if not log.wanted(level):
         return
     facts = _facts_of(delivery)

@@ -29,8 +29,9 @@ from fennelq.worker.state import State
 _logger = log.get("fennelq.settler")
 
 MOST_UNSETTLED_BYTES = 16 << 20
+"""Bytes of the outcomes that wait to be written; a single larger one may wait alone."""
 _UNSETTLED_PER_SLOT = 2
-"""Enough to run jobs while a batch of outcomes is on its way."""
+"""Outcomes that wait to be written: enough to run jobs while a batch of outcomes is on its way."""
 _FIRST_PAUSE, _SHORT_PAUSE, _LONG_PAUSE = 0.05, 0.5, 5.0
 
 
@@ -41,12 +42,10 @@ _ANSWERS = tuple(Answer)
 class Settler:
     """Settles the jobs of one executor. It retries after every error, because an outcome cannot be computed again."""
 
-    def __init__(self, state: State, most: int | None = None) -> None:
-        """`most` outcomes may wait to be written at a time (None is two per slot), and 16 MiB of them, or a single
-        larger one."""
+    def __init__(self, state: State) -> None:
         self._app, self._broker, self._lifetimes = state.namespace, state.broker, state.lifetimes
         self._held = state.held
-        self.backlog = Backlog(most or _UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
+        self.backlog = Backlog(_UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
         self._log = LogThrottle("settling", state.outage)
 
@@ -99,7 +98,10 @@ class Settler:
         # `done()` is tested because a task that is cancelled before its first step does not run its `finally`, which
         # would replace `writing`.
         if queue.writing is None or queue.writing.done():
-            queue.writing = asyncio.create_task(self._write(queue))
+            queue.writing = self._started(queue)
+
+    def _started(self, queue: _Queue) -> asyncio.Task[None]:
+        return asyncio.create_task(self._write(queue), name="settling")
 
     async def _write(self, queue: _Queue) -> None:
         """Write the waiting outcomes, and those that arrive while a batch is under way."""
@@ -109,7 +111,7 @@ class Settler:
                 await self._write_batch(queue, batch)
         finally:
             # Other code may have cancelled every task of the loop. Then another task writes the remaining outcomes.
-            queue.writing = asyncio.create_task(self._write(queue)) if queue.waiting else None
+            queue.writing = self._started(queue) if queue.waiting else None
 
     async def _write_batch(self, queue: _Queue, batch: list[Settled]) -> None:
         written: list[Settled] = []

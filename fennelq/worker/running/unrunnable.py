@@ -23,7 +23,7 @@ _FORGOTTEN_AFTER = 90.0
 time, another worker has run it."""
 _REMEMBERED = 100
 _MOST_SHOWN = 10
-_EVENTS = {
+EVENTS = {
     "unknown_task": "task_unknown",
     "unknown_argument": "argument_unknown",
     "unknown_version": "version_unknown",
@@ -85,7 +85,7 @@ class UnrunnableJobs:
 
     def _warn(self, kind: _Kind, memory: _Memory, job_id: str) -> None:
         _logger.warning(
-            _EVENTS.get(kind.reason, kind.reason),
+            EVENTS.get(kind.reason, kind.reason),
             task=kind.task,
             queue=kind.queue,
             job_id=job_id,

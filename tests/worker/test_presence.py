@@ -1,0 +1,244 @@
+"""Presence: an executor publishes its own facts, reads few, and learns how many colleagues share its duties."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+import redis
+
+from fennelq.broker import verbs
+from fennelq.broker.broker import Broker
+from fennelq.broker.connection import address_of
+from fennelq.broker.keys import AppKeys, queue_keys
+from fennelq.executors import recent_of
+from fennelq.model.routing import Routing
+from fennelq.worker.bus import QueuesDiscovered
+from fennelq.worker.duties.presence import Presence
+from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.state import State
+from tests.kit.server import Server
+from tests.worker.states import published, state_of
+
+KEYS = AppKeys("shop")
+LEASE = 60.0
+MAIL = queue_keys("shop", "mail")
+
+
+@pytest.fixture
+def redis_client(server: Server) -> Any:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of this process, which stands until a test moves it."""
+    moment = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: moment[0])
+    return moment
+
+
+def state_named(broker: Broker, name: str = "anna", **settings: Any) -> State:
+    given: dict[str, Any] = {"default_queue": "mail", "lease": LEASE, **settings}
+    return state_of(broker, MAIL, config=ExecutorConfig(name=name), **given)
+
+
+async def present(broker: Broker, *names: str) -> None:
+    """These executors are alive now."""
+    for name in names:
+        await broker.run(verbs.executors.present(KEYS, name, b'{"host":"box"}', recent_of(LEASE)))
+
+
+# What it reads
+
+
+class Counted:
+    """A broker whose received bytes are counted."""
+
+    def __init__(self, broker: Broker, client: Any) -> None:
+        self.broker, self._client = broker, client
+
+    async def bytes_read(self, state: State, duty: Presence) -> int:
+        """The bytes that the server sends for one tick of the duty."""
+        del state
+        before = self._sent()
+        await duty.tick()
+        return self._sent() - before
+
+    def _sent(self) -> int:
+        """The bytes that the server has sent, without those for this question."""
+        info = self._client.info("stats")
+        return int(info["total_net_output_bytes"])
+
+
+@pytest.fixture
+async def counted(server: Server, redis_client: Any) -> AsyncIterator[Counted]:
+    broker = Broker(address_of(server.url))
+    yield Counted(broker, redis_client)
+    await broker.close()
+
+
+async def test_what_it_reads_does_not_grow_with_the_number_of_executors(
+    counted: Counted, now: list[float]
+) -> None:
+    state = state_named(counted.broker)
+    duty = Presence(state)
+    await duty.tick()
+    info = counted._sent()
+    info = counted._sent() - info  # what the question itself costs
+    alone = await counted.bytes_read(state, duty)
+    await present(counted.broker, *(f"executor-{n}" for n in range(300)))
+    among_many = await counted.bytes_read(state, duty)
+    assert state.colleagues == 301
+    assert abs(among_many - alone) < 100, (alone, among_many, info)
+
+
+async def test_all_facts_are_read_now_and_then_the_less_often_the_more_executors_there_are(
+    broker: Broker, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To warn of queues that no executor serves."""
+    asked: list[float] = []
+    ask = broker.ask
+
+    async def noted(command: Any, *args: Any) -> Any:
+        if (
+            command.words[0] == "HGETALL"
+            and command.words[1] == verbs.executors.known_executors("shop").words[1]
+        ):
+            asked.append(now[0])
+        return await ask(command, *args)
+
+    monkeypatch.setattr(broker, "ask", noted)
+    duty = Presence(state_named(broker))
+    for others, seconds in ((0, 15.0), (99, 200.0)):
+        await present(broker, *(f"executor-{n}" for n in range(others)))
+        await duty.tick()
+        asked.clear()
+        now[0] += 1000
+        for _ in range(1000):
+            await duty.tick()
+            now[0] += 1.0
+        pauses = {later - sooner for sooner, later in itertools.pairwise(asked)}
+        assert pauses == {seconds}
+
+
+async def test_the_known_queues_are_read_when_their_number_has_changed(
+    broker: Broker, now: list[float]
+) -> None:
+    state = state_named(broker)
+    state.wanted = Routing.parse(None)
+    discovered, duty = published(state, QueuesDiscovered), Presence(state)
+    await duty.tick()
+    await duty.tick()
+    assert len(discovered) == 1
+    await broker.ask(verbs.queues.note_queues("shop", ["brand.new"]))
+    now[0] += 1
+    await duty.tick()
+    assert [len(fact.names) for fact in discovered] == [1, 2]
+    now[0] += 60
+    await duty.tick()
+    assert len(discovered) == 3, "in case one has disappeared and another one has appeared"
+
+
+# What it learns
+
+
+async def test_it_learns_how_many_executors_are_alive(broker: Broker, redis_client: Any) -> None:
+    state = state_named(broker)
+    await present(broker, "berta", "clara")
+    await Presence(state).tick()
+    assert state.colleagues == 3
+    redis_client.zadd(KEYS["alive"], {"berta": 1})  # silent for a long time
+    await Presence(state).tick()
+    assert state.colleagues == 2
+
+
+async def test_it_learns_how_others_have_died(broker: Broker) -> None:
+    state = state_named(broker)
+    await broker.run(verbs.executors.died(KEYS, "berta", "SIGKILL", recent_of(LEASE)))
+    await Presence(state).tick()
+    assert (state.deaths, state.colleagues) == ({"berta": "SIGKILL"}, 1)
+
+
+@pytest.mark.parametrize(
+    ("queues", "facts"),
+    [
+        ("mail", {"queues": ["mail"]}),
+        (None, {"queues": ["mail"], "every_queue": True}),
+        ("mail*", {"queues": ["mail"], "patterns": ["mail*"]}),
+    ],
+)
+async def test_its_facts_say_which_queues_it_serves(
+    broker: Broker, queues: str | None, facts: dict[str, object]
+) -> None:
+    state = state_named(broker)
+    state.wanted = Routing.parse(queues)
+    await Presence(state).tick()
+    published = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
+    names = ("queues", "every_queue", "patterns", "further_queues")
+    assert {name: published[name] for name in names if name in published} == facts
+
+
+async def test_its_facts_name_twenty_of_a_thousand_queues(broker: Broker) -> None:
+    state = state_named(broker)
+    state.wanted = Routing.parse("q*")
+    state.serve(Routing({f"q{n:04}": 1 for n in range(1000)}))
+    await Presence(state).tick()
+    facts = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
+    assert (len(facts["queues"]), facts["further_queues"], facts["patterns"]) == (20, 980, ["q*"])
+
+
+# Intervals that colleagues share
+
+
+@pytest.mark.parametrize(
+    ("colleagues", "interval", "stretched"),
+    [
+        (1, 5.0, 5.0),
+        (3, 5.0, 5.0),
+        (6, 5.0, 10.0),
+        (30, 5.0, 50.0),
+        (36, 5.0, 60.0),
+        (10_000, 5.0, 60.0),
+        (10_000, 90.0, 90.0),
+    ],
+)
+async def test_an_interval_grows_with_the_number_of_colleagues_and_never_beyond_a_lease(
+    broker: Broker, colleagues: int, interval: float, stretched: float
+) -> None:
+    state = state_named(broker)
+    state.note_colleagues(colleagues)
+    assert state.stretched(interval) == stretched
+
+
+async def test_after_a_rolling_restart_duties_are_shared_by_those_that_are_left(
+    broker: Broker, redis_client: redis.Redis
+) -> None:
+    """200 executors, of which 190 leave in order."""
+    state, duty = state_named(broker), None
+    others = [f"executor-{n}" for n in range(199)]
+    await present(broker, *others)
+    duty = Presence(state)
+    await duty.tick()
+    assert state.stretched(5.0) == LEASE
+    await broker.run(verbs.executors.absent(KEYS, others[:190]))
+    await duty.tick()
+    assert state.colleagues == 10
+    assert state.stretched(5.0) == pytest.approx(5.0 * 10 / 3)
+
+
+@pytest.mark.parametrize(("leases", "colleagues"), [(1.9, 200), (2.1, 10)])
+async def test_executors_that_were_killed_count_for_two_leases(
+    broker: Broker, redis_client: Any, leases: float, colleagues: int
+) -> None:
+    state = state_named(broker)
+    await present(broker, *(f"executor-{n}" for n in range(199)))
+    now_ms = await broker.ask(verbs.server.now())
+    silent = dict.fromkeys((f"executor-{n}" for n in range(190)), now_ms - leases * LEASE * 1000)
+    redis_client.zadd(KEYS["alive"], silent)
+    await Presence(state).tick()
+    assert state.colleagues == colleagues
