@@ -32,7 +32,8 @@ async def serve(executors: int) -> None:
 
 
 async def _present(broker: Broker) -> None:
-    state = State(app, ExecutorConfig(queues="default"), broker=broker)
+    state = State(app, ExecutorConfig(queues="default"))
+    state.broker = broker
     state.serve(state.routing_among(()))
     await asyncio.sleep(random.uniform(0, app.settings.beat))
     await tend(Presence(state), outage=state.outage)

@@ -57,7 +57,7 @@ class Server:
         self.port = port
         self.url = f"redis://127.0.0.1:{port}/0"
         self._log = directory / "server.log"
-        self._questions = redis.Redis(port=port, socket_connect_timeout=1)
+        self._questions = redis.Redis(port=port, socket_connect_timeout=_START_SECONDS)
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:

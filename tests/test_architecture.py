@@ -233,6 +233,7 @@ def test_only_the_broker_speaks_redis() -> None:
 
 DISPATCH = "broker/dispatch.py"
 GROUPS_BY_QUEUE = {
+    "worker/running/rings.py": "messages, each of which names one queue and one lane, until they are answered",
     "worker/threads/heartbeat.py": "the tokens of a beat, which is sent to every queue, with or without tokens",
     "manage/invariants.py": "the keys of a server, which are sent nowhere",
 }

@@ -89,7 +89,14 @@ KEY_KINDS: Final = (
     ),
     KeyKind("stats", "hash", "counters", "finish", "never", True),
     KeyKind("out", "hash", "jobs on their way to another slot", "any script", "empty when idle", True),
-    KeyKind("idle", "set", "executors that sleep until a job arrives", "fetch", "ring, stay_awake, close, gc", True),
+    KeyKind(
+        "idle",
+        "set",
+        "executors that sleep until a job arrives",
+        "fetch",
+        "ring, stay_awake, close, gc",
+        True,
+    ),
     KeyKind(
         "idle:<lane>",
         "set",
@@ -98,7 +105,7 @@ KEY_KINDS: Final = (
         "ring, stay_awake, close, gc",
         True,
     ),
-    KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "never", True),
+    KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "empty when idle", True),
     KeyKind(
         "{app} alive",
         "zset",

@@ -29,7 +29,7 @@ class Rounds:
         return max(0.0, self._next - clock.monotonic())
 
     def due(self, queues: Collection[str], seconds: float) -> list[str]:
-        """The queues to look at now, when a round should take so many seconds. With very many queues it takes longer."""
+        """The queues to look at now, when a round should take so many seconds. With very many queues it takes more."""
         now = clock.monotonic()
         pause = length_of(len(queues), seconds) / _number_of_pages(len(queues))
         # A round that is shorter than the one before takes effect at once.

@@ -12,8 +12,10 @@ from tests.kit.server import Kind
 
 pytestmark = pytest.mark.both_servers
 
-MOST: Final[dict[Kind, int]] = {"valkey": 700, "redis": 0}
-"""Bytes of an idle queue that has run jobs of the normal priority."""
+WITHOUT_JOBS: Final[dict[Kind, int]] = {"valkey": 100, "redis": 250}
+"""Bytes of a queue that has had no job, and one executor."""
+MOST: Final[dict[Kind, int]] = {"valkey": 700, "redis": 1300}
+"""Bytes of a queue that has run jobs of the normal priority. Redis 7.0 needs more for each stream, group and set."""
 
 
 EXECUTOR: Final = "web-7f9c-12345-9d2f4c6b8a"
@@ -44,12 +46,12 @@ def test_a_queue_that_has_had_no_job_costs_its_sleepers(desk: Desk, server_kind:
     found = cost(desk)
     print(f"{server_kind}: {found}")
     assert found.keys() == {"idle"}
-    assert found["idle"] <= 0
+    assert found["idle"] <= WITHOUT_JOBS[server_kind]
 
 
 def test_an_idle_queue_costs_little(desk: Desk, server_kind: Kind) -> None:
     have_run_a_job(desk)
     found = cost(desk)
     print(f"{server_kind}: {sum(found.values())} bytes: {found}")
-    assert found.keys() == {"s", "stats", "sweep", "idle"}
+    assert found.keys() == {"s", "stats", "idle"}
     assert sum(found.values()) <= MOST[server_kind]

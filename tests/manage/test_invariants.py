@@ -42,12 +42,8 @@ def a_bit_of_everything(desk: Desk) -> None:
     for lane in READ:
         desk.sleep("berta", lane=lane)
     app = AppKeys(APP)
-    desk.broker.send_all(
-        [
-            verbs.executors.present(app, "anna", b'{"host":"web-1"}', 1000),
-            verbs.executors.died(app, "clara", "killed by SIGKILL", 1000),
-        ]
-    )
+    desk.broker.run(verbs.executors.present(app, "anna", b'{"host":"web-1"}', 1000))
+    desk.broker.run(verbs.executors.died(app, "clara", "killed by SIGKILL", 1000))
 
 
 def test_a_healthy_queue_has_no_problems(desk: Desk, server: Server) -> None:
