@@ -34,13 +34,14 @@ class Rounds:
         pause = length_of(len(queues), seconds) / _number_of_pages(len(queues))
         # A round that is shorter than the one before takes effect at once.
         self._next = min(self._next, now + pause)
-        if now < self._next or not queues:
+        if now < self._next:
             return []
+        # Also when there are no queues yet: otherwise the caller would look again at once, for ever.
+        self._next = now + pause * random.uniform(0.75, 1.0)
         page = next(self._pages, None)
         if page is None:
             self._pages = pages(list(queues), _PAGE)
-            page = next(self._pages)
-        self._next = now + pause * random.uniform(0.75, 1.0)
+            page = next(self._pages, [])
         return page
 
     def begin_again(self) -> None:
