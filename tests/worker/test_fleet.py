@@ -31,8 +31,8 @@ CALM: dict[str, Any] = {"lease": 60.0, "heartbeat_interval": 20.0}
 @pytest.fixture
 def only_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors look at their queues once, when they start. From then on only messages wake them."""
-    monkeypatch.setattr("fennelq.worker.running.rounds._ROUND", 600.0)
-    monkeypatch.setattr("fennelq.worker.running.rounds._PAGE_PAUSE", 600.0)
+    monkeypatch.setattr("fennelq.worker.running.consumer.ROUND", 600.0)
+    monkeypatch.setattr("fennelq.worker.running.consumer.UNHEARD_ROUND", 600.0)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import died, succeeded
 from fennelq.model.routing import Routing
 from fennelq.model.wire import AnyWireJob
-from fennelq.worker.bus import JobDue, MessagesArrive, QueuesDiscovered
+from fennelq.worker.bus import JobDue, MessagesArrive, QueuesDiscovered, RoutingChanged
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.presence import Presence
 from fennelq.worker.duties.promoter import Promoter
@@ -286,7 +286,7 @@ async def test_a_queue_that_is_not_served_any_more_is_not_promoted(
     job_due(promoter, 1.0, "q000")
     job_due(promoter, 1.0, "q001")
     promoter._state.serve(Routing({"q001": 1}))
-    promoter._state.bus.publish(QueuesDiscovered(frozenset({"q001"})))
+    promoter._state.bus.publish(RoutingChanged(frozenset({"q000"})))
     promoted()
     now[0] += 1.0
     await promoter.tick()

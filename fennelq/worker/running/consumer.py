@@ -45,9 +45,9 @@ from fennelq.worker.state import State
 _logger = log.get("fennelq.consumer")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_ROUND = 5.0
+ROUND = 5.0
 """The longest delay, in seconds, of a job whose message got lost."""
-_UNHEARD_ROUND = 1.0
+UNHEARD_ROUND = 1.0
 
 
 class Consumer:
@@ -141,7 +141,7 @@ class Consumer:
     @property
     def _round(self) -> float:
         """Seconds for a look at every queue: short when not every new job wakes this executor."""
-        return _ROUND if self._state.hears_all and self._state.lanes != (QUARANTINE,) else _UNHEARD_ROUND
+        return ROUND if self._state.hears_all and self._state.lanes != (QUARANTINE,) else UNHEARD_ROUND
 
     async def _sleep(self) -> None:
         """Returns when there may be something to do."""
