@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
 from fennelq.worker.running import consumer
-=======
->>>>>>> fleet-chaos
 from tests.chaos.crew import Crew
 from tests.chaos.fleet import Fleet
 from tests.kit.ledger import Ledger
@@ -39,13 +36,8 @@ def crew(spawn: Spawner, server: Server, ledger: Ledger) -> Iterator[Crew]:
 def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors of this process ask a queue only when they begin, have connected, or are woken: so a job whose message
     gets lost never starts."""
-<<<<<<< HEAD
     monkeypatch.setattr(consumer, "ROUND", NEVER)
     monkeypatch.setattr(consumer, "UNHEARD_ROUND", NEVER)
-=======
-    monkeypatch.setattr("fennelq.worker.running.consumer._ROUND", NEVER)
-    monkeypatch.setattr("fennelq.worker.running.consumer._UNHEARD_ROUND", NEVER)
->>>>>>> fleet-chaos
 
 
 @pytest.fixture
