@@ -26,9 +26,9 @@ class Turn:
 class EmptyQueues(Row):
     """The drain of one queue, by a process that serves only this queue, and by one that serves empty queues as well.
 
-    Both are measured twice, in the order a b b a, so that a machine that slows down meanwhile slows down both. The number
-    of scripts holds on every machine: a drain needs 63 per 1,000 jobs, and a fetch of all queues each time would need
-    some 600 more.
+    Both are measured twice, in the order a b b a, so that a machine that slows down meanwhile slows down both. The
+    number of scripts holds on every machine: a drain needs 63 per 1,000 jobs, and a fetch of all queues each time would
+    need some 600 more.
     """
 
     name = "empty_queues"

@@ -16,7 +16,7 @@ from fennelq.broker.keys import AppKeys
 
 _START_SECONDS = 120.0
 _LEAST_CALLS_PER_S = 0.25
-"""Per executor: a call each 3.75 s at most, which is the beat. Fewer mean that the machine cannot be so many executors."""
+"""Per executor: a call each 3.75 s at most, which is the beat. With fewer, the machine is too slow."""
 
 
 @dataclass(frozen=True)
