@@ -19,8 +19,8 @@ from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 
 _BETWEEN_STARTS = 0.1
-"""Seconds between two starts in a process. A thousand executors that start at once would keep two cores busy for so long
-that the server does not answer in time."""
+"""Seconds between two starts in a process. A thousand executors that start at once would keep two cores busy for so
+long that the server does not answer in time."""
 
 
 async def serve(executors: int, queues: str) -> None:

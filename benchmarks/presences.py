@@ -21,6 +21,8 @@ from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.state import State
 
 _AT_A_CONNECTION = 10
+_START_BEATS = 4
+"""Beats over which they start: the start is not what is measured."""
 
 
 async def serve(executors: int) -> None:
@@ -32,10 +34,10 @@ async def serve(executors: int) -> None:
 
 
 async def _present(broker: Broker) -> None:
+    await asyncio.sleep(random.uniform(0, _START_BEATS * app.settings.beat))
     state = State(app, ExecutorConfig(queues="default"))
     state.broker = broker
     state.serve(state.routing_among(()))
-    await asyncio.sleep(random.uniform(0, app.settings.beat))
     await tend(Presence(state), outage=state.outage)
 
 

@@ -21,6 +21,9 @@ class Enqueue(Row):
         Line("  client CPU per job, alone", "alone_us", "us", digits=1),
         Line("  client CPU per job, concurrent", "concurrent_us", "us", digits=1),
         Line("  client CPU per job, bulk", "bulk_us", "us", digits=1),
+        Line("  server CPU per job, alone", "alone_server_us", "us", digits=1),
+        Line("  server CPU per job, concurrent", "concurrent_server_us", "us", digits=1),
+        Line("  server CPU per job, bulk", "bulk_server_us", "us", digits=1),
     )
     with_peers = True
     alone: int = 5_000
@@ -30,10 +33,19 @@ class Enqueue(Row):
 
     def measure(self, arena: Arena) -> Sample:
         jobs = arena.contestant.jobs
-        answers = {
-            "alone": arena.ask("send_alone", count=jobs(self.alone)),
-            "concurrent": arena.ask("send_concurrently", count=jobs(self.concurrent), width=self.width),
-            "bulk": arena.ask("send_in_bulk", count=jobs(self.bulk)),
+        alone = self._send(arena, "alone", "send_alone", count=jobs(self.alone))
+        concurrent = self._send(
+            arena, "concurrent", "send_concurrently", count=jobs(self.concurrent), width=self.width
+        )
+        bulk = self._send(arena, "bulk", "send_in_bulk", count=jobs(self.bulk))
+        return Sample({**alone, **concurrent, **bulk})
+
+    def _send(self, arena: Arena, way: str, action: str, *, count: int, **sizes: int) -> dict[str, float]:
+        cpu = arena.server.cpu_seconds
+        answer = arena.ask(action, count=count, **sizes)
+        server_us = (arena.server.cpu_seconds - cpu) / count * 1e6
+        return {
+            f"{way}_per_s": answer["jobs_per_s"],
+            f"{way}_us": answer["client_us"],
+            f"{way}_server_us": server_us,
         }
-        rates = {f"{way}_per_s": answer["jobs_per_s"] for way, answer in answers.items()}
-        return Sample({**rates, **{f"{way}_us": answer["client_us"] for way, answer in answers.items()}})
