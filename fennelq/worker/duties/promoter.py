@@ -35,7 +35,8 @@ class Promoter(Service):
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self._due: dict[str, float] = {}
+        self.due: dict[str, float] = {}
+        """Queue → when to promote it, by the executor's clock."""
         self._rounds = Rounds()
         self._waker: asyncio.TimerHandle | None = None
         self._log = LogThrottle("promoting")
@@ -50,8 +51,8 @@ class Promoter(Service):
     def _expect(self, queue: str, seconds: float) -> None:
         """Promote this queue in so many seconds, or sooner if an earlier due time is known."""
         due = clock.monotonic() + seconds
-        if due < self._due.get(queue, math.inf):
-            self._due[queue] = due
+        if due < self.due.get(queue, math.inf):
+            self.due[queue] = due
             self._wake_in(seconds)
 
     def _wake_in(self, seconds: float) -> None:
@@ -71,29 +72,29 @@ class Promoter(Service):
 
     def _forget(self, change: RoutingChanged) -> None:
         for queue in change.left:
-            self._due.pop(queue, None)
+            self.due.pop(queue, None)
 
     async def tick(self) -> float:
         """Promote a limited number of jobs of each queue that is due or looked at; returns the seconds until the next
         time."""
         now = clock.monotonic()
-        due = {queue for queue, moment in self._due.items() if moment <= now}
+        due = {queue for queue, moment in self.due.items() if moment <= now}
         page = self._rounds.due(self._state.routing.weights, self._state.longest_sleep)
         for queue in due:
             # Before the call: the reply may miss a job that becomes due sooner while the call is under way.
-            del self._due[queue]
+            del self.due[queue]
         keys = [queue_keys(self._state.namespace, queue) for queue in sorted(due.union(page))]
         try:
             promoted = await run_per_queue(self._state.broker, keys, _promote, self._log)
         except Exception:
-            self._due.update(dict.fromkeys(due.difference(self._due), now))
+            self.due.update(dict.fromkeys(due.difference(self.due), now))
             self._rounds.begin_again()
             raise
         for one, (moved, wait) in promoted:
             # Another executor has promoted what was due here, and knows when the next job is due.
             if wait >= 0 and (moved or wait <= self._horizon * 1000):
                 self._expect(one.queue, wait / 1000)
-        until_due = min(self._due.values(), default=math.inf) - clock.monotonic()
+        until_due = min(self.due.values(), default=math.inf) - clock.monotonic()
         return max(0.0, min(self._rounds.seconds, until_due))
 
     @property
