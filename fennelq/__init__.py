@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from fennelq.gathering import as_completed, gather, wait
     from fennelq.manage.dead import BlockingDeadLetters, DeadLetters, Order
     from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
+    from fennelq.manage.executors import BlockingExecutors, ExecutorInfo, Executors
+    from fennelq.manage.jobs import BlockingJobs, JobAnswer, JobEnd, Jobs
     from fennelq.manage.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
     from fennelq.manage.schedules import BlockingSchedules, ScheduleInfo, Schedules
     from fennelq.manage.search import Filters, Moment
@@ -67,6 +69,8 @@ __all__ = [
     "AsyncTask",
     "BlockingApp",
     "BlockingDeadLetters",
+    "BlockingExecutors",
+    "BlockingJobs",
     "BlockingQueues",
     "BlockingResult",
     "BlockingSchedules",
@@ -79,18 +83,23 @@ __all__ = [
     "DuplicateJob",
     "EnqueueFailed",
     "Event",
+    "ExecutorInfo",
+    "Executors",
     "FennelqError",
     "Filters",
     "Group",
     "InvalidArguments",
     "InvalidJobId",
     "Job",
+    "JobAnswer",
     "JobCancelled",
     "JobContext",
+    "JobEnd",
     "JobError",
     "JobExpired",
     "JobFailure",
     "JobInfo",
+    "Jobs",
     "LogFormat",
     "LogLevel",
     "Moment",
@@ -141,6 +150,8 @@ _LATER = {
     "fennelq.gathering": ("as_completed", "gather", "wait"),
     "fennelq.manage.dead": ("BlockingDeadLetters", "DeadLetters", "Order"),
     "fennelq.manage.dead_letter": ("DeadLetter", "Group", "ReplayReport"),
+    "fennelq.manage.executors": ("BlockingExecutors", "ExecutorInfo", "Executors"),
+    "fennelq.manage.jobs": ("BlockingJobs", "JobAnswer", "JobEnd", "Jobs"),
     "fennelq.manage.queues": (
         "BlockingQueues",
         "Place",

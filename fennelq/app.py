@@ -37,6 +37,8 @@ from fennelq.usage import check_sent, job_given, jobs_given
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
     from fennelq.manage.dead import DeadLetters
+    from fennelq.manage.executors import Executors
+    from fennelq.manage.jobs import Jobs
     from fennelq.manage.queues import Queues
     from fennelq.manage.schedules import Schedules
 
@@ -230,6 +232,20 @@ class App(Connections):
         from fennelq.manage.queues import Queues
 
         return Queues(self)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Single jobs, by their ids: look at them, wait for them, cancel and retry them."""
+        from fennelq.manage.jobs import Jobs
+
+        return Jobs(self)
+
+    @cached_property
+    def executors(self) -> Executors:
+        """The executors, as they have reported themselves."""
+        from fennelq.manage.executors import Executors
+
+        return Executors(self)
 
     @cached_property
     def sync(self) -> BlockingApp:

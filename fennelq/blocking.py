@@ -20,6 +20,8 @@ from fennelq.usage import gathered, job_given, jobs_given, results_given
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.manage.dead import BlockingDeadLetters
+    from fennelq.manage.executors import BlockingExecutors
+    from fennelq.manage.jobs import BlockingJobs
     from fennelq.manage.queues import BlockingQueues
     from fennelq.manage.schedules import BlockingSchedules
     from fennelq.model.options import OptionArgs
@@ -300,6 +302,20 @@ class BlockingApp:
         from fennelq.manage.queues import BlockingQueues
 
         return BlockingQueues(self._app)
+
+    @cached_property
+    def jobs(self) -> BlockingJobs:
+        """Single jobs, by their ids: look at them, wait for them, cancel and retry them."""
+        from fennelq.manage.jobs import BlockingJobs
+
+        return BlockingJobs(self._app)
+
+    @cached_property
+    def executors(self) -> BlockingExecutors:
+        """The executors, as they have reported themselves."""
+        from fennelq.manage.executors import BlockingExecutors
+
+        return BlockingExecutors(self._app)
 
     def close(self) -> None:
         """Close the connections of this process. The app can be used again afterwards."""

@@ -12,7 +12,6 @@ from fennelq.cli.exits import Exit, Interrupted
 from fennelq.cli.known import no_record
 from fennelq.errors import ResultExpired
 from fennelq.manage.documents import Document, of_end
-from fennelq.manage.jobs import end_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 async def ended(app: App, job: str, timeout: float | None) -> Document:
     """Wait for the end of a job; raises ResultTimeout, or a Problem if the job is unknown."""
     try:
-        return of_end(await end_of(app, job, timeout))
+        return of_end(await app.jobs.wait(job, timeout))
     except asyncio.CancelledError:  # only Ctrl-C cancels a command
         raise Interrupted(f"Interrupted: job {job} goes on; `fennelq job wait {job}` waits again.") from None
     except ResultExpired:

@@ -12,7 +12,7 @@ import orjson
 from fennelq import clock
 from fennelq.manage.dead_letter import DeadLetter, ReplayReport
 from fennelq.manage.executors import ExecutorInfo
-from fennelq.manage.jobs import Answer, JobEnd
+from fennelq.manage.jobs import JobAnswer, JobEnd
 from fennelq.manage.queues import QueueInfo
 from fennelq.manage.schedules import ScheduleInfo
 from fennelq.manage.server import ServerInfo
@@ -43,7 +43,7 @@ def of_end(end: JobEnd) -> Document:
     return {"id": end.id, "status": end.status, **how}
 
 
-def of_answer(answer: Answer) -> Document:
+def of_answer(answer: JobAnswer) -> Document:
     """The answer to a request to cancel or retry a job."""
     return {"id": answer.id, "done": answer.done, "answer": answer.text}
 

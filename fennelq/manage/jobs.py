@@ -1,14 +1,19 @@
-"""Operations on single jobs: read the end of a job, cancel it, retry it."""
+"""Operations on single jobs, by their ids: look at a job, wait for its end, cancel it, retry it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from fennelq.broker import verbs
+from fennelq.broker.keys import queue_keys
+from fennelq.broker.talk import Talk, ask
 from fennelq.errors import JobError, ResultExpired
-from fennelq.model.job import Event, JobInfo, Status
-
-if TYPE_CHECKING:
-    from fennelq.app import App
+from fennelq.loops import check_loop
+from fennelq.manage.dead_letter import ReplayReport
+from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
+from fennelq.manage.search import dlq_entry, replayed
+from fennelq.model.job import Event, JobInfo, Status, split_id
+from fennelq.result import cancel, history_of, info_of, status_of
 
 
 class JobEnd(NamedTuple):
@@ -21,7 +26,7 @@ class JobEnd(NamedTuple):
     """The reason, when the job ended without a result."""
 
 
-class Answer(NamedTuple):
+class JobAnswer(NamedTuple):
     """The answer to a request to cancel or retry a job."""
 
     id: str
@@ -32,42 +37,81 @@ class Answer(NamedTuple):
     """False when Redis has no record of the job."""
 
 
-async def look(app: App, job: str) -> tuple[JobInfo | None, list[Event]]:
-    """Everything known about a job, and its history."""
-    return await app.client.info(job), await app.client.history(job)
+class JobTalks(Family):
+    """The operations on single jobs."""
+
+    _attribute = "jobs"
+
+    @Operation
+    def info(self, job_id: str) -> Talk[JobInfo | None]:
+        """Everything known about a job, and why it waits; None when it has no record. Raises InvalidJobId when the text
+        is not a job id."""
+        return (yield from info_of(self._app, job_id))
+
+    @Operation
+    def history(self, job_id: str) -> Talk[list[Event]]:
+        """The unusual things that happened to a job, the oldest first; the last fifty are kept."""
+        return (yield from history_of(self._app, job_id))
+
+    @Operation
+    def cancel(self, job_id: str) -> Talk[JobAnswer]:
+        """Cancel a job that is not running and has not ended."""
+        if (yield from cancel(self._app, job_id)):
+            return JobAnswer(job_id, True, "cancelled")
+        return (yield from self._too_late(job_id, "too late"))
+
+    @Operation
+    def retry(self, job_id: str) -> Talk[JobAnswer]:
+        """Run a dead job again, with all its retries."""
+        report = yield from self._replayed(job_id)
+        if report.replayed:
+            return JobAnswer(job_id, True, "replayed")
+        if report.key_taken:
+            return JobAnswer(job_id, False, "its idempotency key is taken by another job")
+        if report.broken:
+            return JobAnswer(job_id, False, "its record cannot be read")
+        return (yield from self._too_late(job_id, "not dead"))
+
+    def _replayed(self, job_id: str) -> Talk[ReplayReport]:
+        queue, key = split_id(job_id)
+        keys = queue_keys(self._app.namespace, queue)
+        entry = dlq_entry((yield from ask(verbs.jobs.record(keys, key))))
+        dead = (yield from ask(verbs.dead.dead_entry(keys, entry))) if entry else None
+        return (yield from replayed(keys, [dead])) if dead else ReplayReport()
+
+    def _too_late(self, job_id: str, why: str) -> Talk[JobAnswer]:
+        status = yield from status_of(self._app, job_id)
+        if status is Status.UNKNOWN:
+            return JobAnswer(job_id, False, "unknown", known=False)
+        return JobAnswer(job_id, False, f"{why}: {status}")
 
 
-async def end_of(app: App, job: str, timeout: float | None) -> JobEnd:
-    """Wait for the end of a job; raises ResultTimeout, or ResultExpired when the job is unknown."""
-    try:
-        return JobEnd(job, Status.SUCCESS, await app.result(job).get(timeout))
-    except ResultExpired:
-        raise
-    except JobError as error:
-        return JobEnd(job, await app.result(job).status(), error=str(error))
+class Jobs(JobTalks, Awaiting):
+    """Single jobs of an app, by their ids."""
+
+    async def wait(self, job_id: str, timeout: float | None = None) -> JobEnd:
+        """Wait for the end of a job, well or not. Raises ResultTimeout, or ResultExpired when the job is unknown or its
+        result has expired."""
+        result = self._app.result(job_id)
+        try:
+            return JobEnd(job_id, Status.SUCCESS, await result.get(timeout))
+        except ResultExpired:
+            raise
+        except JobError as error:
+            return JobEnd(job_id, await result.status(), error=str(error))
 
 
-async def cancel(app: App, job: str) -> Answer:
-    """Cancel a job that is not running and has not ended."""
-    if await app.result(job).cancel():
-        return Answer(job, True, "cancelled")
-    return await _too_late(app, job, "too late")
+class BlockingJobs(JobTalks, Blocking):
+    """Single jobs of an app, for code without an event loop: `app.sync.jobs`."""
 
-
-async def retry(app: App, job: str) -> Answer:
-    """Run a dead job again, with all its retries."""
-    report = await app.dlq.replay(ids=[job])
-    if report.replayed:
-        return Answer(job, True, "replayed")
-    if report.key_taken:
-        return Answer(job, False, "its idempotency key is taken by another job")
-    if report.broken:
-        return Answer(job, False, "its record cannot be read")
-    return await _too_late(app, job, "not dead")
-
-
-async def _too_late(app: App, job: str, why: str) -> Answer:
-    status = await app.result(job).status()
-    if status is Status.UNKNOWN:
-        return Answer(job, False, "unknown", known=False)
-    return Answer(job, False, f"{why}: {status}")
+    def wait(self, job_id: str, timeout: float | None = None) -> JobEnd:
+        """Wait for the end of a job, well or not. Raises ResultTimeout, or ResultExpired when the job is unknown or its
+        result has expired."""
+        check_loop("app.sync.jobs.wait", "await app.jobs.wait(…)")
+        result = self._app.sync.result(job_id)
+        try:
+            return JobEnd(job_id, Status.SUCCESS, result.get(timeout))
+        except ResultExpired:
+            raise
+        except JobError as error:
+            return JobEnd(job_id, result.status(), error=str(error))

@@ -84,7 +84,7 @@ _LANE_NAMES = {lane: priority for priority, lane in LANES.items()} | {QUARANTINE
 # Defined here, because inside the class `list` is a method.
 Names = list[str]
 Infos = list[QueueInfo]
-Jobs = list[JobInfo]
+JobInfos = list[JobInfo]
 
 
 class QueueTalks(Family):
@@ -113,7 +113,7 @@ class QueueTalks(Family):
         return infos
 
     @Operation
-    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[Jobs]:
+    def peek(self, queue: str, limit: int = 10, place: Place = "waiting") -> Talk[JobInfos]:
         """The next jobs of a queue, in the order in which workers will take them. They stay in the queue."""
         check_choice("place", place, Place)
         keys = self._keys(queue)

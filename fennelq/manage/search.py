@@ -11,7 +11,7 @@ from fennelq.broker import verbs
 from fennelq.broker.dispatch import by_queues, pages
 from fennelq.broker.keys import QueueKeys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, together
-from fennelq.broker.verb import MOST_JOBS, Command
+from fennelq.broker.verb import MOST_JOBS
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.errors import ConfigurationError
 from fennelq.manage.dead_letter import ReplayReport
@@ -126,11 +126,7 @@ class Search:
 
     def replay(self, page: Page) -> Talk[ReplayReport]:
         """Put these jobs back."""
-        answers = yield from ask(verbs.dead.replay(self._keys, [dead.entry for dead in page]))
-        refused = [dead for dead, answer in zip(page, answers, strict=True) if answer == 0]
-        still_there = yield from ask_all(self._look(dead.entry) for dead in refused)
-        broken = sum(dead is not None for dead in still_there)
-        return ReplayReport(answers.count(1), answers.count(-1), len(refused) - broken, broken)
+        return (yield from replayed(self._keys, page))
 
     def forget(self, page: Page) -> Talk[int]:
         """Remove these jobs for good."""
@@ -153,10 +149,16 @@ class Search:
 
     def _dead_job(self, key: str) -> Talk[DeadJob | None]:
         entry = dlq_entry((yield from ask(verbs.jobs.record(self._keys, key))))
-        return (yield from ask(self._look(entry))) if entry else None
+        return (yield from ask(verbs.dead.dead_entry(self._keys, entry))) if entry else None
 
-    def _look(self, entry: str) -> Command[DeadJob | None]:
-        return verbs.dead.dead_entry(self._keys, entry)
+
+def replayed(keys: QueueKeys, page: Page) -> Talk[ReplayReport]:
+    """Put these dead jobs of a queue back."""
+    answers = yield from ask(verbs.dead.replay(keys, [dead.entry for dead in page]))
+    refused = [dead for dead, answer in zip(page, answers, strict=True) if answer == 0]
+    still_there = yield from ask_all(verbs.dead.dead_entry(keys, dead.entry) for dead in refused)
+    broken = sum(dead is not None for dead in still_there)
+    return ReplayReport(answers.count(1), answers.count(-1), len(refused) - broken, broken)
 
 
 def dlq_entry(info: JobInfo | None) -> str:

@@ -108,8 +108,8 @@ class Desk(Bench[QueueKeys]):
 
     @contextmanager
     def subscribed(self, *executors: str) -> Generator[Callable[[], list[tuple[str, str]]]]:
-        """These executors are subscribed to their bells. `heard()` returns what each of them has received since the last
-        call, in order: [("anna", "look s")]. It waits for no message: what a script has sent is there after its reply."""
+        """These executors are subscribed to their bells. `heard()` returns what they have received since the last call,
+        in order: [("anna", "look s")]. It waits for no message: what a script sends is there with its reply."""
         bells = {self.keys.bell(executor): executor for executor in executors}
         with Bells(self.redis, list(bells)) as ears:
             yield lambda: [(bells[channel], message) for channel, message in ears.heard()]
@@ -346,7 +346,7 @@ class Bells:
         self._pubsub.close()
 
     def heard(self) -> list[tuple[str, str]]:
-        """The messages since the last call: (channel, message). The server replies to the PING after it has sent them."""
+        """The messages since the last call: (channel, message). The server sends them before it replies to PING."""
         self._answered += 1
         self._pubsub.ping(str(self._answered))
         found = list[tuple[str, str]]()

@@ -20,7 +20,7 @@ import orjson
 import pytest
 import redis
 
-from fennelq import App, RetryPolicy, clock
+from fennelq import App, RetryPolicy, clock, task
 from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP
 from fennelq.model.job import Delivery
@@ -39,10 +39,11 @@ _AT: Final = datetime(2027, 1, 1, 12, tzinfo=UTC)
 
 
 def determined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on nothing is random, and this machine's clock stands still."""
+    """From now on nothing is random, this machine's clock stands still, and keys are made as in the earlier version."""
     number = count(1)
     monkeypatch.setattr(os, "urandom", lambda size: next(number).to_bytes(size, "big"))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
     monkeypatch.setattr(clock, "wall_ms", lambda: NOW)
+    monkeypatch.setattr(task, "new_key", lambda: f"{NOW:012x}{os.urandom(8).hex()}")
 
 
 def play(desk: Desk, timetable: Timetable) -> None:

@@ -31,7 +31,8 @@ def test_every_option_and_every_fate_leaves_the_same_bytes_as_in_an_earlier_vers
     found = recorded.contents(desk.redis)
     # The earlier version made every lane in advance. Now the first job of a lane makes it.
     assert earlier["keys"].pop(desk.keys["iso"])["holds"] == {"entries": [], "pending": []}
-    assert earlier["keys"][desk.keys["sweep"]]["holds"].pop("iso") == "0-0"
+    # It stored a cursor even when the next walk begins at the first entry.
+    assert set(earlier["keys"].pop(desk.keys["sweep"])["holds"].values()) == {"0-0"}
     assert found.keys() == earlier["keys"].keys()
     for name, key in earlier["keys"].items():
         assert found[name] == key, name

@@ -368,3 +368,30 @@ def test_over_maxmemory_jobs_are_recovered(desk: Desk, server: Server) -> None:
         swept = recover(desk, max_deliveries=1)
     assert swept.requeued == 0
     assert desk.finish(desk.take(), DONE) == [1, 1, 1]
+
+
+def test_a_lane_that_no_executor_reads_gets_no_consumer_and_no_cursor(desk: Desk) -> None:
+    desk.finish(desk.executing())
+    desk.enqueue(a_job("2"))
+    before = desk.everything()
+    assert desk.recover() == Sweep(True, False, 0, 0, 0, 0)
+    assert desk.everything() == before
+    assert desk.consumers() == {"anna"}
+
+
+def test_a_walk_that_has_ended_leaves_no_cursor(desk: Desk) -> None:
+    desk.executing(*some_jobs(5))
+    assert desk.recover(limit=3).more
+    assert desk.redis.hkeys(desk.keys["sweep"]) == [b"s"]
+    assert not desk.recover(limit=3).more
+    assert not desk.redis.exists(desk.keys["sweep"])
+
+
+def test_a_cursor_of_a_lane_that_is_not_walked_any_more_is_forgotten(desk: Desk) -> None:
+    """Otherwise the next walk would begin behind the entries that were delivered since."""
+    held = desk.executing(*some_jobs(2))
+    desk.redis.hset(desk.keys["sweep"], "s", f"{desk.now() + 86_400_000}-0")
+    desk.finish(held)
+    desk.recover()
+    desk.executing(a_job("3"))
+    assert desk.recover().requeued == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fennelq.worker.running import rounds
+from fennelq.worker.running import consumer
 from tests.chaos.crew import Crew
 from tests.chaos.fleet import Fleet
 from tests.kit.ledger import Ledger
@@ -36,8 +36,8 @@ def crew(spawn: Spawner, server: Server, ledger: Ledger) -> Iterator[Crew]:
 def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors of this process ask a queue only when they begin, have connected, or are woken: so a job whose message
     gets lost never starts."""
-    monkeypatch.setattr(rounds, "_ROUND", NEVER)
-    monkeypatch.setattr(rounds, "_PAGE_PAUSE", NEVER)
+    monkeypatch.setattr(consumer, "ROUND", NEVER)
+    monkeypatch.setattr(consumer, "UNHEARD_ROUND", NEVER)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final, cast
 
@@ -90,7 +90,7 @@ async def all_asleep(server: Server, names: set[str], *queues: str) -> None:
 
 
 @contextmanager
-def next_to_wake(server: Server, *names: str) -> Iterator[None]:
+def next_to_wake(server: Server, *names: str) -> Generator[None]:
     """Meanwhile a message about the default queue can reach only these of the executors that read all lanes. Otherwise
     one of all is drawn by lot."""
     key = queue_keys(jobs.NAME, "default")["idle"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
@@ -23,9 +23,9 @@ from fennelq import (
     TaskFailed,
     current_job,
 )
-from fennelq.broker.keys import queue_keys
-from fennelq.broker.verb import Command, as_is
-from fennelq.worker.running.rings import Rings
+from fennelq.broker import verbs
+from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.verb import Command, Verb, as_is
 from tests.chaos import scale
 from tests.chaos.conftest import Figure
 from tests.chaos.sleepers import LOOK, Starts, all_asleep, executors, summary
@@ -478,13 +478,13 @@ async def test_a_job_that_rings_a_full_executor_starts_on_one_with_a_free_slot(
 
 def passed_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queues whose messages were passed on, one for each time."""
-    found, pass_on = list[str](), Rings.pass_on
+    found, ring = list[str](), verbs.runs.ring
 
-    def noted(rings: Rings) -> None:
-        found.extend(rings._unanswered)
-        pass_on(rings)
+    def noted(keys: QueueKeys, lanes: Iterable[str]) -> Verb[int]:
+        found.append(keys.queue)
+        return ring(keys, lanes)
 
-    monkeypatch.setattr(Rings, "pass_on", noted)
+    monkeypatch.setattr(verbs.runs, "ring", noted)
     return found
 
 

@@ -74,7 +74,6 @@ class Dormitory:
         with next_to_wake(self.crew.server, name):
             sent = time.monotonic()
             job = self.send()
-            assert name not in asleep(self.crew.server)
         return job, sent
 
     def delay_of(self, job: str, sent: float) -> float:
@@ -162,6 +161,10 @@ def test_a_job_whose_message_comes_to_nothing_starts_when_another_executor_looks
     fault(victim, proxy)
     job, sent = dormitory.wakes(name)
     delay = dormitory.delay_of(job, sent)
+    if settings is behind_the_proxy:
+        assert proxy.counters.dropped >= 1, "no message was lost"
+    else:
+        assert name not in asleep(crew.server), "another executor was woken"
     if dies:
         assert victim.returncode(10) == CRASHED
         crew.members.remove(victim)
@@ -240,9 +243,12 @@ async def test_a_client_that_is_killed_after_an_enqueue_has_woken_an_executor(
     client.teach(server)
     async with jobs.app_of(redis_url=server.url) as app, executors(app, 2) as crew:
         await all_asleep(server, {one.name for one in crew})
-        sender = spawn(client.__name__, server.url, "default", "send", environment={"_FENNELQ_CRASH": point})
-        assert await asyncio.to_thread(sender.returncode, 30) == CRASHED
         (job, *unsent) = client.ids("default")
+        # What a process has sent in its last moment may be lost with its connection: then there is no job.
+        while await app.result(job).status() is Status.UNKNOWN:
+            environment = {"_FENNELQ_CRASH": point}
+            sender = spawn(client.__name__, server.url, "default", "send", environment=environment)
+            assert await asyncio.to_thread(sender.returncode, 30) == CRASHED
         await aeventually(lambda: is_done(app, job), within=20)
         assert await app.result(job).get() == jobs.receipt(job, 1)
         assert [await app.result(other).status() for other in unsent] == [Status.UNKNOWN] * len(unsent)

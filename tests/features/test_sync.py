@@ -22,6 +22,8 @@ from fennelq import (
     AsyncResult,
     BlockingApp,
     BlockingDeadLetters,
+    BlockingExecutors,
+    BlockingJobs,
     BlockingQueues,
     BlockingResult,
     BlockingSchedules,
@@ -31,11 +33,13 @@ from fennelq import (
     DeadLetters,
     DuplicateJob,
     EnqueueFailed,
+    Executors,
     InvalidArguments,
     InvalidJobId,
     Job,
     JobCancelled,
     JobExpired,
+    Jobs,
     Queues,
     ResultExpired,
     ResultTimeout,
@@ -486,6 +490,8 @@ TWINS: list[tuple[type[object], type[object]]] = [
     (DeadLetters, BlockingDeadLetters),
     (Queues, BlockingQueues),
     (Schedules, BlockingSchedules),
+    (Jobs, BlockingJobs),
+    (Executors, BlockingExecutors),
     (Task, BlockingTask),
 ]
 
@@ -550,7 +556,13 @@ def test_every_asynchronous_function_is_a_method_of_the_synchronous_app(function
 
 
 def test_whatever_an_app_brings_along_is_brought_by_its_synchronous_side() -> None:
-    brought = {"dlq": BlockingDeadLetters, "queues": BlockingQueues, "schedules": BlockingSchedules}
+    brought = {
+        "dlq": BlockingDeadLetters,
+        "queues": BlockingQueues,
+        "schedules": BlockingSchedules,
+        "jobs": BlockingJobs,
+        "executors": BlockingExecutors,
+    }
     app = App("shop", redis_url="redis://localhost")
     assert {name: type(getattr(app.sync, name)) for name in brought} == brought
     assert app.sync is app.sync

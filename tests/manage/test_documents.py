@@ -11,7 +11,7 @@ from fennelq import DeadLetter, QueueInfo, ReplayReport, Schedule, ScheduleInfo,
 from fennelq.manage import documents
 from fennelq.manage.documents import in_words
 from fennelq.manage.executors import ExecutorInfo
-from fennelq.manage.jobs import Answer, JobEnd
+from fennelq.manage.jobs import JobAnswer, JobEnd
 from fennelq.manage.server import ServerInfo
 
 NOW = datetime(2026, 11, 18, 9, tzinfo=UTC)
@@ -44,12 +44,12 @@ def test_how_a_job_ended_has_a_result_or_an_error() -> None:
 
 
 def test_an_answer_is_done_or_not() -> None:
-    assert documents.of_answer(Answer("q:a", True, "cancelled")) == {
+    assert documents.of_answer(JobAnswer("q:a", True, "cancelled")) == {
         "id": "q:a",
         "done": True,
         "answer": "cancelled",
     }
-    assert documents.of_answer(Answer("q:a", False, "unknown", known=False))["done"] is False
+    assert documents.of_answer(JobAnswer("q:a", False, "unknown", known=False))["done"] is False
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fennelq.broker.keys import executors_key, queues_key
+from fennelq.broker import verbs
+from fennelq.broker.keys import AppKeys, queues_key
 from fennelq.manage.invariants import problems_of
 from fennelq.model.outcome import retried
-from tests.broker.desk import APP, DONE, FAILURE, Desk, a_job, some_jobs
+from tests.broker.desk import APP, DONE, FAILURE, READ, Desk, a_job, some_jobs
 from tests.kit.audit import audit, picture
 from tests.kit.server import Server
 
@@ -37,7 +38,12 @@ def a_bit_of_everything(desk: Desk) -> None:
     desk.release(desk.read())
     desk.enqueue(a_job("queued", idempotency="app:welcome:c", window_ms=DAY))
     desk.redis.sadd(queues_key(APP), "mail")
-    desk.redis.hset(executors_key(APP), "anna", "{}")
+    desk.sleep("anna")
+    for lane in READ:
+        desk.sleep("berta", lane=lane)
+    app = AppKeys(APP)
+    desk.broker.run(verbs.executors.present(app, "anna", b'{"host":"web-1"}', 1000))
+    desk.broker.run(verbs.executors.died(app, "clara", "killed by SIGKILL", 1000))
 
 
 def test_a_healthy_queue_has_no_problems(desk: Desk, server: Server) -> None:
@@ -67,6 +73,26 @@ def entry_of(desk: Desk, key: str) -> str:
 
 Harm = Callable[[Desk], object]
 HARM: dict[str, tuple[Harm, str]] = {
+    "the sleepers are of a wrong type": (
+        lambda desk: desk.redis.rename(desk.keys["retry"], desk.keys["idle"]),
+        r"idle is a zset, but must be a set",
+    ),
+    "the sleepers of a lane are of a wrong type": (
+        lambda desk: desk.redis.rename(desk.keys["retry"], desk.sleepers_key("s:low")),
+        r"idle:s:low is a zset, but must be a set",
+    ),
+    "the sleepers expire": (
+        lambda desk: desk.redis.expire(desk.keys["idle"], 100),
+        r"idle is permanent, but expires",
+    ),
+    "the deaths never expire": (
+        lambda desk: desk.redis.persist(AppKeys(APP)["deaths"]),
+        r"deaths never expires",
+    ),
+    "who is alive is of a wrong type": (
+        lambda desk: desk.redis.rename(AppKeys(APP)["queues"], AppKeys(APP)["alive"]),
+        r"alive is a set, but must be a zset",
+    ),
     "a record is gone": (
         lambda desk: desk.redis.delete(desk.keys.record("later")),
         r"the entry sched is of job later, which has no record",

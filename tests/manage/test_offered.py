@@ -11,11 +11,15 @@ import pytest
 
 from fennelq import (
     BlockingDeadLetters,
+    BlockingExecutors,
+    BlockingJobs,
     BlockingQueues,
     BlockingSchedules,
     DeadLetter,
     DeadLetters,
+    Executors,
     JobInfo,
+    Jobs,
     Queues,
     Schedules,
 )
@@ -25,6 +29,8 @@ FORMS: list[tuple[type[object], type[object]]] = [
     (Queues, BlockingQueues),
     (DeadLetters, BlockingDeadLetters),
     (Schedules, BlockingSchedules),
+    (Jobs, BlockingJobs),
+    (Executors, BlockingExecutors),
 ]
 
 
@@ -36,7 +42,7 @@ def test_both_forms_of_a_family_have_its_operations_and_nothing_else(
     assert issubclass(blocking, Blocking)
     assert operations_of(awaiting) == operations_of(blocking) != set()
     own = {name for kind in (awaiting, blocking) for name in vars(kind) if not name.startswith("_")}
-    assert own <= {"declared", "run"}
+    assert own <= {"declared", "run", "wait"}
 
 
 def operations_of(kind: type[object]) -> set[str]:
@@ -57,13 +63,13 @@ def test_the_form_to_await_is_a_coroutine_function_and_the_other_is_not() -> Non
 
 @pytest.mark.parametrize("kind", [kind for forms in FORMS for kind in forms])
 def test_a_method_has_the_name_of_the_class_that_users_know(kind: type[object]) -> None:
-    for name in operations_of(kind) | {"run"} & set(vars(kind)):
+    for name in operations_of(kind) | {"run", "wait"} & set(vars(kind)):
         assert getattr(kind, name).__qualname__ == f"{kind.__name__}.{name}"
 
 
 @pytest.mark.parametrize("kind", [kind for forms in FORMS for kind in forms])
 def test_the_annotations_of_a_method_are_types_that_can_be_read(kind: type[object]) -> None:
-    for name in operations_of(kind) | {"run"} & set(vars(kind)):
+    for name in operations_of(kind) | {"run", "wait"} & set(vars(kind)):
         assert "return" in get_type_hints(getattr(kind, name))
 
 

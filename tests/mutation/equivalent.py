@@ -13,12 +13,10 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "an error of redis.pcall is a table without elements: what follows comes to the same": [
         ("beat.lua", "check_lane", "if page.err → false"),
         ("enqueue.lua", "meet", "without known.err"),
-        ("fetch.lua", "", "without not mine.err"),
         ("fetch.lua", "next_due", "without not head.err"),
         ("gc.lua", "drop_consumers", "if consumers.err → false"),
         ("lib/fields.lua", "load", "without flat.err"),
         ("lib/forget.lua", "forget", "without known.err"),
-        ("purge.lua", "last_delivered", "without groups.err"),
         ("watch.lua", "watch", "without known.err"),
     ],
     "only the cost is different": [

@@ -11,9 +11,6 @@ Key = tuple[str, str, str]
 
 BY_REASON: Final[dict[str, list[Key]]] = {
     "only the order differs, and nothing is promised about it": [
-        ("worker/running/consumer.py", "Consumer._hand_back_stranded", "backwards: self._state.queues"),
-        ("worker/running/consumer.py", "Consumer._woken", "backwards: entries"),
-        ("worker/running/consumer.py", "_by_queue", "backwards: reply"),
         ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: self._state.held.tokens()"),
         ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
         ("worker/running/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
@@ -52,8 +49,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/running/settler.py", "Backlog._let_in", "if blocked → true"),
         ("worker/running/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/running/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
-        ("worker/running/consumer.py", "Consumer._woken", "if found[:room] → true"),
-        ("worker/running/consumer.py", "Consumer._woken", "if found[room:] → true"),
     ],
     "of the first answer there is none before": [
         (
@@ -99,16 +94,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Waiting._ask",
             "without 'not self._decided' in: batcher is self._watches and (not self._decided)",
         ),
-        ("worker/running/consumer.py", "Consumer._wake_soon", "if self._blocking → true"),
-        (
-            "worker/running/consumer.py",
-            "Consumer._fetch_round",
-            "without 'not self._stopping' in: drained and (not self._stopping)",
-        ),
-    ],
-    "a stop wakes a blocked read until the reading has ended": [
-        ("worker/running/consumer.py", "Consumer._block", "if self._stopping → false"),
-        ("worker/running/consumer.py", "Consumer._block", "removed: return"),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
         ("waiting.py", "Waiting._replied", "removed: return"),
@@ -122,22 +107,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Waiting._lost",
             "without 'self._closed' in: confirmed.cancelled() or confirmed.exception() or self._c…",
         ),
-    ],
-    "a blocked read brings one entry of a lane": [
-        ("worker/running/consumer.py", "Consumer._woken", "only the first of: found[room:]"),
-        ("worker/running/consumer.py", "_by_queue", "only the first of: entries"),
-    ],
-    "the fetch finds it too": [
-        ("worker/running/consumer.py", "Consumer._after_error", "removed: self._opened.clear()"),
-        ("worker/running/consumer.py", "Consumer._woken", "removed: await self._put_aside(keys, error)"),
-        (
-            "worker/running/consumer.py",
-            "Consumer._after_error",
-            "without 'concerns_one_queue(error)' in: classify(error) is Trouble.GROUP or concerns_one_queue(er…",
-        ),
-    ],
-    "the next round leaves the queue out, and finds the rest drained": [
-        ("worker/running/consumer.py", "Consumer._fetch_from", "return True → False"),
     ],
     "where polling has ended, the refusal was over": [
         (
@@ -156,24 +125,12 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "clock.monotonic() < self._refused_until → <=",
         ),
     ],
-    "a queue that is open is opened once more, which changes nothing": [
-        (
-            "worker/running/consumer.py",
-            "Consumer._after_error",
-            "if classify(error) is Trouble.GROUP or concerns_one_queue(er… → true",
-        ),
-    ],
-    "a doorbell is rung only while it is waited at": [
-        ("worker/running/consumer.py", "Consumer._wake_blocked_read", "if self._blocking → true"),
-        ("worker/running/consumer.py", "Consumer._block", "removed: self._blocking = False"),
-    ],
     "a server answers a subscription once": [
         ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true (2)"),
         ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true"),
     ],
     "what is fetched while it stops is handed back untouched": [
         ("worker/running/consumer.py", "Consumer._turn", "removed: return"),
-        ("worker/running/consumer.py", "Consumer._woken", "if self._stopping → false"),
     ],
     "an end always comes with an envelope, which may be empty": [
         ("waiting.py", "ended", "without 'b''' in: envelope or b''"),

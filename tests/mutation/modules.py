@@ -26,6 +26,9 @@ TESTS: Final = ROOT / "tests"
 
 OWN: Final[Mapping[str, Sequence[str]]] = {
     "consumer": ["worker/test_consumer.py"],
+    "hot": ["worker/test_hot.py"],
+    "rings": ["worker/test_rings.py", "worker/test_consumer.py"],
+    "rounds": ["worker/test_rounds.py"],
     "settler": ["worker/test_settler.py", "worker/test_backlog.py"],
     "recovery": ["worker/test_recovery.py"],
     "heartbeat": ["worker/test_heartbeat.py"],
@@ -46,7 +49,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
         "worker/test_falling.py",
         "features/test_queues.py",
     ]
-    for name in ("consumer", "settler", "workbench", "held")
+    for name in ("consumer", "hot", "rings", "rounds", "settler", "workbench", "held")
 } | {
     "recovery": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "heartbeat": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],

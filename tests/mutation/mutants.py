@@ -159,14 +159,13 @@ def operands_removed_in(code: str, start: int, end: int) -> Iterator[Change]:
             for first, last in parts:
                 yield from operands_removed_in(code, first, last)
             return
-    inner = code[start:end]
-    opening = inner.find("(")
-    while opening >= 0:
-        last = closing(code, start + opening)
+    opening = next_opening(code, start, end)
+    while opening is not None:
+        last = closing(code, opening)
         if last < end:
-            for first, until in split_at(code, start + opening + 1, last, ","):
+            for first, until in split_at(code, opening + 1, last, ","):
                 yield from operands_removed_in(code, first, until)
-        opening = inner.find("(", last - start)
+        opening = next_opening(code, last, end)
 
 
 # Looking at Lua
@@ -175,6 +174,11 @@ def operands_removed_in(code: str, start: int, end: int) -> Iterator[Change]:
 def without_comments(source: str) -> str:
     """The same length, with blanks for comments."""
     return re.sub(r"--[^\n]*", lambda comment: " " * len(comment[0]), source)
+
+
+def next_opening(code: str, start: int, end: int) -> int | None:
+    """Where the next bracket of a call is."""
+    return next((place for place, char in characters(code, start) if char == "(" and place < end), None)
 
 
 def closing(code: str, opening: int) -> int:

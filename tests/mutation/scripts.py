@@ -42,7 +42,7 @@ class Scripts:
         return [*arrows, *(name for name in fragments if any(name in files_of(arrow) for arrow in arrows))]
 
     def mutants_in(self, name: str) -> Iterator[Mutant]:
-        """The mutants of a script that Redis would accept at all."""
+        """The mutants of a script that the loader and Redis would accept at all."""
         file = f"{name}.lua"
         for mutant in mutants_of(file, _read(file)):
             if compiles(mutant):
@@ -86,7 +86,7 @@ def compiles(mutant: Mutant) -> bool:
     try:
         for arrow in users:
             judge().script_load(scripts.script(arrow).source)
-    except redis.ResponseError:
+    except (redis.ResponseError, LookupError):
         return False
     finally:
         put_back()

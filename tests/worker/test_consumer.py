@@ -148,8 +148,8 @@ def jobs(app: App) -> Jobs:
 @pytest.fixture(autouse=True)
 def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader looks at its queues once, when it starts. From then on only messages wake it."""
-    monkeypatch.setattr("fennelq.worker.running.rounds._ROUND", FOR_EVER)
-    monkeypatch.setattr("fennelq.worker.running.rounds._PAGE_PAUSE", FOR_EVER)
+    monkeypatch.setattr("fennelq.worker.running.consumer.ROUND", FOR_EVER)
+    monkeypatch.setattr("fennelq.worker.running.consumer.UNHEARD_ROUND", FOR_EVER)
 
 
 @pytest.fixture

@@ -212,23 +212,23 @@ def serve(beating: Beating, number: int) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize(("queues", "page"), [(1, 1), (240, 1), (241, 2), (1200, 5), (12_000, 25)])
-def test_a_page_of_the_queues_is_beaten_at_a_time(
-    beating: Beating, monkeypatch: pytest.MonkeyPatch, queues: int, page: int
-) -> None:
-    """A lease has 240 beats. With more than 6,000 queues a round takes longer: 100 queues a second."""
-    names, asked = serve(beating, queues), Asked(beating, monkeypatch)
-    for _ in range(3):
-        beating.heartbeat.beat()
-    expected = [names[n * page : (n + 1) * page] for n in range(3)]
-    assert asked.beats == (expected if queues > 1 else [names] * 3)
-
-
-def test_every_queue_is_beaten_within_a_lease(beating: Beating, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, asked = serve(beating, 1000), Asked(beating, monkeypatch)
+def beats_of_a_lease(beating: Beating) -> list[Token]:
+    """Beat for as long as a lease lasts; returns the stranded entries."""
+    found: list[Token] = []
     for _ in range(round(LEASE / INTERVAL)):
-        beating.heartbeat.beat()
+        found += beating.heartbeat.beat().stranded
+        beating.now += INTERVAL
+    return found
+
+
+@pytest.mark.parametrize("number", [1, 240, 1000])
+def test_every_queue_is_beaten_within_a_lease_a_page_at_a_time(
+    beating: Beating, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    names, asked = serve(beating, number), Asked(beating, monkeypatch)
+    beats_of_a_lease(beating)
     assert {name for beat in asked.beats for name in beat} == set(names)
+    assert max(map(len, asked.beats)) <= 100
 
 
 def test_a_queue_with_a_held_job_is_beaten_each_time(
@@ -237,9 +237,9 @@ def test_a_queue_with_a_held_job_is_beaten_each_time(
     names, asked = serve(beating, 3), Asked(beating, monkeypatch)
     (held,) = desk.executing(a_job())
     beating.held.now = [("mail", "s", held.entry)]
-    for _ in range(4):
+    for _ in range(3):
         beating.heartbeat.beat()
-    assert asked.beats == [["mail", name] for name in (*names, names[0])]
+    assert asked.beats == [["mail", *names], ["mail"], ["mail"]]
 
 
 def test_a_queue_from_which_a_fetch_got_no_reply_is_beaten_each_time_for_two_leases(
@@ -252,7 +252,8 @@ def test_a_queue_from_which_a_fetch_got_no_reply_is_beaten_each_time_for_two_lea
     for seconds in (0.0, LEASE, LEASE, 1.0):
         beating.now += seconds
         beating.heartbeat.beat()
-    assert asked.beats == [["mail", "q0000"]] * 3 + [["q0000"]]
+    assert ["mail" in beat for beat in asked.beats[:3]] == [True] * 3
+    assert not any("mail" in beat for beat in asked.beats[3:])
 
 
 def test_an_entry_that_an_executor_does_not_know_of_is_found_within_a_lease(
@@ -262,9 +263,7 @@ def test_an_entry_that_an_executor_does_not_know_of_is_found_within_a_lease(
     other.silent(held, round(LEASE * 1000) - 1)
     serve(beating, 100)
     beating.state.serve(Routing({**beating.state.routing.weights, "other": 1}))
-    found: list[Token] = []
-    for _ in range(round(LEASE / INTERVAL)):
-        found += beating.heartbeat.beat().stranded
+    found = beats_of_a_lease(beating)
     assert set(found) == {("other", "s", held[0].entry)}
 
 

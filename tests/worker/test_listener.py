@@ -12,6 +12,7 @@ from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
+from fennelq.broker.link import Link
 from fennelq.model.routing import Routing
 from fennelq.worker.bus import (
     BellConnected,
@@ -257,30 +258,35 @@ async def ticked_and_heard(heard: Listening) -> bool:
     return heard.state.listening and heard.state.hears_all
 
 
+def nothing(link: Link, words: object) -> None:
+    """Send nothing."""
+
+
 async def test_a_connection_on_which_the_server_does_not_reply_is_made_again(
     heard: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TCP notices only after minutes that a connection is dead. Until then, jobs would wake this executor in vain."""
     now = [1000.0]
     monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
-    monkeypatch.setattr(heard.listener._link, "post", lambda _: None)  # the server gets nothing
+    monkeypatch.setattr(Link, "post", nothing)  # the server gets nothing
     await heard.listener.tick()
     await heard.listener.tick()
     assert heard.state.bells == {"mail"}, "a tick that follows at once waits for the reply"
     now[0] += 2.0
+    monkeypatch.undo()
     await heard.hears("mail")
     assert BellConnected(["mail"]) in heard.facts
 
 
 async def test_a_connection_on_which_the_server_replies_is_kept(
-    heard: Listening, monkeypatch: pytest.MonkeyPatch
+    heard: Listening, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
-    link = heard.listener._link
-    for _ in range(3):
+    for number in range(3):
         await heard.listener.tick()
-        await aeventually(lambda: heard.listener._pinged is None)
+        # Redis replies in order, so the reply to the PING has arrived as well.
+        assert ring(server, "out") == 1
+        await aeventually(lambda: len(heard.facts) == number + 1)  # noqa: B023
         now[0] += 5.0
-    assert heard.listener._link is link
-    assert heard.facts == []
+    assert heard.facts == [HandOverWaits("mail")] * 3

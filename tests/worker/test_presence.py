@@ -65,11 +65,11 @@ class Counted:
     async def bytes_read(self, state: State, duty: Presence) -> int:
         """The bytes that the server sends for one tick of the duty."""
         del state
-        before = self._sent()
+        before = self.sent()
         await duty.tick()
-        return self._sent() - before
+        return self.sent() - before
 
-    def _sent(self) -> int:
+    def sent(self) -> int:
         """The bytes that the server has sent, without those for this question."""
         info = self._client.info("stats")
         return int(info["total_net_output_bytes"])
@@ -88,8 +88,8 @@ async def test_what_it_reads_does_not_grow_with_the_number_of_executors(
     state = state_named(counted.broker)
     duty = Presence(state)
     await duty.tick()
-    info = counted._sent()
-    info = counted._sent() - info  # what the question itself costs
+    info = counted.sent()
+    info = counted.sent() - info  # what the question itself costs
     alone = await counted.bytes_read(state, duty)
     await present(counted.broker, *(f"executor-{n}" for n in range(300)))
     among_many = await counted.bytes_read(state, duty)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.typing import EventDict
@@ -33,6 +33,9 @@ class Woken:
             self.executor.consumer,
         )
         self.calls: list[tuple[Any, ...]] = []
+        self.under_way = 0
+        self.fetching, self.may_fetch = asyncio.Event(), asyncio.Event()
+        self.may_fetch.set()
         self.refused: Exception | None = None
         self._run = self.executor.broker.run
         monkeypatch.setattr(self.executor.broker, "run", self._noted)
@@ -46,7 +49,14 @@ class Woken:
                 raise self.refused
         else:
             self.calls.append((verb.script.name, queue))
-        return await self._run(verb, within)
+        if verb.script.name == "fetch":
+            self.fetching.set()
+            await self.may_fetch.wait()
+        self.under_way += 1
+        try:
+            return await self._run(verb, within)
+        finally:
+            self.under_way -= 1
 
     async def read(self, *queues: str) -> None:
         """Read until there is nothing to do; messages arrive from then on."""
@@ -77,14 +87,13 @@ class Woken:
     async def stop(self) -> None:
         if self.reading is not None:
             await self.consumer.stop(self.reading)
-        if self.consumer._rings._sending:
-            await asyncio.wait(self.consumer._rings._sending)
+        await aeventually(lambda: self.under_way == 0)
 
 
 @pytest.fixture
 async def woken(app: App, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Woken]:
-    monkeypatch.setattr("fennelq.worker.running.rounds._ROUND", 600.0)
-    monkeypatch.setattr("fennelq.worker.running.rounds._PAGE_PAUSE", 600.0)
+    monkeypatch.setattr("fennelq.worker.running.consumer.ROUND", 600.0)
+    monkeypatch.setattr("fennelq.worker.running.consumer.UNHEARD_ROUND", 600.0)
     woken = Woken(app, monkeypatch)
     yield woken
     async with asyncio.timeout(10):
@@ -132,28 +141,19 @@ async def test_messages_about_several_lanes_and_queues_are_passed_on_one_by_one(
     assert woken.rings() == [("ring", "mail", "s"), ("ring", "mail", "s:high"), ("ring", "other", "s")]
 
 
-async def test_a_message_that_arrives_while_the_last_slots_are_filled_is_passed_on(
-    woken: Woken, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_that_arrives_while_the_last_slots_are_filled_is_passed_on(woken: Woken) -> None:
     """It finds free slots, but the fetch that is under way takes them."""
     await woken.read("mail", "other")
-    fetching, may_end = asyncio.Event(), asyncio.Event()
-
-    async def held_up(queue: str, most: int) -> None:
-        del queue, most
-        fetching.set()
-        await may_end.wait()
-        woken.occupy()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(woken.consumer, "_fetch_from", held_up)
-        woken.ring("other")
-        woken.consumer._rings.answered("other")
-        await fetching.wait()
-        woken.ring("mail")
-        assert woken.rings() == []
-        may_end.set()
-        await aeventually(lambda: woken.rings() == [("ring", "mail", "s")])
+    woken.fetching.clear()
+    woken.may_fetch.clear()
+    woken.ring("other")
+    await woken.fetching.wait()
+    woken.ring("mail")
+    woken.occupy()
+    assert woken.rings() == []
+    woken.may_fetch.set()
+    await aeventually(lambda: woken.rings() == [("ring", "mail", "s")])
+    assert woken.fetched() == ["other"]
     woken.vacate()
     await aeventually(lambda: "mail" in woken.fetched())
     assert woken.rings() == [("ring", "mail", "s")]
@@ -174,7 +174,8 @@ async def test_a_message_that_was_not_answered_before_the_stop_is_passed_on(woke
     woken.ring()
     woken.consumer.halt()
     await woken.stop()
-    assert (woken.rings(), woken.fetched()) == ([("ring", "mail", "s")], [])
+    await aeventually(lambda: woken.rings() == [("ring", "mail", "s")])
+    assert woken.fetched() == []
 
 
 async def test_messages_after_the_stop_are_passed_on_while_the_jobs_end(woken: Woken) -> None:
@@ -190,18 +191,18 @@ async def test_a_stop_removes_the_executor_from_those_that_sleep(
     await woken.read("mail", "other")
     assert desk.redis.smembers(mail["idle"]) == {woken.state.name.encode()}
     await woken.stop()
+    await aeventually(lambda: desk.redis.exists(mail["idle"]) == 0)
     assert sorted(call for call in woken.calls if call[0] == "stay_awake") == [
         ("stay_awake", "mail"),
         ("stay_awake", "other"),
     ]
-    assert desk.redis.exists(mail["idle"]) == 0
 
 
 async def test_the_next_executor_gets_the_message(woken: Woken, desk: Desk) -> None:
     await woken.read("mail")
     woken.occupy()
     desk.fetch("berta", sleeps=True)
-    with desk.redis.pubsub(ignore_subscribe_messages=True) as listening:
+    with cast("Any", desk.redis).pubsub(ignore_subscribe_messages=True) as listening:
         listening.execute_command("SSUBSCRIBE", desk.keys.bell("berta"))
         listening.parse_response(timeout=5)
         woken.ring("mail", "s:high")
@@ -221,11 +222,10 @@ async def test_a_message_that_cannot_be_passed_on_stops_nothing_and_is_logged_at
     for _ in range(3):
         woken.ring()
     await aeventually(lambda: len(woken.rings()) == 3)
-    await aeventually(lambda: not woken.consumer._rings._sending)
-    expected = ["waking others"] if isinstance(error, ReplyError) else []
-    assert [line["what"] for line in logged if line["event"] == "trouble"] == expected
     woken.vacate()
     await aeventually(lambda: "mail" in woken.fetched())
+    expected = ["waking others"] if isinstance(error, ReplyError) else []
+    assert [line["what"] for line in logged if line["event"] == "trouble"] == expected
 
 
 def ping() -> Any:

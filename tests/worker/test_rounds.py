@@ -6,7 +6,12 @@ import itertools
 
 import pytest
 
-from fennelq.worker.running.rounds import Rounds
+from fennelq.worker.rounds import Rounds, length_of
+
+ROUND = 5.0
+
+
+ROUND, UNHEARD = 5.0, 1.0
 
 
 class Watch:
@@ -18,13 +23,13 @@ class Watch:
         self.rounds = Rounds()
 
     def looks(
-        self, queues: list[str], seconds: float, *, eager: bool = False
+        self, queues: list[str], seconds: float, round_of: float = ROUND
     ) -> list[tuple[float, list[str]]]:
         """The looks of the next so many seconds, with their times."""
         found: list[tuple[float, list[str]]] = []
         end = self.now + seconds
         while self.now <= end:
-            if page := self.rounds.due(queues, eager=eager):
+            if page := self.rounds.due(queues, round_of):
                 found.append((self.now, page))
             assert self.rounds.seconds > 0
             self.now += self.rounds.seconds
@@ -79,32 +84,47 @@ def test_few_queues_are_looked_at_together_and_about_every_five_seconds(watch: W
 
 
 def test_the_first_look_is_at_once(watch: Watch) -> None:
-    assert (watch.rounds.seconds, watch.rounds.due(["a"])) == (0.0, ["a"])
-    assert watch.rounds.due(["a"]) == []
+    assert (watch.rounds.seconds, watch.rounds.due(["a"], ROUND)) == (0.0, ["a"])
+    assert watch.rounds.due(["a"], ROUND) == []
 
 
 def test_while_no_messages_arrive_a_look_follows_each_second(watch: Watch) -> None:
-    looks = watch.looks(["a"], 20, eager=True)
+    looks = watch.looks(["a"], 20, 1.0)
     pauses = [later[0] - sooner[0] for sooner, later in itertools.pairwise(looks)]
     assert len(looks) >= 20
     assert all(0.75 <= pause <= 1.0 for pause in pauses)
 
 
 def test_when_messages_stop_arriving_the_next_look_is_within_a_second(watch: Watch) -> None:
-    watch.rounds.due(["a"])
+    watch.rounds.due(["a"], ROUND)
     assert watch.rounds.seconds > 3
-    assert watch.rounds.due(["a"], eager=True) == []
+    assert watch.rounds.due(["a"], 1.0) == []
     assert watch.rounds.seconds <= 1.0
 
 
 def test_queues_that_appear_during_a_round_are_in_the_next_one(watch: Watch) -> None:
     queues = named(150)
-    assert len(watch.rounds.due(queues)) == 100
+    assert len(watch.rounds.due(queues, ROUND)) == 100
     watch.now += 5.0
-    assert watch.rounds.due([*queues, "new"]) == queues[100:]
+    assert watch.rounds.due([*queues, "new"], ROUND) == queues[100:]
     watch.now += 5.0
-    assert watch.rounds.due(["new", *queues])[0] == "new"
+    assert watch.rounds.due(["new", *queues], ROUND)[0] == "new"
 
 
 def test_without_queues_there_is_nothing_to_look_at(watch: Watch) -> None:
     assert watch.looks([], 12) == []
+
+
+def test_a_round_that_begins_again_looks_at_all_queues(watch: Watch) -> None:
+    queues = named(150)
+    watch.rounds.due(queues, ROUND)
+    watch.rounds.begin_again()
+    assert watch.rounds.seconds == 0
+    assert watch.rounds.due(queues, ROUND) == queues[:100]
+
+
+@pytest.mark.parametrize(
+    ("queues", "length"), [(0, 5), (1, 5), (100, 5), (500, 5), (501, 6), (100_000, 1000)]
+)
+def test_a_round_is_as_long_as_it_should_be_or_as_its_queues_demand(queues: int, length: float) -> None:
+    assert length_of(queues, ROUND) == length

@@ -92,7 +92,10 @@ local function recover(lane, entry, fields)
   remove(lane, entry)
 end
 
+-- A lane without a pending entry is not walked: XAUTOCLAIM would make a consumer there. Nor does a walk that begins at the
+-- first entry store its cursor. So an idle queue needs less memory.
 local function walk(lane)
+  if #redis.pcall('XPENDING', K[lane], GROUP, '-', '+', 1) == 0 then return redis.call('HDEL', K.cursors, lane) end
   local cursor = redis.call('HGET', K.cursors, lane) or '0-0'
   local page = redis.pcall('XAUTOCLAIM', K[lane], GROUP, 'recovery', lease, cursor, 'COUNT', limit)
   if page.err then return end
@@ -100,8 +103,9 @@ local function walk(lane)
   for _, entry in ipairs(page[2]) do
     if entry[2] then recover(lane, entry[1], entry[2]) end
   end
+  if page[1] == '0-0' then return redis.call('HDEL', K.cursors, lane) end
   redis.call('HSET', K.cursors, lane, page[1])
-  if page[1] ~= '0-0' then unfinished = 1 end
+  unfinished = 1
 end
 
 for _, lane in ipairs(LANES) do walk(lane) end

@@ -14,7 +14,6 @@ from fennelq.cli.table import Column
 from fennelq.executors import number
 from fennelq.manage.documents import Document, of_executor, of_queue, of_server
 from fennelq.manage.executors import ExecutorInfo
-from fennelq.manage.executors import executors as executors_of
 from fennelq.manage.queues import QueueInfo
 from fennelq.manage.server import ServerInfo, server
 
@@ -52,9 +51,7 @@ class _Seen(NamedTuple):
 
 
 async def _look(app: App) -> _Seen:
-    converse = app.client.converse
-    queues = await app.queues.list()
-    return _Seen(await converse(server()), queues, await converse(executors_of(app.namespace)))
+    return _Seen(await app.client.converse(server()), await app.queues.list(), await app.executors.list())
 
 
 def _of_app(found: FoundApp) -> Document:

@@ -16,9 +16,8 @@ from fennelq.cli.options import JobId, JobIds, Json, Timeout
 from fennelq.cli.progress import Steps
 from fennelq.cli.session import Session
 from fennelq.cli.table import Column
-from fennelq.manage import jobs as manage
 from fennelq.manage.documents import of_answer, of_event, of_job, text_of
-from fennelq.manage.jobs import Answer
+from fennelq.manage.jobs import JobAnswer
 from fennelq.model.job import Event, JobInfo
 
 if TYPE_CHECKING:
@@ -69,33 +68,33 @@ def wait(session: Session, job: JobId, timeout: Timeout = None, as_json: Json = 
 def cancel(session: Session, jobs: JobIds, as_json: Json = False) -> None:
     """Cancel jobs that are not running, also those that wait for their next try. Exits with 1 if one of them is running
     or has ended."""
-    _print_answers(session.run(lambda app: _one_by_one(app, jobs, manage.cancel)), as_json=as_json)
+    _print_answers(session.run(lambda app: _one_by_one(app, jobs, app.jobs.cancel)), as_json=as_json)
 
 
 @command(commands, "retry")
 def retry(session: Session, jobs: JobIds, as_json: Json = False) -> None:
     """Run dead jobs again, with all their retries: like `dlq replay`, for single jobs."""
-    _print_answers(session.run(lambda app: _one_by_one(app, jobs, manage.retry)), as_json=as_json)
+    _print_answers(session.run(lambda app: _one_by_one(app, jobs, app.jobs.retry)), as_json=as_json)
 
 
 async def _known(app: App, job: str) -> tuple[JobInfo, list[Event]]:
-    info, events = await manage.look(app, job)
+    info = await app.jobs.info(job)
     if info is None:
         raise await no_record(app, job)
-    return info, events
+    return info, await app.jobs.history(job)
 
 
-Ask = Callable[["App", str], Awaitable[Answer]]
+Ask = Callable[[str], Awaitable[JobAnswer]]
 
 
-async def _one_by_one(app: App, jobs: list[str], ask: Ask) -> list[Answer]:
+async def _one_by_one(app: App, jobs: list[str], ask: Ask) -> list[JobAnswer]:
     ids = list(dict.fromkeys(jobs))
     steps = Steps(len(ids))
 
-    async def each() -> list[Answer]:
-        answers: list[Answer] = []
+    async def each() -> list[JobAnswer]:
+        answers: list[JobAnswer] = []
         for job in ids:
-            answers.append(await ask(app, job))
+            answers.append(await ask(job))
             steps(len(answers))
         return answers
 
@@ -104,7 +103,7 @@ async def _one_by_one(app: App, jobs: list[str], ask: Ask) -> list[Answer]:
     return answers
 
 
-def _print_answers(answers: list[Answer], *, as_json: bool) -> None:
+def _print_answers(answers: list[JobAnswer], *, as_json: bool) -> None:
     if as_json:
         output.document(list(map(of_answer, answers)))
     else:
@@ -112,7 +111,7 @@ def _print_answers(answers: list[Answer], *, as_json: bool) -> None:
     raise typer.Exit(max(map(_code_of, answers)))
 
 
-def _code_of(answer: Answer) -> Exit:
+def _code_of(answer: JobAnswer) -> Exit:
     if not answer.known:
         return Exit.NOT_FOUND
     return Exit.OK if answer.done else Exit.FAILED

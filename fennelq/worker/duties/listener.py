@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from fennelq import clock
+from fennelq.broker.dispatch import pages
 from fennelq.broker.keys import queue_keys, wake_channel
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
@@ -89,8 +90,8 @@ class Listener(Service):
     async def _subscribe(self, link: Link) -> None:
         known = set(self._queue_of.values())
         missing = [queue for queue in self._state.routing.weights if queue not in known]
-        for start in range(0, len(missing), _AT_ONCE):
-            for queue in missing[start : start + _AT_ONCE]:
+        for page in pages(missing, _AT_ONCE):
+            for queue in page:
                 bell = self._bell(queue)
                 self._queue_of[bell] = queue
                 # A command per bell: on Redis Cluster, the channels of a command must be in one slot.

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 
 from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.verb import Verb
-from fennelq.worker.bus import JobDue, MessagesArrive, QueuesDiscovered
+from fennelq.worker.bus import JobDue, MessagesArrive, RoutingChanged
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.rounds import Rounds, length_of
 from fennelq.worker.state import State
 
 _SLICE = 100
-_PAGE = 100
-"""Queues to look at per second, at most: a fleet with a hundred thousand queues must not spend its time on them."""
 _WATCHERS = 9
 """How many executors of a fleet should know when a job is due. One is enough, but executors end."""
 _JITTER = 1.25
@@ -37,15 +35,14 @@ class Promoter(Service):
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self._due: dict[str, float] = {}
-        self._left: list[str] = []
-        """The queues that are left to look at in this round."""
-        self._next_page = 0.0
+        self.due: dict[str, float] = {}
+        """Queue → when to promote it, by the executor's clock."""
+        self._rounds = Rounds()
         self._waker: asyncio.TimerHandle | None = None
         self._log = LogThrottle("promoting")
         state.bus.subscribe(JobDue, self._learn)
         state.bus.subscribe(MessagesArrive, lambda _: self._look_at_all())
-        state.bus.subscribe(QueuesDiscovered, lambda _: self._forget_left())
+        state.bus.subscribe(RoutingChanged, self._forget)
 
     def _learn(self, job: JobDue) -> None:
         if job.announced or job.seconds <= self._round * _JITTER:
@@ -54,8 +51,8 @@ class Promoter(Service):
     def _expect(self, queue: str, seconds: float) -> None:
         """Promote this queue in so many seconds, or sooner if an earlier due time is known."""
         due = clock.monotonic() + seconds
-        if due < self._due.get(queue, math.inf):
-            self._due[queue] = due
+        if due < self.due.get(queue, math.inf):
+            self.due[queue] = due
             self._wake_in(seconds)
 
     def _wake_in(self, seconds: float) -> None:
@@ -70,53 +67,40 @@ class Promoter(Service):
         self.woken.set()
 
     def _look_at_all(self) -> None:
-        self._next_page, self._left = 0.0, []
+        self._rounds.begin_again()
         self.woken.set()
 
-    def _forget_left(self) -> None:
-        served = self._state.routing.weights
-        self._due = {queue: due for queue, due in self._due.items() if queue in served}
+    def _forget(self, change: RoutingChanged) -> None:
+        for queue in change.left:
+            self.due.pop(queue, None)
 
     async def tick(self) -> float:
         """Promote a limited number of jobs of each queue that is due or looked at; returns the seconds until the next
         time."""
         now = clock.monotonic()
-        due = {queue for queue, moment in self._due.items() if moment <= now}
-        page = self._page(now)
+        due = {queue for queue, moment in self.due.items() if moment <= now}
+        page = self._rounds.due(self._state.routing.weights, self._state.longest_sleep)
         for queue in due:
             # Before the call: the reply may miss a job that becomes due sooner while the call is under way.
-            del self._due[queue]
+            del self.due[queue]
         keys = [queue_keys(self._state.namespace, queue) for queue in sorted(due.union(page))]
         try:
             promoted = await run_per_queue(self._state.broker, keys, _promote, self._log)
         except Exception:
-            self._due.update(dict.fromkeys(due.difference(self._due), now))
-            self._left, self._next_page = [*page, *self._left], now
+            self.due.update(dict.fromkeys(due.difference(self.due), now))
+            self._rounds.begin_again()
             raise
         for one, (moved, wait) in promoted:
             # Another executor has promoted what was due here, and knows when the next job is due.
             if wait >= 0 and (moved or wait <= self._horizon * 1000):
                 self._expect(one.queue, wait / 1000)
-        return max(0.0, min([self._next_page, *self._due.values()]) - clock.monotonic())
-
-    def _page(self, now: float) -> list[str]:
-        """The queues to look at now."""
-        if now < self._next_page:
-            return []
-        if not self._left:
-            self._left = list(self._state.routing.weights)
-        page, self._left = self._left[:_PAGE], self._left[_PAGE:]
-        self._next_page = now + self._round / self._pages * random.uniform(0.75, 1.0)
-        return page
-
-    @property
-    def _pages(self) -> int:
-        return max(1, math.ceil(len(self._state.routing.weights) / _PAGE))
+        until_due = min(self.due.values(), default=math.inf) - clock.monotonic()
+        return max(0.0, min(self._rounds.seconds, until_due))
 
     @property
     def _round(self) -> float:
         """The most seconds between two looks at a queue."""
-        return max(self._state.longest_sleep, self._pages - 1.0)
+        return length_of(len(self._state.routing.weights), self._state.longest_sleep)
 
     @property
     def _horizon(self) -> float:

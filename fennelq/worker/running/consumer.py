@@ -5,7 +5,7 @@ in a busy executor while another executor is idle.
 
 It asks only queues that may have jobs (`hot.py`). A fetch that finds a queue empty puts the executor's name on the list
 of those that sleep there, and the next job wakes one of them by a message on its bell. Messages get lost, so the reader
-also looks at every queue from time to time (`rounds.py`).
+also looks at every queue from time to time.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ from fennelq.worker.bus import (
 )
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
+from fennelq.worker.rounds import Rounds
 from fennelq.worker.running.aside import Aside
 from fennelq.worker.running.held import Token
 from fennelq.worker.running.hot import HotQueues
 from fennelq.worker.running.rings import Rings
-from fennelq.worker.running.rounds import Rounds
 from fennelq.worker.running.workbench import Workbench
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.consumer")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+ROUND = 5.0
+"""The longest delay, in seconds, of a job whose message got lost."""
+UNHEARD_ROUND = 1.0
 
 
 class Consumer:
@@ -123,7 +126,7 @@ class Consumer:
             self._rings.pass_on()
             await self._slots.changed()
             return
-        self._look_at(self._rounds.due(self._state.routing.weights, eager=self._is_eager))
+        self._look_at(self._rounds.due(self._state.routing.weights, self._round))
         asked = self._hot.next(self._state.routing, self._slots.free)
         if not asked:
             self.drained.set()
@@ -136,9 +139,9 @@ class Consumer:
         self._log.over()
 
     @property
-    def _is_eager(self) -> bool:
-        """Whether to look often, because not every new job wakes this executor."""
-        return self._state.lanes == (QUARANTINE,) or not self._state.hears_all
+    def _round(self) -> float:
+        """Seconds for a look at every queue: short when not every new job wakes this executor."""
+        return ROUND if self._state.hears_all and self._state.lanes != (QUARANTINE,) else UNHEARD_ROUND
 
     async def _sleep(self) -> None:
         """Returns when there may be something to do."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 from fennelq.broker import verbs
+from fennelq.broker.dispatch import pages
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.verb import Verb
 from fennelq.worker.outage import LogThrottle
@@ -47,8 +48,7 @@ class Rings:
         It does not wait for the replies, because a stop must not wait for Redis. Messages that arrive nevertheless are
         passed on while the running jobs end.
         """
-        for start in range(0, len(queues), _AT_ONCE):
-            page = queues[start : start + _AT_ONCE]
+        for page in pages(queues, _AT_ONCE):
             self._send([verbs.executors.stay_awake(keys, self._state.name) for keys in page])
         self.pass_on()
 

@@ -5,7 +5,6 @@ The thread has its own connection. It only publishes its findings; the parts on 
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import NamedTuple
 
@@ -17,13 +16,12 @@ from fennelq.worker.bus import EntriesStranded, LeasesLost
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import answered
 from fennelq.worker.processes.signals import Signal
+from fennelq.worker.rounds import Rounds
 from fennelq.worker.running.held import Token
 from fennelq.worker.state import State
 from fennelq.worker.threads.lease import Beaten
 
 _UNSURE_LEASES = 2
-_PER_SECOND = 100
-"""Queues without a job of this executor to look at per second, at most."""
 
 
 class BeatResult(NamedTuple):
@@ -43,8 +41,7 @@ class Heartbeat:
 
     def __init__(self, state: State, broker: BlockingBroker) -> None:
         self._state, self._lease, self._broker = state, state.lease, broker
-        self._left: list[str] = []
-        """The queues that are left in this round."""
+        self._rounds = Rounds()
         self._log = LogThrottle("renewing leases", state.outage)
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
 
@@ -61,7 +58,9 @@ class Heartbeat:
         held: dict[str, list[tuple[str, str]]] = {}
         for queue, lane, entry in self._state.held.tokens():
             held.setdefault(queue, []).append((lane, entry))
-        names = {*held, *self._unsure(), *self._others()}
+        # The others get their turn within a lease, in case this executor does not know what it has taken.
+        others = self._rounds.due(self._state.routing.weights, self._lease.length)
+        names = {*held, *self._unsure(), *others}
         queues = [queue_keys(self._state.namespace, name) for name in sorted(names)]
         grace = round(self._lease.length * 500)
         beats = [
@@ -89,19 +88,6 @@ class Heartbeat:
             if now - since > _UNSURE_LEASES * self._lease.length:
                 self._state.unsure.pop(queue, None)
         return list(self._state.unsure)
-
-    def _others(self) -> list[str]:
-        """A page of the other queues. All get their turn within a lease, or later when there are very many, in case an
-        executor does not know what it has taken."""
-        if not self._left:
-            self._left = list(self._state.routing.weights)
-        interval = self._lease.interval
-        beats = max(
-            1, round(max(self._lease.length, len(self._state.routing.weights) / _PER_SECOND) / interval)
-        )
-        size = math.ceil(len(self._state.routing.weights) / beats)
-        page, self._left = self._left[:size], self._left[size:]
-        return page
 
     def _run(self) -> None:
         try:

@@ -24,9 +24,8 @@ local function ring(lane)
   return wake_one(K.sleepers, message) or wake_one(sleepers_of(lane), message)
 end
 
--- Executors of the quarantine lane are not woken: they look every second. Executors that are busy learn from their next fetch when the next job is due.
+-- Executors that are busy learn from their next fetch when the next job is due.
 local function wake_sleepers()
-  added[QUARANTINE] = nil
   for lane in pairs(added) do ring(lane) end
   if soonest then tell_one('due ' .. math.max(0, soonest - now)) end
 end
