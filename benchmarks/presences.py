@@ -18,7 +18,7 @@ from fennelq.broker.broker import Broker
 from fennelq.worker.duties.presence import Presence
 from fennelq.worker.duties.service import tend
 from fennelq.worker.processes.config import ExecutorConfig
-from fennelq.worker.state import State
+from fennelq.worker.state import State, executor_name
 
 _AT_A_CONNECTION = 10
 _START_BEATS = 4
@@ -30,12 +30,14 @@ async def serve(executors: int) -> None:
     brokers = [Broker(app.address) for _ in range(0, executors, _AT_A_CONNECTION)]
     async with asyncio.TaskGroup() as duties:
         for number in range(executors):
-            duties.create_task(_present(brokers[number % len(brokers)]))
+            duties.create_task(_present(brokers[number % len(brokers)], number))
 
 
-async def _present(broker: Broker) -> None:
+async def _present(broker: Broker, number: int) -> None:
     await asyncio.sleep(random.uniform(0, _START_BEATS * app.settings.beat))
-    state = State(app, ExecutorConfig(queues="default"))
+    # A name as long as a real one. Within a process, its random part would not be unique among thousands.
+    name = f"{executor_name()[:-6]}{number:06x}"
+    state = State(app, ExecutorConfig(name=name, queues="default"))
     state.broker = broker
     state.serve(state.routing_among(()))
     await tend(Presence(state), outage=state.outage)
