@@ -33,6 +33,11 @@ class Executors:
         """The executors that have reported lately."""
         return {name: facts for name, facts in self.facts.items() if self._lives(facts)}
 
+    @cached_property
+    def hosts(self) -> set[object]:
+        """The machines that the living executors run on."""
+        return {facts.get("host") for facts in self.living.values()}
+
     def state(self, name: str) -> str:
         """The state of an executor, as far as its facts show it."""
         facts = self.facts[name]
@@ -76,7 +81,7 @@ class Executors:
 
     def is_first_of_its_host(self, name: str) -> bool:
         """Whether this executor logs for all living executors of its machine."""
-        host = self.facts[name].get("host")
+        host = self.facts.get(name, {}).get("host")
         return name == min(
             (other for other, facts in self.living.items() if facts.get("host") == host), default=name
         )

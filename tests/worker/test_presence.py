@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -47,10 +48,11 @@ def state_named(broker: Broker, name: str = "anna", **settings: Any) -> State:
     return state_of(broker, MAIL, config=ExecutorConfig(name=name), **given)
 
 
-async def present(broker: Broker, *names: str) -> None:
+async def present(broker: Broker, *names: str, host: str = "box") -> None:
     """These executors are alive now."""
+    facts = orjson.dumps({"host": host})
     for name in names:
-        await broker.run(verbs.executors.present(KEYS, name, b'{"host":"box"}', recent_of(LEASE)))
+        await broker.run(verbs.executors.present(KEYS, name, facts, recent_of(LEASE)))
 
 
 # What it reads
@@ -114,8 +116,15 @@ async def test_all_facts_are_read_now_and_then_the_less_often_the_more_executors
 
     monkeypatch.setattr(broker, "ask", noted)
     duty = Presence(state_named(broker))
-    for others, seconds in ((0, 15.0), (99, 200.0)):
-        await present(broker, *(f"executor-{n}" for n in range(others)))
+    machine = socket.gethostname()
+    for others, host, seconds in (
+        ((), machine, 15.0),
+        # It still logs for its machine, among two machines.
+        ([f"executor-{n}" for n in range(99)], "box", 15.0),
+        # Of its machine, others come first.
+        ([f"a-{n}" for n in range(100)], machine, 800.0),
+    ):
+        await present(broker, *others, host=host)
         await duty.tick()
         asked.clear()
         now[0] += 1000
@@ -242,3 +251,17 @@ async def test_executors_that_were_killed_count_for_two_leases(
     redis_client.zadd(KEYS["alive"], silent)
     await Presence(state).tick()
     assert state.colleagues == colleagues
+
+
+@pytest.mark.parametrize(("executors", "beats"), [(2, 1), (1000, 1), (2000, 2), (100_000, 4)])
+async def test_from_a_thousand_executors_on_each_reports_less_often_but_once_per_lease(
+    broker: Broker, server: Server, executors: int, beats: int
+) -> None:
+    now_ms = await broker.ask(verbs.server.now())
+    with server.client() as client:
+        for first in range(1, executors, 10_000):
+            names = range(first, min(first + 10_000, executors))
+            client.zadd(KEYS["alive"], {f"executor-{n}": now_ms for n in names})
+    duty = Presence(state_named(broker))
+    await duty.tick()
+    assert await duty.tick() == beats * LEASE / 4

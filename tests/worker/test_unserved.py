@@ -164,12 +164,12 @@ async def test_the_first_look_in_a_large_fleet_comes_after_a_random_part_of_the_
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking = Looking(broker, monkeypatch)
-    assert await looking.among(101, until=350) == [100, 305]
+    assert await looking.among(101, until=650) == [200, 605]
 
 
 async def test_the_pause_follows_a_fleet_that_shrinks(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking = Looking(broker, monkeypatch)
-    assert await looking.among(1001, until=1005) == [1000]
-    assert await looking.among(2, until=1025) == [1000, 1015]
+    assert await looking.among(1001, until=2005) == [2000]
+    assert await looking.among(2, until=2025) == [2000, 2015]

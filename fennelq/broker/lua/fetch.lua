@@ -22,7 +22,7 @@
 --
 --@gates place, version, broken, expired
 --@args prefix, queue, consumer, free, lanes, sleeps, record_ttl, failure_ttl, patience
---@include now, keys, fields, deliveries, run, delivered, ring
+--@include fall_asleep, now, keys, fields, deliveries, run, delivered, ring
 --@flags allow-oom
 
 local BYTES, ENTRIES = 1048576, 1000
@@ -87,27 +87,12 @@ local function take(lane)
   return false
 end
 
-local function next_due()
-  local wait = -1
-  for _, set in ipairs({K.scheduled, K.retries}) do
-    local head = redis.pcall('ZRANGE', set, 0, 0, 'WITHSCORES')
-    local due = not head.err and head[2] and math.max(0, head[2] - now)
-    if due and (wait < 0 or due < wait) then wait = due end
-  end
-  return wait
-end
-
 -- Wakes another executor if one sleeps and this lane has entries that no executor has taken.
 local function pass_on(lane)
   if redis.call('EXISTS', K.sleepers, sleepers_of(lane)) == 0 then return end
   local from = last[lane] and '(' .. last[lane] or after_delivered(K[lane])
   local left = redis.pcall('XRANGE', K[lane], from, '+', 'COUNT', 1)
   if #left > 0 then ring(lane) end
-end
-
-local function sleep()
-  if sleeps == 'all' then return redis.pcall('SADD', K.sleepers, consumer) end
-  for lane in string.gmatch(lanes, '%S+') do redis.pcall('SADD', sleepers_of(lane), consumer) end
 end
 
 local drained = 1
@@ -117,7 +102,7 @@ for lane in string.gmatch(lanes, '%S+') do
     pass_on(lane)
   end
 end
-if drained == 1 and sleeps ~= '' and problem == '' then sleep() end
+if drained == 1 and problem == '' then fall_asleep() end
 wake_sleepers()
 write_counts()
 return {jobs, drained, next_due(), made, problem, too_new}

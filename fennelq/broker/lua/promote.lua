@@ -7,10 +7,10 @@
 -- Returns {promoted, ms to the next due time or -1}.
 --
 --@args prefix, limit
---@include now, keys, fields, ready
+--@include nothing_due, now, keys, fields, ready
 --@flags allow-oom
 
-local promoted, dropped, wait = 0, 0, -1
+local promoted, dropped = 0, 0
 
 local function move(set, name)
   for _, job in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now, 'LIMIT', 0, limit)) do
@@ -24,15 +24,10 @@ local function move(set, name)
     end
     redis.call('ZREM', set, job)
   end
-  local head = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
-  if head[2] then
-    local due = math.max(0, head[2] - now)
-    if wait < 0 or due < wait then wait = due end
-  end
 end
 
 move(K.scheduled, 'sched')
 move(K.retries, 'retry')
 if dropped > 0 then redis.pcall('HINCRBY', K.counters, 'dropped', dropped) end
 wake_sleepers()
-return {promoted, wait}
+return {promoted, next_due()}

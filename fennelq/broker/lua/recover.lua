@@ -26,16 +26,10 @@
 -- dropped, because no job is at this place any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
---@include now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
+--@include sweep_turn, now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3
-
-if now - beaten > lease / 2 or now - beaten < ago - lease / 2 then return {0, 0, 0, 0, 0, 0} end
-if more == '0' and not redis.call('SET', K.swept, '1', 'NX', 'PX', interval) then
-  if redis.call('PTTL', K.swept) <= math.max(lease, interval) then return {0, 0, 0, 0, 0, 0} end
-  redis.call('SET', K.swept, '1', 'PX', interval)
-end
 
 local death_of = cjson.decode(deaths)
 local requeued, dead, vanished, quarantined, unfinished = 0, 0, 0, 0, 0

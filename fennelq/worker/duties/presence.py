@@ -22,6 +22,7 @@ from fennelq.worker.state import State
 _QUEUES_NAMED = 20
 """Queues named in the facts of an executor that serves every queue, or all that fit a pattern."""
 _READ_AGAIN = 60.0
+_OFTEN = 1000
 _READ_PER_SECOND = 10_000
 """Names of queues to read per second, at most. Reading a hundred thousand takes the server some 10 ms."""
 
@@ -34,7 +35,7 @@ class Presence(Service):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._keys, self._executor, self._broker = AppKeys(state.namespace), state.name, state.broker
-        self._interval, self._recent_ms = state.settings.beat, recent_of(state.settings.lease)
+        self._recent_ms = recent_of(state.settings.lease)
         self._unserved = UnservedQueues(state)
         self._known: set[str] = set()
         self._read_at = self._not_before = 0.0
@@ -42,7 +43,8 @@ class Presence(Service):
     async def tick(self) -> float:
         """Publish facts. They contain the time of the server's clock, because the clocks of two machines may differ by
         hours."""
-        facts = orjson.dumps({**self._facts(), "interval": self._interval})
+        interval = self._interval
+        facts = orjson.dumps({**self._facts(), "interval": interval})
         present = await self._broker.run(
             verbs.executors.present(self._keys, self._executor, facts, self._recent_ms)
         )
@@ -51,7 +53,15 @@ class Presence(Service):
         if self._is_out_of_date(present.queues):
             await self._read_queues()
         await self._unserved.tick(self._known)
-        return self._interval
+        return interval
+
+    @property
+    def _interval(self) -> float:
+        """Seconds until the next tick. From a thousand executors on, each of them reports less often."""
+        settings = self._state.settings
+        return min(
+            settings.beat * max(1.0, self._state.colleagues / _OFTEN), max(settings.beat, settings.lease)
+        )
 
     def _is_out_of_date(self, number: int) -> bool:
         now = clock.monotonic()

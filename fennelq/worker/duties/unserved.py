@@ -20,7 +20,7 @@ _PATIENCE = 10.0
 _MOST_QUEUES = 10
 _MOST_FORGOTTEN = 100
 _LOOK_EVERY = 15.0
-_PER_EXECUTOR = 2.0
+_PER_EXECUTOR = 4.0
 """Seconds between two looks, per executor of the app: the fleet reads all facts at most every two seconds."""
 
 
@@ -32,6 +32,8 @@ class UnservedQueues:
         self._app, self._executor, self._broker = state.namespace, state.name, state.broker
         self._looked, self._first = clock.monotonic(), random.random()
         self._has_looked = False
+        self._hosts = 0
+        """The machines that run executors, when this executor logs for its machine."""
         self._since: dict[str, float] = {}
         self._quiet_until = 0.0
 
@@ -44,6 +46,7 @@ class UnservedQueues:
         reported = await self._broker.ask(verbs.executors.known_executors(self._app))
         executors = Executors(reported, now_ms)
         await self._forget(executors)
+        self._hosts = len(executors.hosts) if executors.is_first_of_its_host(self._executor) else 0
         await self.look(known, executors, now_ms)
 
     @property
@@ -55,7 +58,8 @@ class UnservedQueues:
         """
         if not self._has_looked:
             return self._first * _PER_EXECUTOR * (self._state.colleagues - 1)
-        return max(_LOOK_EVERY, _PER_EXECUTOR * self._state.colleagues)
+        # Of each machine, the executor that logs for all looks more often. The others look in case it has ended.
+        return max(_LOOK_EVERY, _PER_EXECUTOR * (self._hosts or self._state.colleagues))
 
     async def _forget(self, executors: Executors) -> None:
         """Delete the facts of executors of an earlier version that have ended: those of this version expire."""

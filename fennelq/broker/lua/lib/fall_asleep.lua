@@ -1,0 +1,25 @@
+-- Ends `fetch` when all lanes are empty, and lets the executor sleep. It stands before the other parts of the script: Lua makes
+-- their functions anew with each call, which would take longer than the rest of a call that finds nothing.
+--@include next_due, bell
+
+-- If the executor asks for it (`sleeps`), its name enters the set from which `lib/ring` takes the executor to wake.
+local function fall_asleep()
+  if sleeps == 'all' then
+    redis.pcall('SADD', K.sleepers, consumer)
+  elseif sleeps == 'some' then
+    for lane in string.gmatch(lanes, '%S+') do redis.pcall('SADD', sleepers_of(lane), consumer) end
+  end
+end
+
+-- Also true for a lane of a wrong type: the script then reports its error.
+local function any_entries()
+  for lane in string.gmatch(lanes, '%S+') do
+    if redis.pcall('XLEN', K[lane]) ~= 0 then return true end
+  end
+  return false
+end
+
+if not any_entries() then
+  fall_asleep()
+  return {{}, 1, next_due(), {}, '', {}}
+end
