@@ -43,10 +43,10 @@ local function renew(stream, entries)
 end
 
 -- The executor holds a pending entry: then it is renewed. Or it does not: then the entry is reported as stranded when
--- it is old enough.
+-- it is old enough. A lane without entries has no pending ones, so it is not asked for them.
 local function check_lane(lane)
   local stream, mine, kept, from = K[lane], held[lane], {}, '-'
-  while true do
+  while redis.pcall('XLEN', stream) ~= 0 do
     local page = redis.pcall('XPENDING', stream, GROUP, from, '+', PAGE, consumer)
     if page.err then break end
     for _, pending in ipairs(page) do
