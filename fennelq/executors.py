@@ -6,13 +6,13 @@ The facts are for people: fennelq does not use them to decide which executor own
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, cast
 
 import orjson
 
 from fennelq.broker.keys import LANES, QUARANTINE
+from fennelq.model.routing import fits
 
 Facts = dict[str, Any]
 
@@ -32,11 +32,6 @@ class Executors:
     def living(self) -> dict[str, Facts]:
         """The executors that have reported lately."""
         return {name: facts for name, facts in self.facts.items() if self._lives(facts)}
-
-    @cached_property
-    def hosts(self) -> set[object]:
-        """The machines that the living executors run on."""
-        return {facts.get("host") for facts in self.living.values()}
 
     def state(self, name: str) -> str:
         """The state of an executor, as far as its facts show it."""
@@ -79,13 +74,6 @@ class Executors:
             for why, count in sorted(met.items())
         ]
 
-    def is_first_of_its_host(self, name: str) -> bool:
-        """Whether this executor logs for all living executors of its machine."""
-        host = self.facts.get(name, {}).get("host")
-        return name == min(
-            (other for other, facts in self.living.items() if facts.get("host") == host), default=name
-        )
-
     def _lives(self, facts: Facts) -> bool:
         silent_ms = self.now_ms - number(facts, "beat_ms")
         longest = max(_SILENT_MS, _SILENT_BEATS * 1000 * number(facts, "interval"))
@@ -113,7 +101,7 @@ def recent_of(lease: float) -> int:
 def _serves(facts: Facts, queue: str) -> bool:
     if facts.get("every_queue") is True or queue in _list(facts.get("queues")):
         return True
-    return any(fnmatchcase(queue, str(pattern)) for pattern in _list(facts.get("patterns")))
+    return any(fits(queue, str(pattern)) for pattern in _list(facts.get("patterns")))
 
 
 def _reads(facts: Facts, lane: str) -> bool:

@@ -72,7 +72,7 @@ class _Results(TypedDict, total=False):
     failure_ttl: float
     """Seconds that the result of a failed job is kept. 0 keeps none."""
     record_ttl: float
-    """Seconds that the record of an ended job is kept: at least 600, 3 × enqueue_timeout, and as long as its result."""
+    """Seconds that the record of an ended job is kept: never less than 600, 3 × enqueue_timeout, or its result."""
 
 
 class _DeadLetters(TypedDict, total=False):
@@ -116,8 +116,7 @@ class _Schedules(TypedDict, total=False):
     """Delayed and recurring jobs"""
 
     schedule_interval: float
-    """Seconds between two looks for due jobs and schedules while no messages arrive; while they arrive, the heartbeat
-    interval if that is longer, stretched in large fleets."""
+    """Seconds between two looks for due jobs and schedules while no messages arrive; else at least the heartbeat's."""
 
 
 class _Logging(TypedDict, total=False):

@@ -47,7 +47,8 @@ from fennelq.model.fields import LETTERS
 _FIELD: Final = re.compile(r"\bF\.(\w+)")
 _KEY: Final = re.compile(r"\bK\.(\w+)")
 _LANE: Final = re.compile(r"\bK\[(\w+)\]")
-_RINGS: Final = re.compile(r"\b(wake_sleepers|ring)\(")
+_ADDING: Final = ("lib/entries", "lib/later")
+"""The files with which a script adds entries or due times."""
 _CONSTANTS: Final = {
     "LANES": "{" + ", ".join(f"'{lane}'" for lane in STREAMS) + "}",
     "PRIORITIES": "{" + ", ".join(f"'{lane}'" for lane in LANES.values()) + "}",
@@ -79,7 +80,7 @@ def script(name: str, variant: str = "") -> Script:
     """The script of an arrow. `variant` is text put before everything else, such as the test kit's clock."""
     arrow = lua_file(name)
     parts = with_includes(arrow)
-    if any(part.name == "lib/ring" for part in parts) and not _RINGS.search(arrow.code):
+    if any(part.name in _ADDING for part in parts) and "wake_sleepers()" not in arrow.code:
         raise LookupError(f"{name}.lua may add entries or due times, and does not end with wake_sleepers()")
     code = "".join(part.code for part in parts)
     # See `lua/lib/job_ended.lua`.

@@ -52,7 +52,6 @@ class Trouble(Enum):
 
 _BY_WORD: Final = {
     "NOGROUP": Trouble.GROUP,
-    "UNBLOCKED": Trouble.GROUP,
     "NOSCRIPT": Trouble.SCRIPT,
     "MISCONF": Trouble.CAPACITY,
     "OOM": Trouble.CAPACITY,
@@ -136,7 +135,4 @@ def _of_reply(error: ReplyError) -> Trouble:
             return Trouble.CAPACITY
         if any(part in text for part in _MISCONFIGURED):
             return Trouble.FATAL
-    if error.word == "UNBLOCKED" and "instance state changed" in text:
-        # The server ends blocked reads when it becomes a replica, before it replies READONLY to any command.
-        return Trouble.ROLE
     return _BY_WORD.get(error.word, Trouble.BUG)

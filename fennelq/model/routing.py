@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from fennelq.errors import ConfigurationError
@@ -26,6 +27,8 @@ class Routing(NamedTuple):
     """True when it also serves queues that become known later."""
     parts: tuple[tuple[str, int], ...] = ()
     """The names and patterns as given, with their weights, when one of them is a pattern."""
+    places: Mapping[str, int] = MappingProxyType({})
+    """Of a strict routing: queue → its place in the order. All queues of a pattern share the place of the pattern."""
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
@@ -42,10 +45,15 @@ class Routing(NamedTuple):
         if not all(weights.values()):
             raise ConfigurationError(f"queues {text!r}: a weight is 1 or more")
         strict = len(weights) > 1 and not any(weight for _, weight in named)
+        places = {name: place for place, name in enumerate(weights)} if strict else {}
         if any(map(is_pattern, weights)):
             names = {name: weight for name, weight in weights.items() if not is_pattern(name)}
-            return cls(names, strict, parts=tuple(weights.items()))
-        return cls(weights, strict)
+            return cls(names, strict, parts=tuple(weights.items()), places=places)
+        return cls(weights, strict, places=places)
+
+    def place(self, queue: str) -> int:
+        """The place of a queue in a strict order. Without such an order, all have the same."""
+        return self.places.get(queue, 0)
 
     @property
     def patterns(self) -> list[str]:
@@ -59,19 +67,26 @@ class Routing(NamedTuple):
         if not self.parts:
             return self
         weights: dict[str, int] = {}
+        places: dict[str, int] = {}
         # A queue has the place and the weight of its own name, or of the first pattern that it fits.
-        for name, weight in self._expanded(sorted(queues)):
-            weights.setdefault(name, weight)
-        return self._replace(weights=weights)
+        for place, name, weight in self._expanded(sorted(queues)):
+            if name not in weights:
+                weights[name], places[name] = weight, place
+        return self._replace(weights=weights, places=places if self.strict else {})
 
-    def _expanded(self, queues: list[str]) -> Iterator[tuple[str, int]]:
+    def _expanded(self, queues: list[str]) -> Iterator[tuple[int, str, int]]:
         names = {name for name, _ in self.parts}
-        for name, weight in self.parts:
+        for place, (name, weight) in enumerate(self.parts):
             if is_pattern(name):
-                fitting = (queue for queue in queues if queue not in names and fnmatchcase(queue, name))
-                yield from ((queue, weight) for queue in fitting)
+                fitting = (queue for queue in queues if queue not in names and fits(queue, name))
+                yield from ((place, queue, weight) for queue in fitting)
             else:
-                yield name, weight
+                yield place, name, weight
+
+
+def fits(queue: str, pattern: str) -> bool:
+    """Whether a pattern stands for this queue, among others."""
+    return fnmatchcase(queue, pattern)
 
 
 def is_pattern(name: str) -> bool:

@@ -31,13 +31,17 @@ class Rounds:
     def due(self, queues: Collection[str], seconds: float) -> list[str]:
         """The queues to look at now, when a round should take so many seconds. With very many queues it takes more."""
         now = clock.monotonic()
-        pause = length_of(len(queues), seconds) / _number_of_pages(len(queues))
+        pause = pause_of(len(queues), seconds)
         # A round that is shorter than the one before takes effect at once.
         self._next = min(self._next, now + pause)
         if now < self._next:
             return []
         # Also when there are no queues yet: otherwise the caller would look again at once, for ever.
         self._next = now + pause * random.uniform(0.75, 1.0)
+        return self.page(queues)
+
+    def page(self, queues: Collection[str]) -> list[str]:
+        """The next queues of this round, or the first of a new one."""
         page = next(self._pages, None)
         if page is None:
             self._pages = pages(list(queues), _PAGE)
@@ -53,6 +57,11 @@ def length_of(queues: int, seconds: float) -> float:
     """How long a round through so many queues takes at most, when it should take so many seconds."""
     number = _number_of_pages(queues)
     return max(seconds, number * _PAGE_PAUSE) if number > 1 else seconds
+
+
+def pause_of(queues: int, seconds: float) -> float:
+    """How long to wait between two pages."""
+    return length_of(queues, seconds) / _number_of_pages(queues)
 
 
 def _number_of_pages(queues: int) -> int:

@@ -23,6 +23,7 @@ from fennelq.worker.threads.heartbeat import Heartbeat
 from fennelq.worker.threads.watchdog import Watchdog
 
 _logger = log.get("fennelq.worker")
+_QUEUES_AT_ONCE = 500
 _LAST_WRITES = 5.0
 """Seconds for the outcomes that are not written yet."""
 
@@ -109,8 +110,10 @@ class Shutdown:
         self._watchdog.end()
         state, throttle = self._state, LogThrottle("leaving", self._state.outage)
         try:
-            await run_per_queue(state.broker, state.queues, self._close_consumer, throttle)
             await state.broker.run(verbs.executors.absent(AppKeys(state.namespace), [state.name]))
+            for page in pages(sorted(state.read), _QUEUES_AT_ONCE):
+                keys = [queue_keys(state.namespace, queue) for queue in page]
+                await run_per_queue(state.broker, keys, self._close_consumer, throttle)
         except Exception as error:
             throttle.warn(error)
         await state.broker.close()

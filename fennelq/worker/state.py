@@ -57,6 +57,8 @@ class State:
         """The queues whose messages to this executor arrive."""
         self.unsure: dict[str, float] = {}
         """Queue → when a fetch got no reply. It may have taken jobs for this executor that it does not hold."""
+        self.read: set[str] = set()
+        """The queues from which it has taken jobs: it has a consumer there."""
         self.colleagues = 1
         """The living executors of the app, this one included."""
         self.left_in_outbox = 0
@@ -104,6 +106,7 @@ class State:
     def serve(self, routing: Routing) -> bool:
         """Serve these queues from now on; returns whether that is a change."""
         changed, self.routing = routing != self.routing, routing
+        self.bells.intersection_update(routing.weights)
         return changed
 
     def note_connected(self, connected: bool) -> None:
@@ -120,15 +123,24 @@ class State:
 
     def note_heard(self, queues: Iterable[str]) -> None:
         """Record that the messages about these queues arrive from now on."""
-        self.bells.update(queues)
+        self.bells.update(queue for queue in queues if queue in self.routing.weights)
 
     def note_unheard(self, queues: Iterable[str]) -> None:
         """Record that the messages about these queues do not arrive any more."""
         self.bells.difference_update(queues)
 
+    def note_read(self, queue: str) -> None:
+        """Record that a fetch from this queue may have taken jobs."""
+        self.read.add(queue)
+
     def note_unsure(self, queue: str) -> None:
         """Record that a fetch from this queue got no reply."""
         self.unsure[queue] = clock.monotonic()
+
+    def forget_unsure(self, queue: str, since: float) -> None:
+        """Forget this, unless another fetch got no reply in the meantime. May be called from another thread."""
+        if self.unsure.get(queue) == since:
+            self.unsure.pop(queue, None)
 
     def note_colleagues(self, number: int) -> None:
         """Record how many executors of the app are alive."""

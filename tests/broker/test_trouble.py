@@ -19,9 +19,6 @@ from fennelq.broker.trouble import (
 
 ERRORS = {
     "NOGROUP No such key 's' or consumer group 'fq'": Trouble.GROUP,
-    "UNBLOCKED the stream key no longer exists": Trouble.GROUP,
-    "-UNBLOCKED the stream key no longer exists": Trouble.GROUP,
-    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)": Trouble.ROLE,
     "READONLY You can't write against a read only replica. script: a2198149, on @user_script:1.": Trouble.ROLE,
     "NOSCRIPT No matching script. Please use EVAL.": Trouble.SCRIPT,
     "MISCONF Redis is configured to save RDB snapshots, but": Trouble.CAPACITY,

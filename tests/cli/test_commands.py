@@ -170,10 +170,12 @@ def test_a_terminal_gets_a_table_with_a_heading(shop: Shop) -> None:
     shop.kill(2)
     terminal = Terminal("dlq", "list", folder=shop.folder, TERM="xterm")
     assert terminal.code() == 0
-    heading, *rows, missing = terminal.text.strip().splitlines()
+    heading, *rows = terminal.text.strip().splitlines()
     assert heading.startswith("\x1b[1mDIED ")
     assert [len(row) <= 100 for row in rows] == [True, True]
-    assert missing == "Not shown in 100 columns: message."
+    narrow = Terminal("dlq", "list", folder=shop.folder, TERM="xterm", COLUMNS="80")
+    assert narrow.code() == 0
+    assert narrow.text.strip().splitlines()[-1] == "Not shown in 80 columns: message."
     plain = Terminal("dlq", "list", folder=shop.folder, NO_COLOR="1")
     assert plain.code() == 0
     assert "\x1b" not in plain.text

@@ -20,22 +20,23 @@ class Bench:
         self.routing, self.hot = Routing.parse(routing), HotQueues()
         self.waiting = Counter[str](waiting or {})
         self.taken = Counter[str]()
+        self.hot.serve(self.routing)
         self.hot.add(self.routing.weights)
 
     def send(self, queue: str, jobs: int = 1) -> None:
         """Add jobs, and receive the message about them."""
         self.waiting[queue] += jobs
-        self.hot.add([queue])
+        self.hot.add([queue], woken=True)
 
     def next(self, free: int = FREE) -> Asked:
-        return self.hot.next(self.routing, free)
+        return self.hot.next(free)
 
     def fetch(self, queue: str, most: int) -> int:
         reasons = self.hot.reasons(queue)
         jobs = min(most, self.waiting[queue])
         self.waiting[queue] -= jobs
         self.taken[queue] += jobs
-        self.hot.fetched(queue, jobs, self.routing.weights[queue], reasons, drained=jobs < most)
+        self.hot.fetched(queue, jobs, reasons, drained=jobs < most)
         return jobs
 
     def turn(self, free: int = FREE) -> Asked:
@@ -74,9 +75,9 @@ def test_a_message_that_arrives_during_a_fetch_keeps_the_queue_hot() -> None:
     bench = Bench("a")
     before = bench.hot.reasons("a")
     bench.hot.add(["a"])
-    bench.hot.fetched("a", 0, 1, before, drained=True)
+    bench.hot.fetched("a", 0, before, drained=True)
     assert "a" in bench.hot
-    bench.hot.fetched("a", 0, 1, bench.hot.reasons("a"), drained=True)
+    bench.hot.fetched("a", 0, bench.hot.reasons("a"), drained=True)
     assert "a" not in bench.hot
 
 
@@ -84,7 +85,7 @@ def test_a_reply_about_a_queue_that_was_left_meanwhile_changes_nothing() -> None
     bench = Bench("a:1,b:1")
     before = bench.hot.reasons("a")
     bench.hot.discard("a")
-    bench.hot.fetched("a", 5, 1, before, drained=False)
+    bench.hot.fetched("a", 5, before, drained=False)
     assert "a" not in bench.hot
     assert bench.next() == [("b", FREE)]
     bench.hot.discard("never")
@@ -197,3 +198,45 @@ def test_a_queue_that_was_rung_is_asked_before_a_backlog() -> None:
     assert sorted(queue for queue, _ in bench.next()) == ["b", "c"]
     bench.turn()
     assert bench.next() == [("a", FREE)]
+
+
+def test_a_queue_of_which_a_message_tells_is_asked_before_those_that_are_only_looked_at() -> None:
+    bench = Bench(",".join(f"q{number}:1" for number in range(1000)))
+    bench.send("q900")
+    assert bench.next(1) == [("q900", 1)]
+    bench.turn(1)
+    assert bench.next(2) == [("q0", 1), ("q1", 1)]
+
+
+@pytest.mark.parametrize("free", [1, 4])
+def test_a_queue_that_gets_a_job_all_the_time_does_not_starve_a_backlog(free: int) -> None:
+    bench = Bench("a:1,b:1", {"a": 1_000_000})
+    bench.turn(free)
+    for _ in range(1000):
+        bench.send("b")
+        bench.turn(free)
+    assert bench.taken["a"] >= 400
+
+
+def test_the_queues_of_a_pattern_share_its_place_in_a_strict_order() -> None:
+    hot, routing = HotQueues(), Routing.parse("urgent,mail.*").including(["mail.a", "mail.b", "other"])
+    hot.serve(routing)
+    hot.add(routing.weights)
+    taken = Counter[str]()
+    for turn in range(300):
+        if turn == 150:
+            hot.add(["urgent"], woken=True)
+            assert hot.next(4) == [("urgent", 4)]
+        for queue, most in hot.next(4):
+            drained = queue == "urgent"
+            taken[queue] += 0 if drained else most
+            hot.fetched(queue, 0 if drained else most, hot.reasons(queue), drained=drained)
+    assert set(taken) == {"urgent", "mail.a", "mail.b"}
+    assert abs(taken["mail.a"] - taken["mail.b"]) <= 4
+
+
+def test_queues_that_are_not_served_any_more_are_not_asked() -> None:
+    bench = Bench("a:1,b:1,c:1")
+    bench.hot.serve(Routing.parse("b:1,c:1"))
+    assert bench.next(2) == [("b", 1), ("c", 1)]
+    assert "a" not in bench.hot

@@ -89,10 +89,11 @@ end
 
 -- Wakes another executor if one sleeps and this lane has entries that no executor has taken.
 local function pass_on(lane)
-  if redis.call('EXISTS', K.sleepers, sleepers_of(lane)) == 0 then return end
+  local asleep = redis.pcall('EXISTS', K.sleepers, sleepers_of(lane))
+  if type(asleep) ~= 'number' or asleep == 0 then return end
   local from = last[lane] and '(' .. last[lane] or after_delivered(K[lane])
   local left = redis.pcall('XRANGE', K[lane], from, '+', 'COUNT', 1)
-  if #left > 0 then ring(lane) end
+  if not left.err and #left > 0 then ring(lane) end
 end
 
 local drained = 1

@@ -6,13 +6,23 @@
 -- `recent`: the ms for which an executor counts as alive. `forgotten`: the ms after which its facts are deleted, at most
 -- PAGE per call.
 --
--- Returns {the server's time in ms, living executors, known queues, deaths}.
+-- One executor of the app is the watcher, which reads the facts of all and warns. It stays the watcher while it is present;
+-- when it has been absent for `recent`, another one takes its place.
+--
+-- Returns {the server's time in ms, living executors, known queues, whether this is the watcher 0/1, deaths}.
 --
 --@args prefix, executor, facts, recent, forgotten
 --@include now
 --@flags allow-oom
 
 local PAGE = 100
+
+local function is_watcher()
+  if redis.call('SET', K.watcher, executor, 'NX', 'PX', recent) then return 1 end
+  if redis.call('GET', K.watcher) ~= executor then return 0 end
+  redis.call('PEXPIRE', K.watcher, recent)
+  return 1
+end
 
 -- The facts are a JSON object, to which this adds the time by the server's clock.
 redis.call('HSET', K.executors, executor, string.sub(facts, 1, -2) .. ',"beat_ms":' .. stamp .. '}')
@@ -22,5 +32,6 @@ if #old > 0 then
   redis.call('HDEL', K.executors, unpack(old))
   redis.call('ZREM', K.alive, unpack(old))
 end
-local living = redis.call('ZCOUNT', K.alive, now - recent, '+inf')
-return {now, living, redis.call('SCARD', K.queues), redis.call('HGETALL', K.deaths)}
+-- Not those far in the future: the clock may have been set back.
+local living = redis.call('ZCOUNT', K.alive, now - recent, now + recent)
+return {now, living, redis.call('SCARD', K.queues), is_watcher(), redis.call('HGETALL', K.deaths)}

@@ -11,6 +11,8 @@ from fennelq.broker.verb import Command, Verb, Word, text
 
 FORGOTTEN_AFTER_MS: Final = 3_600_000
 """How long the facts about an executor that has ended are kept."""
+_TOLD_FOR_MS: Final = 300_000
+"""How long a death is told to the executors that recover its jobs, which happens within two leases."""
 
 
 class Beat(NamedTuple):
@@ -60,8 +62,10 @@ class Present(NamedTuple):
     """The executors that were present lately, this one included."""
     queues: int
     """The number of queues that the app has used."""
+    watcher: bool
+    """Whether this is the one executor that reads the facts of all."""
     deaths: dict[str, str]
-    """Executor → how its process ended."""
+    """Executor → how its process ended, of the last minutes."""
 
 
 def present(keys: AppKeys, executor: str, facts: bytes, recent_ms: int) -> Verb[Present]:
@@ -69,8 +73,9 @@ def present(keys: AppKeys, executor: str, facts: bytes, recent_ms: int) -> Verb[
     arrow = script("present")
 
     def read(reply: Any) -> Present:
-        now, living, queues, deaths = reply
-        return Present(now, living, queues, dict(_pairs(deaths)))
+        now, living, queues, watcher, deaths = reply
+        fates = {name: fate.partition(" ")[2] for name, fate in _pairs(deaths)}
+        return Present(now, living, queues, watcher == 1, fates)
 
     return Verb(arrow, arrow.of(keys), [keys.prefix, executor, facts, recent_ms, FORGOTTEN_AFTER_MS], read)
 
@@ -78,7 +83,9 @@ def present(keys: AppKeys, executor: str, facts: bytes, recent_ms: int) -> Verb[
 def died(keys: AppKeys, executor: str, fate: str, recent_ms: int) -> Verb[int]:
     """Record how the process of an executor has ended."""
     arrow = script("died")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, executor, fate, recent_ms, FORGOTTEN_AFTER_MS], int)
+    return Verb(
+        arrow, arrow.of(keys), [keys.prefix, executor, fate, recent_ms, max(_TOLD_FOR_MS, 2 * recent_ms)], int
+    )
 
 
 def absent(keys: AppKeys, executors: Iterable[str]) -> Verb[int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fennelq.broker import verbs
-from fennelq.broker.keys import QueueKeys
+from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.verb import Verb
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
+from fennelq.worker.rounds import Rounds, pause_of
 from fennelq.worker.state import State
 
 _PAGE = 100
@@ -24,16 +25,22 @@ class Janitor(Service):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._settings = state.settings
+        self._rounds = Rounds()
+        self._full: list[str] = []
+        """The queues in which more dead jobs are left to remove."""
         self._log = LogThrottle("housekeeping")
 
     async def tick(self) -> float:
         """Clean one page of each queue. While pages are full, the next tick follows soon."""
-        swept = await run_per_queue(self._state.broker, self._state.queues, self._gc, self._log)
-        full = any(removed >= _PAGE for _, (removed, _) in swept)
-        return 0.05 if full else self._pause
+        queues = self._state.routing.weights
+        page = self._full or self._rounds.page(queues)
+        keys = [queue_keys(self._state.namespace, queue) for queue in page]
+        swept = await run_per_queue(self._state.broker, keys, self._gc, self._log)
+        self._full = [one.queue for one, (removed, _) in swept if removed >= _PAGE]
+        return 0.05 if self._full else pause_of(len(queues), self._interval)
 
     @property
-    def _pause(self) -> float:
+    def _interval(self) -> float:
         """Not urgent, so it is stretched beyond a lease as well."""
         return max(self._settings.maintenance * _ROUNDS, 1.0) * max(1.0, self._state.colleagues / 3)
 

@@ -29,6 +29,7 @@ from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
 _LOOK_EVERY = 5.0
+_RETRY_EVERY = 30.0
 _REPLY_WITHIN = 2.0
 _AT_ONCE = 500
 """Subscriptions sent before other work of the loop gets a turn."""
@@ -51,7 +52,8 @@ class Listener(Service):
         """Queues whose subscription was confirmed since the last turn of the loop."""
         self._link: Link | None = None
         self._refused = False
-        """Whether the server has refused a subscription since the last tick."""
+        """Whether the server has refused a subscription since it was last sent."""
+        self._retry_at = 0.0
         self._pinged: float | None = None
         """When a PING was sent after which the server has sent nothing."""
         self._log = LogThrottle("listening")
@@ -63,9 +65,8 @@ class Listener(Service):
         if self._link is None or not self._link.connected:
             self._lost()
             self._link = await self._state.broker.listen(["SUBSCRIBE", self._app_channel], self._on_message)
-        elif self._refused:
+        elif self._refused and clock.monotonic() >= self._retry_at:
             self._retry(self._link)
-        self._refused = False
         await self._subscribe(self._link)
         return _LOOK_EVERY
 
@@ -81,7 +82,8 @@ class Listener(Service):
                 self._link.close()
 
     def _retry(self, link: Link) -> None:
-        """Send the refused subscriptions again: the permissions may have changed."""
+        """Send the refused subscriptions again, from time to time: the permissions may have changed."""
+        self._refused, self._retry_at = False, clock.monotonic() + _RETRY_EVERY
         if not self._state.listening:
             link.post(["SUBSCRIBE", self._app_channel])
         heard = self._state.bells

@@ -13,6 +13,7 @@ import orjson
 from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.keys import LANES, AppKeys
+from fennelq.broker.verbs.executors import Present
 from fennelq.executors import recent_of
 from fennelq.worker.bus import QueuesDiscovered
 from fennelq.worker.duties.service import Service
@@ -23,8 +24,8 @@ _QUEUES_NAMED = 20
 """Queues named in the facts of an executor that serves every queue, or all that fit a pattern."""
 _READ_AGAIN = 60.0
 _OFTEN = 1000
-_READ_PER_SECOND = 10_000
-"""Names of queues to read per second, at most. Reading a hundred thousand takes the server some 10 ms."""
+_READ_PER_SECOND = 1_000_000
+"""Names of queues that all executors together read per second, at most."""
 
 
 class Presence(Service):
@@ -38,6 +39,8 @@ class Presence(Service):
         self._recent_ms = recent_of(state.settings.lease)
         self._unserved = UnservedQueues(state)
         self._known: set[str] = set()
+        self._number = -1
+        """How many queues were known when it last read or noted them."""
         self._read_at = self._not_before = 0.0
 
     async def tick(self) -> float:
@@ -50,9 +53,9 @@ class Presence(Service):
         )
         self._state.note_colleagues(present.living)
         self._state.note_deaths(present.deaths)
-        if self._is_out_of_date(present.queues):
-            await self._read_queues()
-        await self._unserved.tick(self._known)
+        if self._is_out_of_date(present):
+            await self._note_own_queues() if self._reads_nothing(present) else await self._read_queues()
+        await self._unserved.tick(self._known, watches=present.watcher)
         return interval
 
     @property
@@ -63,19 +66,29 @@ class Presence(Service):
             settings.beat * max(1.0, self._state.colleagues / _OFTEN), max(settings.beat, settings.lease)
         )
 
-    def _is_out_of_date(self, number: int) -> bool:
+    def _is_out_of_date(self, present: Present) -> bool:
         now = clock.monotonic()
         if now < self._not_before:
             return False
-        return number != len(self._known) or now - self._read_at >= _READ_AGAIN or bool(self._missing())
+        return present.queues != self._number or now - self._read_at >= _READ_AGAIN
+
+    def _reads_nothing(self, present: Present) -> bool:
+        """Whether the names of all queues do not matter to this executor: it serves fixed ones, and watches none."""
+        wanted = self._state.wanted
+        return not (wanted.every or wanted.patterns or present.watcher)
+
+    async def _note_own_queues(self) -> None:
+        own = {*self._state.own_queues, *self._state.routing.weights}
+        self._number += await self._broker.ask(verbs.queues.note_queues(self._keys.app, sorted(own)))
+        self._read_at = clock.monotonic()
 
     async def _read_queues(self) -> None:
         self._known = await self._broker.ask(verbs.queues.known_queues(self._keys.app))
         if missing := self._missing():
             await self._broker.ask(verbs.queues.note_queues(self._keys.app, sorted(missing)))
             self._known |= missing
-        self._read_at = clock.monotonic()
-        self._not_before = self._read_at + len(self._known) / _READ_PER_SECOND
+        self._number, self._read_at = len(self._known), clock.monotonic()
+        self._not_before = self._read_at + len(self._known) * self._state.colleagues / _READ_PER_SECOND
         self._state.bus.publish(QueuesDiscovered(frozenset(self._known)))
 
     def _missing(self) -> set[str]:
@@ -101,8 +114,11 @@ class Presence(Service):
         if state.wanted.patterns:
             facts["patterns"] = state.wanted.patterns
         if (state.wanted.every or state.wanted.patterns) and len(queues) > _QUEUES_NAMED:
-            facts["queues"] = queues[:_QUEUES_NAMED]
-            facts["further_queues"] = len(queues) - _QUEUES_NAMED
+            # Those that were named one by one are all there: others find out from here who serves them.
+            named = [queue for queue in queues if queue in state.wanted.weights]
+            rest = [queue for queue in queues if queue not in state.wanted.weights]
+            facts["queues"] = [*named, *rest[:_QUEUES_NAMED]]
+            facts["further_queues"] = max(0, len(rest) - _QUEUES_NAMED)
         if state.lanes != tuple(LANES.values()):
             facts["lanes"] = state.lanes
         if too_old_for := state.unrunnable.facts():

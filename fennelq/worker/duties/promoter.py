@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 
 from fennelq import clock
 from fennelq.broker import verbs
@@ -20,6 +21,10 @@ _SLICE = 100
 _WATCHERS = 9
 """How many executors of a fleet should know when a job is due. One is enough, but executors end."""
 _JITTER = 1.25
+_FETCHES = 5.0
+"""Seconds between two fetches from a queue in which nothing happens."""
+_NEAR = 0.05
+"""Seconds. A job that is due so soon is remembered by all who find it."""
 
 
 class Promoter(Service):
@@ -45,7 +50,7 @@ class Promoter(Service):
         state.bus.subscribe(RoutingChanged, self._forget)
 
     def _learn(self, job: JobDue) -> None:
-        if job.announced or job.seconds <= self._round * _JITTER:
+        if job.announced or job.seconds <= self._horizon:
             self._expect(job.queue, job.seconds)
 
     def _expect(self, queue: str, seconds: float) -> None:
@@ -91,8 +96,7 @@ class Promoter(Service):
             self._rounds.begin_again()
             raise
         for one, (moved, wait) in promoted:
-            # Another executor has promoted what was due here, and knows when the next job is due.
-            if wait >= 0 and (moved or wait <= self._horizon * 1000):
+            if wait >= 0 and (moved or self._watches(wait / 1000, after_due=one.queue in due)):
                 self._expect(one.queue, wait / 1000)
         until_due = min(self.due.values(), default=math.inf) - clock.monotonic()
         return max(0.0, min(self._rounds.seconds, until_due))
@@ -104,8 +108,17 @@ class Promoter(Service):
 
     @property
     def _horizon(self) -> float:
-        """Due times further away than this many seconds are left to the executors that look later."""
-        return self._round * min(_JITTER, _WATCHERS / self._state.colleagues)
+        """Due times further away than this many seconds are left to the executors that look later. In this time,
+        fetches and promoters make as many looks at the queue as there should be watchers."""
+        looks_per_second = self._state.colleagues * (1 / _FETCHES + 1 / self._round)
+        return max(_NEAR, min(self._round * _JITTER, _WATCHERS / looks_per_second))
+
+    def _watches(self, seconds: float, *, after_due: bool) -> bool:
+        """Whether to remember the next due time, when no job was due. After a job that another executor has promoted,
+        that one remembers the next. Some of the others do as well, in case it ends."""
+        if after_due and random.random() >= _WATCHERS / self._state.colleagues:
+            return False
+        return seconds <= self._horizon
 
 
 def _promote(keys: QueueKeys) -> Verb[tuple[int, int]]:

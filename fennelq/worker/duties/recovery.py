@@ -7,13 +7,14 @@ from functools import partial
 
 from fennelq import log
 from fennelq.broker import verbs
-from fennelq.broker.keys import QueueKeys
+from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs.runs import Sweep
 from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.processes.signals import Signal
+from fennelq.worker.rounds import Rounds, pause_of
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.recovery")
@@ -28,12 +29,21 @@ class Recovery(Service):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._settings, self._lifetimes = state.settings, state.lifetimes
+        self._rounds = Rounds()
         self._log = LogThrottle("recovery")
 
     async def tick(self) -> float:
-        """Sweep every queue once, as long as this executor's own lease is steady (`Lease.steady`)."""
-        await self._sweep(self._state.queues)
-        return self._state.stretched(self._settings.maintenance)
+        """Sweep every queue once per round, as long as this executor's own lease is steady (`Lease.steady`)."""
+        queues = self._state.routing.weights
+        await self._sweep([queue_keys(self._state.namespace, queue) for queue in self._rounds.page(queues)])
+        return pause_of(len(queues), self._interval)
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between two sweeps of a queue by this executor. At most half a lease: jobs of a dead executor start
+        again within one and a half leases, however many executors share the sweeps."""
+        longest = max(self._settings.maintenance, self._settings.lease / 2)
+        return min(self._state.stretched(self._settings.maintenance), longest)
 
     async def _sweep(self, queues: Sequence[QueueKeys]) -> None:
         """Sweep a page of each queue in one round trip, and then further pages of the queues that have more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 from fennelq import clock, log
 from fennelq.broker import verbs
@@ -20,46 +19,28 @@ _PATIENCE = 10.0
 _MOST_QUEUES = 10
 _MOST_FORGOTTEN = 100
 _LOOK_EVERY = 15.0
-_PER_EXECUTOR = 4.0
-"""Seconds between two looks, per executor of the app: the fleet reads all facts at most every two seconds."""
 
 
 class UnservedQueues:
-    """Warns of such queues. Only one executor per machine logs the warning, so that each log contains it once."""
+    """Warns of such queues. Only one executor of the app, the watcher, reads the facts of all others."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
-        self._app, self._executor, self._broker = state.namespace, state.name, state.broker
-        self._looked, self._first = clock.monotonic(), random.random()
-        self._has_looked = False
-        self._hosts = 0
-        """The machines that run executors, when this executor logs for its machine."""
+        self._app, self._broker = state.namespace, state.broker
+        self._next = self._quiet_until = 0.0
         self._since: dict[str, float] = {}
-        self._quiet_until = 0.0
 
-    async def tick(self, known: set[str]) -> None:
-        """Look when it is time: the more executors there are, the less often each reads the facts of all others."""
-        if clock.monotonic() - self._looked < self._pause:
-            return
-        self._looked, self._has_looked = clock.monotonic(), True
-        now_ms = await self._broker.ask(verbs.server.now())
-        reported = await self._broker.ask(verbs.executors.known_executors(self._app))
-        executors = Executors(reported, now_ms)
-        await self._forget(executors)
-        self._hosts = len(executors.hosts) if executors.is_first_of_its_host(self._executor) else 0
-        await self.look(known, executors, now_ms)
-
-    @property
-    def _pause(self) -> float:
-        """Seconds from one look to the next. It follows the number of executors, which may grow or shrink meanwhile.
-
-        The first look comes after a random part of it. Otherwise a fleet that starts would read the facts of all
-        executors once for each of them: at ten thousand, ten gigabytes within seconds. A single executor looks at once.
-        """
-        if not self._has_looked:
-            return self._first * _PER_EXECUTOR * (self._state.colleagues - 1)
-        # Of each machine, the executor that logs for all looks more often. The others look in case it has ended.
-        return max(_LOOK_EVERY, _PER_EXECUTOR * (self._hosts or self._state.colleagues))
+    async def tick(self, known: set[str], *, watches: bool) -> None:
+        """Look when it is time, if this executor watches."""
+        now = clock.monotonic()
+        if not watches:
+            self._since = {}
+        elif now >= self._next:
+            self._next = now + _LOOK_EVERY
+            now_ms = await self._broker.ask(verbs.server.now())
+            reported = await self._broker.ask(verbs.executors.known_executors(self._app))
+            executors = Executors(reported, now_ms)
+            await self._forget(executors)
+            await self.look(known, executors, now_ms)
 
     async def _forget(self, executors: Executors) -> None:
         """Delete the facts of executors of an earlier version that have ended: those of this version expire."""
@@ -75,7 +56,7 @@ class UnservedQueues:
             queue: self._since.get(queue, now) for queue in sorted(known) if not executors.serving(queue)
         }
         lasting = [queue for queue, since in self._since.items() if now - since >= _PATIENCE]
-        if not lasting or now < self._quiet_until or not executors.is_first_of_its_host(self._executor):
+        if not lasting or now < self._quiet_until:
             return
         self._quiet_until = now + _QUIET_FOR
         counts = await asyncio.gather(*(self._waiting(queue, now_ms) for queue in lasting[:_MOST_QUEUES]))

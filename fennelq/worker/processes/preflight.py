@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is, text
 from fennelq.errors import ConfigurationError
-from fennelq.model.routing import Routing
+from fennelq.model.routing import Routing, fits
 from fennelq.worker.outage import Outage
 
 _logger = log.get("fennelq.worker")
@@ -103,15 +103,18 @@ def warn_of_unknown_queues(app: App, queues: str | None) -> None:
 
     Returns at once, and warns from a thread: if Redis hangs now, neither the first executor nor a stop waits for it.
     """
-    if wanted := Routing.parse(queues).weights.keys():
+    wanted = Routing.parse(queues)
+    if wanted.weights or wanted.patterns:
         _aside(lambda: _warn_of_unknown(app, wanted))
 
 
-def _warn_of_unknown(app: App, wanted: Set[str]) -> None:
+def _warn_of_unknown(app: App, wanted: Routing) -> None:
     with suppress(Exception):  # start in spite of an outage: the executors report it
         known = app.blocking.ask(verbs.queues.known_queues(app.namespace))
         known |= {app.settings.default_queue, *(task.queue for task in app.tasks.values())}
-        if unknown := wanted - known:
+        unknown = {*wanted.weights} - known
+        unknown.update(name for name in wanted.patterns if not any(fits(queue, name) for queue in known))
+        if unknown:
             _logger.warning(
                 "queues_unknown",
                 unknown=", ".join(sorted(unknown)),

@@ -63,6 +63,8 @@ class Consumer:
         self._rings = Rings(state)
         self._lanes_read: set[tuple[str, str]] = set()
         self._suspects: set[Token] = set()
+        self._unread: set[str] = set()
+        """Queues from which a fetch got no reply, because the connection was lost."""
         self._stopping = False
         self._pause = _FIRST_PAUSE
         self._log = LogThrottle("reading", state.outage)
@@ -78,10 +80,11 @@ class Consumer:
         before = set(self._state.routing.weights)
         if self._state.serve(routing):
             now = set(routing.weights)
+            self._hot.serve(routing)
             self._look_at(now - before)
-            for queue in before - now:
-                self._hot.discard(queue)
-            self._state.bus.publish(RoutingChanged(frozenset(before - now)))
+            left = frozenset(before - now)
+            self._rings.leave([queue_keys(self._app, queue) for queue in left])
+            self._state.bus.publish(RoutingChanged(left))
 
     async def run(self) -> None:
         """Read until `stop`. While Redis is away, running jobs go on, and it retries until Redis is reachable again."""
@@ -120,6 +123,8 @@ class Consumer:
         self._rings.leave(self._state.queues)
 
     async def _turn(self) -> None:
+        if self._unread:
+            await self._find_unread()
         if self._suspects:
             await self._hand_back_stranded()
         if self._slots.free <= 0:
@@ -127,7 +132,7 @@ class Consumer:
             await self._slots.changed()
             return
         self._look_at(self._rounds.due(self._state.routing.weights, self._round))
-        asked = self._hot.next(self._state.routing, self._slots.free)
+        asked = self._hot.next(self._slots.free)
         if not asked:
             self.drained.set()
             await self._sleep()
@@ -158,10 +163,12 @@ class Consumer:
         if crash.at is not None:
             crash.at("rung")
         self._rings.add(arrived.queue, arrived.lane)
-        if self._stopping or self._slots.free <= 0:
+        served = arrived.queue in self._state.routing.weights and not self._aside.has(arrived.queue)
+        if self._stopping or self._slots.free <= 0 or not served:
             self._rings.pass_on()
-        if not self._stopping:
-            self._look_at([arrived.queue])
+        if not self._stopping and served:
+            self._hot.add([arrived.queue], woken=True)
+            self._slots.notify()
 
     def _look_soon(self, bell: BellConnected) -> None:
         """The executor hears the bells of these queues from now on. Earlier messages are lost, so look once."""
@@ -195,14 +202,15 @@ class Consumer:
         try:
             catch = await self._fetch(keys, most)
         except Exception as error:
+            self._state.note_unsure(queue)
+            self._state.note_read(queue)
             if not concerns_one_queue(error):
-                self._state.note_unsure(queue)
+                self._unread.add(queue)
                 raise
             await self._put_aside(keys, error)
             return
         self._aside.forget(queue)
-        weight = self._state.routing.weights.get(queue, 1)
-        self._hot.fetched(queue, len(catch.deliveries), weight, reasons, drained=catch.drained)
+        self._hot.fetched(queue, len(catch.deliveries), reasons, drained=catch.drained)
 
     async def _fetch(self, keys: QueueKeys, most: int) -> Catch:
         verb = verbs.runs.fetch(
@@ -217,6 +225,7 @@ class Consumer:
         if catch.made:
             self._note_made(keys.queue, catch.made)
         if catch.deliveries:
+            self._state.note_read(keys.queue)
             self._note_read(keys.queue, catch.deliveries)
             await self._take(keys, catch.deliveries)
         if catch.due_ms >= 0:
@@ -265,6 +274,22 @@ class Consumer:
         except Exception:  # the user of Redis may lack the permission for this as well
             return ""
 
+    async def _find_unread(self) -> None:
+        """Look for entries whose reply was lost. On the new connection no late reply can bring them any more, so their
+        jobs need not wait until they have been pending for half a lease."""
+        for queue in sorted(self._unread):
+            held = [token[1:] for token in self._state.held.tokens() if token[0] == queue]
+            keys = queue_keys(self._app, queue)
+            try:
+                beat = await self._broker.run(verbs.executors.beat(keys, self._name, 0, held), self._patience)
+            except Exception as error:
+                # Without the right to this, or with damaged keys, the heartbeat warns of it.
+                if not concerns_one_queue(error):
+                    raise
+            else:
+                self._suspects.update((queue, *entry) for entry in beat.stranded)
+            self._unread.discard(queue)
+
     async def _hand_back_stranded(self) -> None:
         suspects, self._suspects = self._suspects, set()
         for queue in {token[0] for token in suspects}:
@@ -283,8 +308,8 @@ class Consumer:
 
     async def _after_error(self, error: Exception) -> None:
         self._log.warn(error, running=self._slots.taken)
-        # The messages of the meantime may be lost as well.
-        self._look_at(self._state.routing.weights)
+        # A message may be lost as well. When the connection for messages is lost too, all queues follow at once.
+        self._rounds.begin_again()
         # After one cut connection, retry almost at once; while the server stays away, retry less and less often.
         await asyncio.sleep(random.uniform(self._pause / 2, self._pause))
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)

@@ -87,9 +87,13 @@ class HeldJobs:
         """Jobs whose outcome has been written or refused."""
 
     def tokens(self) -> list[Token]:
-        """The tokens of all jobs held. May be called from another thread. A run that never began is left out: so its
-        entry counts as stranded with the next beat, and is handed back."""
+        """The tokens of all jobs held, without those that never began. May be called from another thread."""
         return [token for token, held in list(self.by_token.items()) if not held.never_began]
+
+    def never_began(self) -> list[Token]:
+        """The tokens of runs that were cancelled before their first step, and will never begin: their entries are to be
+        handed back. May be called from another thread."""
+        return [token for token, held in list(self.by_token.items()) if held.never_began]
 
     def entered(self, token: Token) -> bool:
         """Whether the handler of a job that is held may have begun."""

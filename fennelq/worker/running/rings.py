@@ -48,9 +48,15 @@ class Rings:
         It does not wait for the replies, because a stop must not wait for Redis. Messages that arrive nevertheless are
         passed on while the running jobs end.
         """
-        for page in pages(queues, _AT_ONCE):
-            self._send([verbs.executors.stay_awake(keys, self._state.name) for keys in page])
+        if queues:
+            task = asyncio.create_task(self._stay_awake(queues))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
         self.pass_on()
+
+    async def _stay_awake(self, queues: Sequence[QueueKeys]) -> None:
+        for page in pages(queues, _AT_ONCE):
+            await self._sent([verbs.executors.stay_awake(keys, self._state.name) for keys in page])
 
     def _send(self, calls: Sequence[Verb[int]]) -> None:
         # Kept in an attribute: the loop itself keeps only a weak reference to a task.

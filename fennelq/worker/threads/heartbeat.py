@@ -5,7 +5,10 @@ The thread has its own connection. It only publishes its findings; the parts on 
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from fennelq import clock, crash
@@ -16,12 +19,13 @@ from fennelq.worker.bus import EntriesStranded, LeasesLost
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import answered
 from fennelq.worker.processes.signals import Signal
-from fennelq.worker.rounds import Rounds
 from fennelq.worker.running.held import Token
 from fennelq.worker.state import State
 from fennelq.worker.threads.lease import Beaten
 
 _UNSURE_LEASES = 2
+_MOST_OTHERS = 500
+"""Queues per beat in which the executor holds no job, at most."""
 
 
 class BeatResult(NamedTuple):
@@ -41,7 +45,8 @@ class Heartbeat:
 
     def __init__(self, state: State, broker: BlockingBroker) -> None:
         self._state, self._lease, self._broker = state, state.lease, broker
-        self._rounds = Rounds()
+        self._round: Iterator[str] = iter(())
+        """The queues that are left to beat in this round."""
         self._log = LogThrottle("renewing leases", state.outage)
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
 
@@ -58,9 +63,7 @@ class Heartbeat:
         held: dict[str, list[tuple[str, str]]] = {}
         for queue, lane, entry in self._state.held.tokens():
             held.setdefault(queue, []).append((lane, entry))
-        # The others get their turn within a lease, in case this executor does not know what it has taken.
-        others = self._rounds.due(self._state.routing.weights, self._lease.length)
-        names = {*held, *self._unsure(), *others}
+        names = {*held, *self._unsure(), *self._others()}
         queues = [queue_keys(self._state.namespace, name) for name in sorted(names)]
         grace = round(self._lease.length * 500)
         beats = [
@@ -68,13 +71,14 @@ class Heartbeat:
         ]
         sent = clock.monotonic()
         if not beats:
-            # The lease of the next job depends on how this executor and the server have been before.
+            # It serves no queue yet.
             now_ms = self._broker.ask(verbs.server.now(), timeout=self._lease.reply_timeout)
             return BeatResult([], [], 0, Beaten(now_ms, sent, clock.monotonic()))
         replies = self._broker.run_each(beats, timeout=self._lease.reply_timeout)
         answers = answered(queues, replies, self._log)
         beaten = Beaten(answers[-1][1].now_ms, sent, clock.monotonic()) if answers else None
-        found = BeatResult([], [], sum(answer.quarantined for _, answer in answers), beaten)
+        quarantined = sum(answer.quarantined for _, answer in answers)
+        found = BeatResult([], self._state.held.never_began(), quarantined, beaten)
         for keys, answer in answers:
             found.lost.extend((keys.queue, *pair) for pair in answer.lost)
             found.stranded.extend((keys.queue, *pair) for pair in answer.stranded)
@@ -86,8 +90,19 @@ class Heartbeat:
         now = clock.monotonic()
         for queue, since in list(self._state.unsure.items()):
             if now - since > _UNSURE_LEASES * self._lease.length:
-                self._state.unsure.pop(queue, None)
+                self._state.forget_unsure(queue, since)
         return list(self._state.unsure)
+
+    def _others(self) -> list[str]:
+        """Some of the other queues: all get their turn within half a lease, or later if there are very many. So an
+        entry that the executor does not know it has taken is handed back before its lease runs out."""
+        number = len(self._state.routing.weights)
+        share = min(1.0, 2 * self._lease.interval / self._lease.length)
+        some = list(islice(self._round, min(_MOST_OTHERS, math.ceil(number * share))))
+        if not some:
+            self._round = iter(list(self._state.routing.weights))
+            some = list(islice(self._round, min(_MOST_OTHERS, math.ceil(number * share))))
+        return some
 
     def _run(self) -> None:
         try:

@@ -3,14 +3,17 @@
 --
 -- A name without a subscriber belongs to an executor that has ended or lost its connection, so the next one gets the
 -- message. After TRIES such names the script stops, to keep its duration bounded: every executor also looks at its queues
--- from time to time. For the same reason an error of SPUBLISH (an ACL without channels) is ignored.
+-- from time to time.
 local TRIES = 100
 
 local function bell_of(executor) return prefix .. 'bell:' .. executor end
 
--- Whether the executor of this name receives messages.
+-- Sends a message to an executor. Returns whether it has received it, or nil when the caller may not publish (an ACL without
+-- channels). Then the executor is told nothing, and must not lose its place among those that sleep.
 local function tell(executor, message)
-  return redis.pcall('SPUBLISH', bell_of(executor), message) ~= 0
+  local heard = redis.pcall('SPUBLISH', bell_of(executor), message)
+  if type(heard) ~= 'number' then return nil end
+  return heard > 0
 end
 
 -- The executors that read only some lanes are in the sets of these lanes, so that no message for another lane ends there.
@@ -20,7 +23,8 @@ local function tell_one_of(sleepers, message)
   for _ = 1, TRIES do
     local executor = redis.pcall('SRANDMEMBER', sleepers)
     if type(executor) ~= 'string' then return false end
-    if tell(executor, message) then return true end
+    local heard = tell(executor, message)
+    if heard ~= false then return true end
     redis.call('SREM', sleepers, executor)
   end
   return false

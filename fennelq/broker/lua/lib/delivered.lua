@@ -1,8 +1,11 @@
--- Where the entries of a lane begin that no executor has taken yet, for XRANGE.
+-- Where the entries of a lane begin that no executor has taken yet, for XRANGE. Other groups of the stream do not matter.
 local function after_delivered(stream)
   local groups = redis.pcall('XINFO', 'GROUPS', stream)
-  if groups.err or not groups[1] then return '-' end
-  for i = 1, #groups[1], 2 do
-    if groups[1][i] == 'last-delivered-id' then return '(' .. groups[1][i + 1] end
+  if groups.err then return '-' end
+  for _, group in ipairs(groups) do
+    local facts = {}
+    for i = 1, #group, 2 do facts[group[i]] = group[i + 1] end
+    if facts['name'] == GROUP then return '(' .. facts['last-delivered-id'] end
   end
+  return '-'
 end

@@ -6,12 +6,15 @@
 --@include bell
 local added, soonest = {}, nil
 
--- Takes names out of a set until one of them has received the message; false when none has.
+-- Takes names out of a set until one of them has received the message; false when none has. A caller that may not publish
+-- wakes none: the executors find the job when they look.
 local function wake_one(sleepers, message)
   for _ = 1, TRIES do
     local executor = redis.pcall('SPOP', sleepers)
     if type(executor) ~= 'string' then return false end
-    if tell(executor, message) then return true end
+    local heard = tell(executor, message)
+    if heard == nil then redis.call('SADD', sleepers, executor) end
+    if heard ~= false then return true end
   end
   return false
 end
