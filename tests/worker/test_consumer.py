@@ -672,6 +672,7 @@ async def test_a_run_that_never_began_gives_its_slot_back_although_its_job_was_r
     await aeventually(lambda: reader.state.held.never_began())
     await reader.idle()
     assert desk.recover().requeued == 1
+    await reader.consumer.look_again()
     await jobs.begin("a")
     await aeventually(lambda: reader.executor.slots.taken == 1)
     reader.consumer.suspect(beaten(reader, desk).stranded)
