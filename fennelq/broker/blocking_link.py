@@ -66,9 +66,11 @@ class BlockingLink:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
             replies = self._exchange(calls, timeout, what)
         except OSError as error:
-            self._mute = self._socket is not None and not self._replied
+            mute = self._socket is not None and not self._replied
+            # As with `Link`, an attempt that has looked for a reason in vain is followed by one that does not look.
+            self._mute = mute and not self._mute
             self.close()
-            if self._mute and classify(error) is Trouble.CONNECTION and not isinstance(error, TimeoutError):
+            if mute and classify(error) is Trouble.CONNECTION and not isinstance(error, TimeoutError):
                 raise self._without_reply(error) from error
             raise
         except BaseException:

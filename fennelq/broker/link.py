@@ -11,6 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 from fennelq import crash
@@ -92,8 +93,9 @@ class Link:
     async def connect(self) -> _Wire:
         """Connect and send the greeting, once for all calls that wait for it."""
         if self._connecting is None:
-            self._connecting = asyncio.create_task(_connected(self.address, suspicious=self.mute))
-            self._connecting.add_done_callback(self._connect_ended)
+            suspicious = self.mute
+            self._connecting = asyncio.create_task(_connected(self.address, suspicious=suspicious))
+            self._connecting.add_done_callback(partial(self._connect_ended, suspicious=suspicious))
         connecting = self._connecting
         try:
             return await asyncio.shield(connecting)
@@ -128,12 +130,14 @@ class Link:
             self._wire.abort(LinkDown("closed"))
             self._wire = None
 
-    def _connect_ended(self, task: asyncio.Task[_Wire]) -> None:
+    def _connect_ended(self, task: asyncio.Task[_Wire], *, suspicious: bool) -> None:
         """Store the new connection. `connect` does not, because all its callers may have been cancelled."""
         self._connecting = None
         if task.cancelled():
             return
-        self._mute = isinstance(task.exception(), NoReply)
+        # An attempt that has looked for a reason in vain is followed by one that does not look. Looking takes time: on a
+        # network that cuts connections soon after they are made, no attempt that looks would succeed.
+        self._mute = isinstance(task.exception(), NoReply) and not suspicious
         if task.exception() is None:
             self._wire = task.result()
             self._connections += 1

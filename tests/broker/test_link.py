@@ -655,6 +655,50 @@ def test_without_a_loop_the_server_may_speak_first_as_well(refusing: Address) ->
     link.close()
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+    """The address of a server behind a network that cuts the first connection without a reply, and later ones when they
+    are silent for a moment."""
+    for module in ("link", "blocking_link"):
+        monkeypatch.setattr(f"fennelq.broker.{module}.REFUSED_WITHIN", 10.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            listener.accept()[0].close()
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    while select.select([client], [], [], 0.3)[0] and client.recv(1000):
+                        client.sendall(b"+OK\r\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield address_of(f"redis://127.0.0.1:{listener.getsockname()[1]}/1")
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+async def test_a_link_that_has_listened_in_vain_speaks_first_the_next_time(hasty: Address) -> None:
+    """Otherwise it would never get through a network that cuts silent connections."""
+    link = Link(hasty)
+    for _ in range(2):
+        with pytest.raises(LinkDown):
+            await link.call(["PING"], 5.0)
+    assert await link.call(["PING"], 5.0) == b"OK"
+    link.close()
+
+
+def test_without_a_loop_a_link_that_has_listened_in_vain_speaks_first_as_well(hasty: Address) -> None:
+    link = BlockingLink(hasty)
+    for _ in range(2):
+        with pytest.raises(LinkDown):
+            link.call(["PING"], 5.0)
+    assert link.call(["PING"], 5.0) == b"OK"
+    link.close()
+
+
 async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
