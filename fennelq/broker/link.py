@@ -135,8 +135,8 @@ class Link:
         self._connecting = None
         if task.cancelled():
             return
-        # An attempt that has looked for a reason in vain is followed by one that does not look. Looking takes time: on a
-        # network that cuts connections soon after they are made, no attempt that looks would succeed.
+        # An attempt that has looked for a reason in vain is followed by one that does not look. Looking takes time, and
+        # on a network that cuts connections soon after they are made, no attempt that looks would succeed.
         self._mute = isinstance(task.exception(), NoReply) and not suspicious
         if task.exception() is None:
             self._wire = task.result()

@@ -297,6 +297,7 @@ def own(worker: Process, job_id: str) -> list[dict[str, Any]]:
 async def test_lines_of_a_task_appear_with_its_job_in_the_same_format(workers: Workers, app: App) -> None:
     worker = workers("--log-level", "info", app=TALKATIVE)
     job = await app.send(f"{HERE}talk", "x")
+    await job.get(timeout=15)
     eventually(lambda: "job_succeeded" in events_of(worker, job.id), within=15)
     found = own(worker, job.id)
     about = {
@@ -322,6 +323,7 @@ async def test_lines_of_a_task_in_a_thread_and_their_exceptions_appear_too(
 ) -> None:
     worker = workers(app=TALKATIVE)
     job = await app.send(f"{HERE}talk_in_thread", "x")
+    await job.get(timeout=15)
     eventually(lambda: "job_succeeded" in events_of(worker, job.id), within=15)
     found = own(worker, job.id)
     assert [(line["event"], line["level"]) for line in found] == [

@@ -11,9 +11,6 @@ from fennelq.worker.rounds import Rounds, length_of
 ROUND = 5.0
 
 
-ROUND, UNHEARD = 5.0, 1.0
-
-
 class Watch:
     """Rounds on a clock that jumps from look to look."""
 
