@@ -1000,18 +1000,18 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
 
 @pytest.mark.parametrize("error", [WRONG_TYPE, TimeoutError("gone"), ConnectionResetError("gone")])
 async def test_after_a_fetch_that_failed_the_heartbeat_asks_the_queue_each_time(
-    reader: Reader, refusals: Refusals, error: Exception
+    reader: Reader, jobs: Jobs, refusals: Refusals, error: Exception
 ) -> None:
     """It may have taken jobs before it failed."""
     await reader.read()
     await reader.idle()
     assert (reader.state.unsure, reader.state.read) == ({}, set())
     refusals.errors["fetch", MAIL] = error
-    reader.consumer._look_at([MAIL])
+    await jobs.send("a")
     await aeventually(lambda: reader.state.unsure)
     assert (set(reader.state.unsure), reader.state.read) == ({MAIL}, {MAIL})
     refusals.errors.clear()
-    await reader.idle()
+    await jobs.begin("a")
 
 
 async def test_a_queue_that_can_be_read_again_is_read_without_a_message(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from itertools import count
 
@@ -13,6 +14,7 @@ from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QueueKeys
 from fennelq.worker.bus import JobDue
 from fennelq.worker.duties.promoter import Promoter
+from fennelq.worker.state import State
 from tests.kit.clock import ServerClock
 from tests.kit.jobs import sent
 from tests.worker.states import state_of
@@ -31,42 +33,53 @@ class Fleet:
     """
 
     def __init__(self, broker: Broker, mail: QueueKeys, server_clock: ServerClock, now: list[float]) -> None:
-        self.now, self.calls_for_due_jobs, self.calls = now, 0, 0
+        self.now, self.calls_for_due_jobs = now, 0
         self._broker, self._mail, self._clock = broker, mail, server_clock
         self._numbers, self._events = count(), list[tuple[float, int, int, str]]()
-        self.promoters = [self._promoter() for _ in range(EXECUTORS)]
+        self._next_tick = [0.0] * EXECUTORS
+        self.states = [self._state() for _ in range(EXECUTORS)]
+        self.promoters = [Promoter(state) for state in self.states]
         for number in range(EXECUTORS):
-            self._plan(random.uniform(0, 60), number, "round")
+            self._plan_tick(random.uniform(0, 60), number)
             self._plan(random.uniform(0, FETCH_EVERY), number, "fetch")
 
-    def _promoter(self) -> Promoter:
+    def _state(self) -> State:
         state = state_of(self._broker, self._mail, lease=60.0, heartbeat_interval=15.0)
         state.note_colleagues(EXECUTORS)
         state.note_listening(True)
-        return Promoter(state)
+        return state
 
     def _plan(self, seconds: float, executor: int, what: str) -> None:
         heapq.heappush(self._events, (self.now[0] + seconds, next(self._numbers), executor, what))
+
+    def _plan_tick(self, seconds: float, executor: int) -> None:
+        """The next tick is then, and at no other time."""
+        self._next_tick[executor] = self.now[0] + seconds
+        self._plan(seconds, executor, "tick")
 
     async def send(self, number: int, seconds: float) -> None:
         """Send a job that is due in so many seconds. One executor is told."""
         job = sent("mail", str(number), task="shop:note", args=b"[[],{}]", delay_ms=round(seconds * 1000))
         await self._broker.run(verbs.jobs.enqueue(self._mail, [job]))
-        self._learn(random.randrange(EXECUTORS), JobDue(seconds, "mail", announced=True))
+        self.learn(random.randrange(EXECUTORS), JobDue(seconds, "mail", announced=True))
 
-    def _learn(self, executor: int, due: JobDue) -> None:
-        promoter = self.promoters[executor]
-        promoter._learn(due)
-        if (moment := promoter.due.get("mail")) is not None:
-            self._plan(moment - self.now[0], executor, "due")
+    def learn(self, executor: int, due: JobDue) -> None:
+        """An executor learns this."""
+        self.states[executor].bus.publish(due)
+        moment = self.promoters[executor].due.get("mail", math.inf)
+        if moment < self._next_tick[executor]:
+            self._plan_tick(moment - self.now[0], executor)
 
     async def passes(self, seconds: float) -> None:
         """So much time passes."""
         end = self.now[0] + seconds
         while self._events[0][0] <= end:
-            self.now[0], _, executor, what = heapq.heappop(self._events)
-            self._clock.stop_at(START + round(self.now[0] * 1000))
-            await (self._fetch(executor) if what == "fetch" else self._tick(executor, what))
+            moment, _, executor, what = heapq.heappop(self._events)
+            if what == "tick" and moment != self._next_tick[executor]:
+                continue
+            self.now[0] = moment
+            self._clock.stop_at(START + round(moment * 1000))
+            await (self._fetch(executor) if what == "fetch" else self._tick(executor))
         self.now[0] = end
         self._clock.stop_at(START + round(end * 1000))
 
@@ -77,24 +90,17 @@ class Fleet:
                 consumer=f"executor-{executor}",
                 free=100,
                 lanes=["s"],
-                lifetimes=self.promoters[executor]._state.lifetimes,
+                lifetimes=self.states[executor].lifetimes,
             )
         )
         if catch.due_ms >= 0:
-            self._learn(executor, JobDue(catch.due_ms / 1000, "mail"))
+            self.learn(executor, JobDue(catch.due_ms / 1000, "mail"))
         self._plan(random.uniform(0.75, 1.0) * FETCH_EVERY, executor, "fetch")
 
-    async def _tick(self, executor: int, what: str) -> None:
+    async def _tick(self, executor: int) -> None:
         promoter = self.promoters[executor]
-        is_due = promoter.due.get("mail", self.now[0] + 1) <= self.now[0]
-        if what == "due" and not is_due:
-            return  # it has promoted for an earlier reason
-        self.calls_for_due_jobs += is_due
-        pause = await promoter.tick()
-        if (moment := promoter.due.get("mail")) is not None:
-            self._plan(moment - self.now[0], executor, "due")
-        if what == "round":
-            self._plan(max(pause, promoter._rounds.seconds), executor, "round")
+        self.calls_for_due_jobs += promoter.due.get("mail", math.inf) <= self.now[0]
+        self._plan_tick(await promoter.tick(), executor)
 
 
 @pytest.fixture
@@ -103,13 +109,8 @@ def fleet(
 ) -> Fleet:
     now = [1000.0]
     monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
-    monkeypatch.setattr(Promoter, "_wake_in", nothing)
     server_clock.stop_at(START + 1_000_000)
     return Fleet(broker, mail, server_clock, now)
-
-
-def nothing(promoter: Promoter, seconds: float) -> None:
-    """The fleet plans the ticks."""
 
 
 async def promoted_in_time(broker: Broker, keys: QueueKeys) -> bool:
@@ -159,13 +160,11 @@ async def test_what_a_fetch_finds_beyond_the_horizon_is_ignored(
     fleet: Fleet, seconds: float, known: bool
 ) -> None:
     """Within a second, about nine of forty executors look."""
-    (promoter, *_) = fleet.promoters
-    promoter._learn(JobDue(seconds, "mail"))
-    assert ("mail" in promoter.due) == known
+    fleet.learn(0, JobDue(seconds, "mail"))
+    assert ("mail" in fleet.promoters[0].due) == known
 
 
 @pytest.mark.parametrize("seconds", [0.9, 1.2, 86_400.0])
 async def test_what_was_announced_to_this_executor_is_never_ignored(fleet: Fleet, seconds: float) -> None:
-    (promoter, *_) = fleet.promoters
-    promoter._learn(JobDue(seconds, "mail", announced=True))
-    assert promoter.due == {"mail": fleet.now[0] + seconds}
+    fleet.learn(0, JobDue(seconds, "mail", announced=True))
+    assert fleet.promoters[0].due == {"mail": fleet.now[0] + seconds}

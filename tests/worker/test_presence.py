@@ -138,7 +138,8 @@ async def test_when_the_watcher_has_left_another_executor_watches(
     await present(broker, "berta")
     state = state_named(broker)
     state.wanted = Routing.parse("mail")
-    duty, asked = Presence(state), Asked(broker, monkeypatch)
+    discovered, asked = published(state, QueuesDiscovered), Asked(broker, monkeypatch)
+    duty = Presence(state)
     await duty.tick()
     assert asked.keys == []
     left_ms = cast("int", redis_client.pttl(KEYS["watcher"]))
@@ -147,7 +148,7 @@ async def test_when_the_watcher_has_left_another_executor_watches(
     now[0] += 1
     await duty.tick()
     assert sorted(asked.keys) == sorted([FACTS, QUEUES])
-    assert duty._known == {"mail"}
+    assert [fact.names for fact in discovered] == [{"mail"}]
 
 
 @pytest.mark.parametrize(
