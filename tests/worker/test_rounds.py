@@ -8,9 +8,6 @@ import pytest
 
 from fennelq.worker.rounds import Rounds, length_of
 
-ROUND = 5.0
-
-
 ROUND, UNHEARD = 5.0, 1.0
 
 
