@@ -20,13 +20,14 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
-from fennelq.worker.bus import JobDue
+from fennelq.worker.bus import JobDue, JobStarted
 from fennelq.worker.duties.listener import Listener
 from fennelq.worker.duties.service import tend
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.aside import Aside
 from fennelq.worker.running.held import Token
+from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
 from tests.broker.desk import Desk
 from tests.kit.jobs import as_sent
 from tests.kit.proxy import Proxy
@@ -595,6 +596,109 @@ async def test_when_nothing_is_stranded_nothing_is_woken(
     assert woken == []
 
 
+async def test_what_a_cut_connection_has_stranded_runs_as_soon_as_there_is_a_new_one(
+    far: Reader, jobs: Jobs, desk: Desk, proxy: Proxy
+) -> None:
+    """Its lease has not run for half its time, so no beat of the heartbeat would find it yet."""
+    await far.read()
+    await far.idle()
+    proxy.drop_reply(choice=lambda exchange: b"shop:note" in exchange.reply, cut=True)
+    await jobs.send("a", wait=True)
+    await aeventually(lambda: jobs.begun == ["a"], within=2)
+    assert desk.stats()["released"] == 1
+    assert len(desk.pending()) == 1
+    assert MAIL in far.state.unsure, "the heartbeat looks there as well"
+    jobs.may_end.set()
+
+
+async def test_what_is_in_hand_is_kept_when_a_cut_connection_has_stranded_more(
+    far: Reader, jobs: Jobs, desk: Desk, proxy: Proxy
+) -> None:
+    await far.read()
+    await far.idle()
+    await jobs.send("a", wait=True)
+    await jobs.begin("a")
+    running = far.state.held.tokens()
+    proxy.drop_reply(choice=lambda exchange: b"shop:note" in exchange.reply, cut=True)
+    await jobs.send("b", wait=True)
+    await jobs.begin("a", "b")
+    assert desk.stats()["released"] == 1
+    assert set(running) < set(far.state.held.tokens())
+    jobs.may_end.set()
+
+
+async def test_the_look_for_stranded_jobs_is_repeated_until_it_is_answered(
+    far: Reader, jobs: Jobs, desk: Desk, proxy: Proxy
+) -> None:
+    await far.read()
+    await far.idle()
+    found: list[bytes] = []
+
+    def lost(exchange: Any) -> bool:
+        """The reply with the job, and the first two with its entry alone: those of the looks."""
+        names_it = any(entry.encode() in exchange.reply for entry in [*desk.pending()])
+        if b"shop:note" in exchange.reply or names_it:
+            found.append(exchange.reply)
+        return bool(found) and found[-1] is exchange.reply and len(found) <= 3
+
+    proxy.drop_replies(choice=lost, cut=True)
+    await jobs.send("a")
+    await jobs.begin("a")
+    assert len(found) >= 4
+    assert desk.stats()["released"] == 1
+
+
+async def test_a_run_that_never_began_gives_its_slot_back_and_its_job_runs(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    cancel_before_the_first_step(reader)
+    await jobs.send("a")
+    await reader.read()
+    await aeventually(lambda: reader.state.held.never_began())
+    assert reader.executor.slots.taken == 1
+    reader.consumer.suspect(beaten(reader, desk).stranded)
+    await jobs.begin("a")
+    await aeventually(lambda: reader.executor.slots.taken == 0)
+    assert beaten(reader, desk).stranded == []
+    assert desk.stats()["released"] == 1
+
+
+async def test_a_run_that_never_began_gives_its_slot_back_although_its_job_was_recovered_already(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    cancel_before_the_first_step(reader)
+    await jobs.send("a")
+    await reader.read()
+    await aeventually(lambda: reader.state.held.never_began())
+    await reader.idle()
+    assert desk.recover().requeued == 1
+    await reader.consumer.look_again()
+    await jobs.begin("a")
+    await aeventually(lambda: reader.executor.slots.taken == 1)
+    reader.consumer.suspect(beaten(reader, desk).stranded)
+    await aeventually(lambda: reader.executor.slots.taken == 0)
+    assert reader.state.held.by_token == {}
+    assert desk.stats().get("released") is None
+
+
+def cancel_before_the_first_step(reader: Reader) -> None:
+    """Other code cancels the first run, and no other."""
+    runs: list[JobStarted] = []
+
+    def cancel(started: JobStarted) -> None:
+        runs.append(started)
+        if len(runs) == 1:
+            (task,) = reader.state.held.tasks()
+            task.cancel()
+
+    reader.state.bus.subscribe(JobStarted, cancel)
+
+
+def beaten(reader: Reader, desk: Desk) -> BeatResult:
+    """What the heartbeat finds now."""
+    return Heartbeat(reader.state, desk.broker).beat()
+
+
 # Stopping
 
 
@@ -890,6 +994,22 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
     assert refusals.calls.count(("fetch", MAIL)) > 2
     assert reader.consumer._aside.put(MAIL) == 0.5, "it remembers trouble that is over"
     reader.consumer._aside.forget(MAIL)
+
+
+@pytest.mark.parametrize("error", [WRONG_TYPE, TimeoutError("gone"), ConnectionResetError("gone")])
+async def test_after_a_fetch_that_failed_the_heartbeat_asks_the_queue_each_time(
+    reader: Reader, refusals: Refusals, error: Exception
+) -> None:
+    """It may have taken jobs before it failed."""
+    await reader.read()
+    await reader.idle()
+    assert (reader.state.unsure, reader.state.read) == ({}, set())
+    refusals.errors["fetch", MAIL] = error
+    reader.consumer._look_at([MAIL])
+    await aeventually(lambda: reader.state.unsure)
+    assert (set(reader.state.unsure), reader.state.read) == ({MAIL}, {MAIL})
+    refusals.errors.clear()
+    await reader.idle()
 
 
 async def test_a_queue_that_can_be_read_again_is_read_without_a_message(

@@ -244,6 +244,62 @@ async def test_an_executor_serves_a_thousand_queues(
         assert sorted(calm.begun) == queues
 
 
+async def test_the_queues_of_a_pattern_in_a_strict_list_share_its_place(redis_url: str) -> None:
+    shop = Shop(redis_url)
+    async with shop.app:
+        await shop.app.client.ask(verbs.queues.note_queues("shop", ["mail.a", "mail.b", "urgent"]))
+        shop.may_end.clear()
+        async with running(shop.app, queues="urgent,mail.*", concurrency=1) as executor:
+            await aeventually(lambda: len(executor.state.queues) == 3)
+            await shop.send("first", queue="urgent")
+            await aeventually(lambda: shop.begun == ["first"])
+            for queue in ("mail.a", "mail.b"):
+                await shop.send(*[queue] * 20, queue=queue)
+            await shop.send(*["urgent"] * 5, queue="urgent")
+            shop.may_end.set()
+            await aeventually(lambda: len(shop.begun) == 46, within=15)
+    assert shop.begun[1:6] == ["urgent"] * 5
+    taken = Counter(shop.begun[6:26])
+    assert abs(taken["mail.a"] - taken["mail.b"]) <= 2, taken
+
+
+async def test_an_executor_of_five_thousand_queues_takes_a_job_of_any_of_them_before_it_has_looked_at_all(
+    redis_url: str, redis_client: Any
+) -> None:
+    """A round of all these queues takes 50 seconds."""
+    shop = Shop(redis_url, **CALM)
+    queues = [f"q{n:04}" for n in range(5000)]
+    async with shop.app:
+        for start in range(0, len(queues), 1000):
+            await shop.app.client.ask(verbs.queues.note_queues("shop", queues[start : start + 1000]))
+        async with running(shop.app) as executor:
+            await aeventually(lambda: len(executor.state.bells) == 5001, within=30)
+            await shop.send("first", queue="q0000")
+            await aeventually(lambda: shop.begun == ["first"], within=10)
+            await shop.send("late", queue="q4999")
+            await aeventually(lambda: shop.begun == ["first", "late"], within=10)
+            stopping = time.monotonic()
+        assert time.monotonic() - stopping < 10
+    used = [queue for queue in queues if redis_client.exists(queue_keys("shop", queue)["s"])]
+    assert used == ["q0000", "q4999"]
+    for queue in used:
+        assert redis_client.xinfo_consumers(queue_keys("shop", queue)["s"], GROUP) == []
+
+
+async def test_an_executor_that_stops_closes_its_consumers_only_where_it_has_taken_jobs(
+    calm: Shop, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(calm.app, queues="a:1,b:1,c:1") as executor:
+        await asleep(redis_client, executor)
+        await calm.send("b", queue="b")
+        await aeventually(lambda: calm.begun == ["b"])
+        assert executor.state.read == {"b"}
+        calls = counted_scripts(monkeypatch)
+    assert calls["close"] == 1
+    assert [redis_client.exists(queue_keys("shop", queue)["idle"]) for queue in "abc"] == [0, 0, 0]
+    assert redis_client.xinfo_consumers(queue_keys("shop", "b")["s"], GROUP) == []
+
+
 # What goes wrong
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, cast
 
 import pytest
@@ -70,6 +70,14 @@ async def heard(broker: Broker, mail: QueueKeys) -> Listening:
     await heard.hears("mail")
     heard.facts.clear()
     return heard
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of this process, which stands until a test moves it."""
+    moment = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: moment[0])
+    return moment
 
 
 def publish(server: Server, channel: str, text: str) -> None:
@@ -231,26 +239,60 @@ async def test_a_subscription_that_the_server_ends_is_made_again(heard: Listenin
     assert heard.facts == [BellConnected(["mail"])]
 
 
-async def test_a_user_who_may_not_subscribe_gets_one_warning_and_does_without(
-    server: Server, mail: QueueKeys, logged: list[EventDict]
-) -> None:
+@pytest.fixture
+async def deaf(server: Server, mail: QueueKeys) -> AsyncIterator[Listening]:
+    """The listener of a user of Redis who may not subscribe."""
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "+@all", "resetchannels")
         broker = Broker(address_of(server.url.replace("redis://", "redis://deaf:pw@")))
-        heard = Listening(broker, mail)
-        await heard.listener.tick()
-        await aeventually(lambda: any("NOPERM" in str(line.get("error")) for line in logged))
-        await heard.listener.tick()
-        await broker.ask(verbs.server.now())
-        assert (heard.state.listening, heard.state.hears_all) == (False, False)
-        assert [line["what"] for line in logged if line["event"] == "trouble"] == ["listening"]
-
-        # The permissions are corrected: the next tick subscribes, without a new connection.
-        client.execute_command("ACL", "SETUSER", "deaf", "allchannels")
-        await aeventually(lambda: ticked_and_heard(heard))
-        assert heard.state.bells == {"mail"}
+        yield Listening(broker, mail)
         await broker.close()
         client.execute_command("ACL", "DELUSER", "deaf")
+
+
+def are_refused(deaf: Listening, logged: list[EventDict]) -> bool:
+    return deaf.listener._refused and any("NOPERM" in str(line.get("error")) for line in logged)
+
+
+async def test_a_user_who_may_not_subscribe_gets_one_warning_and_does_without(
+    deaf: Listening, server: Server, now: list[float], logged: list[EventDict]
+) -> None:
+    await deaf.listener.tick()
+    await aeventually(lambda: are_refused(deaf, logged))
+    await deaf.listener.tick()
+    await deaf.state.broker.ask(verbs.server.now())
+    assert (deaf.state.listening, deaf.state.hears_all) == (False, False)
+    assert [line["what"] for line in logged if line["event"] == "trouble"] == ["listening"]
+
+    # The permissions are corrected: the next attempt subscribes, without a new connection.
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "deaf", "allchannels")
+    now[0] += 30.0
+    await aeventually(lambda: ticked_and_heard(deaf))
+    assert deaf.state.bells == {"mail"}
+
+
+async def test_subscriptions_that_were_refused_are_sent_again_every_30_seconds(
+    deaf: Listening, now: list[float], logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many queues, each attempt is many commands, and many errors in the log of the server."""
+    sent: list[tuple[float, str]] = []
+    post = Link.post
+
+    def noted(link: Link, words: Any) -> None:
+        if words[0] != "PING":
+            sent.append((now[0] - 1000, words[0]))
+        post(link, words)
+
+    monkeypatch.setattr(Link, "post", noted)
+    for _ in range(15):
+        await deaf.listener.tick()
+        await aeventually(lambda: are_refused(deaf, logged))
+        await aeventually(lambda: deaf.listener._pinged is None)
+        now[0] += 5.0
+    again = ["SUBSCRIBE", "SSUBSCRIBE"]
+    expected = [(0.0, "SSUBSCRIBE")] + [(moment, word) for moment in (5.0, 35.0, 65.0) for word in again]
+    assert sent == expected
 
 
 async def ticked_and_heard(heard: Listening) -> bool:
@@ -263,11 +305,9 @@ def nothing(link: Link, words: object) -> None:
 
 
 async def test_a_connection_on_which_the_server_does_not_reply_is_made_again(
-    heard: Listening, monkeypatch: pytest.MonkeyPatch
+    heard: Listening, monkeypatch: pytest.MonkeyPatch, now: list[float]
 ) -> None:
     """TCP notices only after minutes that a connection is dead. Until then, jobs would wake this executor in vain."""
-    now = [1000.0]
-    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
     monkeypatch.setattr(Link, "post", nothing)  # the server gets nothing
     await heard.listener.tick()
     await heard.listener.tick()
@@ -279,10 +319,8 @@ async def test_a_connection_on_which_the_server_does_not_reply_is_made_again(
 
 
 async def test_a_connection_on_which_the_server_replies_is_kept(
-    heard: Listening, server: Server, monkeypatch: pytest.MonkeyPatch
+    heard: Listening, server: Server, now: list[float]
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
     for number in range(3):
         await heard.listener.tick()
         # Redis replies in order, so the reply to the PING has arrived as well.

@@ -7,10 +7,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
+from fennelq.broker import verbs
 from fennelq.worker.processes import preflight
 from tests.kit.apps import LocalApp
 from tests.kit.ports import HOST
+from tests.kit.server import Server
 from tests.kit.troubles import listening
 from tests.kit.waiting import eventually
 
@@ -49,6 +52,34 @@ def test_while_redis_hangs_the_look_for_unknown_queues_delays_neither_the_start_
     assert thread.daemon
     assert hanging.connected.wait(5)
     assert not hanging.released.is_set()
+
+
+@pytest.mark.parametrize(
+    ("queues", "unknown"),
+    [
+        ("mail,default", []),
+        ("mail.*,ma*", []),
+        ("sales.*,mail.*", ["sales.*"]),
+        ("maill,mail.a,sales.*:3,m*:1", ["maill, sales.*"]),
+    ],
+)
+def test_names_and_patterns_that_fit_no_known_queue_are_reported(
+    server: Server, queues: str, unknown: list[str]
+) -> None:
+    """Known are the queues of the tasks, the default queue, and those in Redis."""
+    app = LocalApp("shop", redis_url=server.url)
+
+    @app.task(name="shop:note", queue="mail")
+    def note() -> None: ...
+
+    app.blocking.ask(verbs.queues.note_queues("shop", ["mail.a", "mail.b"]))
+    with capture_logs() as logged:
+        preflight.warn_of_unknown_queues(app, queues)
+        eventually(lambda: not checking())
+    lines = [line for line in logged if line["event"] == "queues_unknown"]
+    assert [line["unknown"] for line in lines] == unknown
+    assert {line["known"] for line in lines} <= {"default, mail, mail.a, mail.b"}
+    app.blocking.close()
 
 
 @pytest.mark.parametrize("queues", [None, ""])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import socket
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -99,40 +97,103 @@ async def test_what_it_reads_does_not_grow_with_the_number_of_executors(
     assert abs(among_many - alone) < 100, (alone, among_many, info)
 
 
-async def test_all_facts_are_read_now_and_then_the_less_often_the_more_executors_there_are(
+class Asked:
+    """The keys that an executor has read as a whole."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keys: list[Any] = []
+        self.words: list[Any] = []
+        """The first words of all its commands."""
+        self._ask = broker.ask
+        monkeypatch.setattr(broker, "ask", self._noted)
+
+    async def _noted(self, command: Any, *args: Any) -> Any:
+        self.words.append(command.words[0])
+        if command.words[0] in {"HGETALL", "SMEMBERS", "SSCAN"}:
+            self.keys.append(command.words[1])
+        return await self._ask(command, *args)
+
+
+FACTS = verbs.executors.known_executors("shop").words[1]
+QUEUES = verbs.queues.known_queues("shop").words[1]
+
+
+async def test_one_executor_of_the_app_reads_the_facts_of_all_every_15_seconds(
     broker: Broker, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To warn of queues that no executor serves."""
-    asked: list[float] = []
-    ask = broker.ask
-
-    async def noted(command: Any, *args: Any) -> Any:
-        if (
-            command.words[0] == "HGETALL"
-            and command.words[1] == verbs.executors.known_executors("shop").words[1]
-        ):
-            asked.append(now[0])
-        return await ask(command, *args)
-
-    monkeypatch.setattr(broker, "ask", noted)
-    duty = Presence(state_named(broker))
-    machine = socket.gethostname()
-    for others, host, seconds in (
-        ((), machine, 15.0),
-        # It still logs for its machine, among two machines.
-        ([f"executor-{n}" for n in range(99)], "box", 15.0),
-        # Of its machine, others come first.
-        ([f"a-{n}" for n in range(100)], machine, 800.0),
-    ):
-        await present(broker, *others, host=host)
-        await duty.tick()
-        asked.clear()
-        now[0] += 1000
-        for _ in range(1000):
+    asked = Asked(broker, monkeypatch)
+    duties = [Presence(state_named(broker, name)) for name in ("anna", "berta", "clara")]
+    for _ in range(30):
+        for duty in duties:
             await duty.tick()
-            now[0] += 1.0
-        pauses = {later - sooner for sooner, later in itertools.pairwise(asked)}
-        assert pauses == {seconds}
+        now[0] += 1.0
+    assert asked.keys.count(FACTS) == 2
+
+
+async def test_when_the_watcher_has_left_another_executor_watches(
+    broker: Broker, now: list[float], redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows the names of all queues at once, although it has not needed them so far."""
+    await present(broker, "berta")
+    state = state_named(broker)
+    state.wanted = Routing.parse("mail")
+    duty, asked = Presence(state), Asked(broker, monkeypatch)
+    await duty.tick()
+    assert asked.keys == []
+    left_ms = cast("int", redis_client.pttl(KEYS["watcher"]))
+    assert 0 < left_ms <= recent_of(LEASE)
+    redis_client.delete(KEYS["watcher"])  # its time is over
+    now[0] += 1
+    await duty.tick()
+    assert sorted(asked.keys) == sorted([FACTS, QUEUES])
+    assert duty._known == {"mail"}
+
+
+@pytest.mark.parametrize(
+    ("queues", "watches", "reads"),
+    [("mail", False, []), ("mail", True, [QUEUES]), (None, False, [QUEUES]), ("mail.*", False, [QUEUES])],
+)
+async def test_an_executor_of_fixed_queues_reads_the_names_of_all_queues_only_if_it_watches(
+    broker: Broker,
+    now: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    queues: str | None,
+    watches: bool,
+    reads: list[str],
+) -> None:
+    if not watches:
+        await present(broker, "berta")  # she watches
+    state = state_named(broker)
+    state.wanted = Routing.parse(queues)
+    discovered, duty = published(state, QueuesDiscovered), Presence(state)
+    asked = Asked(broker, monkeypatch)
+    await duty.tick()
+    assert [key for key in asked.keys if key != FACTS] == reads
+    assert len(discovered) == len(reads)
+    asked.keys.clear()
+    now[0] += 1
+    await duty.tick()
+    assert [key for key in asked.keys if key != FACTS] == [], "it has not read them again"
+
+
+async def test_an_executor_of_fixed_queues_notes_its_own(
+    broker: Broker, now: list[float], redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await present(broker, "berta")  # she watches
+    state = state_named(broker)
+    state.wanted = Routing.parse("mail,reports")
+    state.serve(state.wanted)
+    duty = Presence(state)
+    asked = Asked(broker, monkeypatch)
+    await duty.tick()
+    await duty.tick()
+    assert asked.words == ["SADD"], "once"
+    assert await broker.ask(verbs.queues.known_queues("shop")) == {"mail", "reports"}
+    redis_client.delete(KEYS["queues"])
+    now[0] += 1
+    await duty.tick()
+    assert await broker.ask(verbs.queues.known_queues("shop")) == {"mail", "reports"}
 
 
 async def test_the_known_queues_are_read_when_their_number_has_changed(
@@ -199,6 +260,18 @@ async def test_its_facts_name_twenty_of_a_thousand_queues(broker: Broker) -> Non
     await Presence(state).tick()
     facts = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
     assert (len(facts["queues"]), facts["further_queues"], facts["patterns"]) == (20, 980, ["q*"])
+
+
+async def test_its_facts_name_every_queue_that_was_named_one_by_one(broker: Broker) -> None:
+    """Others find out from here that somebody serves them."""
+    named = [f"z{n:02}" for n in range(30)]
+    state = state_named(broker)
+    state.wanted = Routing.parse(",".join(["q*", *named]))
+    state.serve(state.wanted.including(f"q{n:03}" for n in range(100)))
+    await Presence(state).tick()
+    facts = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
+    assert facts["queues"] == [*named, *(f"q{n:03}" for n in range(20))]
+    assert facts["further_queues"] == 80
 
 
 # Intervals that colleagues share

@@ -8,6 +8,7 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq.broker.broker import Broker
+from fennelq.model.routing import Routing
 from fennelq.worker.duties.recovery import Recovery
 from tests.broker.desk import LEASE_MS, Desk, a_job, about
 from tests.kit.server import Server
@@ -142,6 +143,49 @@ async def test_there_is_one_sweep_per_interval(sweeper: Sweeper, desk: Desk) -> 
     await sweeper.tick()
     assert len(desk.pending()) == 1
     assert desk.ttl(desk.keys["swept"]) == about(round(INTERVAL * 900))
+
+
+@pytest.mark.parametrize(
+    ("colleagues", "interval", "pause"),
+    [(1, 5.0, 5.0), (3, 5.0, 5.0), (6, 5.0, 10.0), (18, 5.0, 30.0), (500, 5.0, 30.0), (500, 50.0, 50.0)],
+)
+async def test_a_queue_is_swept_every_half_lease_however_many_executors_share_the_sweeps(
+    broker: Broker, desk: Desk, colleagues: int, interval: float, pause: float
+) -> None:
+    """So jobs of a dead executor start again within one and a half leases; or as often as the setting says."""
+    sweeper = Sweeper(broker, desk, interval=interval)
+    sweeper.state.note_colleagues(colleagues)
+    assert await sweeper.tick() == pause
+
+
+async def test_many_queues_are_swept_a_page_at_a_time_and_all_of_them_within_an_interval(
+    broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeper = Sweeper(broker, desk, interval=6.0)
+    queues = [f"q{n:03}" for n in range(249)] + ["mail"]
+    sweeper.state.serve(Routing(dict.fromkeys(queues, 1)))
+    swept: list[list[str]] = []
+    run = broker.run
+
+    async def noted(verb: Any, *args: Any) -> Any:
+        swept[-1].append(str(verb.args[1]))
+        return await run(verb, *args)
+
+    monkeypatch.setattr(broker, "run", noted)
+    silent_jobs(desk, 1)
+    pauses: list[float] = []
+    for _ in range(3):
+        assert desk.pending() != {}
+        swept.append([])
+        pauses.append(await sweeper.tick())
+    assert [len(page) for page in swept] == [100, 100, 50]
+    assert [queue for page in swept for queue in sorted(page)] == [
+        *sorted(queues[:200]),
+        "mail",
+        *queues[200:249],
+    ]
+    assert pauses == [2.0] * 3
+    assert desk.pending() == {}
 
 
 async def test_the_shortest_interval_is_a_millisecond(broker: Broker, desk: Desk) -> None:

@@ -60,8 +60,8 @@ class Woken:
 
     async def read(self, *queues: str) -> None:
         """Read until there is nothing to do; messages arrive from then on."""
-        self.state.note_heard(queues)
         self.consumer.serve(Routing(dict.fromkeys(queues, 1)))
+        self.state.note_heard(queues)
         self.reading = asyncio.create_task(self.consumer.run())
         async with asyncio.timeout(8):
             await self.consumer.drained.wait()
@@ -196,6 +196,52 @@ async def test_a_stop_removes_the_executor_from_those_that_sleep(
         ("stay_awake", "mail"),
         ("stay_awake", "other"),
     ]
+
+
+async def test_a_message_about_a_queue_that_was_set_aside_is_passed_on(woken: Woken) -> None:
+    """Another executor may be able to read it."""
+    await woken.read("mail", "other")
+    woken.consumer._aside.put("mail")
+    woken.ring()
+    await aeventually(lambda: woken.rings() == [("ring", "mail", "s")])
+    await woken.consumer.look_again()
+    assert "mail" not in woken.fetched()
+    assert woken.rings() == [("ring", "mail", "s")]
+
+
+async def test_a_message_about_a_queue_that_is_not_served_any_more_is_passed_on(woken: Woken) -> None:
+    await woken.read("mail", "other")
+    woken.consumer.serve(Routing({"other": 1}))
+    woken.ring()
+    await aeventually(lambda: woken.rings() == [("ring", "mail", "s")])
+    await woken.consumer.look_again()
+    assert "mail" not in woken.fetched()
+
+
+async def test_to_leave_a_queue_removes_the_executor_from_those_that_sleep_there(
+    woken: Woken, mail: QueueKeys, other: Desk, desk: Desk
+) -> None:
+    await woken.read("mail", "other")
+    name = woken.state.name.encode()
+    assert (desk.redis.smembers(mail["idle"]), other.sleepers()) == ({name}, {woken.state.name})
+    woken.consumer.serve(Routing({"other": 1}))
+    await aeventually(lambda: not desk.redis.exists(mail["idle"]))
+    assert other.sleepers() == {woken.state.name}
+    assert [call for call in woken.calls if call[0] == "stay_awake"] == [("stay_awake", "mail")]
+
+
+async def test_a_message_that_waits_for_a_slot_is_passed_on_when_its_queue_is_left(woken: Woken) -> None:
+    await woken.read("mail", "other")
+    woken.fetching.clear()
+    woken.may_fetch.clear()
+    woken.ring("other")
+    await woken.fetching.wait()
+    woken.ring("mail")
+    woken.consumer.serve(Routing({"other": 1}))
+    await aeventually(lambda: woken.rings() == [("ring", "mail", "s")])
+    woken.may_fetch.set()
+    await woken.consumer.look_again()
+    assert "mail" not in woken.fetched()
 
 
 async def test_the_next_executor_gets_the_message(woken: Woken, desk: Desk) -> None:

@@ -353,6 +353,35 @@ async def test_the_janitor_comes_again_at_once_while_there_is_more(broker: Broke
     assert await duty.tick() >= 1
 
 
+async def test_the_janitor_cleans_a_page_of_queues_at_a_time_and_comes_back_to_those_with_more(
+    broker: Broker, mail: QueueKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bury(broker, mail, 150)
+    queues = [mail, *(queue_keys("shop", f"q{n:03}") for n in range(249))]
+    duty = janitor(broker, queues, dlq_max_len=0, maintenance_interval=3.0)
+    cleaned: list[list[str]] = []
+    run = broker.run
+
+    async def noted(verb: Any, *args: Any) -> Any:
+        cleaned[-1].append(str(verb.args[0]))
+        return await run(verb, *args)
+
+    monkeypatch.setattr(broker, "run", noted)
+    pauses: list[float] = []
+    for _ in range(5):
+        cleaned.append([])
+        pauses.append(await duty.tick())
+    prefixes = [keys.prefix for keys in queues]
+    assert [sorted(page) for page in cleaned] == [
+        sorted(prefixes[:100]),
+        [mail.prefix],
+        prefixes[100:200],
+        prefixes[200:],
+        sorted(prefixes[:100]),
+    ]
+    assert pauses == [0.05] + [8.0] * 4
+
+
 # Presence
 
 

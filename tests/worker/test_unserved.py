@@ -99,15 +99,6 @@ async def test_jobs_that_are_scheduled_count_when_they_are_due(
     assert warnings(logged) == ["soon: 1"]
 
 
-async def test_of_the_executors_of_a_machine_the_first_reports(
-    app: App, watch: Watch, logged: list[EventDict]
-) -> None:
-    await send(app, "reports")
-    for _ in range(5):
-        await watch.after(30, {"reports"}, adam={})
-    assert warnings(logged) == []
-
-
 async def test_at_most_ten_queues_are_looked_at(app: App, watch: Watch, logged: list[EventDict]) -> None:
     known = {f"q{number:02}" for number in range(12)}
     for queue in known:
@@ -136,40 +127,63 @@ class Looking:
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.looks = 1000.0, list[float]()
+        self.read: list[str] = []
+        """The first words of the commands that it has sent."""
         monkeypatch.setattr(clock, "monotonic", lambda: self.now)
-        monkeypatch.setattr("fennelq.worker.duties.unserved.random.random", lambda: 0.5)
-        self.state = state_of(broker)
-        self._unserved = UnservedQueues(self.state)
+        self._broker, self._ask = broker, broker.ask
+        monkeypatch.setattr(broker, "ask", self._noted)
+        self._unserved = UnservedQueues(state_of(broker))
         monkeypatch.setattr(self._unserved, "look", self._look)
+
+    async def _noted(self, command: Any, *args: Any) -> Any:
+        self.read.append(command.words[0])
+        return await self._ask(command, *args)
 
     async def _look(self, *_: object) -> None:
         self.looks.append(self.now - 1000)
 
-    async def among(self, colleagues: int, *, until: int) -> list[float]:
-        """The seconds at which it has looked until this second."""
-        self.state.note_colleagues(colleagues)
-        while self.now < 1000 + until:
-            await self._unserved.tick(set())
+    async def ticks(self, seconds: int, *, watches: bool) -> list[float]:
+        """Tick for so many seconds; returns when it has looked since the start."""
+        end = self.now + seconds
+        while self.now < end:
+            await self._unserved.tick(set(), watches=watches)
             self.now += 5
         return self.looks
 
 
-async def test_a_single_executor_looks_at_its_start_and_every_15_seconds(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def looking(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Looking:
+    return Looking(broker, monkeypatch)
+
+
+async def test_the_watcher_looks_at_its_start_and_every_15_seconds(looking: Looking) -> None:
+    assert await looking.ticks(45, watches=True) == [0, 15, 30]
+    assert "HGETALL" in looking.read
+
+
+async def test_an_executor_that_does_not_watch_reads_nothing(looking: Looking) -> None:
+    assert await looking.ticks(600, watches=False) == []
+    assert looking.read == []
+
+
+async def test_an_executor_that_becomes_the_watcher_looks_at_once(looking: Looking) -> None:
+    await looking.ticks(20, watches=False)
+    assert await looking.ticks(20, watches=True) == [20, 35]
+
+
+async def test_a_new_watcher_waits_as_long_as_a_restart_may_take_before_it_warns(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
 ) -> None:
-    assert await Looking(broker, monkeypatch).among(1, until=45) == [0, 15, 30]
-
-
-async def test_the_first_look_in_a_large_fleet_comes_after_a_random_part_of_the_pause(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looking = Looking(broker, monkeypatch)
-    assert await looking.among(101, until=650) == [200, 605]
-
-
-async def test_the_pause_follows_a_fleet_that_shrinks(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looking = Looking(broker, monkeypatch)
-    assert await looking.among(1001, until=2005) == [2000]
-    assert await looking.among(2, until=2025) == [2000, 2015]
+    """What it saw when it watched before does not count: others have watched in between."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    await send(app, "reports")
+    unserved, known = UnservedQueues(state_of(broker)), {"reports"}
+    await unserved.tick(known, watches=True)
+    now[0] += 300
+    await unserved.tick(known, watches=False)
+    await unserved.tick(known, watches=True)
+    assert warnings(logged) == []
+    now[0] += 15
+    await unserved.tick(known, watches=True)
+    assert warnings(logged) == ["reports: 1"]

@@ -54,7 +54,7 @@ class Presence(Service):
         self._state.note_colleagues(present.living)
         self._state.note_deaths(present.deaths)
         if self._is_out_of_date(present):
-            await self._note_own_queues() if self._reads_nothing(present) else await self._read_queues()
+            await (self._note_own_queues(present) if self._reads_nothing(present) else self._read_queues())
         await self._unserved.tick(self._known, watches=present.watcher)
         return interval
 
@@ -70,16 +70,18 @@ class Presence(Service):
         now = clock.monotonic()
         if now < self._not_before:
             return False
-        return present.queues != self._number or now - self._read_at >= _READ_AGAIN
+        begins_to_watch = present.watcher and not self._known
+        return begins_to_watch or present.queues != self._number or now - self._read_at >= _READ_AGAIN
 
     def _reads_nothing(self, present: Present) -> bool:
         """Whether the names of all queues do not matter to this executor: it serves fixed ones, and watches none."""
         wanted = self._state.wanted
         return not (wanted.every or wanted.patterns or present.watcher)
 
-    async def _note_own_queues(self) -> None:
+    async def _note_own_queues(self, present: Present) -> None:
         own = {*self._state.own_queues, *self._state.routing.weights}
-        self._number += await self._broker.ask(verbs.queues.note_queues(self._keys.app, sorted(own)))
+        added = await self._broker.ask(verbs.queues.note_queues(self._keys.app, sorted(own)))
+        self._number = present.queues + added
         self._read_at = clock.monotonic()
 
     async def _read_queues(self) -> None:
