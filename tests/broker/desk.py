@@ -120,7 +120,7 @@ class Desk(Bench[QueueKeys]):
             self.redis.acl_deluser("limited")
 
     def commands_of(self, act: Callable[[], object]) -> dict[str, int]:
-        """Command → how often a script uses it when this is done for the second time, without TIME."""
+        """Command → how often a script uses it when this is done for the second time; TIME is left out."""
         act()
         before = self._calls()
         act()
