@@ -14,7 +14,7 @@ NOW = 1_000_000
 
 def reporting(**executors: dict[str, Any]) -> Executors:
     """Executors with these facts, heard a second ago."""
-    heard = {"beat_ms": NOW - 1000, "interval": 1, "host": "box"}
+    heard = {"beat_ms": NOW - 1000, "interval": 1}
     return Executors({name: orjson.dumps(heard | facts) for name, facts in executors.items()}, NOW)
 
 
@@ -84,11 +84,6 @@ def test_what_executors_cannot_run_is_reported_once_for_each_reason() -> None:
         "2 of 3 executors cannot run some of them: unknown task 'a:b'",
     ]
     assert executors.too_old_for("other") == []
-
-
-def test_of_the_living_executors_of_a_machine_the_first_one_speaks() -> None:
-    executors = reporting(anna={"died": "SIGKILL"}, berta={}, clara={}, adam={"host": "other"})
-    assert [name for name in executors.facts if executors.is_first_of_its_host(name)] == ["adam", "berta"]
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,11 @@ class Rounds:
 
     def page(self, queues: Collection[str]) -> list[str]:
         """The next queues of this round, or the first of a new one."""
-        page = next(self._pages, None)
-        if page is None:
+        nothing: list[str] = []
+        page = next(self._pages, nothing)
+        if not page:
             self._pages = pages(list(queues), _PAGE)
-            page = next(self._pages, [])
+            page = next(self._pages, nothing)
         return page
 
     def begin_again(self) -> None:

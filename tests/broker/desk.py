@@ -93,6 +93,49 @@ class Desk(Bench[QueueKeys]):
             with suppress(ResponseError):  # BUSYGROUP: it exists.
                 self.redis.xgroup_create(self.keys[lane], GROUP, "0", mkstream=True)
 
+    # What a verb does to the server
+
+    @contextmanager
+    def as_user(self, server: Server, *denied: str, channels: bool = True) -> Generator[None]:
+        """The verbs run as a user who may not use these commands, or may use no channel."""
+        rules = ["+@all", *(f"-{command}" for command in denied)]
+        self.redis.acl_setuser(
+            "limited",
+            enabled=True,
+            passwords=["+secret"],
+            keys=["*"],
+            channels=["*"] if channels else [],
+            commands=rules,
+            reset_channels=not channels,
+        )
+        usual, self.broker = (
+            self.broker,
+            BlockingBroker(address_of(server.url.replace("://", "://limited:secret@"))),
+        )
+        try:
+            yield
+        finally:
+            self.broker.close()
+            self.broker = usual
+            self.redis.acl_deluser("limited")
+
+    def commands_of(self, act: Callable[[], object]) -> dict[str, int]:
+        """Command → how often a script uses it when this is done for the second time; TIME is left out."""
+        act()
+        before = self._calls()
+        act()
+        after = self._calls()
+        own = {"time", "evalsha", "info"}
+        return {
+            name: more
+            for name, calls in after.items()
+            if (more := calls - before.get(name, 0)) and name not in own
+        }
+
+    def _calls(self) -> dict[str, int]:
+        stats = cast("dict[str, dict[str, int]]", self.redis.info("commandstats"))
+        return {name.removeprefix("cmdstat_"): facts["calls"] for name, facts in stats.items()}
+
     # Executors that sleep
 
     def sleep(self, *executors: str, lane: str = "") -> None:

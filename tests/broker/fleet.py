@@ -45,5 +45,6 @@ class Fleet(Bench[AppKeys]):
         return {shown(executor): int(moment) for executor, moment in reply}
 
     def deaths(self) -> dict[str, str]:
+        """Executor → when and how it ended."""
         reply = cast("dict[bytes, bytes]", self.redis.hgetall(self.keys["deaths"]))
         return {shown(executor): shown(fate) for executor, fate in reply.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.fleet import Fleet
+from tests.broker.desk import about
+from tests.broker.fleet import RECENT, Fleet
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -30,10 +31,11 @@ def test_it_returns_how_many_were_known(fleet: Fleet) -> None:
     assert fleet.absent() == 0
 
 
-def test_the_last_one_leaves_no_key(fleet: Fleet) -> None:
+def test_the_last_one_leaves_only_a_key_that_expires(fleet: Fleet) -> None:
     fleet.present("anna")
     fleet.absent("anna")
-    assert fleet.redis.keys("fq:*") == []
+    assert fleet.redis.keys("fq:*") == [fleet.keys["watcher"].encode()]
+    assert fleet.redis.pttl(fleet.keys["watcher"]) == about(RECENT)
 
 
 def test_others_still_learn_how_they_ended(fleet: Fleet) -> None:

@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from fennelq.broker import verbs
-from fennelq.broker.keys import STREAMS
+from fennelq.broker.keys import LANES, STREAMS
 from fennelq.broker.verbs.runs import Catch, TooNew
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import not_known, retried, snoozed
-from tests.broker.desk import DEAD, FAILURE, LIFETIMES, QUEUE, Desk, a_job, about, some_jobs
+from tests.broker.desk import DEAD, FAILURE, LIFETIMES, QUEUE, READ, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -231,6 +231,37 @@ def test_reading_an_empty_lane_makes_no_consumer(desk: Desk) -> None:
     desk.enqueue(a_job())
     desk.take()
     assert [desk.consumers(lane) for lane in STREAMS] == [set(), {"anna"}, set(), set()]
+
+
+@pytest.mark.parametrize("lanes", [READ, ("s", "s:low")], ids=["all lanes", "some lanes"])
+def test_an_executor_that_finds_nothing_sleeps_makes_nothing_and_learns_when_a_job_is_due(
+    desk: Desk, lanes: tuple[str, ...]
+) -> None:
+    desk.enqueue(a_job(delay_ms=DAY))
+    desk.redis.xdel(desk.keys["s"], desk.stray("s", i="2"))
+    before = desk.everything()
+    catch = desk.fetch(lanes=lanes, sleeps=True)
+    assert catch == Catch([], drained=True, due_ms=about(DAY), made=[], problem="", too_new=[])
+    asleep = [""] if lanes == READ else lanes
+    after = desk.everything()
+    assert {name: after.pop(desk.sleepers_key(name)) is not None for name in asleep} == dict.fromkeys(
+        asleep, True
+    )
+    assert after == before
+    assert {lane: desk.sleepers(lane) for lane in asleep} == {lane: {"anna"} for lane in asleep}
+    assert (desk.groups("s"), desk.consumers("s")) == ([], set())
+
+
+def test_a_look_at_empty_lanes_asks_the_server_for_little(desk: Desk) -> None:
+    desk.make_lanes()
+    assert desk.commands_of(lambda: desk.fetch(sleeps=True)) == {"xlen": 3, "sadd": 1, "zrange": 2}
+    assert desk.commands_of(desk.fetch) == {"xlen": 3, "zrange": 2}
+
+
+@pytest.mark.parametrize("lane", READ)
+def test_a_job_in_any_lane_is_found(desk: Desk, lane: str) -> None:
+    desk.enqueue(a_job(priority={lane: name for name, lane in LANES.items()}[lane]))
+    assert [delivery.lane for delivery in desk.fetch(sleeps=True).deliveries] == [lane]
 
 
 def test_the_error_of_a_lane_is_in_the_reply_and_the_other_lanes_are_read(desk: Desk) -> None:

@@ -9,6 +9,7 @@ import pytest
 from fennelq.broker import verbs
 from fennelq.model.outcome import Outcome, not_known, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, Desk, a_job, about, some_jobs
+from tests.kit.clock import ServerClock
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -42,6 +43,24 @@ def test_a_job_becomes_due_by_the_servers_clock(desk: Desk) -> None:
     due = desk.due()["1"]
     eventually(lambda: desk.do(verbs.queues.promote, 100)[0] == 1)
     assert desk.now() >= due
+
+
+def test_a_job_is_promoted_in_the_millisecond_in_which_it_is_due(
+    desk: Desk, server_clock: ServerClock
+) -> None:
+    server_clock.stop_at(1_795_000_000_000)
+    desk.enqueue(a_job(delay_ms=2))
+    assert desk.do(verbs.queues.promote, 100) == (0, 2)
+    server_clock.pass_by(1)
+    assert desk.do(verbs.queues.promote, 100) == (0, 1)
+    server_clock.pass_by(1)
+    assert desk.do(verbs.queues.promote, 100) == (1, -1)
+
+
+def test_a_look_at_sets_without_a_due_job_asks_the_server_for_little(desk: Desk) -> None:
+    assert desk.commands_of(lambda: desk.do(verbs.queues.promote, 100)) == {"zrange": 2}
+    desk.enqueue(a_job(delay_ms=DAY))
+    assert desk.commands_of(lambda: desk.do(verbs.queues.promote, 100)) == {"zrange": 2}
 
 
 def test_a_job_goes_to_the_lane_of_its_priority(desk: Desk) -> None:

@@ -54,6 +54,28 @@ def test_jobs_that_run_are_left_alone(desk: Desk) -> None:
     purged(desk, "3")
 
 
+@pytest.mark.parametrize("group", ["a", "z"])
+@pytest.mark.parametrize("begins", ["0", "$"])
+@pytest.mark.audit(unfinished=True)
+def test_another_group_of_a_lane_does_not_matter(desk: Desk, group: str, begins: str) -> None:
+    running = desk.executing(*some_jobs(2))
+    desk.enqueue(a_job("3"))
+    desk.redis.xgroup_create(desk.keys["s"], group, begins)
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 1
+    assert desk.waiting() == ["1", "2"]
+    assert desk.finish(running) == [1, 1]
+    purged(desk, "3")
+    desk.redis.xgroup_destroy(desk.keys["s"], group)
+
+
+def test_a_lane_with_no_group_but_another_one_is_purged(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(3))
+    desk.redis.xgroup_create(desk.keys["s"], "a", "$")
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 3
+    purged(desk, "1", "2", "3")
+    desk.redis.xgroup_destroy(desk.keys["s"], "a")
+
+
 def test_a_job_that_was_read_and_did_not_start_is_left_to_its_executor(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2))
     read = desk.read()

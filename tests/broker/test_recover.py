@@ -355,6 +355,18 @@ def test_without_groups_there_is_nothing_to_recover(desk: Desk) -> None:
     assert desk.waiting() == ["1"]
 
 
+@pytest.mark.audit(unfinished=True)
+def test_an_executor_whose_turn_it_is_not_asks_the_server_for_little(desk: Desk) -> None:
+    desk.executing()
+    desk.silence()
+    before = desk.everything()
+    desk.redis.set(desk.keys["swept"], "1", px=LEASE)
+    assert desk.commands_of(lambda: recover(desk, lease_ms=LEASE, more=False)) == {"set": 1, "pttl": 1}
+    desk.redis.delete(desk.keys["swept"])
+    assert desk.commands_of(lambda: desk.recover(silent=False, late_ms=LEASE)) == {}
+    assert desk.everything() == before
+
+
 def test_one_missing_lane_does_not_keep_the_others_from_being_swept(desk: Desk) -> None:
     desk.executing(a_job("1", priority="high"), a_job("2"))
     desk.redis.delete(desk.keys["s:high"], desk.keys.record("1"))

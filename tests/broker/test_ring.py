@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from fennelq.broker import lua_files, scripts, verbs
-from fennelq.broker.blocking import BlockingBroker
-from fennelq.broker.connection import address_of
 from fennelq.broker.keys import LANES, STREAMS
 from fennelq.model.outcome import Outcome, not_known, retried, snoozed
 from tests.broker.desk import DONE, FAILURE, LIFETIMES, READ, Desk, a_job, some_jobs
@@ -165,25 +162,103 @@ def test_a_user_without_channels_adds_entries(desk: Desk, server: Server, script
     """Then no message arrives, and executors look by themselves."""
     act = ADDING[script](desk)
     desk.sleep("berta", lane=lane)
-    with desk.subscribed("berta") as heard, without_channels(desk, server):
+    with desk.subscribed("berta") as heard, desk.as_user(server, channels=False):
         act()
         assert heard() == []
     assert desk.waiting() == ["1"]
 
 
-@contextmanager
-def without_channels(desk: Desk, server: Server) -> Generator[None]:
-    """The desk runs its verbs as a user who may use no channel."""
-    desk.redis.acl_setuser(
-        "mute", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"], reset_channels=True
-    )
-    usual, desk.broker = desk.broker, BlockingBroker(address_of(server.url.replace("://", "://mute:secret@")))
-    try:
-        yield
-    finally:
-        desk.broker.close()
-        desk.broker = usual
-        desk.redis.acl_deluser("mute")
+@every_adding_script
+@pytest.mark.parametrize("lane", ["", "s"])
+def test_no_executor_loses_its_place_to_a_user_without_channels(
+    desk: Desk, server: Server, script: str, lane: str
+) -> None:
+    """The next one who may publish wakes it."""
+    act, names = ADDING[script](desk), {"berta", "clara", "dora"}
+    desk.sleep(*names, lane=lane)
+    with desk.subscribed(*names) as heard:
+        with desk.as_user(server, channels=False):
+            act()
+        assert desk.sleepers(lane) == names
+        desk.enqueue(a_job("2"))
+        ((woken, message),) = heard()
+    assert message == "look s"
+    assert desk.sleepers(lane) == names - {woken}
+
+
+def test_a_user_without_channels_passes_no_message_on(desk: Desk, server: Server) -> None:
+    desk.sleep("berta")
+    desk.sleep("clara", lane="s")
+    with desk.subscribed("berta", "clara") as heard:
+        with desk.as_user(server, channels=False):
+            assert ring(desk, "s") == 0
+        assert (desk.sleepers(), desk.sleepers("s")) == ({"berta"}, {"clara"})
+        assert ring(desk, "s") == 1
+        assert heard() == [("berta", "look s")]
+
+
+def test_executors_whose_names_are_out_of_date_are_not_removed_by_a_user_without_channels(
+    desk: Desk, server: Server
+) -> None:
+    """He cannot know that they are."""
+    names = {f"killed-{number}" for number in range(20)}
+    desk.sleep(*names)
+    with desk.as_user(server, channels=False):
+        desk.enqueue(a_job("1"), a_job("2", delay_ms=DAY))
+    assert desk.sleepers() == names
+
+
+@pytest.mark.parametrize("free", [0, 1])
+@pytest.mark.parametrize("denied", ["exists", "xrange", "spop", "spublish", "sadd"])
+def test_a_fetch_of_a_user_without_a_command_of_the_ring_strands_no_entry(
+    desk: Desk, server: Server, denied: str, free: int
+) -> None:
+    desk.make_lanes()
+    desk.enqueue(*some_jobs(3))
+    desk.sleep("berta")
+    with desk.subscribed("berta") as heard:
+        with desk.as_user(server, denied, channels=denied != "sadd"):
+            catch = desk.fetch("anna", free=free, sleeps=True)
+            assert heard() == []
+        assert ([delivery.key for delivery in catch.deliveries], catch.problem) == (["1"][:free], "")
+        assert list(desk.pending()) == [delivery.entry for delivery in catch.deliveries]
+        if denied != "sadd":
+            assert desk.sleepers() == {"berta"}
+            assert [delivery.key for delivery in desk.take("anna", free=1)] == [str(free + 1)]
+            assert heard() == [("berta", "look s")]
+
+
+@pytest.mark.parametrize("denied", ["srandmember", "spublish", "srem"])
+def test_a_fetch_that_puts_off_a_job_strands_no_entry_without_a_command_of_the_ring(
+    desk: Desk, server: Server, denied: str
+) -> None:
+    desk.enqueue(*some_jobs(2))
+    desk.redis.hset(desk.keys.record("1"), "v", "2")
+    desk.sleep("killed")
+    with desk.as_user(server, denied):
+        assert [delivery.key for delivery in desk.take("anna")] == ["2"]
+    assert desk.sleepers() == {"killed"}
+    assert list(desk.due()) == ["1"]
+
+
+@pytest.mark.parametrize("group", ["a", "z"])
+@pytest.mark.parametrize("begins", ["0", "$"])
+def test_another_group_of_a_lane_does_not_matter_for_what_is_left(
+    desk: Desk, group: str, begins: str
+) -> None:
+    desk.enqueue(*some_jobs(2))
+    desk.redis.xgroup_create(desk.keys["s"], group, begins)
+    desk.take("clara", free=1)
+    desk.sleep("berta", "dora")
+    with desk.subscribed("berta", "dora") as heard:
+        desk.fetch("anna", free=0)
+        ((woken, message),) = heard()
+        assert message == "look s"
+        desk.take(woken, free=1)
+        desk.fetch("anna", free=0)
+        assert heard() == []
+    assert len(desk.sleepers()) == 1
+    desk.redis.xgroup_destroy(desk.keys["s"], group)
 
 
 # How many executors are woken
@@ -456,6 +531,23 @@ def test_a_sleeper_is_told_when_the_next_job_is_due_and_sleeps_on(desk: Desk, ho
         act()
         assert heard() == [("berta", f"due {wait}")]
     assert desk.sleepers(lane) == {"berta"}
+
+
+@pytest.mark.parametrize("how", DEFERRING)
+@pytest.mark.parametrize("lane", ["", "s:low"])
+def test_a_user_without_channels_announces_no_due_time_and_removes_no_name(
+    desk: Desk, server: Server, how: str, lane: str
+) -> None:
+    act, names = DEFERRING[how][1](desk), {"berta", "clara", "dora"}
+    desk.sleep(*names, lane=lane)
+    with desk.subscribed(*names) as heard:
+        with desk.as_user(server, channels=False):
+            act()
+        assert heard() == []
+        assert desk.sleepers(lane) == names
+        desk.enqueue(a_job("sooner", at_ms=1))
+        assert [message for _, message in heard()] == ["due 0"]
+    assert [*desk.due("sched"), *desk.due("retry")][0] == "sooner"
 
 
 @pytest.mark.parametrize("how", DEFERRING)

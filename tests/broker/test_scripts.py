@@ -116,12 +116,24 @@ def test_comments_and_blank_lines_are_left_out(load: Load) -> None:
 # Waking executors
 
 RING = "local function wake_sleepers() end\nlocal function ring() end\n"
-ENTRIES = "--@include ring\nlocal function add_entry() end\n"
+ADDING = {
+    "lib_entries": "--@include ring\nlocal function add_entry() end\n",
+    "lib_later": "--@include ring\nlocal function later() end\n",
+    "lib_ring": RING,
+}
+every_adding_file = pytest.mark.parametrize("file", ["entries", "later"])
 
 
-def test_a_script_that_may_add_entries_and_wakes_no_executor_is_an_error(load: Load) -> None:
+@every_adding_file
+@pytest.mark.parametrize(
+    "code", ["return 1", "ring(ARGV[1])", "-- It ends with wake_sleepers().", "tell_one('out')"]
+)
+def test_a_script_that_may_add_entries_or_due_times_and_wakes_no_executor_is_an_error(
+    load: Load, file: str, code: str
+) -> None:
+    """The call of `ring` is for one lane, and tells nothing of due times."""
     with pytest.raises(LookupError, match=r"arrow\.lua may add entries .* does not end with wake_sleepers"):
-        load(arrow="--@include entries\nadd_entry()\n", lib_entries=ENTRIES, lib_ring=RING)
+        load(arrow=f"--@include {file}\n{code}\n", **ADDING)
 
 
 def test_so_is_a_script_whose_leaving_may_add_entries(load: Load) -> None:
@@ -130,20 +142,19 @@ def test_so_is_a_script_whose_leaving_may_add_entries(load: Load) -> None:
             arrow="--@include over\nover('again')\n",
             lib_over="--@leavings slots\nlocal function over(how)\n  --@leave again\nend\n",
             leaving_slots="--@include entries\n--@when again\nadd_entry()\n",
-            lib_entries=ENTRIES,
-            lib_ring=RING,
+            **ADDING,
         )
 
 
-def test_a_comment_wakes_no_executor(load: Load) -> None:
-    with pytest.raises(LookupError, match="may add entries"):
-        load(arrow="--@include ring\n-- It ends with wake_sleepers().\nreturn 1\n", lib_ring=RING)
+@every_adding_file
+def test_a_script_that_wakes_executors_is_loaded(load: Load, file: str) -> None:
+    script = load(arrow=f"--@include {file}\nwake_sleepers()\nreturn 1\n", **ADDING)
+    assert code_of(script)[-2:] == ["wake_sleepers()", "return 1"]
 
 
-@pytest.mark.parametrize("call", ["wake_sleepers()", "ring(ARGV[1])"])
-def test_a_script_that_wakes_executors_is_loaded(load: Load, call: str) -> None:
-    script = load(arrow=f"--@include entries\n{call}\nreturn 1\n", lib_entries=ENTRIES, lib_ring=RING)
-    assert code_of(script)[-2:] == [call, "return 1"]
+def test_a_script_that_adds_nothing_may_only_ring(load: Load) -> None:
+    script = load(arrow="--@include ring\nring(ARGV[1])\nreturn 1\n", **ADDING)
+    assert code_of(script)[-2:] == ["ring(ARGV[1])", "return 1"]
 
 
 # Gates and leavings

@@ -13,6 +13,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "only the order differs, and nothing is promised about it": [
         ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: self._state.held.tokens()"),
         ("worker/threads/heartbeat.py", "Heartbeat.beat", "backwards: answers"),
+        ("worker/running/hot.py", "HotQueues.next", "backwards: asked"),
         ("worker/running/settler.py", "Settler.drain", "backwards: list(self._queues.values())"),
         ("worker/running/settler.py", "Backlog._let_in", "backwards: blocked"),
         (
@@ -50,6 +51,14 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/running/consumer.py", "Consumer._turn", "if self._suspects → true"),
         ("worker/running/consumer.py", "Consumer._fetch", "if catch.deliveries → true"),
     ],
+    "only the heap gets longer, by entries that are skipped": [
+        (
+            "worker/running/hot.py",
+            "HotQueues.add",
+            "without 'not hot.woken' in: woken and (not hot.woken)",
+        ),
+    ],
+    "the pause is one second": [("worker/rounds.py", "length_of", "number * _PAGE_PAUSE → /")],
     "of the first answer there is none before": [
         (
             "worker/threads/lease.py",

@@ -45,9 +45,10 @@ class Patient(BlockingBroker):
         return [self._dated(reply) for reply in super().run_each(steps)]
 
     def ask(self, command: Any, timeout: float = -1.0) -> Any:
-        if self._offset_ms is None:
-            self._offset_ms = super().ask(command) - self._now() * 1000
-        return round(self._offset_ms + self._now() * 1000)
+        offset: float | None = self._offset_ms
+        if offset is None:
+            offset = self._offset_ms = float(super().ask(command)) - self._now() * 1000
+        return round(offset + self._now() * 1000)
 
     def set_clock(self, seconds: float) -> None:
         """Set the server's clock forward (or, below 0, back)."""

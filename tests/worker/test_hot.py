@@ -32,11 +32,11 @@ class Bench:
         return self.hot.next(free)
 
     def fetch(self, queue: str, most: int) -> int:
-        reasons = self.hot.reasons(queue)
+        reason = self.hot.reason(queue)
         jobs = min(most, self.waiting[queue])
         self.waiting[queue] -= jobs
         self.taken[queue] += jobs
-        self.hot.fetched(queue, jobs, reasons, drained=jobs < most)
+        self.hot.fetched(queue, jobs, reason, drained=jobs < most)
         return jobs
 
     def turn(self, free: int = FREE) -> Asked:
@@ -73,17 +73,17 @@ def test_a_queue_that_was_not_drained_is_asked_again() -> None:
 def test_a_message_that_arrives_during_a_fetch_keeps_the_queue_hot() -> None:
     """The fetch may have missed the job."""
     bench = Bench("a")
-    before = bench.hot.reasons("a")
+    before = bench.hot.reason("a")
     bench.hot.add(["a"])
     bench.hot.fetched("a", 0, before, drained=True)
     assert "a" in bench.hot
-    bench.hot.fetched("a", 0, bench.hot.reasons("a"), drained=True)
+    bench.hot.fetched("a", 0, bench.hot.reason("a"), drained=True)
     assert "a" not in bench.hot
 
 
 def test_a_reply_about_a_queue_that_was_left_meanwhile_changes_nothing() -> None:
     bench = Bench("a:1,b:1")
-    before = bench.hot.reasons("a")
+    before = bench.hot.reason("a")
     bench.hot.discard("a")
     bench.hot.fetched("a", 5, before, drained=False)
     assert "a" not in bench.hot
@@ -230,7 +230,7 @@ def test_the_queues_of_a_pattern_share_its_place_in_a_strict_order() -> None:
         for queue, most in hot.next(4):
             drained = queue == "urgent"
             taken[queue] += 0 if drained else most
-            hot.fetched(queue, 0 if drained else most, hot.reasons(queue), drained=drained)
+            hot.fetched(queue, 0 if drained else most, hot.reason(queue), drained=drained)
     assert set(taken) == {"urgent", "mail.a", "mail.b"}
     assert abs(taken["mail.a"] - taken["mail.b"]) <= 4
 
@@ -240,3 +240,30 @@ def test_queues_that_are_not_served_any_more_are_not_asked() -> None:
     bench.hot.serve(Routing.parse("b:1,c:1"))
     assert bench.next(2) == [("b", 1), ("c", 1)]
     assert "a" not in bench.hot
+
+
+def test_a_queue_that_is_looked_at_again_keeps_its_place_among_the_others() -> None:
+    bench = Bench("a:1,b:1,c:1")
+    bench.hot.add(["c", "b"])
+    assert bench.next(1) == [("a", 1)]
+
+
+def test_queues_whose_fetch_failed_are_asked_again() -> None:
+    bench = Bench("a:1,b:1,c:1")
+    assert bench.next(2) == bench.next(2) == [("a", 1), ("b", 1)]
+
+
+def test_a_queue_that_is_not_hot_has_no_reason_to_be_asked() -> None:
+    assert Bench("a").hot.reason("never") == 0
+
+
+def test_after_all_were_drained_all_start_level() -> None:
+    bench = Bench("a:1,b:1", {"a": 10_000})
+    while bench.turn():
+        pass
+    bench.send("a", 10_000)
+    bench.send("b", 10_000)
+    before = bench.taken.copy()
+    bench.take(1000)
+    got = bench.taken - before
+    assert abs(got["a"] - got["b"]) <= 2 * FREE

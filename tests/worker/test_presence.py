@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
@@ -142,7 +142,7 @@ async def test_when_the_watcher_has_left_another_executor_watches(
     duty = Presence(state)
     await duty.tick()
     assert asked.keys == []
-    left_ms = cast("int", redis_client.pttl(KEYS["watcher"]))
+    left_ms = redis_client.pttl(KEYS["watcher"])
     assert 0 < left_ms <= recent_of(LEASE)
     redis_client.delete(KEYS["watcher"])  # its time is over
     now[0] += 1

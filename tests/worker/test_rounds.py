@@ -8,7 +8,7 @@ import pytest
 
 from fennelq.worker.rounds import Rounds, length_of
 
-ROUND = 5.0
+ROUND, UNHEARD = 5.0, 1.0
 
 
 class Watch:
@@ -125,3 +125,7 @@ def test_a_round_that_begins_again_looks_at_all_queues(watch: Watch) -> None:
 )
 def test_a_round_is_as_long_as_it_should_be_or_as_its_queues_demand(queues: int, length: float) -> None:
     assert length_of(queues, ROUND) == length
+
+
+def test_a_round_of_few_queues_may_be_shorter_than_a_second() -> None:
+    assert length_of(100, 0.2) == 0.2

@@ -61,7 +61,7 @@ def fetch(
     it has found these lanes empty: then it must be subscribed to its bell."""
     arrow = script("fetch")
     args: list[Word] = [keys.prefix, keys.queue, consumer, free, " ".join(lanes)]
-    args += [("all" if set(lanes) == _PRIORITIES else "some") if sleeps else "", *lifetimes]
+    args += [("all" if frozenset(lanes) == _PRIORITIES else "some") if sleeps else "", *lifetimes]
 
     def read(reply: Any) -> Catch:
         return _catch(keys.queue, reply)

@@ -197,7 +197,7 @@ class Consumer:
 
     async def _fetch_from(self, queue: str, most: int) -> None:
         """Fetch from a queue. One whose keys are damaged is not read for a while, so that the others are read."""
-        keys, reasons = queue_keys(self._app, queue), self._hot.reasons(queue)
+        keys, reason = queue_keys(self._app, queue), self._hot.reason(queue)
         self._rings.answered(queue)
         try:
             catch = await self._fetch(keys, most)
@@ -210,7 +210,7 @@ class Consumer:
             await self._put_aside(keys, error)
             return
         self._aside.forget(queue)
-        self._hot.fetched(queue, len(catch.deliveries), reasons, drained=catch.drained)
+        self._hot.fetched(queue, len(catch.deliveries), reason, drained=catch.drained)
 
     async def _fetch(self, keys: QueueKeys, most: int) -> Catch:
         verb = verbs.runs.fetch(

@@ -43,6 +43,7 @@ class HotQueues:
         """Order the queues by this routing from now on."""
         self._routing, self._order = routing, []
         self._hot = {queue: hot for queue, hot in self._hot.items() if queue in routing.weights}
+        self._taken = {queue: taken for queue, taken in self._taken.items() if queue in routing.weights}
         for queue in self._hot:
             self._put(queue)
 
@@ -56,33 +57,28 @@ class HotQueues:
                 self._hot[queue] = _Hot(max(level, self._taken.get(queue, 0.0)), woken=woken)
                 self._put(queue)
             else:
-                hot.reasons += 1
+                hot.reason = next(self._numbers)
                 if woken and not hot.woken:
                     hot.woken = True
                     self._put(queue)
 
     def discard(self, queue: str) -> None:
         """Do not ask this queue any more."""
-        hot = self._hot.pop(queue, None)
-        if not self._hot:
-            self._level.clear()
-            self._taken.clear()
-            self._order.clear()
-        elif hot is not None:
+        if hot := self._hot.pop(queue, None):
             self._taken[queue] = hot.taken
 
-    def reasons(self, queue: str) -> int:
-        """A number that changes with every reason to ask this queue. Read it before the fetch, for `fetched`."""
+    def reason(self, queue: str) -> int:
+        """The number of the latest reason to ask this queue. Read it before the fetch, for `fetched`."""
         hot = self._hot.get(queue)
-        return hot.reasons if hot else 0
+        return hot.reason if hot else 0
 
-    def fetched(self, queue: str, jobs: int, reasons: int, *, drained: bool) -> None:
+    def fetched(self, queue: str, jobs: int, reason: int, *, drained: bool) -> None:
         """Record the reply to a fetch."""
         hot = self._hot.get(queue)
         if hot is None:
             return
         hot.taken += jobs / self._routing.weights.get(queue, 1)
-        if drained and hot.reasons == reasons:
+        if drained and hot.reason == reason:
             self.discard(queue)
             return
         hot.backlog, hot.woken = not drained, False
@@ -95,7 +91,7 @@ class HotQueues:
         if first is None:
             return []
         self._level[first.place] = first.taken
-        if first.backlog or len(self._hot) == 1:
+        if first.backlog:
             return [(first.queue, free)]
         asked: list[_Entry] = []
         while (
@@ -140,7 +136,7 @@ class _Entry(NamedTuple):
 class _Hot:
     """A queue that may have jobs."""
 
-    __slots__ = ("backlog", "number", "reasons", "taken", "woken")
+    __slots__ = ("backlog", "number", "reason", "taken", "woken")
 
     def __init__(self, taken: float, *, woken: bool) -> None:
         self.taken = taken
@@ -149,6 +145,6 @@ class _Hot:
         """Whether a message has announced a job."""
         self.backlog = False
         """Whether the last fetch has left jobs."""
-        self.reasons = 0
+        self.reason = 0
         self.number = 0
         """The number of its latest entry."""

@@ -25,7 +25,7 @@ local function tell_one_of(sleepers, message)
     if type(executor) ~= 'string' then return false end
     local heard = tell(executor, message)
     if heard ~= false then return true end
-    redis.call('SREM', sleepers, executor)
+    redis.pcall('SREM', sleepers, executor)
   end
   return false
 end

@@ -7,14 +7,14 @@
 local added, soonest = {}, nil
 
 -- Takes names out of a set until one of them has received the message; false when none has. A caller that may not publish
--- wakes none: the executors find the job when they look.
+-- wakes none, and gets nil: the executors find the job when they look.
 local function wake_one(sleepers, message)
   for _ = 1, TRIES do
     local executor = redis.pcall('SPOP', sleepers)
     if type(executor) ~= 'string' then return false end
     local heard = tell(executor, message)
-    if heard == nil then redis.call('SADD', sleepers, executor) end
-    if heard ~= false then return true end
+    if heard == nil then redis.pcall('SADD', sleepers, executor) end
+    if heard ~= false then return heard end
   end
   return false
 end
