@@ -40,6 +40,8 @@ MODULES = sorted(HOUSE.rglob("*.py"))
 SCRIPTS = sorted(path.stem for path in LUA.glob("*.lua"))
 FRAGMENTS = sorted(str(path.relative_to(LUA).with_suffix("")) for path in LUA.glob("*/*.lua"))
 """Files that scripts are put together from, with their folders."""
+ACTING = ("early/", "gates/", "leaving/", "outcome/")
+"""Folders of files that act by themselves."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -673,7 +675,7 @@ def files_of(name: str) -> set[str]:
 def test_a_fragment_is_used_and_documents_its_purpose(name: str) -> None:
     assert any(name in files_of(script) for script in SCRIPTS)
     folder, _, file = name.partition("/")
-    begins = rf"-- {file}: [a-z]" if folder in ("gates", "leaving") else r"-- [A-Z]"
+    begins = rf"-- {file}: [a-z]" if folder in ("early", "gates", "leaving") else r"-- [A-Z]"
     assert re.match(begins, text_of(LUA / f"{name}.lua"))
 
 
@@ -683,7 +685,7 @@ def test_a_script_includes_only_what_it_needs(name: str) -> None:
     used = words_of("\n".join(lua_file(file).code + lua_file(file).check for file in files_of(name)))
     for file in files_of(name) - {name}:
         declared = re.findall(r"^(?:local function|local) (\w+)", lua_file(file).code, re.MULTILINE)
-        assert any(used[word] > 1 for word in declared) or file.startswith(("gates/", "leaving/", "outcome/"))
+        assert any(used[word] > 1 for word in declared) or file.startswith(ACTING)
 
 
 def words_of(code: str) -> Counter[str]:
@@ -700,7 +702,8 @@ def own_lines(name: str) -> int:
     """The lines of code of a script and of the files that it includes itself, without its gates, the leavings and
     outcomes that these call, and what only they include: a feature adds a file there."""
     arrow = lua_file(name)
-    included = {file.name for one in arrow.words("include") for file in with_includes(lua_file(f"lib/{one}"))}
+    names = [name if "/" in name else f"lib/{name}" for name in arrow.words("include")]
+    included = {file.name for one in names for file in with_includes(lua_file(one))}
     return sum(len(lines_of_code(text_of(LUA / f"{file}.lua"))) for file in (*included, name))
 
 
@@ -710,7 +713,7 @@ def lines_of_code(text: str) -> list[str]:
 
 def test_settling_and_fetch_stay_small() -> None:
     assert len(text_of(LUA / "lib" / "settle.lua").splitlines()) <= 60
-    assert own_lines("fetch") <= 150
+    assert own_lines("fetch") <= 170
 
 
 def test_scripts_ask_the_time_in_one_place() -> None:

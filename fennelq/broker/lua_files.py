@@ -2,7 +2,8 @@
 that it needs, because the server keeps its source in memory. Code of the hot path is pasted in place, because a call of
 a Lua function would cost time for every job.
 
-    --@include now, outcome/dead    files that it needs, from `lua/lib` unless a folder is named; each is pasted once
+    --@include now, outcome/dead    files that it needs, from `lua/lib` unless a folder is named; each is pasted once.
+                                    Those from `lua/early` come first: they end a script that has nothing to do
 
 A script that runs gates lists them in its header, and pastes their checks into a function:
 

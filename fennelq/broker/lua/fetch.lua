@@ -22,7 +22,7 @@
 --
 --@gates place, version, broken, expired
 --@args prefix, queue, consumer, free, lanes, sleeps, record_ttl, failure_ttl, patience
---@include fall_asleep, now, keys, fields, deliveries, run, delivered, ring
+--@include early/no_jobs, now, keys, fields, deliveries, run, delivered, ring
 --@flags allow-oom
 
 local BYTES, ENTRIES = 1048576, 1000

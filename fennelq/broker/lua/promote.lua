@@ -7,7 +7,7 @@
 -- Returns {promoted, ms to the next due time or -1}.
 --
 --@args prefix, limit
---@include nothing_due, now, keys, fields, ready
+--@include early/nothing_due, now, keys, fields, ready
 --@flags allow-oom
 
 local promoted, dropped = 0, 0

@@ -26,7 +26,7 @@
 -- dropped, because no job is at this place any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
---@include sweep_turn, now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
+--@include early/no_sweep, now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3

@@ -1,5 +1,6 @@
--- Ends `fetch` when all lanes are empty, and lets the executor sleep. It stands before the other parts of the script: Lua makes
--- their functions anew with each call, which would take longer than the rest of a call that finds nothing.
+-- no_jobs: ends `fetch` when all lanes are empty, and lets the executor sleep. Files of this folder stand before the
+-- other parts of a script: Lua makes their functions anew with each call, which would take longer than the rest of a
+-- call that finds nothing.
 --@include next_due, bell
 
 -- If the executor asks for it (`sleeps`), its name enters the set from which `lib/ring` takes the executor to wake.

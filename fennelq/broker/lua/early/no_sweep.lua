@@ -1,5 +1,4 @@
--- Ends `recover` unless this executor is to sweep now. It stands before the other parts of the script: Lua makes their
--- functions anew with each call, and most calls find that another executor has swept.
+-- no_sweep: ends `recover` unless this executor is to sweep now. Most calls find that another executor has swept.
 --@include now
 if now - beaten > lease / 2 or now - beaten < ago - lease / 2 then return {0, 0, 0, 0, 0, 0} end
 if more == '0' and not redis.call('SET', K.swept, '1', 'NX', 'PX', interval) then
