@@ -13,10 +13,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "an error of redis.pcall is a table without elements: what follows comes to the same": [
         ("beat.lua", "check_lane", "if page.err → false"),
         ("enqueue.lua", "meet", "without known.err"),
-        ("fetch.lua", "next_due", "without not head.err"),
+        ("fetch.lua", "pass_on", "without not left.err"),
         ("gc.lua", "drop_consumers", "if consumers.err → false"),
         ("lib/fields.lua", "load", "without flat.err"),
         ("lib/forget.lua", "forget", "without known.err"),
+        ("lib/next_due.lua", "next_due", "without not head.err"),
         ("watch.lua", "watch", "without known.err"),
     ],
     "only the cost is different": [
