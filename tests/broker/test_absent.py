@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.desk import about
-from tests.broker.fleet import RECENT, Fleet
+from tests.broker.fleet import Fleet
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -31,11 +30,19 @@ def test_it_returns_how_many_were_known(fleet: Fleet) -> None:
     assert fleet.absent() == 0
 
 
-def test_the_last_one_leaves_only_a_key_that_expires(fleet: Fleet) -> None:
+def test_the_last_one_leaves_nothing(fleet: Fleet) -> None:
     fleet.present("anna")
     fleet.absent("anna")
-    assert fleet.redis.keys("fq:*") == [fleet.keys["watcher"].encode()]
-    assert fleet.redis.pttl(fleet.keys["watcher"]) == about(RECENT)
+    assert fleet.redis.keys("fq:*") == []
+
+
+def test_when_the_watcher_ends_the_next_one_watches(fleet: Fleet) -> None:
+    assert fleet.present("anna").watcher
+    assert not fleet.present("berta").watcher
+    fleet.absent("clara")
+    assert not fleet.present("berta").watcher
+    fleet.absent("anna")
+    assert fleet.present("berta").watcher
 
 
 def test_others_still_learn_how_they_ended(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fennelq.broker import verbs
+from fennelq.broker.trouble import ReplyError
 from fennelq.model.outcome import Outcome, not_known, retried, snoozed
 from tests.broker.desk import DEAD, FAILURE, Desk, a_job, about, some_jobs
 from tests.kit.clock import ServerClock
@@ -174,3 +175,12 @@ def test_over_maxmemory_jobs_are_promoted(desk: Desk, server: Server) -> None:
     with server.configured(maxmemory="1"):
         assert desk.do(verbs.queues.promote, 100) == (3, -1)
     assert desk.waiting() == ["1", "2", "3"]
+
+
+@pytest.mark.audit(skip="a key is damaged on purpose")
+@pytest.mark.parametrize("broken", ["sched", "retry"])
+def test_a_set_of_a_wrong_type_is_an_error_also_while_nothing_else_is_due(desk: Desk, broken: str) -> None:
+    desk.redis.set(desk.keys[broken], "what?")
+    with pytest.raises(ReplyError, match="WRONGTYPE"):
+        desk.do(verbs.queues.promote, 100)
+    desk.redis.delete(desk.keys[broken])

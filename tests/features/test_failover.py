@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import cast
 
 import pytest
 
@@ -43,8 +43,8 @@ class Address:
     def hears_bells(self) -> bool:
         """Whether an executor listens on the first server to what wakes it."""
         with self.first.client() as client:
-            channels: Any = client.execute_command("PUBSUB", "SHARDCHANNELS", "*:bell:*")
-            return bool(channels)
+            channels = cast("list[bytes]", client.execute_command("PUBSUB", "SHARDCHANNELS", "*:bell:*"))
+            return len(channels) > 0
 
     def on_the_first(self) -> list[str]:
         """What the connections to the first server did last, without those of replication."""

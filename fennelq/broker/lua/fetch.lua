@@ -106,4 +106,4 @@ end
 if drained == 1 and problem == '' then fall_asleep() end
 wake_sleepers()
 write_counts()
-return {jobs, drained, next_due(), made, problem, too_new}
+return {jobs, drained, (next_due()), made, problem, too_new}

@@ -30,4 +30,4 @@ move(K.scheduled, 'sched')
 move(K.retries, 'retry')
 if dropped > 0 then redis.pcall('HINCRBY', K.counters, 'dropped', dropped) end
 wake_sleepers()
-return {promoted, next_due()}
+return {promoted, (next_due())}

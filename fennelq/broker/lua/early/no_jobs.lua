@@ -22,5 +22,5 @@ end
 
 if not any_entries() then
   fall_asleep()
-  return {{}, 1, next_due(), {}, '', {}}
+  return {{}, 1, (next_due()), {}, '', {}}
 end
