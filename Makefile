@@ -21,9 +21,12 @@ demo: $(STAMP) ## an embedded server, a worker and a handful of jobs, in 15 seco
 	$(PY) -m examples.demo
 
 ##@ Work on it
+# More processes than two cores: most tests wait for a server or a worker.
+AT_ONCE ?= 3
+
 .PHONY: test
 test: $(STAMP) ## the whole suite (T=tests/broker for a part, ARGS="-k retry -x" for pytest)
-	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS) $(T)
+	$(PY) -m pytest -n $(AT_ONCE) --dist loadfile $(ARGS) $(T)
 
 # The interpreters of `test-all`: of each version the first that really runs, on PATH or among those of pyenv (whose own
 # python3.12 is a command that fails unless that version is selected). Each has an environment of its own.

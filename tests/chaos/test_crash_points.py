@@ -237,7 +237,8 @@ POINTS: Final = [
     # It stops.
     *around("release", 1, before=long, meanwhile=farewell),
     *around("stay_awake", 1, before=nothing, meanwhile=idle_farewell),
-    *around("close", 1, before=nothing, meanwhile=idle_farewell),
+    # Only where it has taken jobs.
+    *around("close", 1, before=busy, meanwhile=idle_farewell),
     *around("absent", 1, before=nothing, meanwhile=idle_farewell),
     # Its supervisor writes down how it died.
     *around("died", 1, before=long, meanwhile=bereavement, doing=SUPERVISES),

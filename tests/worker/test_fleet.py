@@ -17,6 +17,7 @@ from fennelq import App
 from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.keys import GROUP, queue_keys
+from fennelq.worker.bus import JobArrived
 from fennelq.worker.executor import Executor
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
@@ -156,7 +157,11 @@ async def test_no_job_of_a_later_queue_starts_while_one_of_an_earlier_queue_wait
         calm.begun.clear()
         await calm.send(*(f"b{n}" for n in range(10)), queue="b")
         await aeventually(lambda: len(calm.begun) == 2)
+        woken: list[JobArrived] = []
+        executor.state.bus.subscribe(JobArrived, woken.append)
         await calm.send(*first, queue="a")
+        # Until the message has arrived, the executor cannot know of them.
+        await aeventually(lambda: any(fact.queue == "a" for fact in woken))
         calm.may_end.set()
         await aeventually(lambda: len(calm.begun) == 30)
         assert {name[0] for name in calm.begun[:2]} == {"b"}
