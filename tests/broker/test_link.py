@@ -668,7 +668,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
             listener.accept()[0].close()
             while True:
                 client, _ = listener.accept()
-                with client:
+                with client, suppress(OSError):  # a client that has gone does not end the server
                     while select.select([client], [], [], 0.3)[0] and client.recv(1000):
                         client.sendall(b"+OK\r\n")
 
@@ -685,8 +685,8 @@ async def test_a_link_that_has_listened_in_vain_speaks_first_the_next_time(hasty
     link = Link(hasty)
     for _ in range(2):
         with pytest.raises(LinkDown):
-            await link.call(["PING"], 5.0)
-    assert await link.call(["PING"], 5.0) == b"OK"
+            await link.call(["PING"], 30.0)
+    assert await link.call(["PING"], 30.0) == b"OK"
     link.close()
 
 
@@ -694,8 +694,8 @@ def test_without_a_loop_a_link_that_has_listened_in_vain_speaks_first_as_well(ha
     link = BlockingLink(hasty)
     for _ in range(2):
         with pytest.raises(LinkDown):
-            link.call(["PING"], 5.0)
-    assert link.call(["PING"], 5.0) == b"OK"
+            link.call(["PING"], 30.0)
+    assert link.call(["PING"], 30.0) == b"OK"
     link.close()
 
 

@@ -39,7 +39,7 @@ from tests.kit.server import Server
 
 T = TypeVar("T")
 
-WALKS: Final = int(os.environ.get("WALKS", "100"))
+WALKS: Final = int(os.environ.get("WALKS", "60"))
 STEPS: Final = 60
 
 READS: Final = {"anna": READ, "berta": READ, "clara": ("s:high",), "dora": ("s", "s:low")}
@@ -493,6 +493,7 @@ def an_outcome(kind: str, delivery: Delivery) -> Outcome:
     }[kind]
 
 
+@pytest.mark.timeout(900)  # thousands of steps, perhaps on a busy machine
 @pytest.mark.both_servers
 def test_any_walk_keeps_every_job_in_one_place_and_every_outcome(server: Server) -> None:
     run_state_machine_as_test(
