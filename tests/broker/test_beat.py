@@ -196,24 +196,6 @@ def test_an_entry_that_was_deleted_is_counted_once_and_then_lost(desk: Desk) -> 
     assert desk.stats() == {"vanished": 1}
 
 
-@pytest.mark.parametrize("lane", LANES)
-def test_a_job_whose_lane_was_emptied_is_lost(desk: Desk, lane: str) -> None:
-    held = one_in_each_lane(desk)
-    (gone,) = [delivery for delivery in held if delivery.lane == lane]
-    desk.redis.xtrim(desk.keys[lane], maxlen=0, approximate=False)
-    answer = beat(desk, held, grace_ms=0)
-    assert (answer.lost, answer.stranded, desk.stats()) == ([token(gone)], [], {})
-    desk.redis.xack(desk.keys[lane], GROUP, gone.entry)
-    desk.redis.delete(desk.keys.record(gone.key))
-
-
-def test_lanes_without_entries_are_not_asked_for_pending_ones(desk: Desk) -> None:
-    desk.make_lanes()
-    assert desk.commands_of(lambda: beat(desk)) == {"xlen": 5, "xpending": 1}
-    held = desk.executing()
-    assert desk.commands_of(lambda: beat(desk, held)) == {"xlen": 5, "xpending": 2, "xclaim": 1}
-
-
 def test_over_maxmemory_leases_are_renewed(desk: Desk, server: Server) -> None:
     held = one_in_each_lane(desk)
     desk.silent(held, HOUR)

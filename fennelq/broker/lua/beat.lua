@@ -43,10 +43,10 @@ local function renew(stream, entries)
 end
 
 -- The executor holds a pending entry: then it is renewed. Or it does not: then the entry is reported as stranded when
--- it is old enough. A lane without entries has no pending ones, so it is not asked for them.
+-- it is old enough. A lane that has had no job does not exist, and is not asked.
 local function check_lane(lane)
   local stream, mine, kept, from = K[lane], held[lane], {}, '-'
-  while redis.pcall('XLEN', stream) ~= 0 do
+  while redis.call('EXISTS', stream) == 1 do
     local page = redis.pcall('XPENDING', stream, GROUP, from, '+', PAGE, consumer)
     if page.err then break end
     for _, pending in ipairs(page) do
