@@ -39,7 +39,7 @@ from tests.kit.server import Server
 
 T = TypeVar("T")
 
-WALKS: Final = int(os.environ.get("WALKS", "60"))
+WALKS: Final = int(os.environ.get("WALKS", "100"))
 STEPS: Final = 60
 
 READS: Final = {"anna": READ, "berta": READ, "clara": ("s:high",), "dora": ("s", "s:low")}
