@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Final, cast
 
 import pytest
 
 from fennelq.broker import verbs
 from tests.broker.desk import Desk, a_job
-from tests.kit.server import Kind
+from tests.kit.server import Kind, Server
 
 pytestmark = pytest.mark.both_servers
 
-WITHOUT_JOBS: Final[dict[Kind, int]] = {"valkey": 150, "redis": 250}
+WITHOUT_JOBS: Final[dict[Kind, int]] = {"valkey": 100, "redis": 250}
 """Bytes of a queue that has had no job, and one executor."""
 MOST: Final[dict[Kind, int]] = {"valkey": 700, "redis": 1300}
 """Bytes of a queue that has run jobs of the normal priority. Redis 7.0 needs more for each stream, group and set."""
@@ -39,14 +40,19 @@ def have_run_a_job(desk: Desk) -> None:
     desk.redis.delete(desk.keys.record("1"), desk.keys.result("1"))
 
 
-def test_a_queue_that_has_had_no_job_costs_its_sleepers(desk: Desk, server_kind: Kind) -> None:
-    desk.fetch(EXECUTOR, sleeps=True)
-    desk.do(verbs.executors.beat, EXECUTOR, 0, [])
-    desk.recover()
-    found = cost(desk)
-    print(f"{server_kind}: {found}")
-    assert found.keys() == {"idle"}
-    assert found["idle"] <= WITHOUT_JOBS[server_kind]
+def test_a_queue_that_has_had_no_job_costs_its_sleepers(server: Server, server_kind: Kind) -> None:
+    """The median of some queues: an allocator that has a larger free block hands it out as it is."""
+    found: list[int] = []
+    for number in range(31):
+        with Desk.opened(server, f"idle-{number:02}") as desk:
+            desk.fetch(EXECUTOR, sleeps=True)
+            desk.do(verbs.executors.beat, EXECUTOR, 0, [])
+            desk.recover()
+            costs = cost(desk)
+            assert costs.keys() == {"idle"}
+            found.append(costs["idle"])
+    print(f"{server_kind}: {sorted(found)}")
+    assert median(found) <= WITHOUT_JOBS[server_kind]
 
 
 def test_an_idle_queue_costs_little(desk: Desk, server_kind: Kind) -> None:
