@@ -62,7 +62,7 @@ class Waiting:
         self._tasks: dict[str, str | None] = {}
         self._overtaking: dict[str, bytes] = {}
         """Ends that were published before the reply of `watch` arrived. Only that reply names the task."""
-        self._watches: GroupCommit[str, Look] = GroupCommit(partial(self._watch, self._channel), 1000)
+        self._watches: GroupCommit[str, Look] = GroupCommit(self._subscribe_and_watch, 1000)
         self._looks: GroupCommit[str, Look] = GroupCommit(partial(self._watch, ""), 1000)
         self._link: Link | None = None
         self._subscribing: asyncio.Task[None] | None = None
@@ -112,15 +112,18 @@ class Waiting:
         patience = Patience(self._patience, self._broker.address)
         while not self._closed:
             try:
-                if batcher is self._watches and not self._decided:
-                    async with asyncio.timeout(patience.left()):
-                        await self._subscribed()
                 return await batcher.submit(job_id)
             except Exception as error:
                 pause = patience.pause_after(error)
             await asyncio.sleep(pause)
             patience.left()
         raise BrokerUnavailable(_CLOSED)
+
+    async def _subscribe_and_watch(self, ids: list[str]) -> Sequence[Look | Exception]:
+        if not self._decided:
+            async with asyncio.timeout(min(self._patience, RECHECK)):
+                await self._subscribed()
+        return await self._watch(self._channel, ids)
 
     async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | Exception]:
         return await self._broker.converse(watched(self._app, channel, ids))
@@ -175,14 +178,12 @@ class Waiting:
         return pause
 
     async def _look_again(self) -> None:
-        await asyncio.gather(*map(self._look_again_at, list(self._waiters)))
-
-    async def _look_again_at(self, job_id: str) -> None:
-        try:
-            self._replied(job_id, await self._watches.submit(job_id))
-        except Exception as error:
-            if not classify(error).passes:
-                self._resolve(job_id, diagnose(self._broker.address, error).error())
+        ids = list(self._waiters)
+        for job_id, look in zip(ids, await self._watch(self._channel, ids), strict=True):
+            if not isinstance(look, Exception):
+                self._replied(job_id, look)
+            elif not classify(look).passes:
+                self._resolve(job_id, diagnose(self._broker.address, look).error())
 
     # The subscription
 

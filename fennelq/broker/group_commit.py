@@ -51,9 +51,9 @@ class GroupCommit(Generic[T, A]):
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._send([pair for pair in batch if not pair[1].cancelled()])
         except asyncio.CancelledError:
-            # Other code has cancelled every task of the loop. Without a new task, the waiting items would wait for
-            # ever.
-            if self._waiting:
+            # Other code has cancelled every task of the loop. Without a new task, callers that were not cancelled would
+            # wait for ever.
+            if any(not reply.done() for _, reply in self._waiting):
                 successor = asyncio.get_running_loop().create_task(self._run())
             raise
         finally:

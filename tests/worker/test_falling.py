@@ -96,6 +96,29 @@ async def test_a_batch_that_is_cancelled_leaves_no_item_behind_it_waiting_for_ev
     assert flushed == [[1], [2]]
 
 
+async def test_no_batch_is_flushed_for_callers_that_were_cancelled_with_it() -> None:
+    others, begun = asyncio.all_tasks(), asyncio.Event()
+
+    async def flush(items: list[int]) -> list[int]:
+        begun.set()
+        await asyncio.sleep(60)
+        return items
+
+    commits: GroupCommit[int, int] = GroupCommit(flush, 10)
+
+    async def submit(item: int) -> int:
+        return await commits.submit(item)
+
+    callers = [asyncio.create_task(submit(1))]
+    await begun.wait()
+    callers.append(asyncio.create_task(submit(2)))
+    await asyncio.sleep(0)
+    cancel_everything(others)
+    await asyncio.wait(callers)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == others
+
+
 async def test_an_item_whose_batch_is_cancelled_before_it_began_is_flushed_with_the_next() -> None:
     others = asyncio.all_tasks()
 
