@@ -19,6 +19,7 @@ from typing import (
 )
 
 from fennelq.errors import ConfigurationError, FennelqError, InvalidArguments, PayloadTooLarge, suggestion
+from fennelq.middleware import Performers
 from fennelq.model.checks import valid_name
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
@@ -86,6 +87,10 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on {self._queue}>"
+
+    def surround(self, performers: Performers | None) -> None:
+        """Run the function inside of these from now on. The app calls it when middleware is registered."""
+        self.performers = performers
 
     @property
     def queue(self) -> str:

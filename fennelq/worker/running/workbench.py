@@ -10,7 +10,7 @@ from fennelq import clock, crash, log
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.bus import JobEnded, JobStarted, LeasesLost
+from fennelq.worker.bus import JobEnded, JobLost, JobStarted, LeasesLost
 from fennelq.worker.running.held import Held, Token
 from fennelq.worker.running.reports import report_end, report_lost
 from fennelq.worker.running.runner import Runner
@@ -74,6 +74,7 @@ class Workbench:
                 report_lost(held.delivery)
                 held.stop()
                 asyncio.get_running_loop().call_later(self._stop_grace, self._check_whether_stuck, held)
+                self._bus.publish(JobLost(held.delivery))
 
     def stop_all(self) -> list[asyncio.Task[None]]:
         """Ask every run without an outcome to stop; returns their tasks."""
