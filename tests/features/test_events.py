@@ -337,7 +337,7 @@ async def test_a_subscriber_that_blocks_changes_no_outcome_and_the_watchdog_show
         nonlocal blocked
         if not blocked:
             blocked = True
-            time.sleep(1.5)  # noqa: ASYNC251 - this is what it must not do
+            time.sleep(1.5)
 
     @app.task
     async def welcome(n: int) -> int:
