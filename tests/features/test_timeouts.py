@@ -1,14 +1,15 @@
-"""Time limits of runs: `timeout` for async tasks."""
+"""Time limits of runs: `timeout`, and runs that ignore it."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
 
-from fennelq import App, ConfigurationError, RetryPolicy, Status, TaskFailed, current_job
+from fennelq import App, RetryPolicy, Status, TaskFailed, current_job
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 from tests.features.conftest import MakeApp
@@ -247,15 +248,29 @@ async def test_a_timeout_of_the_tasks_own_is_an_ordinary_error(app: App) -> None
     assert failed.value.error_type == "TimeoutError"
 
 
-async def test_a_plain_function_takes_no_timeout_because_a_thread_cannot_be_stopped(app: App) -> None:
-    with pytest.raises(ConfigurationError, match="thread"):
+# In threads
 
-        @app.task(timeout=5)
-        def block() -> None: ...
 
-    @app.task
-    def other() -> None: ...
+async def test_a_plain_function_sees_that_its_time_is_over_and_has_timed_out_whatever_it_returns(
+    app: App,
+) -> None:
+    seen: list[str | None] = []
 
-    with pytest.raises(ConfigurationError, match="thread"):
-        other.options(timeout=5)
-    other.options(timeout=None)
+    @app.task(timeout=0.05, retries=0)
+    def dawdle() -> str:
+        job = current_job()
+        seen.append(job.cancelled)
+        while job.cancelled is None:
+            time.sleep(0.005)
+        seen.append(job.cancelled)
+        return "in time?"
+
+    async with running(app) as executor:
+        result = await dawdle.delay()
+        with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s"):
+            await result.get(timeout=5)
+        info = await result.info()
+        assert (executor.slots.stuck, executor.slots.taken) == (0, 0)
+    assert seen == [None, "timeout"]
+    assert info is not None
+    assert (info.status, info.reason, info.tries) == (Status.DEAD, "timeout", 1)

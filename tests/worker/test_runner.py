@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import orjson
 import pytest
@@ -16,7 +16,7 @@ from fennelq import App, Reject, Retry, RetryPolicy, Snooze, current_job
 from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.running.held import Held
+from fennelq.worker.running.held import STOPPED, Held
 from fennelq.worker.running.runner import Runner
 from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
@@ -40,8 +40,19 @@ def runner_of(app: App) -> Runner:
     return Runner(app, 4)
 
 
-def never(_: Held, outcome: Outcome) -> None:
-    raise AssertionError(f"given up with {outcome}")
+def never(held: Held) -> None:
+    raise AssertionError(f"{held.delivery.id} has timed out")
+
+
+def time_out(held: Held) -> None:
+    held.time_out()
+
+
+def held_by(task: asyncio.Task[Any] | None, of: Delivery) -> Held:
+    """As the workbench holds it: the run has begun."""
+    held = Held(of)
+    held.begun, held.task = True, task
+    return held
 
 
 def delivery(
@@ -52,7 +63,8 @@ def delivery(
 
 async def run(function: Function, args: bytes = b"[[],{}]", **given: Any) -> Outcome:
     of_delivery = {name: given.pop(name) for name in ("options", "tries") if name in given}
-    return await runner_of(app_with(function, **given)).run(Held(delivery(args, **of_delivery)), never)
+    held = held_by(asyncio.current_task(), delivery(args, **of_delivery))
+    return await runner_of(app_with(function, **given)).run(held, time_out)
 
 
 def failure(ended: Outcome) -> dict[str, Any]:
@@ -374,12 +386,12 @@ class Run(NamedTuple):
     outcome: asyncio.Task[Outcome]
 
     def stop(self) -> None:
-        self.held.stopped = True
-        self.outcome.cancel()
+        self.held.stop(STOPPED)
 
 
 async def begun(function: Function, started: threading.Event, **options: Any) -> Run:
-    held = Held(delivery())
-    run = Run(held, asyncio.create_task(runner_of(app_with(function, **options)).run(held, never)))
+    held = held_by(None, delivery())
+    run = Run(held, asyncio.create_task(runner_of(app_with(function, **options)).run(held, time_out)))
+    held.task = cast("asyncio.Task[None]", run.outcome)
     await aeventually(started.is_set)
     return run

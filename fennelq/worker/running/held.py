@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from enum import IntEnum
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
@@ -13,6 +13,10 @@ from fennelq.model.outcome import Outcome
 from fennelq.worker.running.reports import report_lost
 
 _MOST_CALLS = 10
+
+TIMEOUT: Final = "timeout"
+LOST: Final = "lost"
+STOPPED: Final = "stopped"
 
 Token = tuple[str, str, str]
 """Queue, lane and entry. A re-delivery is a new entry, so only the current owner of a job has its latest token."""
@@ -31,7 +35,17 @@ class Answer(IntEnum):
 class Held:
     """A delivery, the asyncio task that runs it, and the state of both."""
 
-    __slots__ = ("begun", "delivery", "disturbed", "entered", "outcome", "stopped", "task")
+    __slots__ = (
+        "asked",
+        "begun",
+        "delivery",
+        "disturbed",
+        "entered",
+        "outcome",
+        "overran",
+        "stopped",
+        "task",
+    )
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -40,8 +54,13 @@ class Held:
         """The task has made its first step."""
         self.entered = False
         """The runner has the job: its handler may have begun."""
+        self.asked: str | None = None
+        """Why the run was asked to stop; None while it may go on."""
+        self.overran = False
+        """It was asked because its timeout was over."""
         self.stopped = False
-        """The executor has asked the run to stop."""
+        """Its executor stops, or another executor has the job. Then the job has no outcome, unless the handler chooses
+        one."""
         self.disturbed = False
         """Other code has cancelled the run."""
         self.outcome: Outcome | None = None
@@ -57,10 +76,30 @@ class Held:
         """Whether other code cancelled the task before its first step. Then it has not given its slot back."""
         return not self.begun and self.task is not None and self.task.done()
 
-    def stop(self) -> None:
-        """Ask the run to stop. A task that has not begun is not cancelled, because it would end without giving its slot
-        back: its first step checks `stopped`."""
+    def ask(self, why: str) -> bool:
+        """Ask the run to stop; False when it was asked before. Code on the loop is cancelled, code in a thread can see
+        `job.cancelled`. The workbench calls this: it also gives up a run that goes on."""
+        if self.asked is not None:
+            return False
+        self.asked = why
+        self._cancel()
+        return True
+
+    def time_out(self) -> bool:
+        """Ask the run to stop, because its timeout is over; False when it was asked before."""
+        asked = self.ask(TIMEOUT)
+        self.overran |= asked
+        return asked
+
+    def stop(self, why: str) -> None:
+        """Ask the run to stop, again if it was asked before, and to have no outcome."""
         self.stopped = True
+        if not self.ask(why):
+            self._cancel()
+
+    def _cancel(self) -> None:
+        # A task that has not begun is not cancelled, because it would end without giving its slot back: its first step
+        # checks `asked`.
         if self.begun and self.task is not None:
             self.task.cancel()
 
