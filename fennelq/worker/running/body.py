@@ -51,12 +51,12 @@ class Body:
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
         timeout = bound.plan.timeout
         if timeout is None:
-            return await self._call(bound)
+            return await self._call(bound, held)
         # Not asyncio.timeout: call_later and cancel cost a third of it, for every job with a timeout.
         timer = asyncio.get_running_loop().call_later(timeout, time_out, held)
         where: TracebackType | None = None
         try:
-            value = await self._call(bound)
+            value = await self._call(bound, held)
         except asyncio.CancelledError as cancelled:
             if not held.overran or _uncancelled() > 0:
                 raise
@@ -77,8 +77,8 @@ class Body:
         finally:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
-    async def _call(self, bound: Bound) -> Any:
-        return await self._invoker.call(bound.task, bound.args, bound.kwargs)
+    async def _call(self, bound: Bound, held: Held) -> Any:
+        return await self._invoker.call(bound.task, held, bound.args, bound.kwargs)
 
 
 def too_late(timeout: float) -> TaskTimeout:

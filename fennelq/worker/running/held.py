@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from types import FrameType
 from typing import Any, Final
@@ -36,6 +39,7 @@ class Held:
     """A delivery, the asyncio task that runs it, and the state of both."""
 
     __slots__ = (
+        "_thread",
         "asked",
         "begun",
         "delivery",
@@ -63,6 +67,8 @@ class Held:
         one."""
         self.disturbed = False
         """Other code has cancelled the run."""
+        self._thread: int | None = None
+        """The thread that runs its function, if one does."""
         self.outcome: Outcome | None = None
         """Set when the run is to be settled. From then on, the task cannot change the outcome any more."""
 
@@ -103,15 +109,18 @@ class Held:
         if self.begun and self.task is not None:
             self.task.cancel()
 
+    def enter_thread(self) -> None:
+        """The current thread runs its function from now on."""
+        self._thread = threading.get_ident()
+
+    def leave_thread(self) -> None:
+        """No thread runs its function any more."""
+        self._thread = None
+
     def stack(self) -> str:
-        """The calls in which the run waits, the innermost last. `Task.get_stack` would show only the outermost."""
-        waiting: Any = self.task.get_coro() if self.task is not None else None
-        calls: list[str] = []
-        while waiting is not None:
-            frame: FrameType | None = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
-            if frame is not None and not _is_ours(frame):
-                calls.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
-            waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+        """The calls in which the run waits, the innermost last: those of its task, and then those of its thread."""
+        frames = [*_frames_of_task(self.task), *_frames_of_thread(self._thread)]
+        calls = [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in frames]
         return " > ".join(calls[-_MOST_CALLS:])
 
 
@@ -122,6 +131,7 @@ class HeldJobs:
         self.by_token: dict[Token, Held] = {}
         self.stuck: set[Held] = set()
         """Runs that went on after they were asked to stop: each keeps its slot until it really ends."""
+        self._given_up = asyncio.Event()
         self.done = 0
         """Jobs whose outcome has been written or refused."""
 
@@ -143,6 +153,21 @@ class HeldJobs:
         """The tasks of the jobs that have no outcome yet."""
         return [held.task for held in self.by_token.values() if held.running and held.task is not None]
 
+    async def one_ended(self, running: Iterable[asyncio.Task[Any]], timeout: float | None = None) -> None:
+        """Returns when one of these tasks has ended, or a run was given up: its task may go on for ever."""
+        self._given_up.clear()
+        given_up = asyncio.create_task(self._given_up.wait())
+        try:
+            ends = {given_up, *running}
+            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            given_up.cancel()
+
+    def note_stuck(self, held: Held) -> None:
+        """Record that a run goes on although it was asked to stop."""
+        self.stuck.add(held)
+        self._given_up.set()
+
     def job_of(self, task: asyncio.Task[Any] | None) -> str | None:
         """Which job a task of the loop runs, for people. May be called from another thread."""
         for held in (*list(self.by_token.values()), *list(self.stuck)):
@@ -156,6 +181,33 @@ class HeldJobs:
         self.done += 1
         if answer is Answer.LOST:
             report_lost(settled.delivery)
+
+
+def _frames_of_task(task: asyncio.Task[None] | None) -> Iterator[FrameType]:
+    """From the outside in. `Task.get_stack` would show only the outermost."""
+    waiting: Any = task.get_coro() if task is not None else None
+    while waiting is not None:
+        frame: FrameType | None = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is not None and not _is_ours(frame):
+            yield frame
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+
+
+def _frames_of_thread(ident: int | None) -> Iterable[FrameType]:
+    """From the outside in, from the function of the task on."""
+    # Python documents this function in spite of its name. It is the only way to read the stack of another thread.
+    frame = sys._current_frames().get(ident) if ident is not None else None  # pyright: ignore[reportPrivateUsage]
+    inner: list[FrameType] = []
+    found: list[FrameType] = []
+    while frame is not None:
+        if _is_ours(frame):
+            # The frames further out are those of the thread pool, up to the next of ours.
+            found += inner
+            inner = []
+        else:
+            inner.append(frame)
+        frame = frame.f_back
+    return reversed(found)
 
 
 def _is_ours(frame: FrameType) -> bool:

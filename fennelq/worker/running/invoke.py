@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from fennelq.task import AnyTask
+from fennelq.worker.running.held import Held
 
 
 class Invoker:
@@ -19,15 +20,13 @@ class Invoker:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
-    async def call(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def call(self, task: AnyTask, held: Held, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The value that the function of this task returns."""
         if task.is_async:
             return await task.function(*args, **kwargs)
-        return await self.in_thread(task.function, args, kwargs)
+        return await self.in_thread(held, partial(task.function, *args, **kwargs))
 
-    async def in_thread(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+    async def in_thread(self, held: Held, call: Callable[[], Any]) -> Any:
         """Call it in a thread, with the job's context.
 
         A thread cannot be stopped, so a cancellation does not end the wait. If it did, the job's slot would become
@@ -35,8 +34,8 @@ class Invoker:
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
-        call = partial(_called, contextvars.copy_context(), function, args, kwargs)
-        called = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        context = contextvars.copy_context()
+        called = asyncio.get_running_loop().run_in_executor(self._pool, _called, held, context, call)
         while not called.done():
             try:
                 await asyncio.shield(called)
@@ -49,14 +48,14 @@ class Invoker:
 
 
 def _called(
-    context: contextvars.Context,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    held: Held, context: contextvars.Context, call: Callable[[], Any]
 ) -> tuple[Any, BaseException | None]:
     """The returned value and the raised error of a call. The error is returned, because a future cannot raise every
     exception: StopIteration is one that it cannot."""
+    held.enter_thread()
     try:
-        return context.run(function, *args, **kwargs), None
+        return context.run(call), None
     except BaseException as error:
         return None, error
+    finally:
+        held.leave_thread()

@@ -63,7 +63,10 @@ class Runner:
             return outcome.cancelled(held.asked or "cancelled", self._failure_ttl_ms)
         # Computed a second time, because keeping the plan would cost every job.
         plan = self._find(held.delivery).plan.overridden(held.delivery.options)
-        return self._judge(plan, held.delivery, too_late(plan.timeout or 0.0))
+        error = too_late(plan.timeout or 0.0)
+        if where := held.stack():
+            error.add_note(f"It goes on although it was asked to stop: {where}")
+        return self._judge(plan, held.delivery, error)
 
     def _find(self, delivery: Delivery) -> AnyTask:
         # Only registered functions: importing a name that comes from Redis would run arbitrary code.

@@ -177,7 +177,7 @@ class Workbench:
 
     def _note_stuck(self, held: Held) -> None:
         """Count the run as stuck, and log where it hangs."""
-        self._held.stuck.add(held)
+        self._held.note_stuck(held)
         self._slots.note_stuck()
         _logger.error(
             "slot_stuck",
