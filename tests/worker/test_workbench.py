@@ -450,6 +450,64 @@ async def test_a_run_that_was_taken_from_us_is_not_settled_as_overdue(
     assert lines(logged, "job_died") == []
 
 
+# Asked to stop
+
+
+async def test_a_run_that_is_asked_to_stop_is_cancelled_and_settled_once(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    run = bench.held.by_token[delivery.token]
+    bench.workbench.ask(run, "not wanted")
+    bench.workbench.ask(run, "still not wanted")
+    await bench.all_done()
+    assert (bench.executor.slots.taken, bench.executor.slots.stuck, bench.held.done) == (0, 0, 1)
+    info = await app.result(job).info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+    assert [(line["event"], line["reason"]) for line in logged] == [("job_cancelled", "not wanted")]
+
+
+async def test_a_run_that_is_asked_to_stop_before_its_first_step_never_enters_its_handler(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    bench.workbench.ask(bench.held.by_token[delivery.token], "not wanted")
+    await bench.all_done()
+    assert not bench.held.entered(delivery.token)
+    assert (bench.executor.slots.taken, bench.held.done, bench.held.tokens()) == (0, 1, [])
+    info = await app.result(job).info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+
+
+async def test_a_run_that_ignores_both_a_request_and_its_cancellation_is_given_up_once(
+    app: App, cut_off: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    """A request, a timeout and the loss of its lease: one outcome, one stuck slot, one line."""
+    job = (await task_of(app, shop.refuse_to_stop).delay(str(gate))).id
+    (delivery,) = cut_off.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    (task,) = cut_off.held.tasks()
+    run, slots = cut_off.held.by_token[delivery.token], cut_off.executor.slots
+    cut_off.workbench.ask(run, "not wanted")
+    await aeventually(lambda: slots.stuck > 0)
+    cut_off.workbench.lose([delivery.token])
+    cut_off.workbench.ask(run, "again")
+    await cut_off.workbench.settled()
+    info = await app.result(job).info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+    assert (slots.taken, slots.stuck, cut_off.held.done) == (1, 1, 1)
+    gate.open()
+    await asyncio.wait([task])
+    assert (slots.taken, slots.stuck, cut_off.held.done) == (0, 0, 1)
+    assert [line["event"] for line in logged] == ["job_cancelled", "slot_stuck"]
+
+
 # Cancelled by other code
 
 
