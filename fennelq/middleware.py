@@ -105,11 +105,6 @@ class Middleware:
         self._performing.insert(0, performer)
         self._link()
 
-    def remove_sender(self, sender: Sender) -> None:
-        """Take a sender out again, for a test that has added it."""
-        self._sending.remove(sender)
-        self._link()
-
     def of_task(self, task: str, sending: Sequence[Sender], performing: Sequence[Performer]) -> None:
         """Register these for the jobs of one task, inside of those for every job."""
         self._of_tasks[task] = (sending, performing)

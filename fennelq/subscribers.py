@@ -23,7 +23,7 @@ from fennelq.model.outcome import failure_of
 MOST_WAITING: Final = 1000
 """Events that wait for one async subscriber."""
 _QUIET_FOR: Final = 60.0
-_LEAVING: Final = 1.0
+LEAVING: Final = 1.0
 """Seconds that an async subscriber gets for the events that wait when its loop is about to end."""
 
 _logger = log.get("fennelq.events")
@@ -61,10 +61,6 @@ class Subscribers:
         for feed in list(self._feeds):
             feed.hear(kind)
 
-    def remove(self, kind: type[AnyEvent], subscriber: Subscriber) -> None:
-        """Call it no more, for a test that has added it."""
-        self._of[kind][:] = [one for one in self._of[kind] if one.function != subscriber]
-
     def attach(self, feed: Feed) -> None:
         """Let a feed know which kinds of events have subscribers, now and later."""
         self._feeds.add(feed)
@@ -94,7 +90,7 @@ class Subscribers:
             if isinstance(subscriber, _Queued)
         ]
         if tasks := [task for mailbox in mailboxes if (task := mailbox.emptied()) is not None]:
-            await asyncio.wait(tasks, timeout=_LEAVING)
+            await asyncio.wait(tasks, timeout=LEAVING)
         for mailbox in mailboxes:
             mailbox.give_up()
 

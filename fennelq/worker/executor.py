@@ -66,11 +66,13 @@ class Executor:
         try:
             bus.publish(ExecutorBegun())
             self._plugins.start()
-            await self._run_to_its_end()
+            try:
+                await self._run_to_its_end()
+            finally:
+                await self._plugins.end()
+                bus.publish(ExecutorEnded())
+                await self._events.end()
         finally:
-            await self._plugins.end()
-            bus.publish(ExecutorEnded())
-            await self._events.end()
             loops.executing.discard(loop)
 
     async def _run_to_its_end(self) -> None:

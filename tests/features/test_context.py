@@ -162,8 +162,9 @@ async def test_a_value_that_is_no_text_is_refused_where_the_job_is_sent(
     @app.task
     async def welcome() -> None: ...
 
-    with structlog.contextvars.bound_contextvars(request_id=value), pytest.raises(
-        UsageError, match=r"the context variable request_id is an? \w+ object, and only texts"
+    with (
+        structlog.contextvars.bound_contextvars(request_id=value),
+        pytest.raises(UsageError, match=r"the context variable request_id is an? \w+ object, and only texts"),
     ):
         await welcome.delay()
     token = anything.set(value)

@@ -172,7 +172,7 @@ OTHER: list[Job[Any]] = []
         (returns_none, r"returns_none returned None: a sender returns the job"),
         (
             returns_another,
-            r"returned <Job .*> of shop:other> in place of <Job .*: a sender keeps the id, the queue",
+            r"returned <Job \S+ of shop:other> in place of <Job .*>: a sender keeps the id, the queue",
         ),
         (returns_a_coroutine, r"returned a coroutine: a sender is a plain function"),
     ],
