@@ -153,7 +153,7 @@ class App(Connections):
             task = self._register(function, name, options)
             if senders or performers:
                 self.middleware.of_task(task.name, senders, performers)
-                self._surround_tasks()
+                self._surround(task)
             return task
 
         return register if function is None else register(function)
@@ -217,7 +217,10 @@ class App(Connections):
 
     def _surround_tasks(self) -> None:
         for task in self._tasks.values():
-            task.surround(self.middleware.performers(task.name))
+            self._surround(task)
+
+    def _surround(self, task: AnyTask) -> None:
+        task._surround(self.middleware.performers(task.name))  # pyright: ignore[reportPrivateUsage]
 
     # Schedules
 
@@ -271,7 +274,7 @@ class App(Connections):
         task = kind(self, name, function, Options().with_(options))
         task.calls.check_types()
         task.returns.check_type()
-        task.surround(self.middleware.performers(name))
+        self._surround(task)
         self._tasks[name] = task
         return task
 

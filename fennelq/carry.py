@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, ContextVar
 from typing import Any, Final, NamedTuple, cast
 
-import structlog
-
 from fennelq.context import JobContext
 from fennelq.errors import ConfigurationError, UsageError, a_kind_of
 from fennelq.middleware import Call
@@ -47,12 +45,12 @@ class Carried:
                 f"app.carry takes a ContextVar of texts, not {a_kind_of(given)}; names that structlog.contextvars "
                 'binds belong into the setting: App(…, carry=["request_id"])'
             )
-        variable = cast("ContextVar[Any]", given)
+        variable = cast("ContextVar[Any]", given)  # type: ignore[redundant-cast]
         if not NAME.fullmatch(variable.name):
             raise ConfigurationError(
                 f"the name of {variable!r} is not valid for a header: use 1-128 of A-Z a-z 0-9 _ . -"
             )
-        default = Context().run(variable.get, None)
+        default = _default_of(variable)
         if not isinstance(default, str | None):
             raise ConfigurationError(
                 f"app.carry carries texts, and the default of {variable.name} is {a_kind_of(default)}: "
@@ -87,11 +85,19 @@ class Carried:
         return await call()
 
 
-def _of_structlog(name: str) -> _Variable:
-    def write(text: str) -> None:
-        structlog.contextvars.bind_contextvars(**{name: text})
+def _default_of(variable: ContextVar[Any]) -> object:
+    """Its value where it is not set; None without one."""
+    try:
+        return Context().run(variable.get)
+    except LookupError:
+        return None
 
-    return _Variable(lambda: structlog.contextvars.get_contextvars().get(name), write)
+
+def _of_structlog(name: str) -> _Variable:
+    # Imported here, because most programs carry nothing, and the import takes long.
+    from structlog.contextvars import bind_contextvars, get_contextvars
+
+    return _Variable(lambda: get_contextvars().get(name), lambda text: bind_contextvars(**{name: text}))
 
 
 def _text_of(header: str, value: object) -> str:

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 Sender = Callable[[Job[Any]], Job[Any]]
 Call = Callable[[], Awaitable[Any]]
-Performer = Callable[[JobContext, Call], Awaitable[Any]]
+Performer = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 _SENDER: Final = "def stamp(job): return job.with_headers({…})"
 _PERFORMER: Final = "async def timed(job, call): return await call()"

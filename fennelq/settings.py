@@ -231,7 +231,7 @@ class Settings(BaseSettings):
     @classmethod
     def _are_names(cls, names: list[str]) -> list[str]:
         for place, name in enumerate(names):
-            valid_name("setting carry: name", name)
+            valid_name("setting carry: name", masked(name))
             if name in names[:place]:
                 raise ConfigurationError(f"setting carry: {name!r} is there twice")
         return names

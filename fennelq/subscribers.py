@@ -10,33 +10,35 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from fennelq import clock, log
+from fennelq import clock
 from fennelq.errors import ConfigurationError, a_kind_of
 from fennelq.loops import executing, running_loop
 from fennelq.middleware import is_async, name_of, takes
 from fennelq.model.events import EVENTS, AnyEvent, JobSent
 from fennelq.model.outcome import failure_of
 
+if TYPE_CHECKING:
+    from fennelq.log import Logger
+
 MOST_WAITING: Final = 1000
 """Events that wait for one async subscriber."""
 _QUIET_FOR: Final = 60.0
+_FAILED: Final = "failed"
 LEAVING: Final = 1.0
 """Seconds that an async subscriber gets for the events that wait when its loop is about to end."""
 
-_logger = log.get("fennelq.events")
-
-E_contra = TypeVar("E_contra", bound=AnyEvent, contravariant=True)
+E = TypeVar("E", bound=AnyEvent)
 T = TypeVar("T")
 Subscriber = Callable[[Any], object]
 
 
-class EventDecorator(Protocol[E_contra]):
+class EventDecorator(Protocol[E]):
     """The type of `app.on(…)`: it returns the function as it is."""
 
-    def __call__(self, subscriber: Callable[[E_contra], T], /) -> Callable[[E_contra], T]: ...
+    def __call__(self, subscriber: Callable[[E], T], /) -> Callable[[E], T]: ...
 
 
 class Feed(Protocol):
@@ -93,6 +95,9 @@ class Subscribers:
             await asyncio.wait(tasks, timeout=LEAVING)
         for mailbox in mailboxes:
             mailbox.give_up()
+        for subscribers in self._of.values():
+            for subscriber in subscribers:
+                subscriber.report_rest()
 
 
 class _Reports:
@@ -105,8 +110,9 @@ class _Reports:
 
     def failed(self, event: AnyEvent, error: BaseException) -> None:
         """Log that the subscriber has raised this."""
-        if times := self._due("failed"):
+        if times := self._due(_FAILED):
             failure = failure_of(error)
+            _logger = _logger_of_events()
             _logger.warning(
                 "subscriber_failed",
                 subscriber=name_of(self.function),
@@ -116,16 +122,21 @@ class _Reports:
                 traceback=failure.traceback,
             )
 
-    def dropped(self, event: AnyEvent, why: str) -> None:
+    def dropped(self, why: str) -> None:
         """Count an event that the subscriber does not receive, and log the number."""
         if times := self._due(why):
-            _logger.warning(
-                "events_dropped",
-                subscriber=name_of(self.function),
-                to=type(event).__name__,
-                times=times,
-                why=why,
-            )
+            self._report_dropped(why, times)
+
+    def report_rest(self) -> None:
+        """Log the number of dropped events that were not logged yet: the executor ends, or the app is closed."""
+        for why, times in self._times.items():
+            if times and why != _FAILED:
+                self._times[why] = 0
+                self._report_dropped(why, times)
+
+    def _report_dropped(self, why: str, times: int) -> None:
+        _logger = _logger_of_events()
+        _logger.warning("events_dropped", subscriber=name_of(self.function), times=times, why=why)
 
     def _due(self, what: str) -> int:
         """How often this has happened since it was last logged; 0 when that was less than a minute ago."""
@@ -135,6 +146,12 @@ class _Reports:
             return 0
         self._times[what], self._last[what] = 0, now
         return times
+
+
+def _logger_of_events() -> Logger:
+    from fennelq import log  # imported here, because most programs never log this
+
+    return log.get("fennelq.events")
 
 
 class _Plain(_Reports):
@@ -157,7 +174,7 @@ class _Queued(_Reports):
         """Call it soon."""
         loop = running_loop()
         if loop is None:
-            self.dropped(event, "no event loop runs where the event happens: subscribe a plain def as well")
+            self.dropped("no event loop runs where the event happens: subscribe a plain def as well")
         else:
             self.mailbox(loop).put(event)
 
@@ -180,7 +197,7 @@ class _Mailbox:
     def put(self, event: AnyEvent) -> None:
         """Add an event. A full mailbox does not take it."""
         if len(self._waiting) >= MOST_WAITING:
-            self._subscriber.dropped(event, f"it is too slow: {MOST_WAITING:,} events wait for it")
+            self._subscriber.dropped(f"it is too slow: {MOST_WAITING:,} events wait for it")
         else:
             self._waiting.append(event)
         self.emptied()
@@ -197,8 +214,9 @@ class _Mailbox:
         """Drop what still waits: the loop ends."""
         if self._task is not None:
             self._task.cancel()
-        while self._waiting:
-            self._subscriber.dropped(self._waiting.popleft(), "its loop has ended")
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()
+            self._subscriber.dropped("its loop has ended")
 
     async def _empty(self) -> None:
         function = cast("Callable[[AnyEvent], Awaitable[object]]", self._subscriber.function)
@@ -222,8 +240,9 @@ def _is_over(error: BaseException) -> bool:
 
 def event_given(where: str, given: object) -> type[AnyEvent]:
     """The kind of event; raises ConfigurationError for anything else."""
-    if given in EVENTS:
-        return cast("type[AnyEvent]", given)
+    for kind in EVENTS:
+        if given is kind:
+            return kind
     known = [kind.__name__ for kind in EVENTS]
     name = given.__name__ if isinstance(given, type) else given if isinstance(given, str) else ""
     what = repr(given[:60]) if isinstance(given, str) else name or a_kind_of(given)

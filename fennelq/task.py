@@ -74,7 +74,7 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.calls = CallCodec(name, function)
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
-        self.surround(None)
+        self._surround(None)
         self.plan = Plan.of(
             declared,
             retries=app.settings.default_retries,
@@ -88,7 +88,7 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name} on {self._queue}>"
 
-    def surround(self, performers: Performers | None) -> None:
+    def _surround(self, performers: Performers | None) -> None:
         """Run the function inside of these from now on. The app calls it when middleware is registered."""
         self.performers = performers
         self.plain = self.is_async and performers is None

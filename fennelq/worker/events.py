@@ -70,7 +70,8 @@ def _died(fact: bus.JobEnded, _: str) -> AnyEvent | None:
     if fact.outcome.kind != outcome.DEAD:
         return None
     error, tries = failure_from_wire(fact.outcome.error)
-    return events.JobDied(**{**_job(fact.delivery), "tries": tries}, error=error)
+    job = fact.delivery
+    return events.JobDied(id=job.id, task=job.task, queue=job.queue, tries=tries, error=error)
 
 
 def _job(delivery: Delivery) -> dict[str, Any]:

@@ -190,7 +190,7 @@ async def test_texts_beyond_the_limit_of_headers_are_refused_where_the_job_is_se
     [
         ("request_id", r"takes a ContextVar of texts, not a str object.*carry=\["),
         (ContextVar("limit", default=5), "carries texts, and the default of limit is an int object"),
-        (ContextVar("no spaces"), "the name of .* is not valid for a header"),
+        (ContextVar[str]("no spaces"), "the name of .* is not valid for a header"),
     ],
 )
 def test_what_cannot_be_carried_is_refused_at_carry(given: Any, rule: str) -> None:

@@ -417,7 +417,11 @@ async def test_a_second_call_is_an_error_that_names_the_rule(app: App) -> None:
     assert runs == ["charged"]
 
 
-@pytest.mark.parametrize("bad", [None, 5, print, JobContext, lambda job, call: call()])
+def plain_performer(_: JobContext, call: Call) -> Awaitable[Any]:
+    return call()
+
+
+@pytest.mark.parametrize("bad", [None, 5, stamping, JobContext, plain_performer])
 async def test_what_is_no_performer_is_refused_when_it_is_registered(app: App, bad: Any) -> None:
     rule = r"takes an async function of a job and a call, not .*: write async def timed\(job, call\)"
     with pytest.raises(ConfigurationError, match=rf"app\.performing {rule}"):

@@ -246,5 +246,6 @@ def plain_service() -> float:
     ],
 )
 def test_a_plugin_with_a_mistake_is_refused_when_it_is_made(given: dict[str, Any], rule: str) -> None:
+    make: Any = Plugin
     with pytest.raises(ConfigurationError, match=rule):
-        Plugin(**{"name": "demo", **given})
+        make(**{"name": "demo", **given})

@@ -124,7 +124,8 @@ def test_headers_are_limited_together() -> None:
 
 
 def test_a_job_with_other_options_carries_these_in_place_of_its_own() -> None:
-    job = sent("mail", "1", "a:b", **{**WHOLE, "options": '{"h":{"a":"b"},"t":5.0,"r":2}'})
+    own: dict[str, Any] = {**WHOLE, "options": '{"h":{"a":"b"},"t":5.0,"r":2}'}
+    job = sent("mail", "1", "a:b", **own)
     other = job.with_options(priority="high", expires=1, retries=0, timeout=None, headers={"c": "d"})
     assert other.priority == "high"
     assert {**other.carried, "options": ""} == {
@@ -145,9 +146,10 @@ def test_an_idempotency_key_given_later_belongs_to_the_task_as_one_given_before(
 
 
 @pytest.mark.parametrize("option", ["queue", "job_id"])
-def test_the_id_of_a_job_cannot_be_changed(option: Any) -> None:
+def test_the_id_of_a_job_cannot_be_changed(option: str) -> None:
+    options: dict[str, Any] = {option: "x"}
     with pytest.raises(ConfigurationError, match=rf"{option}= is part of the id of <Job mail:1 of a:b>"):
-        sent("mail", "1", "a:b").with_options(**{option: "x"})
+        sent("mail", "1", "a:b").with_options(**options)
 
 
 def test_options_that_do_not_fit_those_of_the_job_are_refused() -> None:

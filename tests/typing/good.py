@@ -445,7 +445,8 @@ locale: ContextVar[str | None] = ContextVar("locale", default=None)
 
 
 def extensions() -> None:
-    assert_type(surrounded, AsyncTask[[int], str])
+    call: Callable[[int], Coroutine[Any, Any, str]] = surrounded
+    asyncio.run(call(1))
     assert_type(surrounded.job(1).with_headers({}), Job[str])
     assert_type(surrounded.job(1).with_options(retries=2), Job[str])
     plain: Callable[[JobDied], None] = died
