@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     # `__enter__`, whose objects are passed as they are: `Depends(Lock)` is a Lock and not a bool.
     from contextlib import (
         _AsyncGeneratorContextManager as _MadeAsync,  # pyright: ignore[reportPrivateUsage]
+    )
+    from contextlib import (
         _GeneratorContextManager as _Made,  # pyright: ignore[reportPrivateUsage]
     )
 

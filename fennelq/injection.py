@@ -173,7 +173,7 @@ class Resolver:
         markers = markers_of(provider, path)
         make, how = way_of(provider)
         filled: Mapping[str, object] = markers
-        if provider in self._given and (first := _first_of(provider, path, markers)) is not None:
+        if provider in self._given and (first := _first_of(provider, markers)) is not None:
             make, filled = partial(make, self._given[provider]), {**markers, first: None}
         check_filled(provider, path, filled)
         self._above.append(provider)
@@ -202,9 +202,9 @@ class Resolver:
         return found
 
 
-def _first_of(provider: Provider, path: Path, markers: Mapping[str, Marker]) -> str | None:
+def _first_of(provider: Provider, markers: Mapping[str, Marker]) -> str | None:
     """The first parameter, unless it is injected."""
-    first = next((parameter.name for parameter in parameters_of(provider, path)), None)
+    first = next((parameter.name for parameter in parameters_of(provider)), None)
     return None if first in markers else first
 
 

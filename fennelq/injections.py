@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,8 @@ class Injections:
         self._app, self._lifespan = app, lifespan
         self._by_task: dict[str, Injection] = {}
         self._layers: list[Overrides] = []
-        self._states: list[Any] = []
+        self._states: dict[str, Any] = {}
+        """By executor: a process may have more than one, in tests."""
         self.lifespan: Recipe | None = None
         """How to make the value of the lifespan; it is the last one. None when the app has no lifespan."""
         if lifespan is not None:
@@ -78,7 +78,9 @@ class Injections:
         """The lifespan, and what overrides it, get the app."""
         if self._lifespan is None:
             return {}
-        return dict.fromkeys((self._lifespan, self._overrides().get(self._lifespan, self._lifespan)), self._app)
+        return dict.fromkeys(
+            (self._lifespan, self._overrides().get(self._lifespan, self._lifespan)), self._app
+        )
 
     def _recipes(self) -> Iterable[Recipe]:
         recipes = [injection.recipe for injection in self._by_task.values()]
@@ -96,22 +98,20 @@ class Injections:
     @property
     def state(self) -> Any:
         """The value of the lifespan that was entered last."""
-        if self._states:
-            return self._states[-1]
+        for state in reversed(self._states.values()):
+            return state
         raise AttributeError(
             "app.state is the value of the lifespan, App(…, lifespan=…), and exists while an executor runs: "
             "there is none here"
         )
 
-    def begin(self, state: Any) -> None:
+    def begin(self, executor: str, state: Any) -> None:
         """An executor has entered the lifespan."""
-        self._states.append(state)
+        self._states[executor] = state
 
-    def end(self, state: Any) -> None:
+    def end(self, executor: str) -> None:
         """An executor leaves the lifespan."""
-        last = max((at for at, other in enumerate(self._states) if other is state), default=None)
-        if last is not None:
-            del self._states[last]
+        self._states.pop(executor, None)
 
     def _resolve_lifespan(self) -> None:
         assert self._lifespan is not None

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, SimpleNamespace
@@ -45,10 +45,11 @@ async def _async_generator() -> Any:
     yield
 
 
-_entered, _entered_async = contextmanager(_generator), asynccontextmanager(_async_generator)
+_entered: Any = contextmanager(_generator)
+_entered_async: Any = asynccontextmanager(_async_generator)
 _CODES: Final[Mapping[Any, int]] = {
-    inspect.getattr_static(_entered, "__code__"): ENTERED,
-    inspect.getattr_static(_entered_async, "__code__"): ENTERED_ASYNC,
+    _entered.__code__: ENTERED,
+    _entered_async.__code__: ENTERED_ASYNC,
 }
 """The code that all functions share that contextlib made of generators."""
 UNMADE: Final = frozenset(
@@ -82,7 +83,7 @@ def way_of(provider: Provider) -> tuple[Callable[..., Any], int]:
 def markers_of(function: Provider, path: Path) -> dict[str, Marker]:
     """The injected parameters of a function; raises ConfigurationError when one is marked in a wrong way."""
     found: dict[str, Marker] = {}
-    for parameter in parameters_of(function, path):
+    for parameter in parameters_of(function):
         marker = _marker_of(function, parameter, path)
         if marker is None:
             continue
@@ -94,7 +95,7 @@ def markers_of(function: Provider, path: Path) -> dict[str, Marker]:
 
 def check_filled(provider: Provider, path: Path, filled: Mapping[str, object]) -> None:
     """Raises ConfigurationError for a parameter of a provider that has no value."""
-    for parameter in parameters_of(provider, path):
+    for parameter in parameters_of(provider):
         default = parameter.default
         if parameter.name in filled or parameter.kind in _VARIABLE:
             continue
@@ -119,14 +120,13 @@ def check_hashable(provider: Provider, path: Path) -> None:
         ) from None
 
 
-def parameters_of(function: Provider, path: Path) -> Iterator[inspect.Parameter]:
+def parameters_of(function: Provider) -> Sequence[inspect.Parameter]:
+    """The parameters of a function. Classes written in C may have no signature that Python can read, like `Lock`: they
+    are called without arguments."""
     try:
-        yield from inspect.signature(function).parameters.values()
+        return [*inspect.signature(function).parameters.values()]
     except (ValueError, TypeError):
-        raise ConfigurationError(
-            f"{' → '.join(path)}: {provider_name(function)} has no signature that Python can read: "
-            "write a def that calls it"
-        ) from None
+        return []
 
 
 def _marker_of(function: Provider, parameter: inspect.Parameter, path: Path) -> Marker | None:

@@ -180,7 +180,7 @@ class CallCodec:
     def _compile(self, shape: Shape) -> TypeAdapter[Call]:
         for name in shape.keywords:
             if name in self._injected:
-                raise InvalidArguments(self._task, f"{name} is injected by the worker: leave it out", name)
+                raise InvalidArguments(self._task, "the worker injects it: leave it out", name)
         try:
             self._signature.bind(*range(shape.positional), **dict.fromkeys(shape.keywords))
         except TypeError as error:
@@ -196,7 +196,7 @@ class CallCodec:
 
     def _takes(self) -> str:
         """The parameters, for messages."""
-        injected = f"; {', '.join(sorted(self._injected))} injected by the worker" if self._injected else ""
+        injected = f"; the worker injects {', '.join(sorted(self._injected))}" if self._injected else ""
         return _as_written(self._signature) + injected
 
     def _no_data(self, types: list[tuple[str, Any]], error: Exception) -> InvalidArguments:

@@ -127,6 +127,8 @@ class _Life:
                 await manager.__aexit__(None, None, None)
             else:
                 manager.__exit__(None, None, None)
+        except asyncio.CancelledError:
+            pass  # it took too long, which is logged
         except BaseException as error:
             _logger.warning("shared_value_failed_to_leave", provider=self.step.name, error=repr(error)[:500])
 

@@ -1,4 +1,4 @@
-"""Performs the body of a run, from the outside in: its timeout, then its function.
+"""Performs the body of a run, from the outside in: its timeout, then its providers, then its function.
 
 The runner calls plain tasks without a timeout directly, so that they pay for none of this.
 """
@@ -14,6 +14,8 @@ from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import Invoker
+from fennelq.worker.running.providing import Providing
+from fennelq.worker.shared import SharedValues
 
 
 class Bound(NamedTuple):
@@ -43,20 +45,21 @@ class RunCancelled(Exception):
 class Body:
     """Performs the bodies of runs for one executor."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, shared: SharedValues, stop_grace: float) -> None:
         self._invoker = Invoker(threads)
+        self._providing = Providing(self._invoker, shared, stop_grace)
 
     async def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
         timeout = bound.plan.timeout
-        if timeout is None:
-            return await self._call(bound, held)
+        if timeout is None and bound.task.injection is None:
+            return await self._call(bound, held, time_out)
         # Not asyncio.timeout: call_later and cancel cost a third of it, for every job with a timeout.
-        timer = asyncio.get_running_loop().call_later(timeout, time_out, held)
+        timer = timeout and asyncio.get_running_loop().call_later(timeout, time_out, held)
         where: TracebackType | None = None
         try:
-            value = await self._call(bound, held)
+            value = await self._call(bound, held, time_out)
         except asyncio.CancelledError as cancelled:
             if not held.overran or _uncancelled() > 0:
                 raise
@@ -70,19 +73,25 @@ class Body:
                 return value
             _uncancelled()
         finally:
-            timer.cancel()
+            if timer:
+                timer.cancel()
         # With the traceback of the cancellation, which shows where the task was waiting.
         try:
             raise too_late(timeout).with_traceback(where)
         finally:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
-    async def _call(self, bound: Bound, held: Held) -> Any:
+    async def _call(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+        if bound.task.injection is not None:
+            return await self._providing.call(bound.task.injection, bound, held, time_out)
         return await self._invoker.call(bound.task, held, bound.args, bound.kwargs)
 
 
-def too_late(timeout: float) -> TaskTimeout:
-    """The error of a run that took longer than its timeout."""
+def too_late(timeout: float | None) -> TaskTimeout:
+    """The error of a run that took longer than its timeout; without one, its providers took longer than `stop_grace`
+    to end."""
+    if timeout is None:
+        return TaskTimeout("the providers of the task did not end within stop_grace")
     return TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 
 

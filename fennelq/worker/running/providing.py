@@ -40,8 +40,7 @@ class Providing:
                 args, kwargs = injection.arguments(recipe, bound.args, bound.kwargs, values)
                 result = await bound.task.function(*args, **kwargs)
             else:
-                leaving = self._limit(bound, held)
-                result = await self._in_thread(injection, recipe, values, bound, leaving, time_out)
+                result = await self._in_thread(injection, recipe, values, bound, held, time_out)
         except BaseException as error:
             if not entered or (isinstance(error, GeneratorExit) and loop_is_gone()):
                 raise
@@ -90,15 +89,18 @@ class Providing:
         recipe: Recipe,
         values: list[Any],
         bound: Bound,
-        limit: _Limit,
+        held: Held,
         time_out: TimeOut,
     ) -> Any:
         """Make the rest of the values in the thread of the task, so that a session stays in the thread in which it was
         made, and call the task there."""
+        limit = self._limit(bound, held)
         leaving = partial(_from_thread, asyncio.get_running_loop(), limit, time_out)
-        call = partial(call_in_thread, injection, recipe, values, leaving)
+        call = partial(
+            call_in_thread, injection, recipe, values, leaving, bound.task.function, bound.args, bound.kwargs
+        )
         try:
-            return await self._invoker.in_thread(call, (bound.task.function, bound.args, bound.kwargs), {})
+            return await self._invoker.in_thread(held, call)
         finally:
             limit.end()
 
