@@ -73,6 +73,9 @@ def Depends(provider: Provider, /) -> Any:  # noqa: N802 - as in FastAPI, whose 
     The worker calls it once per job, whichever parameters need it. A generator, or what `@contextmanager` or
     `@asynccontextmanager` made of one, is entered before the task and left after it, with the task's exception. Any
     other value is passed as it is. The parameters of a provider may have providers themselves.
+
+    `db: Annotated[Db, Depends(get_db)] = injected` is the same. There, `injected` only lets type checkers accept a
+    `delay()` without this argument.
     """
     return _marker("Depends", provider, shared=False)
 
