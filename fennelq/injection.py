@@ -15,6 +15,7 @@ from fennelq.errors import ConfigurationError
 from fennelq.inject import Injected, Marker, Provider, provider_name
 from fennelq.providers import (
     AWAITED,
+    ENTERED,
     ENTERED_ASYNC,
     Path,
     as_marker,
@@ -65,6 +66,10 @@ class Recipe(NamedTuple):
     """Each injected parameter, and the place of its value."""
     providers: frozenset[Provider]
     """The providers, without what overrides them."""
+    enters: bool
+    """Whether a value is entered, and must be left."""
+    is_direct: bool
+    """Whether no value is left, and all are made on the loop, like those of most `async def` tasks."""
 
 
 class Injection:
@@ -94,7 +99,9 @@ class Injection:
         self, recipe: Recipe, args: tuple[Any, ...], kwargs: Mapping[str, Any], values: list[Any]
     ) -> tuple[Iterable[Any], dict[str, Any]]:
         """The arguments of a call, with the values."""
-        named = {**kwargs, **{name: values[at] for name, at in recipe.passed}}
+        named = {**kwargs}
+        for name, at in recipe.passed:  # not a comprehension, which costs a call until Python 3.12
+            named[name] = values[at]
         if not self._inserted:
             return args, named
         placed = [*args]
@@ -165,8 +172,14 @@ class Resolver:
             for step in map(self._steps.__getitem__, order)
         ]
         on_loop, in_thread = tuple(steps[: len(loop)]), tuple(steps[len(loop) :])
+        enters = any(step.key is None and step.how in (ENTERED, ENTERED_ASYNC) for step in steps)
         return Recipe(
-            on_loop, in_thread, tuple((name, place[at]) for name, at in passed), frozenset(self._providers)
+            on_loop,
+            in_thread,
+            tuple((name, place[at]) for name, at in passed),
+            frozenset(self._providers),
+            enters,
+            is_direct=is_async and not enters,
         )
 
     def _step(self, provider: Provider, path: Path, *, shared: bool) -> Step:

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, SimpleNamespace
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fennelq.errors import ConfigurationError, a_kind_of
-from fennelq.inject import Injected, Marker, Provider, provider_name
+from fennelq.inject import Injected, Marker, Provider
 
 PLAIN: Final = 0
 """The value is what the provider returns."""
@@ -37,11 +37,11 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _MARKED = re.compile(r"\b(Annotated|Depends|Shared)\b")
 
 
-def _generator() -> Any:
+def _generator() -> Generator[None]:
     yield
 
 
-async def _async_generator() -> Any:
+async def _async_generator() -> AsyncGenerator[None]:
     yield
 
 
@@ -52,18 +52,19 @@ _CODES: Final[Mapping[Any, int]] = {
     _entered_async.__code__: ENTERED_ASYNC,
 }
 """The code that all functions share that contextlib made of generators."""
-UNMADE: Final = frozenset(
+UNMADE: Final[frozenset[Any]] = frozenset(
     {CoroutineType, GeneratorType, AsyncGeneratorType, type(_entered()), type(_entered_async())}
 )
 """What a plain function returns that only calls another provider: it is not the value."""
 
 
-def refuse_unmade(value: Any, provider: str) -> TypeError:
+def refuse_unmade(value: object, provider: str) -> TypeError:
     """The error for a value that is of `UNMADE`."""
-    if isinstance(value, CoroutineType):
+    kind = a_kind_of(value)
+    if inspect.iscoroutine(value):
         value.close()  # it will not be awaited: Python need not warn of that
     return TypeError(
-        f"the provider {provider} returned {a_kind_of(value)}, not a value: it only calls another provider. "
+        f"the provider {provider} returned {kind}, not a value: it only calls another provider. "
         "Declare it in the same way as that one, with async def, yield or @asynccontextmanager"
     )
 

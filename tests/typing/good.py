@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -447,12 +455,12 @@ def generator() -> Generator[Db]:
 
 
 @asynccontextmanager
-async def async_manager() -> AsyncIterator[Db]:
+async def async_manager() -> AsyncGenerator[Db]:
     yield Db()
 
 
 @contextmanager
-def manager() -> Iterator[Db]:
+def manager() -> Generator[Db]:
     yield Db()
 
 
@@ -486,7 +494,9 @@ async def injecting(
 
 
 @app.task
-def injecting_in_thread(order: int, /, db: Db = Depends(generator), *, user: str = Shared(lambda: "ann")) -> int:
+def injecting_in_thread(
+    order: int, /, db: Db = Depends(generator), *, user: str = Shared(lambda: "ann")
+) -> int:
     return order
 
 
@@ -495,7 +505,7 @@ async def resources(shop: App, db: Db = Shared(plain)) -> AsyncIterator[Db]:
 
 
 @asynccontextmanager
-async def other_resources(shop: App) -> AsyncIterator[None]:
+async def other_resources(shop: App) -> AsyncGenerator[None]:
     yield
 
 

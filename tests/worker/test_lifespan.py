@@ -52,7 +52,7 @@ async def test_the_lifespan_is_entered_before_the_first_job_and_left_after_the_l
         result = await work.delay()
         async with running(app):
             assert await result.get(timeout=5) == ["resources", "client of resources"]
-        with pytest.raises(AttributeError, match="app.state is the value of the lifespan"):
+        with pytest.raises(AttributeError, match=r"app\.state is the value of the lifespan"):
             _ = app.state
     assert lines == [
         "pool entered",
@@ -64,7 +64,9 @@ async def test_the_lifespan_is_entered_before_the_first_job_and_left_after_the_l
     ]
 
 
-async def test_a_lifespan_that_fails_ends_the_executor_with_its_error_and_no_job_is_read(redis_url: str) -> None:
+async def test_a_lifespan_that_fails_ends_the_executor_with_its_error_and_no_job_is_read(
+    redis_url: str,
+) -> None:
     left: list[str] = []
 
     async def pool() -> AsyncIterator[None]:

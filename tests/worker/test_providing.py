@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
@@ -85,7 +85,7 @@ async def coroutine() -> str:
     return "coroutine"
 
 
-def generator() -> Iterator[str]:
+def generator() -> Generator[str]:
     yield "generator"
 
 
@@ -94,12 +94,12 @@ async def async_generator() -> AsyncIterator[str]:
 
 
 @contextmanager
-def manager() -> Iterator[str]:
+def manager() -> Generator[str]:
     yield "manager"
 
 
 @asynccontextmanager
-async def async_manager() -> AsyncIterator[str]:
+async def async_manager() -> AsyncGenerator[str]:
     yield "async_manager"
 
 
@@ -109,7 +109,7 @@ class Maker:
     async def __call__(self) -> str:
         return "maker"
 
-    def method(self) -> Iterator[str]:
+    def method(self) -> Generator[str]:
         yield "method"
 
 
@@ -228,7 +228,7 @@ async def test_a_provider_that_returns_another_unmade_value_fails_the_job(run: B
 async def test_a_provider_that_fails_fails_the_job_and_what_was_entered_is_left(run: Bench) -> None:
     left: list[str] = []
 
-    def session() -> Iterator[None]:
+    def session() -> Generator[None]:
         try:
             yield
         except ConnectionError as refused:
@@ -267,7 +267,7 @@ async def test_plain_providers_of_a_thread_run_in_it_and_async_ones_on_the_loop(
         yield f"pool of {url}"
         note("async")
 
-    def session(pool: str = Depends(pool)) -> Iterator[str]:
+    def session(pool: str = Depends(pool)) -> Generator[str]:
         note("thread")
         yield f"session of {pool}"
         note("thread")
@@ -292,7 +292,7 @@ class Journal:
         self.lines: list[str] = []
 
     @contextmanager
-    def noting(self, name: str) -> Iterator[str]:
+    def noting(self, name: str) -> Generator[str]:
         self.lines.append(f"{name} entered")
         try:
             yield name
@@ -302,7 +302,7 @@ class Journal:
         else:
             self.lines.append(f"{name} left")
 
-    def outer(self) -> Iterator[str]:
+    def outer(self) -> Generator[str]:
         with self.noting("outer") as name:
             yield name
 
@@ -349,7 +349,7 @@ async def test_providers_get_what_the_task_raises_and_cannot_make_it_a_success(
     """The one outside of a provider that swallows the error gets it as well: it must not commit."""
     swallowed: list[BaseException] = []
 
-    def lenient() -> Iterator[None]:
+    def lenient() -> Generator[None]:
         try:
             yield
         except BaseException as error:
@@ -375,7 +375,9 @@ async def test_providers_get_what_the_task_raises_and_cannot_make_it_a_success(
         ended = await run(function)
         assert (ended.kind, ended.reason) == (kind, reason)
     got = type(raised).__name__
-    on_loop = "RuntimeError" if isinstance(raised, StopIteration) else got  # no coroutine can raise a StopIteration
+    on_loop = (
+        "RuntimeError" if isinstance(raised, StopIteration) else got
+    )  # no coroutine can raise a StopIteration
     assert journal.lines == ["outer entered", f"outer got {on_loop}", "outer entered", f"outer got {got}"]
     assert len(swallowed) == 4
 
@@ -385,7 +387,7 @@ async def test_a_commit_that_fails_fails_the_job_and_what_is_outside_gets_its_er
 ) -> None:
     """U13."""
 
-    def session(outer: str = Depends(journal.outer)) -> Iterator[None]:
+    def session(outer: str = Depends(journal.outer)) -> Generator[None]:
         yield
         raise ConnectionError("commit failed")
 
@@ -410,7 +412,7 @@ async def test_a_commit_that_fails_fails_the_job_and_what_is_outside_gets_its_er
 
 
 async def test_a_provider_may_raise_another_outcome_in_place_of_the_error(run: Bench) -> None:
-    def translating() -> Iterator[None]:
+    def translating() -> Generator[None]:
         try:
             yield
         except ValueError as wrong:
@@ -426,7 +428,9 @@ async def test_a_provider_may_raise_another_outcome_in_place_of_the_error(run: B
         assert (await run(function)).reason == "rejected"
 
 
-async def test_a_job_that_its_executor_stops_is_left_with_its_cancellation(run: Bench, journal: Journal) -> None:
+async def test_a_job_that_its_executor_stops_is_left_with_its_cancellation(
+    run: Bench, journal: Journal
+) -> None:
     begun = asyncio.Event()
 
     async def work(outer: str = Depends(journal.outer), middle: str = Depends(journal.middle)) -> None:
@@ -470,7 +474,7 @@ async def test_providers_that_hang_when_they_are_left_are_asked_to_stop(run: Ben
 async def test_providers_that_hang_in_a_thread_are_asked_to_stop(run: Bench) -> None:
     """U13."""
 
-    def hanging(job: JobContext = Depends(current_job)) -> Iterator[None]:
+    def hanging(job: JobContext = Depends(current_job)) -> Generator[None]:
         yield
         while job.cancelled is None:
             threading.Event().wait(0.001)
@@ -595,7 +599,7 @@ async def test_shared_values_are_left_in_reverse_by_the_task_that_entered_them(
         assert asyncio.current_task() is entered
         lines.append("pool")
 
-    def failing() -> Iterator[None]:
+    def failing() -> Generator[None]:
         yield
         raise ConnectionError("gone")
 

@@ -6,7 +6,7 @@ The runner calls plain tasks without a timeout directly, so that they pay for no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -49,14 +49,20 @@ class Body:
         self._invoker = Invoker(threads)
         self._providing = Providing(self._invoker, shared, stop_grace)
 
-    async def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+    def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
+        # Returns the coroutine of one of these, because a coroutine that awaited it would cost as much as a provider.
+        recipe = bound.task.injection and bound.task.injection.recipe
+        if bound.plan.timeout is None and not (recipe and recipe.enters):
+            return self._call(bound, held, time_out)
+        return self._within_its_time(bound, held, time_out)
+
+    async def _within_its_time(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         timeout = bound.plan.timeout
-        if timeout is None and bound.task.injection is None:
-            return await self._call(bound, held, time_out)
         # Not asyncio.timeout: call_later and cancel cost a third of it, for every job with a timeout.
-        timer = timeout and asyncio.get_running_loop().call_later(timeout, time_out, held)
+        loop = asyncio.get_running_loop()
+        timer = None if timeout is None else loop.call_later(timeout, time_out, held)
         where: TracebackType | None = None
         try:
             value = await self._call(bound, held, time_out)
@@ -73,7 +79,7 @@ class Body:
                 return value
             _uncancelled()
         finally:
-            if timer:
+            if timer is not None:
                 timer.cancel()
         # With the traceback of the cancellation, which shows where the task was waiting.
         try:
@@ -81,10 +87,13 @@ class Body:
         finally:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
-    async def _call(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
-        if bound.task.injection is not None:
-            return await self._providing.call(bound.task.injection, bound, held, time_out)
-        return await self._invoker.call(bound.task, held, bound.args, bound.kwargs)
+    def _call(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
+        injection = bound.task.injection
+        if injection is None:
+            return self._invoker.call(bound.task, held, bound.args, bound.kwargs)
+        if injection.recipe.is_direct:
+            return self._providing.call_directly(injection, bound)
+        return self._providing.call(injection, bound, held, time_out)
 
 
 def too_late(timeout: float | None) -> TaskTimeout:

@@ -17,6 +17,8 @@ from fennelq.worker.shared import MISSING, LooplessValues, SharedValues
 if TYPE_CHECKING:
     from fennelq.worker.running.body import Bound, TimeOut
 
+_NOTHING: Mapping[str, Any] = {}
+
 Entered = list[tuple[Any, bool]]
 """The managers that were entered, each with whether it is asynchronous."""
 
@@ -26,6 +28,27 @@ class Providing:
 
     def __init__(self, invoker: Invoker, shared: SharedValues, stop_grace: float) -> None:
         self._invoker, self._shared, self._stop_grace = invoker, shared, stop_grace
+
+    async def call_directly(self, injection: Injection, bound: Bound) -> Any:
+        """Call an `async def` task whose values need not be left. Written in one piece, because most tasks that have
+        something injected are called here, and a coroutine in between costs as much as a provider."""
+        recipe, shared = injection.recipe, self._shared.made
+        values: list[Any] = []
+        for make, how, needs, key, path in recipe.on_loop:
+            if key is not None:
+                value = shared.get(key, MISSING)
+                if value is MISSING:
+                    step = recipe.on_loop[len(values)]
+                    value = await self._shared.make(step, {name: values[at] for name, at in needs})
+            else:
+                value = make(**{name: values[at] for name, at in needs}) if needs else make()
+                if how == AWAITED:
+                    value = await value
+                elif type(value) in UNMADE:
+                    raise refuse_unmade(value, path[-1])
+            values.append(value)
+        placed, named = injection.arguments(recipe, bound.args, bound.kwargs, values)
+        return await bound.task.function(*placed, **named)
 
     async def call(self, injection: Injection, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         """The value that the task returns. The providers that were entered get the exception of the task, also one by
