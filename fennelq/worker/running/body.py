@@ -83,7 +83,7 @@ class Body:
                 timer.cancel()
         # With the traceback of the cancellation, which shows where the task was waiting.
         try:
-            raise too_late(timeout).with_traceback(where)
+            raise too_late(held, timeout).with_traceback(where)
         finally:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
@@ -96,10 +96,9 @@ class Body:
         return self._providing.call(injection, bound, held, time_out)
 
 
-def too_late(timeout: float | None) -> TaskTimeout:
-    """The error of a run that took longer than its timeout; without one, its providers took longer than `stop_grace`
-    to end."""
-    if timeout is None:
+def too_late(held: Held, timeout: float | None) -> TaskTimeout:
+    """The error of a run that took longer than its timeout, or whose providers took longer than `stop_grace` to end."""
+    if held.overstayed or timeout is None:
         return TaskTimeout("the providers of the task did not end within stop_grace")
     return TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 

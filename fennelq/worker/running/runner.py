@@ -65,7 +65,7 @@ class Runner:
             return outcome.cancelled(held.asked or "cancelled", self._failure_ttl_ms)
         # Computed a second time, because keeping the plan would cost every job.
         plan = self._find(held.delivery).plan.overridden(held.delivery.options)
-        error = too_late(plan.timeout)
+        error = too_late(held, plan.timeout)
         if where := held.stack():
             error.add_note(f"It goes on although it was asked to stop: {where}")
         return self._judge(plan, held.delivery, error)
