@@ -6,6 +6,7 @@ client     sends jobs; result, waiting: return how they ended; reasons: why a jo
 declared   the schedules of the code
 middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
 carry      texts of context variables that travel with jobs
+inject     what marks a parameter that a worker fills; providers, injection, injections: how it is filled
 executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; blocking: app.sync
 manage/    for operators: jobs, queues, dead jobs, schedules, executors
@@ -43,6 +44,7 @@ from fennelq.errors import (
     UnreadableSchedule,
     UsageError,
 )
+from fennelq.inject import Depends, Shared, injected
 from fennelq.model.events import (
     AnyEvent,
     ExecutorStarted,
@@ -97,6 +99,7 @@ __all__ = [
     "Curve",
     "DeadLetter",
     "DeadLetters",
+    "Depends",
     "DuplicateJob",
     "EnqueueFailed",
     "Event",
@@ -153,6 +156,7 @@ __all__ = [
     "Seconds",
     "SettingArgs",
     "Settings",
+    "Shared",
     "Snooze",
     "Status",
     "Task",
@@ -168,6 +172,7 @@ __all__ = [
     "as_completed",
     "current_job",
     "gather",
+    "injected",
     "wait",
 ]
 

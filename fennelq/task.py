@@ -72,7 +72,10 @@ class Task(Generic[P, R]):
         self.app, self.name, self.function = app, name, function
         self.declared = declared
         self.is_async = inspect.iscoroutinefunction(function)
-        self.calls = CallCodec(name, function)
+        process = declared.given.get("isolation") == "process"
+        self.injection = app.injections.of(name, function, process=process)
+        """What the worker makes for the parameters that are injected; None when there are none."""
+        self.calls = CallCodec(name, function, self.injection.names if self.injection else ())
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
         self._surround(None)
         self.plan = Plan.of(
@@ -91,7 +94,7 @@ class Task(Generic[P, R]):
     def _surround(self, performers: Performers | None) -> None:
         """Run the function inside of these from now on. The app calls it when middleware is registered."""
         self.performers = performers
-        self.plain = self.is_async and performers is None
+        self.plain = self.is_async and self.injection is None and performers is None
         """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
         runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
 
@@ -245,6 +248,8 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, Coroutine[Any, Any, R]] = self.function
         return call(*args, **kwargs)
 
@@ -254,6 +259,8 @@ class ThreadTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, R] = self.function
         return call(*args, **kwargs)
 

@@ -12,6 +12,7 @@ from fennelq.worker.bus import ExecutorBegun, ExecutorEnded, ExecutorGivenUp, St
 from fennelq.worker.duties import DUTIES
 from fennelq.worker.duties.service import tend
 from fennelq.worker.events import EventFeed
+from fennelq.worker.lifespan import Lifespan
 from fennelq.worker.plugins import PluginServices
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.signals import SignalPipe
@@ -38,7 +39,7 @@ class Executor:
         )
         self.state = state = State(app, config, signals)
         self.name, self.slots, self.broker = state.name, state.slots, state.broker
-        self.workbench = Workbench(state, Runner(app, state.slots.count), Settler(state))
+        self.workbench = Workbench(state, Runner(app, state.slots.count, state.shared), Settler(state))
         self.consumer = Consumer(state, self.workbench)
         self.heartbeat = Heartbeat(state, BlockingBroker(app.address))
         self.watchdog = Watchdog(state)
@@ -47,6 +48,7 @@ class Executor:
         self._burst = Burst(state, self.consumer, self.workbench)
         self._shutdown = Shutdown(state, self.consumer, self.workbench, self.heartbeat, self.watchdog)
         self._stop = asyncio.Event()
+        self._lifespan = Lifespan(state)
         self._given_up = False
         self.recycled = False
         """Whether it stopped so that the supervisor can replace it."""
@@ -56,18 +58,27 @@ class Executor:
     async def run(self) -> None:
         """Run jobs until `stop` is called, or in a burst until no job is left.
 
+        Raises the error of the app's lifespan if that cannot be entered. Then no job is read.
+
         Raises when the executor fails: when one of its parts, or this call itself, ends in any other way. Then it does
         not hand back the running jobs: they are recovered when their leases have run out, which counts as a delivery.
         So a job that makes its executor fail is dead after `max_deliveries`, and does not return for ever.
         """
+        self.state.bus.attach(asyncio.get_running_loop())
+        try:
+            if await self._lifespan.enter(self._stop):
+                await self._run()
+        finally:
+            await self._lifespan.leave()
+
+    async def _run(self) -> None:
         loop, bus = asyncio.get_running_loop(), self.state.bus
-        bus.attach(loop)
         loops.executing.add(loop)
         try:
             bus.publish(ExecutorBegun())
             self._plugins.start()
             try:
-                await self._run_to_its_end()
+                await self._run_parts()
             finally:
                 await self._plugins.end()
                 bus.publish(ExecutorEnded())
@@ -75,7 +86,7 @@ class Executor:
         finally:
             loops.executing.discard(loop)
 
-    async def _run_to_its_end(self) -> None:
+    async def _run_parts(self) -> None:
         state = self.state
         self.workbench.begin()
         self.consumer.serve(state.routing_among(()))
@@ -106,6 +117,11 @@ class Executor:
         self.consumer.halt()
         if now:
             self._shutdown.hurry()
+
+    @property
+    def lifespan_failed(self) -> bool:
+        """Whether it has ended because the lifespan of the app could not be entered."""
+        return self._lifespan.failed
 
     def recycle(self) -> None:
         """Stop, so that the supervisor starts a new executor."""

@@ -47,6 +47,7 @@ class Held:
         "entered",
         "outcome",
         "overran",
+        "overstayed",
         "stopped",
         "task",
     )
@@ -62,6 +63,8 @@ class Held:
         """Why the run was asked to stop; None while it may go on."""
         self.overran = False
         """It was asked because its timeout was over."""
+        self.overstayed = False
+        """That was because its providers took too long to end."""
         self.stopped = False
         """Its executor stops, or another executor has the job. Then the job has no outcome, unless the handler chooses
         one."""
@@ -96,6 +99,10 @@ class Held:
         asked = self.ask(TIMEOUT)
         self.overran |= asked
         return asked
+
+    def overstay(self) -> None:
+        """Record that its providers took too long to end, unless it was asked to stop before."""
+        self.overstayed = self.asked is None
 
     def stop(self, why: str) -> None:
         """Ask the run to stop, again if it was asked before, and to have no outcome."""
