@@ -19,32 +19,29 @@ _Token = tuple[str, str, str]
 
 
 class EarlyRequests:
-    """The requests by token, at most `MOST`, the oldest first. False when there are none: then `take` need not be
-    called."""
+    """At most `MOST` requests."""
 
     def __init__(self) -> None:
-        self._by_token: dict[_Token, tuple[float, str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_token)
+        self.by_token: dict[_Token, tuple[float, str]] = {}
+        """Until when each is kept, and its reason; the oldest first. While it is empty, `take` need not be called."""
 
     def add(self, token: _Token, why: str) -> None:
         """Keep a request for a while; the oldest is dropped when there are too many."""
-        self._by_token.pop(token, None)
-        self._by_token[token] = (clock.monotonic() + SECONDS, why)
-        if len(self._by_token) > MOST:
-            del self._by_token[next(iter(self._by_token))]
+        self.by_token.pop(token, None)
+        self.by_token[token] = (clock.monotonic() + SECONDS, why)
+        if len(self.by_token) > MOST:
+            del self.by_token[next(iter(self.by_token))]
 
     def take(self, token: _Token) -> str | None:
         """Why this run was asked to stop; None when it was not, or too long ago."""
         for old in list(self._old()):
-            del self._by_token[old]
-        kept = self._by_token.pop(token, None)
+            del self.by_token[old]
+        kept = self.by_token.pop(token, None)
         return kept[1] if kept else None
 
     def _old(self) -> Iterator[_Token]:
         now = clock.monotonic()
-        for token, (until, _) in self._by_token.items():
+        for token, (until, _) in self.by_token.items():
             if until > now:
                 return
             yield token
