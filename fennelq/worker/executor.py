@@ -7,7 +7,6 @@ from typing import Any
 
 from fennelq import loops
 from fennelq.app import App
-from fennelq.broker.blocking import BlockingBroker
 from fennelq.worker.bus import ExecutorGivenUp, StopAsked
 from fennelq.worker.duties import DUTIES
 from fennelq.worker.duties.service import tend
@@ -38,7 +37,7 @@ class Executor:
         self.name, self.slots, self.broker = state.name, state.slots, state.broker
         self.workbench = Workbench(state, Runner(app, state.slots.count), Settler(state))
         self.consumer = Consumer(state, self.workbench)
-        self.heartbeat = Heartbeat(state, BlockingBroker(app.address))
+        self.heartbeat = Heartbeat(state, app.wiring.blocking(app.address))
         self.watchdog = Watchdog(state)
         self._duties = [duty(state) for duty in DUTIES]
         self._burst = Burst(state, self.consumer, self.workbench)
