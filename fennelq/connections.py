@@ -85,27 +85,6 @@ class Connections:
         """Runs verbs without an event loop."""
         return self.wiring.blocking(self.address)
 
-    @contextmanager
-    def rewired(self, settings: Settings, namespace: str, wiring: Wiring) -> Generator[None]:
-        """For the length of a block, reach another Redis, through other parts. `fennelq.testing` needs this.
-
-        The caller closes the connections that were made in the block."""
-        before: dict[str, Any] = {
-            name: vars(self)[name] for name in (*_CACHED, *_REWIRED) if name in vars(self)
-        }
-        self._forget_address()
-        Connections.__init__(self, settings, self.root)
-        self.namespace, self.wiring = namespace, wiring
-        try:
-            yield
-        finally:
-            self._forget_address()
-            vars(self).update(before)
-
-    def _forget_address(self) -> None:
-        for name in _CACHED:
-            vars(self).pop(name, None)
-
     async def _close_client(self) -> None:
         """Finish the calls under way, and close the connections of this loop."""
         with self._lock:  # another thread may be iterating over the clients
@@ -113,6 +92,28 @@ class Connections:
         self._last = None
         if client is not None:
             await client.close()
+
+
+@contextmanager
+def rewired(app: App, settings: Settings, namespace: str, wiring: Wiring) -> Generator[None]:
+    """For the length of a block, let the app reach another Redis, through other parts. `fennelq.testing` needs this.
+
+    The caller closes the connections that were made in the block."""
+    parts = vars(app)
+    before: dict[str, Any] = {name: parts[name] for name in (*_CACHED, *_REWIRED) if name in parts}
+    _forget_address(app)
+    Connections.__init__(app, settings, app.root)
+    app.namespace, app.wiring = namespace, wiring
+    try:
+        yield
+    finally:
+        _forget_address(app)
+        parts.update(before)
+
+
+def _forget_address(app: App) -> None:
+    for name in _CACHED:
+        vars(app).pop(name, None)
 
 
 def _embedded(url: str | None, root: Path) -> str:

@@ -170,6 +170,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def without_comments(text: str) -> str:
+    """Code without its comments and empty lines."""
     return _COMMENT.sub("", text)
 
 

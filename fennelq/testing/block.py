@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
+from fennelq.connections import rewired
 from fennelq.declared import Declared
 from fennelq.errors import BrokerUnavailable, UsageError
 from fennelq.testing.found import Found
@@ -62,7 +63,7 @@ class testing:  # noqa: N801 - used like a function
         )
         wiring = TestedWiring(namespace, Recording(), self._run_now)
         self._ending.callback(wiring.close)
-        self._ending.enter_context(app.rewired(settings, namespace, wiring))
+        self._ending.enter_context(rewired(app, settings, namespace, wiring))
         if not self._schedules:
             self._ending.enter_context(_without_schedules(app))
         self._testing = Testing(app, wiring)

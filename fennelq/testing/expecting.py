@@ -73,7 +73,8 @@ _CHECKS: Mapping[str, Callable[[JobInfo, int | None, Any], bool]] = {
     "priority": lambda job, _, priority: job.priority == priority,
     "delay": _delayed,
     "at": _due_at,
-    "key": lambda job, _, key: job.key == key,
+    # JobInfo shows the key with the name of the function before it.
+    "key": lambda job, _, key: job.key == f"{job.task}:{key}".partition(":")[2],
     "headers": lambda job, _, headers: headers.items() <= job.headers.items(),
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import Address
-from fennelq.broker.talk import Talk
 from fennelq.broker.verb import Command, Step, Verb
 from fennelq.client import Client
 from fennelq.model.wire import WireJob
@@ -77,34 +75,21 @@ class TestedBlockingBroker(BlockingBroker):
     def __init__(self, address: Address, namespace: str, recording: Recording, run_now: RunNow) -> None:
         super().__init__(address)
         self._namespace, self._recording, self._run_now = namespace, recording, run_now
-        self._created = _Created()
 
     def run_each(self, steps: Sequence[Step[A]], timeout: float = ANSWER_TIMEOUT) -> list[A | Exception]:
-        """Send verbs or commands by the clock of the test."""
+        """Send verbs or commands by the clock of the test; with `eager`, the jobs that they create have run."""
         replies = super().run_each([moved(step, self._namespace) for step in steps], timeout)
+        created: list[str] = []
         for step, reply in zip(steps, replies, strict=True):
             if isinstance(step, Verb) and not isinstance(reply, Exception):
-                self._created.ids += self._recording.note(step, reply)
+                created += self._recording.note(step, reply)
+        if created and self._recording.eager:
+            in_a_loop(lambda: self._run_now(created))
         return replies
 
     def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:
         """Send a command by the clock of the test."""
         return super().ask(cast("Command[A]", moved(command, self._namespace)), timeout)
-
-    def converse(self, talk: Talk[A]) -> A:
-        """Run a conversation, and then, with `eager`, the jobs that it has sent."""
-        value = super().converse(talk)
-        created, self._created.ids = self._created.ids, []
-        if created and self._recording.eager:
-            in_a_loop(lambda: self._run_now(created))
-        return value
-
-
-class _Created(threading.local):
-    """The jobs that this thread has created since its last conversation."""
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []
 
 
 class TestedClient(Client):

@@ -91,7 +91,9 @@ def test_the_plugin_imports_nothing_but_itself() -> None:
         "import sys, json, pytest; before = {*sys.modules}; import pytest_fennelq; "
         "print(json.dumps(sorted({*sys.modules} - before)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == ["pytest_fennelq"]
 
 
@@ -109,8 +111,10 @@ def test_its_fixtures_work_in_a_project_under_xdist(spawn: Spawner, tmp_path: Pa
     project.mkdir()
     for name, text in {"tasks.py": TASKS, "test_shop.py": TESTS, "pyproject.toml": SETTINGS}.items():
         (project / name).write_text(text)
-    flags = ("-p", "no:valkey", "-p", "pytest_fennelq", "-p", "no:cacheprovider", "-n", "2", "--dist", "each")
-    session = spawn("pytest", "-q", *flags, environment={"PYTHONPATH": str(PROJECT)}, directory=project)
+    plugins = ("xdist.plugin", "anyio.pytest_plugin", "pytest_fennelq", "no:cacheprovider")
+    flags = [*(f"-p{plugin}" for plugin in plugins), "-n2", "--dist=each"]
+    environment = {"PYTHONPATH": str(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    session = spawn("pytest", "-q", *flags, environment=environment, directory=project)
     assert session.returncode(60) == 1, session.text
     assert "2 failed, 12 passed, 2 errors" in session.text
     left = re.findall(r"^E +AssertionError: 1 job is left.*\n^E +mail:\S+ (.*)$", session.text, re.MULTILINE)

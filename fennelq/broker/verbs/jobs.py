@@ -158,17 +158,12 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
         "waiting_because": (None if status.ended or status is Status.EXECUTING else _too_old(record, starts)),
         "error": failure_from_wire(raw["failure"])[0] if "failure" in raw else None,
         "started_at": clock.from_ms(started) if started else None,
-        "key": _given_key(record) if "idempotency" in record else None,
+        "key": record["idempotency"][1:].partition(":")[2] if "idempotency" in record else None,
         "headers": _headers(raw.get("options", b"")),
         "arguments": raw.get("arguments", b""),
     }
     facts |= {field.shown: field.read(record[field.name]) for field in SHOWN if field.name in record}
     return JobInfo(id=f"{queue}:{key}", queue=queue, status=status, **facts)
-
-
-def _given_key(record: Mapping[str, str]) -> str:
-    """The idempotency key that the caller has given. In the record, the name of the task comes before it."""
-    return record["idempotency"][1:].removeprefix(f"{record.get('task', '')}:")
 
 
 def _by_name(flat: Any) -> dict[str, bytes]:
