@@ -18,7 +18,7 @@ from typing import (
     overload,
 )
 
-from fennelq.errors import ConfigurationError, FennelqError, InvalidArguments, PayloadTooLarge, suggestion
+from fennelq.errors import FennelqError, InvalidArguments, PayloadTooLarge, suggestion
 from fennelq.model.checks import valid_name
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
@@ -71,9 +71,14 @@ class Task(Generic[P, R]):
         self.app, self.name, self.function = app, name, function
         self.declared = declared
         self.is_async = inspect.iscoroutinefunction(function)
-        self.calls = CallCodec(name, function)
+        process = declared.given.get("isolation") == "process"
+        self.injection = app.injections.of(name, function, process=process)
+        """What the worker makes for the parameters that are injected; None when there are none."""
+        self.calls = CallCodec(name, function, self.injection.names if self.injection else ())
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
-        self._refuse_thread_timeout(declared)
+        self.plain = self.is_async and self.injection is None
+        """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
+        runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
         self.plan = Plan.of(
             declared,
             retries=app.settings.default_retries,
@@ -141,7 +146,6 @@ class Task(Generic[P, R]):
         """The same task with other options for the calls made through it."""
         check_options(self.name, nameless)
         of_the_call = self._of_the_call.with_(options)
-        self._refuse_thread_timeout(of_the_call)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._bind(of_the_call)
@@ -232,19 +236,14 @@ class Task(Generic[P, R]):
                     f"write {self.name.rpartition(':')[2]}.options({name}=…).delay(…)",
                 ) from None
 
-    def _refuse_thread_timeout(self, options: Options) -> None:
-        if not self.is_async and options.given.get("timeout") is not None:
-            raise ConfigurationError(
-                f"{self.name} is a plain function and runs in a thread, which cannot be stopped: "
-                "timeout= is for async def tasks"
-            )
-
 
 class AsyncTask(Task[P, R]):
     """An `async def` task."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, Coroutine[Any, Any, R]] = self.function
         return call(*args, **kwargs)
 
@@ -254,6 +253,8 @@ class ThreadTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, R] = self.function
         return call(*args, **kwargs)
 
@@ -286,7 +287,6 @@ def described_without_code(
 ) -> Job[Any]:
     """A job for a task whose code is not here: its arguments must be JSON values."""
 
-    # This process does not know whether that task is `async def`, so a timeout is allowed.
     async def call(*args: Any, **kwargs: Any) -> Any: ...
 
     valid_name("queue", options.given.get("queue", app.settings.default_queue))
