@@ -4,6 +4,8 @@ app        App: settings, tasks, the way to Redis
 task       tasks: functions whose calls can be sent
 client     sends jobs; result, waiting: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
+middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
+carry      texts of context variables that travel with jobs
 inject     what marks a parameter that a worker fills; providers, injection, injections: how it is filled
 executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; blocking: app.sync
@@ -43,14 +45,28 @@ from fennelq.errors import (
     UsageError,
 )
 from fennelq.inject import Depends, Shared, injected
+from fennelq.model.events import (
+    AnyEvent,
+    ExecutorStarted,
+    ExecutorStopped,
+    JobDied,
+    JobFinished,
+    JobRetried,
+    JobSent,
+    JobStarted,
+    JobStopped,
+    LeaseLost,
+)
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
 from fennelq.model.options import OptionArgs
 from fennelq.model.outcome import Reject, Retry, Snooze
 from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
 from fennelq.model.units import Seconds
+from fennelq.plugin import Plugin
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
+from fennelq.subscribers import EventDecorator
 from fennelq.task import AsyncTask, Task, ThreadTask
 
 if TYPE_CHECKING:
@@ -66,6 +82,7 @@ if TYPE_CHECKING:
     from fennelq.sync import BlockingResult, BlockingTask
 
 __all__ = [
+    "AnyEvent",
     "App",
     "AsyncResult",
     "AsyncTask",
@@ -86,7 +103,10 @@ __all__ = [
     "DuplicateJob",
     "EnqueueFailed",
     "Event",
+    "EventDecorator",
     "ExecutorInfo",
+    "ExecutorStarted",
+    "ExecutorStopped",
     "Executors",
     "FennelqError",
     "Filters",
@@ -97,12 +117,19 @@ __all__ = [
     "JobAnswer",
     "JobCancelled",
     "JobContext",
+    "JobDied",
     "JobEnd",
     "JobError",
     "JobExpired",
     "JobFailure",
+    "JobFinished",
     "JobInfo",
+    "JobRetried",
+    "JobSent",
+    "JobStarted",
+    "JobStopped",
     "Jobs",
+    "LeaseLost",
     "LogFormat",
     "LogLevel",
     "Moment",
@@ -111,6 +138,7 @@ __all__ = [
     "Overlap",
     "PayloadTooLarge",
     "Place",
+    "Plugin",
     "Priority",
     "Progress",
     "QueueInfo",

@@ -165,6 +165,8 @@ def _check_result(method: str) -> None:
 def enqueue(app: App, jobs: list[WireJob[R]]) -> list[BlockingResult[R]]:
     """Send any number of jobs, as `App.enqueue` does."""
     _ = app.blocking  # raises a mistake in the configuration once, and not as an error of each job
+    if (senders := app.middleware.senders) is not None:
+        jobs = senders.through_all(jobs)
     replies = converse(app, sent(app, jobs))
     return handles_of(partial(handle_of, BlockingResult, app), jobs, replies)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -13,12 +14,14 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Annotated, Any, assert_type
 
 from fennelq import (
+    AnyEvent,
     App,
     AsyncResult,
     AsyncTask,
@@ -37,14 +40,18 @@ from fennelq import (
     Job,
     JobCancelled,
     JobContext,
+    JobDied,
     JobError,
     JobFailure,
+    JobFinished,
     JobInfo,
+    JobSent,
     Moment,
     OptionArgs,
     Overlap,
     PayloadTooLarge,
     Place,
+    Plugin,
     Priority,
     Progress,
     QueueInfo,
@@ -405,6 +412,63 @@ async def errors(result: AsyncResult[str]) -> None:
 
 def a_timeout_is_a_timeout(error: ResultTimeout) -> TimeoutError:
     return error
+
+
+# Middleware, events, plugins, context
+
+
+@app.sending
+def stamp(job: Job[Any]) -> Job[Any]:
+    assert_type(job.headers, Mapping[str, str])
+    return job.with_headers({"trace": "1"}).with_options(priority="low", expires=60)
+
+
+@app.performing
+async def timed(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any:
+    assert_type(job.headers, Mapping[str, str])
+    return await call()
+
+
+@app.task(sending=[stamp], performing=[timed], queue="mail")
+async def surrounded(n: int) -> str:
+    return str(n)
+
+
+@app.on(JobDied)
+def died(event: JobDied) -> None:
+    assert_type((event.id, event.tries, event.error), tuple[str, int, JobFailure])
+
+
+@app.on(JobFinished)
+async def finished(event: JobFinished) -> None:
+    assert_type(event.seconds, float | None)
+    if event.outcome == "success":
+        return
+
+
+def any_event(event: AnyEvent) -> None: ...
+
+
+async def flush() -> float:
+    return 60.0
+
+
+tenant: ContextVar[str] = ContextVar("tenant")
+locale: ContextVar[str | None] = ContextVar("locale", default=None)
+
+
+def extensions() -> None:
+    call: Callable[[int], Coroutine[Any, Any, str]] = surrounded
+    asyncio.run(call(1))
+    assert_type(surrounded.job(1).with_headers({}), Job[str])
+    assert_type(surrounded.job(1).with_options(retries=2), Job[str])
+    plain: Callable[[JobDied], None] = died
+    later: Callable[[JobFinished], Coroutine[Any, Any, None]] = finished
+    app.on(JobSent)(any_event)
+    app.use(Plugin("metrics", [stamp], [timed], {JobDied: plain, JobFinished: later}, [flush]))
+    app.carry(tenant)
+    app.carry(locale)
+    App("shop", carry=["request_id"])
 
 
 # Tasks as values

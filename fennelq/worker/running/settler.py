@@ -21,6 +21,7 @@ from fennelq.broker.talk import Pause, Talk, ask
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.worker.bus import JobLost
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.running.held import Answer
@@ -44,7 +45,7 @@ class Settler:
 
     def __init__(self, state: State) -> None:
         self._app, self._broker, self._lifetimes = state.namespace, state.broker, state.lifetimes
-        self._held = state.held
+        self._held, self._bus = state.held, state.bus
         self.backlog = Backlog(_UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
         self._log = LogThrottle("settling", state.outage)
@@ -151,6 +152,8 @@ class Settler:
         self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
         for item, answer in zip(page, answers, strict=True):
             self._held.settled(item, answer)
+            if answer is Answer.LOST:
+                self._bus.publish(JobLost(item.delivery))
         return answers
 
 

@@ -10,7 +10,7 @@ from fennelq import clock, crash, log
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.bus import JobEnded, JobStarted, LeasesLost
+from fennelq.worker.bus import JobEnded, JobLost, JobStarted, LeasesLost
 from fennelq.worker.running.held import LOST, STOPPED, Held, Token
 from fennelq.worker.running.reports import report_end, report_lost
 from fennelq.worker.running.runner import Runner
@@ -74,6 +74,7 @@ class Workbench:
                 report_lost(held.delivery)
                 held.stop(LOST)
                 self._give_up_later(held)
+                self._bus.publish(JobLost(held.delivery))
 
     def ask(self, held: Held, why: str) -> None:
         """Ask a run to stop. If it goes on for `stop_grace`, its outcome is settled without it, and its slot is
