@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from fennelq import clock
 from fennelq.errors import InvalidJobId, UsageError
+from fennelq.model.progress import Progress
 
 R_co = TypeVar("R_co", covariant=True)
 """The return type of a task. It is covariant, so that jobs and results of different tasks fit into one list."""
@@ -169,6 +170,8 @@ class JobInfo:
     due_at: datetime | None = None
     expires_at: datetime | None = None
     replays: int = 0
+    progress: Progress | None = None
+    """The latest progress that the task has reported, in this run or in an earlier one."""
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     arguments: bytes = b""
