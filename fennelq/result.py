@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -100,7 +100,7 @@ class AsyncResult(Generic[R_co]):
         ended keeps its last progress as long as its record."""
         return shown_progress(await self._app.client.converse(progress_of(self._app, self.id)))
 
-    async def watch(self) -> AsyncIterator[Progress]:
+    async def watch(self) -> AsyncGenerator[Progress]:
         """Yields the progress of the job, from the latest on, and ends with the job: `async for progress in
         result.watch()`. It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
         client, newest = self._app.client, Newest()

@@ -177,7 +177,7 @@ class BlockingResult(Generic[R_co]):
         _check_result("progress")
         return shown_progress(converse(self._app, progress_of(self._app, self.id)))
 
-    def watch(self) -> Iterator[Progress]:
+    def watch(self) -> Generator[Progress]:
         """Yields the progress of the job, from the latest on, and ends with the job: `for progress in result.watch()`.
         It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
         check_loop("BlockingResult.watch", "async for progress in app.result(id).watch()")
@@ -224,7 +224,7 @@ def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tu
     return waiting.ended_by_now() if over else waiting.ends()
 
 
-def _progress(app: App, job_id: str) -> Iterator[Progress]:
+def _progress(app: App, job_id: str) -> Generator[Progress]:
     newest = Newest()
     with closing(_Waiting(app, [job_id], None, follows=True).news()) as news:
         for _, new in news:
@@ -248,9 +248,7 @@ class _Waiting:
     """One thread that waits for the ends of jobs. It subscribes before it looks, so an end after the look arrives as a
     message. It looks again from time to time, because messages can be lost."""
 
-    def __init__(
-        self, app: App, ids: Iterable[str], timeout: float | None, *, follows: bool = False
-    ) -> None:
+    def __init__(self, app: App, ids: Iterable[str], timeout: float | None, *, follows: bool = False) -> None:
         """With `follows`, `news` yields the progress of the jobs as well."""
         self._app = app
         self._going_on: dict[str, str | None] = dict.fromkeys(ids)

@@ -122,6 +122,11 @@ class Waiting:
         reply of `watch`."""
         return len(self._waiters), len(self._tasks), len(self._overtaking)
 
+    @property
+    def followed(self) -> int:
+        """How many jobs have readers of their progress."""
+        return len(self._followers)
+
     async def close(self) -> None:
         """End the subscription. Every waiter raises BrokerUnavailable."""
         self._closed = True

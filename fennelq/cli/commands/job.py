@@ -72,9 +72,7 @@ def wait(
         print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
         return
     shown = display(job, as_json=as_json)
-    print_end(
-        session.run(lambda app: followed(app, job, timeout, shown)), as_json=as_json, on_one_line=True
-    )
+    print_end(session.run(lambda app: followed(app, job, timeout, shown)), as_json=as_json, on_one_line=True)
 
 
 @command(commands, "cancel")

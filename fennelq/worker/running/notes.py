@@ -27,7 +27,8 @@ from fennelq.worker.state import State
 
 INTERVAL = 0.25
 """Seconds between two writes for one job."""
-_AFTER_ERROR = 1.0
+AFTER_ERROR = 1.0
+"""Seconds until a write that has failed is tried again."""
 _LOST = 0
 
 
@@ -117,9 +118,7 @@ class Notes:
         unsent = {note.held.delivery.token: note for note in notes if note.newest is not note.sent}
         reports = by_queues([note.taken() for note in unsent.values()], _queue)
         calls = [
-            (queue_keys(self._app, queue), page)
-            for queue, every in reports.items()
-            for page in pages(every)
+            (queue_keys(self._app, queue), page) for queue, every in reports.items() for page in pages(every)
         ]
         try:
             replies = await self._broker.run_each(list(starmap(verbs.runs.note, calls)))
@@ -147,7 +146,7 @@ class Notes:
     def _again(self, note: _Note) -> None:
         """The newest value is not written: try again a little later."""
         note.sent = note.written
-        note.not_before = note.loop.time() + _AFTER_ERROR
+        note.not_before = note.loop.time() + AFTER_ERROR
         note.scheduled = True
         self._schedule(note)
 
