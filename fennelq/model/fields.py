@@ -90,7 +90,7 @@ FIELDS: Final = (
     Field(
         "progress",
         "P",
-        "latest progress, JSON: done, total, note, start of the job (the fence), number of the report",
+        "latest progress, JSON: start of the job (the fence), number of the report, done, total, note",
         shown="progress",
         read=progress.shown,
     ),

@@ -75,13 +75,13 @@ def _number(name: str, given: Any) -> float:
 
 def to_wire(fence: int, number: int, progress: Progress) -> bytes:
     """The progress as a record stores it, and as messages carry it."""
-    return orjson.dumps([progress.done, progress.total, progress.note, fence, number])
+    return orjson.dumps([fence, number, progress.done, progress.total, progress.note])
 
 
 def from_wire(text: bytes | str | None) -> Reported | None:
     """The progress of a record or a message; None without progress, and for a text that this version cannot read."""
     try:
-        done, total, note, fence, number = orjson.loads(text or b"")[:5]
+        fence, number, done, total, note = orjson.loads(text or b"")[:5]
         return Reported((int(fence), int(number)), checked(done, total, note))
     except (ValueError, TypeError, LookupError):
         return None

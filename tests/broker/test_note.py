@@ -18,7 +18,7 @@ from tests.kit.server import Server
 pytestmark = [pytest.mark.both_servers, pytest.mark.audit(unfinished=True)]
 
 ROWS = Progress(3, 10, "rows")
-WRITTEN = '[3,10,"rows",1,1]'
+WRITTEN = '[1,1,3,10,"rows"]'
 
 
 def note(desk: Desk, *deliveries: Delivery, progress: Progress = ROWS, number: int = 1) -> list[int]:
@@ -41,7 +41,35 @@ def test_the_newest_progress_takes_the_place_of_the_one_before(desk: Desk) -> No
     (delivery,) = desk.executing()
     for done in range(10):
         note(desk, delivery, progress=Progress(done, 9), number=done + 1)
-    assert desk.record()["P"] == '[9,9,"",1,10]'
+    assert desk.record()["P"] == '[1,10,9,9,""]'
+
+
+def test_a_report_that_arrives_late_does_not_replace_a_newer_one(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    desk.do(verbs.jobs.watch, "me", ["1"], follows=True)
+    note(desk, delivery, progress=Progress(9), number=10)
+    before = desk.everything()
+    with desk.listening("me") as heard:
+        assert note(desk, delivery, progress=Progress(8), number=9) == [1]
+        assert heard(0.05) is None
+    assert desk.everything() == before
+    desk.release([delivery])
+    (again,) = desk.take()
+    assert note(desk, again, progress=Progress(1), number=1) == [1]
+    assert desk.record()["P"] == '[2,1,1,null,""]'
+
+
+def test_the_same_report_twice_is_as_good_as_once(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    assert [note(desk, delivery), note(desk, delivery)] == [[1], [1]]
+    assert desk.record()["P"] == WRITTEN
+
+
+def test_what_a_record_holds_instead_of_progress_is_replaced(desk: Desk) -> None:
+    (delivery,) = desk.executing()
+    desk.redis.hset(desk.keys.record("1"), "P", "what?")
+    assert note(desk, delivery) == [1]
+    assert desk.record()["P"] == WRITTEN
 
 
 def test_a_job_that_reports_nothing_has_no_progress(desk: Desk) -> None:

@@ -160,7 +160,7 @@ def test_over_maxmemory_one_can_wait(desk: Desk, server: Server) -> None:
 # Following
 
 
-PROGRESS = b'[3,10,"rows",1,1]'
+PROGRESS = b'[1,1,3,10,"rows"]'
 
 
 def test_who_follows_is_registered_for_the_end_and_for_progress(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ import pytest
 
 from fennelq import Progress
 from fennelq.cli.exits import Exit
-from fennelq.cli.following import drawn
+from fennelq.cli.following import display, drawn
 from fennelq.cli.table import width
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
@@ -74,23 +75,27 @@ def test_for_programs_each_report_is_a_line_of_json_and_so_is_the_end(shop: Shop
 
 @pytest.mark.parametrize("columns", [60, 120])
 def test_on_a_terminal_a_bar_grows_in_one_line(shop: Shop, columns: int) -> None:
-    job = sent(shop, "3")
+    job = sent(shop, "2")
     with working(shop):
         terminal = Terminal("job", "wait", job, "--follow", folder=shop.folder, columns=columns)
         terminal.shows("copied")
         assert terminal.code() == 0
     bars = [part for part in terminal.text.replace("\x1b[K", "").split("\r") if part.startswith("[")]
-    assert bars[-1].endswith(f"3 of 3  {NOTE}")
+    assert bars[-1].endswith(f"2 of 2  {NOTE}")
     assert "#] 100 %" in bars[-1]
     assert all(width(bar) < columns for bar in bars)
     assert terminal.text.endswith('\r\n"copied"\r\n')
 
 
-def test_a_dumb_terminal_gets_lines(shop: Shop) -> None:
-    job = sent(shop, "1")
-    with working(shop):
-        terminal = Terminal("job", "wait", job, "--follow", folder=shop.folder, TERM="dumb")
-        assert terminal.lines() == [f"1 of 1 (100 %), {NOTE}", '"copied"']
+def test_a_dumb_terminal_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = display("mail:1", as_json=False)
+    shown.show(Progress(1, 2, "rows"))
+    assert not shown.close()
+    assert capsys.readouterr().err == "1 of 2 (50 %), rows\n"
 
 
 def test_show_prints_the_progress(shop: Shop) -> None:
@@ -125,10 +130,10 @@ def test_following_gives_up_after_its_timeout_and_knows_unknown_jobs(shop: Shop)
         (Progress(0, 0), 60, "[###################] 100 %  0 of 0"),
         (Progress(1234), 60, "1,234"),
         (Progress(0.5, None, "of the way"), 60, "0.5  of the way"),
-        (Progress(1.5, 3.0, "n" * 200), 60, f"[#########----------]  50 %  1.5 of 3  {'n' * 20}…"),
-        (Progress(1, 2, "日本" * 100), 60, f"[#########----------]  50 %  1 of 2  {'日本' * 5}日…"),
+        (Progress(1.5, 3.0, "n" * 200), 60, f"[#########----------]  50 %  1.5 of 3  {'n' * 19}…"),
+        (Progress(1, 2, "日本" * 100), 60, f"[#########----------]  50 %  1 of 2  {'日本' * 5}…"),
         (Progress(3, 10, "rows"), 120, f"[{'#' * 11}{'-' * 28}]  30 %  3 of 10  rows"),
-        (Progress(3, 10, "n" * 200), 120, f"[{'#' * 11}{'-' * 28}]  30 %  3 of 10  {'n' * 59}…"),
+        (Progress(3, 10, "n" * 200), 120, f"[{'#' * 11}{'-' * 28}]  30 %  3 of 10  {'n' * 60}…"),
         (Progress(3, 10, "rows of it"), 30, "[###-------]  30 %  3 of 10"),
         (Progress(10**15, 10**16), 20, "[#---------]  10 %…"),
         (Progress(1, 2, "a\nb\x1b[2J"), 60, "[#########----------]  50 %  1 of 2  a\\nb\\x1b[2J"),

@@ -254,13 +254,15 @@ async def test_a_run_that_was_taken_away_writes_nothing_and_is_cancelled(app: Ap
         result = await steps.task.delay()
         await aeventually(lambda: steps.runs == 1)
         ((queue, lane, entry),) = executor.state.held.tokens()
-        executor.consumer.halt()
         await app.client.broker.run(verbs.runs.release(app.client.keys(queue), [(lane, entry)]))
-        steps.tell(HALF)
+        await aeventually(lambda: steps.runs == 2)
+        steps.tell(HALF)  # the first run has waited for longer
         await aeventually(lambda: steps.cancelled is not None)
         assert steps.cancelled == "lost"
         assert await result.progress() is None
-        assert await result.status() is Status.SENT
+        steps.tell(Progress(1, 10), None)
+        assert await result.get(timeout=5) == "done"
+        assert await result.progress() == Progress(1, 10)
 
 
 @pytest.mark.parametrize("outage", ["refuse", "blackhole"])
@@ -380,7 +382,7 @@ async def test_following_needs_no_connection_of_its_own(app: App, steps: Steps, 
         results = [await steps.task.delay() for _ in range(50)]
         readers = [asyncio.create_task(collected(result.watch())) for result in results]
         waiters = [asyncio.create_task(result.get()) for result in results]
-        await aeventually(lambda: steps.runs == 50)
+        await aeventually(lambda: steps.runs == 50 and waiters_on(server) > 0)
         assert waiters_on(server) == 1
         steps.tell(*[HALF] * 50, *[None] * 50)
         async with asyncio.timeout(10):

@@ -101,10 +101,10 @@ def test_the_fraction_is_known_with_a_total(progress: Progress, fraction: float 
         b"{}",
         b"[]",
         b"[1,2]",
-        b'["x",2,"",1,1]',
-        b'[-1,2,"",1,1]',
+        b'[1,1,"x",2,""]',
+        b'[1,1,-1,2,""]',
         b"17",
-        b'[1,2,"",1,null]',
+        b'[1,null,1,2,""]',
     ],
 )
 def test_what_this_version_cannot_read_is_no_progress(text: bytes | None) -> None:
@@ -113,7 +113,7 @@ def test_what_this_version_cannot_read_is_no_progress(text: bytes | None) -> Non
 
 
 def test_what_a_later_version_adds_is_not_looked_at() -> None:
-    assert shown('[1,2,"",1,1,{"later":true}]') == Progress(1, 2)
+    assert shown('[1,1,1,2,"",{"later":true}]') == Progress(1, 2)
 
 
 def reported(start: int, number: int, done: int) -> Reported:
