@@ -39,7 +39,7 @@ from fennelq.middleware import (
 )
 from fennelq.model.checks import valid_name
 from fennelq.model.events import AnyEvent
-from fennelq.model.job import Job, split_id
+from fennelq.model.job import Job, Status, split_id
 from fennelq.model.options import OptionArgs, Options
 from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.model.units import Seconds
@@ -353,6 +353,30 @@ class App(Connections):
         """The handle of a job, from its id; raises InvalidJobId when the text is not a job id."""
         split_id(job_id)
         return AsyncResult(self, job_id, None)
+
+    async def cancel(
+        self,
+        *,
+        queue: str | Sequence[str] | None = None,
+        task: str | AnyTask | None = None,
+        status: Status | Sequence[Status] | None = None,
+        older_than: Seconds | None = None,
+        limit: int | None = None,
+        reason: str = "cancelled",
+        all: bool = False,
+    ) -> int:
+        """Cancel the jobs that match every filter, at most `limit`; returns how many.
+
+        Jobs that do not run are cancelled at once. Running ones are asked to stop, as `AsyncResult.cancel` does it, and
+        this does not wait for their ends. `task` is a task, `module:function`, or only the function's name;
+        `older_than` is the time since a job was sent. Without a filter, `all=True` is required. Jobs that are sent or
+        change their state meanwhile may be missed: it can be called again.
+        """
+        from fennelq.manage.cancelling import Cancelling, Selection
+
+        selection = Selection.of(queue, task, status, older_than)
+        cancelling = Cancelling(self, selection, limit=limit, reason=reason, everything=all)
+        return await self.client.converse(cancelling.run())
 
     @cached_property
     def dlq(self) -> DeadLetters:

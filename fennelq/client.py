@@ -26,7 +26,7 @@ from fennelq.model.events import JobSent
 from fennelq.model.job import Event, JobInfo
 from fennelq.model.wire import AnyWireJob, WireJob
 from fennelq.result import AsyncResult, history_of, info_of
-from fennelq.waiting import Waiting
+from fennelq.waiting import Ended, Waiting
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -95,6 +95,18 @@ class Client:
     async def history(self, job_id: str) -> list[Event]:
         """The events that made a job run more than once, the oldest first."""
         return await self.converse(history_of(self.app, job_id))
+
+    async def end_within(self, job_id: str, seconds: float) -> Ended | None:
+        """How a job has ended; None when it goes on for longer than this. Raises ResultExpired when the job is unknown
+        or its result has expired."""
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await self.waiting.end_of(job_id)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
 
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
         """The reason why a job has not ended, for a caller who has waited this long: what it waits for, or which

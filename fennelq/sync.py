@@ -20,6 +20,7 @@ from fennelq.broker.keys import channel_name
 from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Talk, patient
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
+from fennelq.broker.verbs.jobs import ASKED, CANCELLED
 from fennelq.client import handle_of, handles_of, sent
 from fennelq.errors import BrokerUnavailable, ResultExpired, ResultTimeout
 from fennelq.loops import check_loop, running_loop
@@ -28,13 +29,16 @@ from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.progress import Newest, Progress, Reported, from_wire
 from fennelq.model.wire import WireJob
 from fennelq.result import (
+    ASK_AGAIN,
     cancel,
+    deadline_of,
     history_of,
     info_of,
     progress_of,
     shown_progress,
     status_of,
     value_of,
+    was_cancelled,
 )
 from fennelq.usage import is_over
 from fennelq.waiting import (
@@ -183,10 +187,28 @@ class BlockingResult(Generic[R_co]):
         check_loop("BlockingResult.watch", "async for progress in app.result(id).watch()")
         return _progress(self._app, self.id)
 
-    def cancel(self) -> bool:
-        """Cancel the job, unless it is running or has ended. Returns whether this call has cancelled it."""
+    def cancel(self, reason: str = "cancelled", *, wait: float = 5.0) -> bool:
+        """Cancel the job. Returns whether it was cancelled: True when it will not run, or does not run any more.
+
+        A job that has not started is cancelled at once. One that is running is asked to stop: an `async def` task gets
+        a CancelledError, and `job.cancelled` is the reason. This waits for its end, at most `wait` seconds; with
+        `wait=0` it only asks, and returns False. The request lasts, whether the caller waits or not: the job does not
+        run again. If the task succeeds nevertheless, that stands. False also for a job that has ended, or is unknown.
+        """
         _check_result("cancel")
-        return converse(self._app, cancel(self._app, self.id))
+        app, deadline = self._app, deadline_of(wait)
+        answer = converse(app, cancel(app, self.id, reason))
+        if answer != ASKED:
+            return answer == CANCELLED
+        try:
+            while (left := deadline - clock.monotonic()) > 0:
+                with closing(ends_of(app, [self.id], min(left, ASK_AGAIN))) as ends:
+                    for _, end in ends:
+                        return was_cancelled(_unless_error(end))
+                answer = converse(app, cancel(app, self.id, reason))
+        except ResultExpired:
+            return False  # it has ended, and nothing is known of its end any more
+        return answer == CANCELLED
 
 
 def _check_result(method: str) -> None:

@@ -27,6 +27,7 @@ QUEUE_NAMES: Final = {
     "cursors": "sweep",
     "outbox": "out",
     "sleepers": "idle",
+    "stopping": "stop",
 }
 """The name that scripts use for a key of a queue, as in `K.dead`, and its name in Redis, which is short because every
 call of a script contains it. `K[lane]` is the stream of a lane."""
@@ -106,6 +107,7 @@ KEY_KINDS: Final = (
         "ring, stay_awake, close, gc",
         True,
     ),
+    KeyKind("stop", "set", "running jobs that were asked to stop", "cancel", "empty when idle", True),
     KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "empty when idle", True),
     KeyKind(
         "{app} alive",

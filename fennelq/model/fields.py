@@ -49,7 +49,7 @@ FIELDS: Final = (
     Field(
         "ended",
         "z",
-        "ended, server ms; empty before, when a client waits, or a key or a history ends with the record",
+        "ended, server ms; empty before, when the end of the job concerns a client, a key, a history or `stop`",
         shown="ended_at",
         read=moment,
     ),
@@ -84,6 +84,7 @@ FIELDS: Final = (
         "Y",
         "number of starts so far, and why the latest worker that was too old could not run it",
     ),
+    Field("stopping", "C", "why a running job was asked to stop; kept until a replay"),
     Field("strandings", "l", "times the job was stranded"),
     Field("watchers", "W", "channels of the processes that wait for the end, the latest 64"),
     Field("followers", "G", "channels of the processes that follow the progress, the latest 64"),

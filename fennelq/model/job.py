@@ -176,6 +176,8 @@ class JobInfo:
     owner: str | None = None
     reason: str | None = None
     """The reason for the way in which it ended."""
+    stopping: str | None = None
+    """The reason for which it was asked to stop while it ran; None when it was not, and when it has ended."""
     waiting_because: str | None = None
     """The problem that must be solved before it can run: no worker serves its queue, or the workers' code is too old
     for it. None otherwise: then it runs, has ended, or only has to wait for its turn."""

@@ -109,6 +109,13 @@ class LeasesLost(NamedTuple):
     tokens: list[Token]
 
 
+class CancelRequested(NamedTuple):
+    """A client has asked to stop the run of a job, which this executor has, or has just had."""
+
+    token: Token
+    why: str
+
+
 class EntriesStranded(NamedTuple):
     """In Redis these entries belong to this executor, but it does not hold their jobs."""
 

@@ -10,7 +10,8 @@ from fennelq import clock, crash, log
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.bus import JobEnded, JobLost, JobStarted, LeasesLost
+from fennelq.worker.bus import CancelRequested, JobEnded, JobLost, JobStarted, LeasesLost
+from fennelq.worker.running.early import EarlyRequests
 from fennelq.worker.running.held import LOST, STOPPED, Held, Token
 from fennelq.worker.running.reports import report_end, report_lost
 from fennelq.worker.running.runner import Runner
@@ -33,10 +34,12 @@ class Workbench:
         self._notes = settler.notes
         self._stop_grace = state.settings.stop_grace
         self._time_out = self._note_timeout
+        self._early = EarlyRequests()
         self._executor: asyncio.Task[Any] | None = None
         self._bus = state.bus
         self._at_starts, self._at_ends = state.bus.subscribers(JobStarted), state.bus.subscribers(JobEnded)
         state.bus.subscribe(LeasesLost, lambda leases: self.lose(leases.tokens))
+        state.bus.subscribe(CancelRequested, self._cancel)
 
     @property
     def backlog(self) -> Backlog:
@@ -54,6 +57,8 @@ class Workbench:
         held.task = asyncio.create_task(self._run(held))
         if self._at_starts:
             self._bus.publish(JobStarted(delivery))
+        if self._early.by_token and (why := self._early.take(delivery.token)) is not None:
+            self.ask(held, why)
 
     def holds(self, token: Token) -> bool:
         """Whether this job is held."""
@@ -82,6 +87,14 @@ class Workbench:
         stuck."""
         if held.running and held.ask(why):
             self._give_up_later(held)
+
+    def _cancel(self, request: CancelRequested) -> None:
+        """A client has cancelled a job. If it is not held, the reply that delivers it may be under way."""
+        held = self._held.by_token.get(request.token)
+        if held is None:
+            self._early.add(request.token, request.why)
+        else:
+            self.ask(held, request.why)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
         """Ask every run without an outcome to stop; returns their tasks."""
