@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fennelq.connections import rewired
 from fennelq.declared import Declared
@@ -38,12 +38,14 @@ class testing:  # noqa: N801 - used like a function
         app: App,
         *,
         redis_url: str | None = None,
+        overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
         schedules: bool = False,
         leave_jobs: bool = False,
     ) -> None:
-        """Without a `redis_url`, the server is an embedded one of this test session. With `schedules`, the recurring
+        """Without a `redis_url`, the server is an embedded one of this test session. `overrides` are providers in place
+        of others, as in `app.overrides`. With `schedules`, the recurring
         jobs that the code declares run as well. With `leave_jobs`, jobs may be left at the end."""
-        self._app, self._redis_url = app, redis_url
+        self._app, self._redis_url, self._overrides = app, redis_url, overrides or {}
         self._schedules, self._leave_jobs = schedules, leave_jobs
         self._ending = ExitStack()
         self._testing: Testing | None = None
@@ -54,14 +56,10 @@ class testing:  # noqa: N801 - used like a function
             raise UsageError("this testing(…) is entered already: make one for each block")
         app = self._app
         namespace = f"{app.name[:_LONGEST_NAME]}-test-{os.urandom(4).hex()}"
-        settings = app.settings.model_copy(
-            update={
-                "redis_url": self._redis_url or session_server().url,
-                "namespace": namespace,
-                "stall_timeout": _NEVER,
-            }
-        )
+        place = {"redis_url": self._redis_url or session_server().url, "namespace": namespace}
+        settings = app.settings.model_copy(update={**place, "stall_timeout": _NEVER})
         wiring = TestedWiring(namespace, Recording(), self._run_now)
+        self._ending.enter_context(app.overrides(self._overrides))
         self._ending.callback(wiring.close)
         self._ending.enter_context(rewired(app, settings, namespace, wiring))
         if not self._schedules:

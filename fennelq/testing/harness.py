@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, Unpack
 
 from fennelq.loops import check_loop
 from fennelq.model import units
@@ -19,11 +19,14 @@ from fennelq.testing.running import Running
 from fennelq.testing.sent import Expected, SentJob
 from fennelq.testing.summary import Summary
 from fennelq.testing.wiring import TestedWiring
+from fennelq.usage import job_given
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.task import AnyTask
+    from fennelq.task import AnyTask, Task
 
+P = ParamSpec("P")
+R = TypeVar("R")
 A = TypeVar("A")
 
 _WAITS = (Status.SENT, Status.SCHEDULED, Status.RETRY)
@@ -80,6 +83,12 @@ class Testing:
             left = self._found.unended()
             waiting = f"these jobs wait:\n{self._found.named(left)}" if left else "no job waits"
             raise AssertionError(f"no job of {during.name} has begun; {waiting}")
+
+    async def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a task as a worker does, with its providers, middleware and timeout, but at once and not through Redis.
+        Returns what the task returns and raises what it raises; there are no retries."""
+        value: R = await self._running.call(job_given("t.call", task.job(*args, **kwargs)))
+        return value
 
     # Time
 
@@ -192,6 +201,10 @@ class BlockingTesting:
     def kill_executor(self, *, during: AnyTask) -> None:
         """Run jobs until one of this task has begun, end its executor as `kill -9` does, and recover its jobs."""
         self._run("kill_executor", lambda: self._testing.kill_executor(during=during))
+
+    def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a task as a worker does, with its providers, middleware and timeout, but not through Redis."""
+        return self._run("call", lambda: self._testing.call(task, *args, **kwargs))
 
     def _run(self, method: str, work: Callable[[], Coroutine[Any, Any, A]]) -> A:
         check_loop(f"t.sync.{method}", f"await t.{method}(…)")

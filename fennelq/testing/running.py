@@ -8,12 +8,13 @@ import sys
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from fennelq import clock
+from fennelq import clock, loops
 from fennelq.broker import verbs
-from fennelq.broker.keys import GROUP, queue_keys
+from fennelq.broker.keys import GROUP, LANES, queue_keys
 from fennelq.broker.verb import Command, Word, as_is
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import DEAD, RETRY, failure_from_wire
+from fennelq.model.wire import AnyWireJob
 from fennelq.testing.clock import now, pass_time
 from fennelq.testing.found import Found
 from fennelq.testing.summary import FailedTry
@@ -22,7 +23,10 @@ from fennelq.worker.bus import JobEnded, JobStarted
 from fennelq.worker.duties.courier import Courier
 from fennelq.worker.duties.ticker import Ticker
 from fennelq.worker.executor import Executor
+from fennelq.worker.lifespan import Lifespan
 from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.running.held import Held
+from fennelq.worker.running.runner import Runner
 from fennelq.worker.state import State
 
 if TYPE_CHECKING:
@@ -117,6 +121,21 @@ class Running:
                 )
             )
 
+    async def call(self, job: AnyWireJob) -> Any:
+        """The value that the task of this job returns, called here as an executor calls it, but not through Redis."""
+        if (senders := self._app.middleware.senders) is not None:
+            job = senders.through(job)
+        state, loop = State(self._app, self._config), asyncio.get_running_loop()
+        lifespan, held = Lifespan(state), Held(_delivery_of(job))
+        runner = Runner(self._app, 1, state.shared)
+        loops.executing.add(loop)
+        try:
+            await lifespan.enter(asyncio.Event())
+            return await _value(runner, held)
+        finally:
+            loops.executing.discard(loop)
+            await lifespan.leave()
+
     # Killing
 
     async def kill_during(self, task: AnyTask) -> bool:
@@ -163,6 +182,33 @@ class Running:
             )
             while app.blocking.run(recover).more:
                 pass
+
+
+def _delivery_of(job: AnyWireJob) -> Delivery:
+    """The first delivery of a job that is not in Redis."""
+    options = str(job.carried.get("options", "")).encode()
+    lane = LANES[job.priority]
+    return Delivery(job.queue, lane, "0-0", job.key, job.task, job.args, options, 0, 1, 1, clock.wall_ms())
+
+
+async def _value(runner: Runner, held: Held) -> Any:
+    value: Any = None
+
+    async def run() -> None:
+        nonlocal value
+        value = await runner.value(held, _time_out)
+
+    # In a task of its own, which a timeout can cancel.
+    held.task, held.begun = asyncio.create_task(run(), name="call"), True
+    try:
+        await held.task
+    finally:
+        held.task.cancel()
+    return value
+
+
+def _time_out(held: Held) -> None:
+    held.time_out()
 
 
 def _forget_lease(app: App, lane: str, executor: str, lease_ms: int) -> None:
