@@ -8,12 +8,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.model.progress import Progress
 from fennelq.worker.running.reports import report_lost
+
+if TYPE_CHECKING:
+    from fennelq.worker.running.notes import Notes
 
 _MOST_CALLS = 10
 
@@ -45,6 +49,7 @@ class Held:
         "delivery",
         "disturbed",
         "entered",
+        "notes",
         "outcome",
         "overran",
         "overstayed",
@@ -52,8 +57,9 @@ class Held:
         "task",
     )
 
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
+    def __init__(self, delivery: Delivery, notes: Notes | None = None) -> None:
+        """`notes` writes the progress of the run; without it, reports are dropped."""
+        self.delivery, self.notes = delivery, notes
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         """The task has made its first step."""
@@ -115,6 +121,10 @@ class Held:
         # checks `asked`.
         if self.begun and self.task is not None:
             self.task.cancel()
+
+    def report(self, progress: Progress) -> bool:
+        """Write this progress soon; see `Notes.report`."""
+        return self.notes is not None and self.notes.report(self, progress)
 
     def enter_thread(self) -> None:
         """The current thread runs its function from now on."""
