@@ -19,6 +19,7 @@ from typing import (
 )
 
 from fennelq.errors import FennelqError, InvalidArguments, PayloadTooLarge, suggestion
+from fennelq.middleware import Performers
 from fennelq.model.checks import valid_name
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
@@ -71,11 +72,12 @@ class Task(Generic[P, R]):
         self.app, self.name, self.function = app, name, function
         self.declared = declared
         self.is_async = inspect.iscoroutinefunction(function)
-        self.calls = CallCodec(name, function)
+        process = declared.given.get("isolation") == "process"
+        self.injection = app.injections.of(name, function, process=process)
+        """What the worker makes for the parameters that are injected; None when there are none."""
+        self.calls = CallCodec(name, function, self.injection.names if self.injection else ())
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
-        self.plain = self.is_async
-        """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
-        runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
+        self._surround(None)
         self.plan = Plan.of(
             declared,
             retries=app.settings.default_retries,
@@ -88,6 +90,13 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on {self._queue}>"
+
+    def _surround(self, performers: Performers | None) -> None:
+        """Run the function inside of these from now on. The app calls it when middleware is registered."""
+        self.performers = performers
+        self.plain = self.is_async and self.injection is None and performers is None
+        """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
+        runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
 
     @property
     def queue(self) -> str:
@@ -239,6 +248,8 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, Coroutine[Any, Any, R]] = self.function
         return call(*args, **kwargs)
 
@@ -248,6 +259,8 @@ class ThreadTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, R] = self.function
         return call(*args, **kwargs)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 
 from fennelq import clock
 from fennelq.app import App
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QUARANTINE, QueueKeys, queue_keys
 from fennelq.model.routing import Routing
 from fennelq.worker.bus import Bus
@@ -18,6 +17,7 @@ from fennelq.worker.processes.signals import SignalPipe
 from fennelq.worker.running.held import HeldJobs
 from fennelq.worker.running.slots import Slots
 from fennelq.worker.running.unrunnable import UnrunnableJobs
+from fennelq.worker.shared import SharedValues
 from fennelq.worker.threads.lease import Lease
 
 
@@ -36,12 +36,13 @@ class State:
         self.name = config.name or executor_name()
         self.lanes = tuple(config.lanes)
         """The lanes that it reads, in this order."""
-        self.broker = Broker(app.address)
+        self.broker = app.wiring.broker(app.address)
         self.bus = Bus()
         self.signals = signals or SignalPipe()
         self.outage = Outage(self.broker.address)
         self.slots = Slots(config.concurrency, config.max_jobs)
         self.held = HeldJobs()
+        self.shared = SharedValues()
         self.lease = Lease(app.settings.lease, app.settings.beat)
         self.unrunnable = UnrunnableJobs(app.tasks, app.service.partition(":")[0])
         self.started = clock.monotonic()

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from threading import Lock
+from typing import Annotated, Any, assert_type
 
 from fennelq import (
+    AnyEvent,
     App,
     AsyncResult,
     AsyncTask,
@@ -18,6 +30,7 @@ from fennelq import (
     BlockingTask,
     BrokerUnavailable,
     DeadLetter,
+    Depends,
     DuplicateJob,
     EnqueueFailed,
     Event,
@@ -27,14 +40,19 @@ from fennelq import (
     Job,
     JobCancelled,
     JobContext,
+    JobDied,
     JobError,
     JobFailure,
+    JobFinished,
     JobInfo,
+    JobSent,
     Moment,
+    OnProgress,
     OptionArgs,
     Overlap,
     PayloadTooLarge,
     Place,
+    Plugin,
     Priority,
     Progress,
     QueueInfo,
@@ -49,6 +67,7 @@ from fennelq import (
     Seconds,
     SettingArgs,
     Settings,
+    Shared,
     Snooze,
     Status,
     Task,
@@ -60,6 +79,7 @@ from fennelq import (
     as_completed,
     current_job,
     gather,
+    injected,
     wait,
 )
 
@@ -284,11 +304,39 @@ async def operating() -> None:
     assert_type(await app.schedules.list(), list[ScheduleInfo])
 
 
+# Progress: from inside of a task, and from outside
+
+
+async def reporting() -> None:
+    job = current_job()
+    await job.progress(3)
+    await job.progress(0.5, 1, note="rows")
+    job.sync.progress(3, 10, "rows")
+
+
+async def following(sent: AsyncResult[str]) -> None:
+    assert_type(await sent.progress(), Progress | None)
+    async for progress in sent.watch():
+        assert_type(progress, Progress)
+        assert_type(progress.fraction, float | None)
+    async with aclosing(sent.watch()) as reports:
+        assert_type(await anext(reports), Progress)
+    info = await sent.info()
+    assert info is not None
+    assert_type(info.progress, Progress | None)
+
+
+def following_in_a_thread(sent: BlockingResult[str]) -> None:
+    assert_type(sent.progress(), Progress | None)
+    for progress in sent.watch():
+        assert_type(progress, Progress)
+
+
 # What one meets in a signature can be imported
 
 
 def of_public_types(
-    place: Place, priority: Priority, overlap: Overlap, seconds: Seconds, moment: Moment, progress: Progress
+    place: Place, priority: Priority, overlap: Overlap, seconds: Seconds, moment: Moment, progress: OnProgress
 ) -> tuple[OptionArgs, When, SettingArgs]:
     welcome.options(priority=priority, delay=seconds)
     app.sync.queues.peek("mail", place=place)
@@ -395,6 +443,63 @@ def a_timeout_is_a_timeout(error: ResultTimeout) -> TimeoutError:
     return error
 
 
+# Middleware, events, plugins, context
+
+
+@app.sending
+def stamp(job: Job[Any]) -> Job[Any]:
+    assert_type(job.headers, Mapping[str, str])
+    return job.with_headers({"trace": "1"}).with_options(priority="low", expires=60)
+
+
+@app.performing
+async def timed(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any:
+    assert_type(job.headers, Mapping[str, str])
+    return await call()
+
+
+@app.task(sending=[stamp], performing=[timed], queue="mail")
+async def surrounded(n: int) -> str:
+    return str(n)
+
+
+@app.on(JobDied)
+def died(event: JobDied) -> None:
+    assert_type((event.id, event.tries, event.error), tuple[str, int, JobFailure])
+
+
+@app.on(JobFinished)
+async def finished(event: JobFinished) -> None:
+    assert_type(event.seconds, float | None)
+    if event.outcome == "success":
+        return
+
+
+def any_event(event: AnyEvent) -> None: ...
+
+
+async def flush() -> float:
+    return 60.0
+
+
+tenant: ContextVar[str] = ContextVar("tenant")
+locale: ContextVar[str | None] = ContextVar("locale", default=None)
+
+
+def extensions() -> None:
+    call: Callable[[int], Coroutine[Any, Any, str]] = surrounded
+    asyncio.run(call(1))
+    assert_type(surrounded.job(1).with_headers({}), Job[str])
+    assert_type(surrounded.job(1).with_options(retries=2), Job[str])
+    plain: Callable[[JobDied], None] = died
+    later: Callable[[JobFinished], Coroutine[Any, Any, None]] = finished
+    app.on(JobSent)(any_event)
+    app.use(Plugin("metrics", [stamp], [timed], {JobDied: plain, JobFinished: later}, [flush]))
+    app.carry(tenant)
+    app.carry(locale)
+    App("shop", carry=["request_id"])
+
+
 # Tasks as values
 
 
@@ -418,3 +523,93 @@ async def an_app() -> AsyncGenerator[App]:
         assert_type(shop.settings.result_ttl, float)
         assert_type(shop.settings.redis_url, str | None)
         yield shop
+
+
+# Injection: a provider of every kind fills a parameter of the type that it makes
+
+
+class Db:
+    def __enter__(self) -> int:
+        return 1
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+async def async_generator() -> AsyncGenerator[Db]:
+    yield Db()
+
+
+async def async_iterator() -> AsyncIterator[Db]:
+    yield Db()
+
+
+def generator() -> Generator[Db]:
+    yield Db()
+
+
+@asynccontextmanager
+async def async_manager() -> AsyncGenerator[Db]:
+    yield Db()
+
+
+@contextmanager
+def manager() -> Generator[Db]:
+    yield Db()
+
+
+async def coroutine(settings: dict[str, str] = Shared(dict[str, str])) -> Db:
+    return Db()
+
+
+def plain() -> Db:
+    return Db()
+
+
+@app.task
+async def injecting(
+    order: int,
+    a: Db = Depends(async_generator),
+    b: Db = Depends(async_iterator),
+    c: Db = Depends(generator),
+    d: Db = Depends(async_manager),
+    e: Db = Depends(manager),
+    f: Db = Depends(coroutine),
+    g: Db = Depends(plain),
+    h: Db = Depends(Db),
+    i: Db = Shared(async_generator),
+    j: Db = Shared(manager),
+    k: Db = Shared(plain),
+    lock: Lock = Shared(Lock),
+    job: JobContext = Depends(current_job),
+    annotated: Annotated[Db, Depends(plain)] = injected,
+) -> int:
+    return order
+
+
+@app.task
+def injecting_in_thread(
+    order: int, /, db: Db = Depends(generator), *, user: str = Shared(lambda: "ann")
+) -> int:
+    return order
+
+
+async def resources(shop: App, db: Db = Shared(plain)) -> AsyncIterator[Db]:
+    yield db
+
+
+@asynccontextmanager
+async def other_resources(shop: App) -> AsyncGenerator[None]:
+    yield
+
+
+async def calling_what_is_injected() -> None:
+    assert_type(await (await injecting.delay(7)).get(), int)
+    assert_type(injecting_in_thread.job(7), Job[int])
+    assert_type(injecting_in_thread(7, Db(), user="bob"), int)
+    assert_type(await injecting.map([1, 2]), list[AsyncResult[int]])
+    assert_type(Depends(async_manager), Db)
+    assert_type(Depends(Db), Db)
+    assert_type(Shared(resources), Db)
+    with App("shop", lifespan=resources).overrides({plain: lambda: Db(), generator: plain}) as nothing:
+        assert_type(nothing, None)
+    assert_type(App("shop", lifespan=other_resources, result_ttl=5).state, Any)

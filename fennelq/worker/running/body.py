@@ -1,4 +1,4 @@
-"""Performs the body of a run, from the outside in: its timeout, then its function.
+"""Performs the body of a run, from the outside in: its timeout, the performers of the app, its providers, its function.
 
 The runner calls plain tasks without a timeout directly, so that they pay for none of this.
 """
@@ -6,14 +6,18 @@ The runner calls plain tasks without a timeout directly, so that they pay for no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from fennelq.context import current
 from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import Invoker
+from fennelq.worker.running.providing import Providing
+from fennelq.worker.shared import SharedValues
 
 
 class Bound(NamedTuple):
@@ -43,20 +47,27 @@ class RunCancelled(Exception):
 class Body:
     """Performs the bodies of runs for one executor."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, shared: SharedValues, stop_grace: float) -> None:
         self._invoker = Invoker(threads)
+        self._providing = Providing(self._invoker, shared, stop_grace)
 
-    async def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+    def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Awaitable[Any]:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
+        # Returns the coroutine of one of these, because a coroutine that awaited it would cost as much as a provider.
+        recipe = bound.task.injection and bound.task.injection.recipe
+        if bound.plan.timeout is None and not (recipe and recipe.enters):
+            return self._call(bound, held, time_out)
+        return self._within_its_time(bound, held, time_out)
+
+    async def _within_its_time(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         timeout = bound.plan.timeout
-        if timeout is None:
-            return await self._call(bound, held)
         # Not asyncio.timeout: call_later and cancel cost a third of it, for every job with a timeout.
-        timer = asyncio.get_running_loop().call_later(timeout, time_out, held)
+        loop = asyncio.get_running_loop()
+        timer = None if timeout is None else loop.call_later(timeout, time_out, held)
         where: TracebackType | None = None
         try:
-            value = await self._call(bound, held)
+            value = await self._call(bound, held, time_out)
         except asyncio.CancelledError as cancelled:
             if not held.overran or _uncancelled() > 0:
                 raise
@@ -70,19 +81,33 @@ class Body:
                 return value
             _uncancelled()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
         # With the traceback of the cancellation, which shows where the task was waiting.
         try:
-            raise too_late(timeout).with_traceback(where)
+            raise too_late(held, timeout).with_traceback(where)
         finally:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
-    async def _call(self, bound: Bound, held: Held) -> Any:
-        return await self._invoker.call(bound.task, held, bound.args, bound.kwargs)
+    def _call(self, bound: Bound, held: Held, time_out: TimeOut) -> Awaitable[Any]:
+        performers = bound.task.performers
+        if performers is None:
+            return self._call_function(bound, held, time_out)
+        return performers.around(current.get(), partial(self._call_function, bound, held, time_out))
+
+    def _call_function(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
+        injection = bound.task.injection
+        if injection is None:
+            return self._invoker.call(bound.task, held, bound.args, bound.kwargs)
+        if injection.recipe.is_direct:
+            return self._providing.call_directly(injection, bound)
+        return self._providing.call(injection, bound, held, time_out)
 
 
-def too_late(timeout: float) -> TaskTimeout:
-    """The error of a run that took longer than its timeout."""
+def too_late(held: Held, timeout: float | None) -> TaskTimeout:
+    """The error of a run that took longer than its timeout, or whose providers took longer than `stop_grace` to end."""
+    if held.overstayed or timeout is None:
+        return TaskTimeout("the providers of the task did not end within stop_grace")
     return TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 
 

@@ -66,3 +66,13 @@ def _called(
         return None, error
     finally:
         held.leave_thread()
+
+
+def loop_is_gone() -> bool:
+    """Whether the interpreter closes the run after the loop has ended, as opposed to a handler that raised
+    GeneratorExit itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False

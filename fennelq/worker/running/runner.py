@@ -18,6 +18,8 @@ from fennelq.model.retry import allows, wait_after
 from fennelq.task import AnyTask
 from fennelq.worker.running.body import Body, Bound, RunCancelled, TaskTimeout, TimeOut, too_late
 from fennelq.worker.running.held import Held
+from fennelq.worker.running.invoke import loop_is_gone
+from fennelq.worker.shared import SharedValues
 
 Verdict = Callable[[JobFailure, int, int], Outcome]
 
@@ -25,8 +27,8 @@ Verdict = Callable[[JobFailure, int, int], Outcome]
 class Runner:
     """Runs deliveries of one app."""
 
-    def __init__(self, app: App, threads: int) -> None:
-        self._tasks, self._body = app.tasks, Body(threads)
+    def __init__(self, app: App, threads: int, shared: SharedValues) -> None:
+        self._tasks, self._body = app.tasks, Body(threads, shared, app.settings.stop_grace)
         self._failure_ttl_ms, self._most_bytes = app.lifetimes.failure_ms, app.settings.max_payload_bytes
 
     async def run(self, held: Held, time_out: TimeOut) -> Outcome:
@@ -45,7 +47,7 @@ class Runner:
         try:
             value = await self._perform(bound, held, time_out)
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and _loop_is_gone():
+            if isinstance(error, GeneratorExit) and loop_is_gone():
                 raise
             if held.stopped and not isinstance(error, (Retry, Snooze, Reject)):
                 # A handler may raise another error when it is cancelled. It does not count as a failure, because a
@@ -57,13 +59,19 @@ class Runner:
             return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)
         return self._success(bound, delivery, value)
 
+    async def value(self, held: Held, time_out: TimeOut) -> Any:
+        """The value that the task returns; raises what it raises. For `fennelq.testing`: `run` returns outcomes."""
+        task = self._find(held.delivery)
+        value = await self._perform(self._bind(task, held.delivery), held, time_out)
+        return task.returns.decode(task.returns.encode(value))
+
     def given_up(self, held: Held) -> Outcome:
         """The outcome of a run that was asked to stop and has not succeeded."""
         if not held.overran:
             return outcome.cancelled(held.asked or "cancelled", self._failure_ttl_ms)
         # Computed a second time, because keeping the plan would cost every job.
         plan = self._find(held.delivery).plan.overridden(held.delivery.options)
-        error = too_late(plan.timeout or 0.0)
+        error = too_late(held, plan.timeout)
         if where := held.stack():
             error.add_note(f"It goes on although it was asked to stop: {where}")
         return self._judge(plan, held.delivery, error)
@@ -133,13 +141,3 @@ def _is_cancelled(error: BaseException) -> bool:
     """Whether the task was cancelled, as opposed to a handler that raised CancelledError itself."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def _loop_is_gone() -> bool:
-    """Whether the interpreter closes the run after the loop has ended, as opposed to a handler that raised
-    GeneratorExit itself."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return True
-    return False

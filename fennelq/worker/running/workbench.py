@@ -10,7 +10,7 @@ from fennelq import clock, crash, log
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.bus import CancelRequested, JobEnded, JobStarted, LeasesLost
+from fennelq.worker.bus import CancelRequested, JobEnded, JobLost, JobStarted, LeasesLost
 from fennelq.worker.running.early import EarlyRequests
 from fennelq.worker.running.held import LOST, STOPPED, Held, Token
 from fennelq.worker.running.reports import report_end, report_lost
@@ -31,6 +31,7 @@ class Workbench:
     def __init__(self, state: State, runner: Runner, settler: Settler) -> None:
         self._slots, self._runner, self._settler = state.slots, runner, settler
         self._held, self._unrunnable = state.held, state.unrunnable
+        self._notes = settler.notes
         self._stop_grace = state.settings.stop_grace
         self._time_out = self._note_timeout
         self._early = EarlyRequests()
@@ -52,7 +53,7 @@ class Workbench:
     def start(self, delivery: Delivery) -> None:
         """Run a delivery."""
         self._slots.take()
-        held = self._held.by_token[delivery.token] = Held(delivery)
+        held = self._held.by_token[delivery.token] = Held(delivery, self._notes)
         held.task = asyncio.create_task(self._run(held))
         if self._at_starts:
             self._bus.publish(JobStarted(delivery))
@@ -79,6 +80,7 @@ class Workbench:
                 report_lost(held.delivery)
                 held.stop(LOST)
                 self._give_up_later(held)
+                self._bus.publish(JobLost(held.delivery))
 
     def ask(self, held: Held, why: str) -> None:
         """Ask a run to stop. If it goes on for `stop_grace`, its outcome is settled without it, and its slot is
