@@ -134,7 +134,6 @@ def test_a_job_that_it_hands_back_is_ended_here(
     is_cancelled(desk)
 
 
-@pytest.mark.audit(unfinished=True)
 def test_a_job_that_was_handed_back_here_may_run_there_once_more(desk: Desk, before: Before) -> None:
     (delivery,) = desk.executing()
     desk.cancel("1", why="no longer needed")
