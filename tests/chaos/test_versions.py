@@ -147,11 +147,11 @@ def test_an_earlier_worker_lets_a_job_that_was_asked_to_stop_finish(
     app = jobs.app_of(redis_url=server.url)
     result = jobs.task_of(app, jobs.work).sync.delay(2000)
     eventually(lambda: ledger.starts() == {result.id: 1}, within=10)
-    fleet.start()
     assert not result.cancel("no longer needed", wait=0)
     info = result.info()
     assert info is not None
     assert info.stopping == "no longer needed"
+    fleet.start()
     assert result.get(timeout=10) == jobs.receipt(result.id, 2000)
     with server.client() as client:
         key = queue_keys(jobs.NAME, "default")["stop"]
