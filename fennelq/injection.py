@@ -77,13 +77,14 @@ class Injection:
 
     recipe: Recipe
 
-    def __init__(self, owner: str, function: Provider, *, process: bool = False) -> None:
+    def __init__(
+        self, owner: str, function: Provider, markers: Mapping[str, Marker], *, process: bool = False
+    ) -> None:
         """`process` means that the function runs in a process without a loop."""
-        self._owner, self._process = owner, process
+        self._owner, self._process, self._markers = owner, process, markers
         self._signature = inspect.signature(function)
         self._is_async = inspect.iscoroutinefunction(function)
-        self._markers = markers_of(function, (owner,))
-        self.names = tuple(self._markers)
+        self.names = tuple(markers)
         """The injected parameters. They are no arguments of a job."""
         self._inserted = _inserted(self._signature, self.names)
 
