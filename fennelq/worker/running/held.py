@@ -8,12 +8,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.model.progress import Progress
 from fennelq.worker.running.reports import report_lost
+
+if TYPE_CHECKING:
+    from fennelq.worker.running.notes import Notes
 
 _MOST_CALLS = 10
 
@@ -45,14 +49,17 @@ class Held:
         "delivery",
         "disturbed",
         "entered",
+        "notes",
         "outcome",
         "overran",
+        "overstayed",
         "stopped",
         "task",
     )
 
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
+    def __init__(self, delivery: Delivery, notes: Notes | None = None) -> None:
+        """`notes` writes the progress of the run; without it, reports are dropped."""
+        self.delivery, self.notes = delivery, notes
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         """The task has made its first step."""
@@ -62,6 +69,8 @@ class Held:
         """Why the run was asked to stop; None while it may go on."""
         self.overran = False
         """It was asked because its timeout was over."""
+        self.overstayed = False
+        """That was because its providers took too long to end."""
         self.stopped = False
         """Its executor stops, or another executor has the job. Then the job has no outcome, unless the handler chooses
         one."""
@@ -97,6 +106,10 @@ class Held:
         self.overran |= asked
         return asked
 
+    def overstay(self) -> None:
+        """Record that its providers took too long to end, unless it was asked to stop before."""
+        self.overstayed = self.asked is None
+
     def stop(self, why: str) -> None:
         """Ask the run to stop, again if it was asked before, and to have no outcome."""
         self.stopped = True
@@ -108,6 +121,10 @@ class Held:
         # checks `asked`.
         if self.begun and self.task is not None:
             self.task.cancel()
+
+    def report(self, progress: Progress) -> bool:
+        """Write this progress soon; see `Notes.report`."""
+        return self.notes is not None and self.notes.report(self, progress)
 
     def enter_thread(self) -> None:
         """The current thread runs its function from now on."""
