@@ -1,0 +1,166 @@
+"""The work of a cell: it runs one job after another, until its executor closes the connection."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from fennelq import streams
+from fennelq.app import App
+from fennelq.context import JobContext, current
+from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
+from fennelq.model.job import Delivery, JobFailure
+from fennelq.model.outcome import Reject, Retry, Snooze, bad_result, failure_of, seconds_of
+from fennelq.model.plan import Plan
+from fennelq.model.retry import allows
+from fennelq.task import AnyTask
+from fennelq.worker.cells import forwarding, parentage
+from fennelq.worker.cells.frames import Frame
+from fennelq.worker.cells.pair import Pair
+from fennelq.worker.running.held import Held
+
+_FIRST_FOR_OOM = "500"
+_TO_LEAVE = 1.0
+
+
+def live(connection: socket.socket, app: App) -> NoReturn:
+    """Run the jobs that the executor sends, then end this process."""
+    pair = Pair(connection)
+    _settle_in(connection, pair)
+    cell = Inside(app, pair)
+    for frame in pair.frames():
+        cell.run(frame)
+    streams.flush(sys.stdout, sys.stderr)
+    os._exit(0)
+
+
+def _settle_in(connection: socket.socket, pair: Pair) -> None:
+    # Its own group, so that the programs that a task has started are killed together with the cell.
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _left_to_executor)
+    for stream in (sys.stdout, sys.stderr):
+        # Whole lines: a cell that is killed would lose what is buffered.
+        with suppress(Exception):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    with suppress(OSError):
+        # When memory runs out, the kernel ends this process rather than the executor.
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_FOR_OOM, encoding="ascii")
+    forwarding.forward(pair)
+    if not parentage.is_tied():
+        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+
+
+class Inside:
+    """Runs jobs in this process."""
+
+    def __init__(self, app: App, pair: Pair) -> None:
+        self._tasks, self._pair = app.tasks, pair
+        self._most_bytes = app.settings.max_payload_bytes
+        self._process = os.getpid()
+
+    def run(self, frame: Frame) -> None:
+        """Run the job of this frame, and send its end."""
+        head, body = contextvars.copy_context().run(self._ended, frame)
+        if os.getpid() != self._process:
+            # The task has forked, and its child has returned here. It must not send an end of its own.
+            streams.flush(sys.stdout, sys.stderr)
+            os._exit(0)
+        # A timer that the task has left behind would end the next job.
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if not self._pair.send(head, body):
+            os._exit(1)
+
+    def _ended(self, frame: Frame) -> tuple[dict[str, Any], bytes]:
+        """The frame that tells how a job ended."""
+        delivery = delivery_of(frame)
+        plan: Plan | None = None
+        try:
+            task = self._find(delivery)
+            plan = task.plan.overridden(delivery.options)
+            args, kwargs = task.calls.decode(delivery.args)
+        except UnknownTask as error:
+            return _unfit(error, "unknown_task")
+        except UnknownArgument as error:
+            return _unfit(error, "unknown_argument")
+        except BaseException as error:  # validators of models are the user's code and may raise anything
+            return _unfit(error, "bad_payload")
+        current.set(JobContext(Held(delivery), plan))
+        try:
+            value = task.function(*args, **kwargs)
+        except BaseException as error:
+            return _raised(error, plan, delivery.tries + 1)
+        return self._returned(task, value)
+
+    def _find(self, delivery: Delivery) -> AnyTask:
+        task = self._tasks.get(delivery.task)
+        if task is None:
+            raise UnknownTask(delivery.task, self._tasks)
+        return task
+
+    def _returned(self, task: AnyTask, value: Any) -> tuple[dict[str, Any], bytes]:
+        try:
+            encoded = task.returns.encode(value)
+            if len(encoded) > self._most_bytes:
+                raise PayloadTooLarge(f"the result of {task.name}", len(encoded), self._most_bytes)
+        except BaseException as error:  # encoding runs the user's code as well
+            return _head("raised", bad_result(error), again=False), b""
+        return {"kind": "returned"}, encoded
+
+
+def head_of(delivery: Delivery) -> dict[str, Any]:
+    """The header of the frame that asks a cell to run a job. The arguments are its bytes."""
+    fields = delivery._replace(args=b"")._asdict()
+    return {"kind": "run", **fields, "args": "", "options": delivery.options.decode()}
+
+
+def delivery_of(frame: Frame) -> Delivery:
+    """The job that a frame asks to run."""
+    fields = {name: value for name, value in frame.head.items() if name != "kind"}
+    return Delivery(**{**fields, "args": frame.body, "options": frame.head["options"].encode()})
+
+
+def _unfit(error: BaseException, reason: str) -> tuple[dict[str, Any], bytes]:
+    failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")
+    return _head("raised", failure, again=False), b""
+
+
+def _raised(error: BaseException, plan: Plan, tries: int) -> tuple[dict[str, Any], bytes]:
+    try:
+        if isinstance(error, Snooze):
+            return {"kind": "snooze", "delay": seconds_of(error), "text": str(error)}, b""
+        failure = failure_of(error)
+        if isinstance(error, Reject):
+            return _head("reject", failure, again=False), b""
+        if isinstance(error, Retry):
+            return {**_head("retry", failure, again=True), "delay": error.delay}, b""
+        return _head("raised", failure, again=allows(plan.retry, tries, error)), b""
+    except BaseException as broken:  # a class of the user's own may raise when it is looked at
+        return _head("raised", failure_of(broken), again=False), b""
+
+
+def _head(kind: str, failure: JobFailure, *, again: bool) -> dict[str, Any]:
+    return {"kind": kind, "failure": list(failure), "again": again}
+
+
+def _left_to_executor(_: int, __: FrameType | None) -> None:
+    """Does nothing: the executor kills a cell that has to end. Programs that a task starts do not inherit this, as they
+    would inherit SIG_IGN."""
+
+
+def _end_with(connection: socket.socket) -> None:
+    """Blocks until the executor has ended, then ends this process. In a thread, where the kernel does not do it."""
+    gone = select.poll()
+    gone.register(connection, 0)
+    gone.poll()
+    threading.Event().wait(_TO_LEAVE)  # an idle cell ends by itself
+    os.kill(os.getpid(), signal.SIGKILL)
