@@ -6,20 +6,28 @@ import logging
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from fennelq import clock
 from fennelq.model.job import Delivery
 from fennelq.model.plan import Plan
 
 
+class Run(Protocol):
+    """A run of a job, as its context sees it."""
+
+    delivery: Delivery
+    asked: str | None
+    """Why it was asked to stop; None while it may go on."""
+
+
 class JobContext:
     """The job that is running."""
 
-    __slots__ = ("_delivery", "_plan")
+    __slots__ = ("_plan", "_run")
 
-    def __init__(self, delivery: Delivery, plan: Plan) -> None:
-        self._delivery, self._plan = delivery, plan
+    def __init__(self, run: Run, plan: Plan) -> None:
+        self._run, self._plan = run, plan
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id} of {self.task}>"
@@ -27,22 +35,22 @@ class JobContext:
     @property
     def id(self) -> str:
         """`queue:key`."""
-        return self._delivery.id
+        return self._run.delivery.id
 
     @property
     def task(self) -> str:
         """Name of the task."""
-        return self._delivery.task
+        return self._run.delivery.task
 
     @property
     def queue(self) -> str:
         """Name of the queue."""
-        return self._delivery.queue
+        return self._run.delivery.queue
 
     @property
     def tries(self) -> int:
         """Which try this is, from 1."""
-        return self._delivery.tries + 1
+        return self._run.delivery.tries + 1
 
     @property
     def max_retries(self) -> int:
@@ -52,17 +60,25 @@ class JobContext:
     @property
     def fence(self) -> int:
         """A number that grows with every start of the job: store it with your writes, and refuse smaller ones."""
-        return self._delivery.fence
+        return self._run.delivery.fence
 
     @property
     def enqueued_at(self) -> datetime:
         """When the job was created, by the server's clock."""
-        return clock.from_ms(self._delivery.enqueued_ms)
+        return clock.from_ms(self._run.delivery.enqueued_ms)
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The short texts that travel with the job."""
         return self._plan.headers
+
+    @property
+    def cancelled(self) -> str | None:
+        """Why this run is to stop; None while it may go on. `timeout` when its time is over, `stopped` when its worker
+        stops, `lost` when another worker has taken the job; otherwise the reason of the cancel.
+
+        A plain function, which runs in a thread, must look at this itself: `async def` code gets a CancelledError."""
+        return self._run.asked
 
 
 current: ContextVar[JobContext] = ContextVar("fennelq_job")

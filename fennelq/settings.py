@@ -94,7 +94,7 @@ class _Workers(TypedDict, total=False):
     grace_period: float
     """Seconds that running jobs get to finish when a worker stops. 0 gives them none."""
     stop_grace: float
-    """Seconds that a run may go on after the executor asked it to stop. After that, its slot counts as stuck."""
+    """Seconds that a run may go on after it was asked to stop. Then it ends without it, and its slot is stuck."""
     max_stuck: int | None
     """An executor with more stuck slots than this is replaced. None is half of its slots; 0 allows none."""
     stall_timeout: float

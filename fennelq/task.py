@@ -18,7 +18,7 @@ from typing import (
     overload,
 )
 
-from fennelq.errors import ConfigurationError, FennelqError, InvalidArguments, PayloadTooLarge, suggestion
+from fennelq.errors import FennelqError, InvalidArguments, PayloadTooLarge, suggestion
 from fennelq.model.checks import valid_name
 from fennelq.model.codec import CallCodec, ResultCodec
 from fennelq.model.job import Job, new_key
@@ -73,7 +73,9 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.calls = CallCodec(name, function)
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
-        self._refuse_thread_timeout(declared)
+        self.plain = self.is_async
+        """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
+        runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
         self.plan = Plan.of(
             declared,
             retries=app.settings.default_retries,
@@ -141,7 +143,6 @@ class Task(Generic[P, R]):
         """The same task with other options for the calls made through it."""
         check_options(self.name, nameless)
         of_the_call = self._of_the_call.with_(options)
-        self._refuse_thread_timeout(of_the_call)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._bind(of_the_call)
@@ -232,13 +233,6 @@ class Task(Generic[P, R]):
                     f"write {self.name.rpartition(':')[2]}.options({name}=…).delay(…)",
                 ) from None
 
-    def _refuse_thread_timeout(self, options: Options) -> None:
-        if not self.is_async and options.given.get("timeout") is not None:
-            raise ConfigurationError(
-                f"{self.name} is a plain function and runs in a thread, which cannot be stopped: "
-                "timeout= is for async def tasks"
-            )
-
 
 class AsyncTask(Task[P, R]):
     """An `async def` task."""
@@ -286,7 +280,6 @@ def described_without_code(
 ) -> Job[Any]:
     """A job for a task whose code is not here: its arguments must be JSON values."""
 
-    # This process does not know whether that task is `async def`, so a timeout is allowed.
     async def call(*args: Any, **kwargs: Any) -> Any: ...
 
     valid_name("queue", options.given.get("queue", app.settings.default_queue))

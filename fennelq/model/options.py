@@ -109,7 +109,7 @@ class OptionArgs(TypedDict, total=False):
         Seconds | None,
         _worker("t", checks.check_timeout, _timeout, lambda value: None if value is None else seconds(value)),
     ]
-    """Seconds that a run may take; None means no limit."""
+    """Seconds that a run may take, with its providers and middleware; None means no limit."""
     key: Annotated[str, _client(checks.check_key, "idempotency")]
     """Idempotency key: a further call with the same key gets the first job's handle."""
     ttl: Annotated[Seconds, _client(checks.check_duration, "window_ms", milliseconds)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
 from fennelq import clock, log
 from fennelq.broker import verbs
@@ -63,11 +63,11 @@ class Shutdown:
 
     async def _finish_running(self) -> None:
         """Wait for the running jobs, at most the grace period; then stop the rest and hand them back untouched."""
-        hurry = asyncio.create_task(self._hurry.wait())
+        hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
         deadline = clock.monotonic() + self._state.config.grace
         while (running := self._state.held.tasks()) and not hurry.done() and clock.monotonic() < deadline:
             left = deadline - clock.monotonic()
-            await asyncio.wait([hurry, *running], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await self._state.held.one_ended([hurry, *running], left)
         hurry.cancel()
         if rest := self._workbench.stop_all():
             # With a timeout: a handler may swallow its cancellation, and a thread cannot be stopped.

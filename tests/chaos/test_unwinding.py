@@ -131,20 +131,21 @@ def test_f8_a_handler_that_swallows_its_cancellation_is_settled_and_its_executor
     figure("F8", "timeout written once, executor replaced, 5 of 5 others done")
 
 
+@pytest.mark.parametrize("function", [jobs.deaf, jobs.in_thread])
 def test_f9_a_few_stuck_slots_leave_the_others_at_work_and_too_many_replace_the_executor(
-    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure
+    fleet: Fleet, ledger: Ledger, server: Server, figure: Figure, function: Any
 ) -> None:
     """F9. 4 of 8 stuck: the other 4 keep working; at 8 the process is replaced, and the jobs run again once."""
     worker = fleet.start(concurrency=8, settings={"FENNELQ_STOP_GRACE": "0.5"})
     first = the_executor(worker)
-    deaf = send(server.url, some(4, jobs.deaf, 600, timeout=0.5, retries=1))
+    deaf = send(server.url, some(4, function, 600, timeout=0.5, retries=1))
     begun(ledger, 4)
     others = send(server.url, some(40, jobs.work, 5))
     finished = send(server.url, some(1, jobs.work, 5))
     eventually(lambda: ended(ledger, {*others, *finished}), within=20)
     assert first.running
     drained(server, within=40)
-    eventually(lambda: not first.running, within=15)
+    eventually(lambda: not first.running, within=10)
     records = [record_of(server, job) for job in deaf]
     assert {(record[b"s"], record[b"y"], record[b"n"]) for record in records} == {(b"D", b"timeout", b"2")}
     starts = Counter(row.job_id for row in rows_of(ledger, "start"))
@@ -152,7 +153,10 @@ def test_f9_a_few_stuck_slots_leave_the_others_at_work_and_too_many_replace_the_
     fleet.stop()
     it = account(server, {**others, **finished}, None)
     assert (it.done, it.lost, it.innocents_dead) == (41, [], [])
-    figure("F9", "4 of 8 stuck: 41 of 41 others done; 8 of 8: replaced")
+    stuck = [line for line in fleet.output.splitlines() if '"slot_stuck"' in line]
+    assert len(stuck) == 8
+    assert all(f"in {function.__name__}" in line for line in stuck)
+    figure("F9", f"{function.__name__}: 4 of 8 stuck: 41 of 41 others done; 8 of 8: replaced")
 
 
 def ended(ledger: Ledger, wanted: set[str]) -> bool:

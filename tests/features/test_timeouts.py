@@ -1,14 +1,19 @@
-"""Time limits of runs: `timeout` for async tasks."""
+"""Time limits of runs: `timeout`, and runs that ignore it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from fennelq import App, ConfigurationError, RetryPolicy, Status, TaskFailed, current_job
+from fennelq import App, AsyncResult, RetryPolicy, Status, TaskFailed, current_job
+from fennelq.task import AnyTask
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 from tests.features.conftest import MakeApp
@@ -247,15 +252,144 @@ async def test_a_timeout_of_the_tasks_own_is_an_ordinary_error(app: App) -> None
     assert failed.value.error_type == "TimeoutError"
 
 
-async def test_a_plain_function_takes_no_timeout_because_a_thread_cannot_be_stopped(app: App) -> None:
-    with pytest.raises(ConfigurationError, match="thread"):
+# In threads
 
-        @app.task(timeout=5)
-        def block() -> None: ...
 
-    @app.task
-    def other() -> None: ...
+async def test_a_plain_function_sees_that_its_time_is_over_and_has_timed_out_whatever_it_returns(
+    app: App,
+) -> None:
+    seen: list[str | None] = []
 
-    with pytest.raises(ConfigurationError, match="thread"):
-        other.options(timeout=5)
-    other.options(timeout=None)
+    @app.task(timeout=0.05, retries=0)
+    def dawdle() -> str:
+        job = current_job()
+        seen.append(job.cancelled)
+        while job.cancelled is None:
+            time.sleep(0.005)
+        seen.append(job.cancelled)
+        return "in time?"
+
+    async with running(app) as executor:
+        result = await dawdle.delay()
+        with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s"):
+            await result.get(timeout=5)
+        info = await result.info()
+        assert (executor.slots.stuck, executor.slots.taken) == (0, 0)
+    assert seen == [None, "timeout"]
+    assert info is not None
+    assert (info.status, info.reason, info.tries) == (Status.DEAD, "timeout", 1)
+
+
+class Handlers:
+    """Tasks that ignore their timeout until they may end: on the loop and in threads, with a result and without."""
+
+    def __init__(self, app: App) -> None:
+        self.may_end, self.began = threading.Event(), threading.Semaphore(0)
+
+        def linger() -> None:
+            self.began.release()
+            self.may_end.wait(30)
+
+        @app.task(name="shop:thread", timeout=0.05, retries=0)
+        def in_thread() -> str:
+            linger()
+            return "too late"
+
+        @app.task(name="shop:thread_without_value", timeout=0.05, retries=0)
+        def in_thread_without_value() -> None:
+            linger()
+
+        @app.task(name="shop:loop_without_value", timeout=0.05, retries=0)
+        async def on_loop() -> None:
+            while not self.may_end.is_set():
+                try:
+                    await asyncio.sleep(0.01)
+                except asyncio.CancelledError:
+                    continue
+
+        self.tasks: dict[str, AnyTask] = {
+            "thread": in_thread,
+            "thread, no value": in_thread_without_value,
+            "loop, no value": on_loop,
+        }
+
+
+@pytest.fixture
+def impatient(make_app: MakeApp) -> App:
+    """An app that gives a run up soon, and a stuck executor never."""
+    return make_app(stop_grace=0.05, max_stuck=6, concurrency=8)
+
+
+@pytest.fixture
+def handlers(impatient: App) -> Iterator[Handlers]:
+    handlers = Handlers(impatient)
+    yield handlers
+    handlers.may_end.set()
+
+
+@pytest.mark.parametrize("kind", ["thread", "thread, no value", "loop, no value"])
+@pytest.mark.parametrize("sent", ["async", "sync"])
+async def test_a_handler_that_goes_on_after_its_timeout_has_timed_out_once_and_keeps_its_slot(
+    impatient: App, handlers: Handlers, kind: str, sent: str
+) -> None:
+    task = handlers.tasks[kind]
+
+    @impatient.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    async with running(impatient, concurrency=3) as executor:
+        key = await task.delay() if sent == "async" else await asyncio.to_thread(task.sync.delay)
+        result: AsyncResult[Any] = impatient.result(key.id)
+        with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s"):
+            await result.get(timeout=5)
+        assert (executor.slots.stuck, executor.slots.taken, executor.slots.free) == (1, 1, 2)
+        # More calls in threads than there are slots: the thread that is stuck is none of theirs.
+        handles = await double.map(range(10))
+        assert [await handle.get(timeout=5) for handle in handles] == [2 * n for n in range(10)]
+        handlers.may_end.set()
+        await aeventually(lambda: executor.slots.taken == 0)
+        assert (executor.slots.stuck, executor.state.held.done) == (0, 11)
+        info = await result.info()
+    assert info is not None
+    assert (info.status, info.reason, info.tries) == (Status.DEAD, "timeout", 1)
+
+
+async def test_a_thread_that_is_stuck_is_logged_once_with_the_calls_of_the_thread(
+    impatient: App, handlers: Handlers
+) -> None:
+    with capture_logs() as lines:
+        async with running(impatient, concurrency=3):
+            result = await handlers.tasks["thread"].delay()
+            with pytest.raises(TaskFailed) as failed:
+                await result.get(timeout=5)
+            handlers.may_end.set()
+    (line,) = [line for line in lines if line["event"] == "slot_stuck"]
+    calls = [call.rpartition(" in ")[2] for call in line["stack"].split(" > ")]
+    assert calls == ["in_thread", "linger", "wait", "wait"]
+    assert line["stack"].startswith(__file__)
+    assert line["stack"] in failed.value.traceback
+
+
+async def test_a_burst_does_not_wait_for_a_run_that_was_given_up(impatient: App, handlers: Handlers) -> None:
+    late = await handlers.tasks["thread"].delay()
+
+    @impatient.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    quick = await double.delay(21)
+    async with asyncio.timeout(5):
+        await Executor(impatient, ExecutorConfig(concurrency=4, burst=True)).run()
+    assert not handlers.may_end.is_set()
+    assert (await late.status(), await quick.get(timeout=5)) == (Status.DEAD, 42)
+
+
+async def test_a_stop_does_not_wait_for_a_run_that_was_given_up(impatient: App, handlers: Handlers) -> None:
+    """Its outcome is written, so nothing of it is left to finish within the grace period."""
+    late = await handlers.tasks["thread"].options(timeout=0.2).delay()
+    async with asyncio.timeout(5):
+        async with running(impatient, grace=60):
+            await aeventually(lambda: handlers.began.acquire(blocking=False))
+    assert not handlers.may_end.is_set()
+    assert await late.status() is Status.DEAD

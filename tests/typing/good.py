@@ -85,7 +85,7 @@ async def charge(order: Order, *, currency: str = "EUR") -> Order:
     return order
 
 
-@app.task
+@app.task(timeout=timedelta(minutes=5))
 def resize(path: str, width: int) -> tuple[int, int]:
     return (width, len(path))
 
@@ -355,6 +355,7 @@ async def careful(order: Order) -> str:
     assert_type((job.tries, job.max_retries, job.fence), tuple[int, int, int])
     assert_type(job.enqueued_at, datetime)
     assert_type(job.headers, Mapping[str, str])
+    assert_type(job.cancelled, str | None)
     if job.tries > 2:
         raise Reject("no such order")
     if job.tries > 1:

@@ -254,6 +254,16 @@ async def test_its_facts_say_which_queues_it_serves(
     assert {name: published[name] for name in names if name in published} == facts
 
 
+async def test_its_facts_count_the_slots_that_are_taken_and_those_that_are_stuck(broker: Broker) -> None:
+    state = state_named(broker)
+    state.slots.take()
+    state.slots.take()
+    state.slots.note_stuck()
+    await Presence(state).tick()
+    facts = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
+    assert (facts["running"], facts["stuck"], facts["concurrency"]) == (2, 1, state.slots.count)
+
+
 async def test_its_facts_name_twenty_of_a_thousand_queues(broker: Broker) -> None:
     state = state_named(broker)
     state.wanted = Routing.parse("q*")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import orjson
 import pytest
@@ -16,7 +17,7 @@ from fennelq import App, Reject, Retry, RetryPolicy, Snooze, current_job
 from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.running.held import Held
+from fennelq.worker.running.held import STOPPED, Held
 from fennelq.worker.running.runner import Runner
 from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
@@ -40,8 +41,19 @@ def runner_of(app: App) -> Runner:
     return Runner(app, 4)
 
 
-def never(_: Held, outcome: Outcome) -> None:
-    raise AssertionError(f"given up with {outcome}")
+def never(held: Held) -> None:
+    raise AssertionError(f"{held.delivery.id} has timed out")
+
+
+def time_out(held: Held) -> None:
+    held.time_out()
+
+
+def held_by(task: asyncio.Task[Any] | None, of: Delivery) -> Held:
+    """As the workbench holds it: the run has begun."""
+    held = Held(of)
+    held.begun, held.task = True, task
+    return held
 
 
 def delivery(
@@ -52,7 +64,8 @@ def delivery(
 
 async def run(function: Function, args: bytes = b"[[],{}]", **given: Any) -> Outcome:
     of_delivery = {name: given.pop(name) for name in ("options", "tries") if name in given}
-    return await runner_of(app_with(function, **given)).run(Held(delivery(args, **of_delivery)), never)
+    held = held_by(asyncio.current_task(), delivery(args, **of_delivery))
+    return await runner_of(app_with(function, **given)).run(held, time_out)
 
 
 def failure(ended: Outcome) -> dict[str, Any]:
@@ -316,6 +329,116 @@ async def test_a_run_in_a_thread_lasts_as_long_as_its_thread(started: threading.
         assert (await run.outcome).value == b'{"ok":"finished"}'
 
 
+# Being asked
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+@pytest.mark.parametrize("raised", [None, ConnectionError("lost"), Snooze(5), Retry(delay=5), Reject("no")])
+async def test_a_run_that_was_asked_to_stop_and_did_not_succeed_is_cancelled(
+    started: threading.Event, timeout: float | None, raised: Exception | None
+) -> None:
+    async def wait() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            assert current_job().cancelled == "not wanted"
+            if raised is not None:
+                raise raised from None
+            raise
+
+    run = await begun(wait, started, timeout=timeout)
+    assert run.held.ask("not wanted")
+    assert not run.held.ask("again")
+    async with asyncio.timeout(5):
+        ended = await run.outcome
+    assert (ended.kind, ended.reason, ended.ttl_ms) == (outcome.CANCELLED, "not wanted", FAILURE_MS)
+    assert ended.value == b'{"cancelled":"not wanted"}'
+
+
+async def test_a_run_that_succeeds_although_it_was_asked_to_stop_has_succeeded(
+    started: threading.Event,
+) -> None:
+    """The work is done: in a thread, and on the loop."""
+
+    def finish_in_thread() -> str:
+        started.set()
+        while (why := current_job().cancelled) is None:
+            time.sleep(0.001)
+        return why
+
+    async def finish() -> str:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+        return current_job().cancelled or ""
+
+    for function in (finish, finish_in_thread):
+        started.clear()
+        run = await begun(function, started)
+        run.held.ask("not wanted")
+        async with asyncio.timeout(5):
+            assert (await run.outcome).value == b'{"ok":"not wanted"}'
+
+
+async def test_a_timeout_after_a_cancel_changes_nothing(started: threading.Event) -> None:
+    async def wait() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    run = await begun(wait, started, timeout=60)
+    run.held.ask("not wanted")
+    assert not run.held.time_out()
+    async with asyncio.timeout(5):
+        assert (await run.outcome).reason == "not wanted"
+
+
+async def test_a_run_that_is_stopped_after_its_timeout_has_no_outcome(started: threading.Event) -> None:
+    """Its executor stops: the job is handed back."""
+
+    asked = 0
+
+    async def wait() -> None:
+        nonlocal asked
+        started.set()
+        while asked < 2:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                asked += 1
+        raise ConnectionError("lost")
+
+    run = await begun(wait, started, timeout=60)
+    assert run.held.time_out()
+    await asyncio.sleep(0)
+    run.stop()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await run.outcome
+    assert run.held.asked == "timeout"
+
+
+@pytest.mark.parametrize("function", [add, add_in_thread])
+async def test_only_a_job_with_a_timeout_has_a_timer(
+    function: Function, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[asyncio.TimerHandle] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def noted(delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(delay, callback, *args))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    assert (await run(function, b"[[1,2],{}]")).kind == outcome.SUCCESS
+    assert timers == []
+    assert (await run(function, b"[[1,2],{}]", timeout=30)).kind == outcome.SUCCESS
+    assert [timer.cancelled() for timer in timers] == [True]
+
+
 async def test_a_cancellation_that_the_executor_did_not_ask_for_is_a_failed_try(
     started: threading.Event,
 ) -> None:
@@ -374,12 +497,12 @@ class Run(NamedTuple):
     outcome: asyncio.Task[Outcome]
 
     def stop(self) -> None:
-        self.held.stopped = True
-        self.outcome.cancel()
+        self.held.stop(STOPPED)
 
 
 async def begun(function: Function, started: threading.Event, **options: Any) -> Run:
-    held = Held(delivery())
-    run = Run(held, asyncio.create_task(runner_of(app_with(function, **options)).run(held, never)))
+    held = held_by(None, delivery())
+    run = Run(held, asyncio.create_task(runner_of(app_with(function, **options)).run(held, time_out)))
+    held.task = cast("asyncio.Task[None]", run.outcome)
     await aeventually(started.is_set)
     return run

@@ -12,12 +12,13 @@ from structlog.typing import EventDict
 
 from fennelq import App, Reject, RetryPolicy, Snooze, Status, current_job
 from fennelq.broker import verbs
-from fennelq.model.job import Delivery, JobFailure
-from fennelq.model.outcome import Outcome, died
+from fennelq.model.job import Delivery
+from fennelq.model.outcome import Outcome
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
-from fennelq.worker.running.held import Held, HeldJobs, Token
-from fennelq.worker.running.runner import Overdue, Runner
+from fennelq.worker.running.body import TimeOut
+from fennelq.worker.running.held import Held, HeldJobs
+from fennelq.worker.running.runner import Runner
 from fennelq.worker.running.settler import Share
 from fennelq.worker.running.workbench import Workbench
 from tests.broker.desk import Desk
@@ -28,6 +29,7 @@ from tests.worker import shop
 from tests.worker.shop import Gate, task_of
 
 HOLD = f"{shop.__name__}:hold"
+REFUSE = f"{shop.__name__}:refuse_to_stop"
 
 
 class Bench:
@@ -73,8 +75,8 @@ async def bench(app: App, desk: Desk) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def cut_off(desk: Desk, proxy: Proxy) -> AsyncIterator[Bench]:
-    """A bench that talks to Redis through the proxy."""
-    async with shop.app_of(redis_url=proxy.url) as app:
+    """A bench that talks to Redis through the proxy, and gives a run up at once."""
+    async with shop.app_of(redis_url=proxy.url, stop_grace=0.01) as app:
         bench = Bench(app, desk)
         yield bench
         await bench.executor.broker.close()
@@ -383,22 +385,18 @@ async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it
 # Runs that ignore their timeout
 
 
-LATE = died(JobFailure("TaskTimeout", "too late"), 1, 60_000)
-
-
 @pytest.fixture
-def overdue(monkeypatch: pytest.MonkeyPatch) -> Callable[[Delivery], None]:
-    """`overdue(delivery)`: its run ignores its timeout, as the runner reports to the workbench."""
-    runs: dict[Token, tuple[Held, Overdue]] = {}
+def overdue(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
+    """`overdue(held)`: the timeout of its run is over, as the runner reports to the workbench."""
+    runs: dict[Held, TimeOut] = {}
     run = Runner.run
 
-    async def noted(runner: Runner, held: Held, overdue: Overdue) -> Outcome:
-        runs[held.delivery.token] = held, overdue
-        return await run(runner, held, overdue)
+    async def noted(runner: Runner, held: Held, time_out: TimeOut) -> Outcome:
+        runs[held] = time_out
+        return await run(runner, held, time_out)
 
-    def report(delivery: Delivery) -> None:
-        held, overdue = runs[delivery.token]
-        overdue(held, LATE)
+    def report(held: Held) -> None:
+        runs[held](held)
 
     monkeypatch.setattr(Runner, "run", noted)
     return report
@@ -410,19 +408,20 @@ async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
     gate: Gate,
     proxy: Proxy,
     logged: list[EventDict],
-    overdue: Callable[[Delivery], None],
+    overdue: Callable[[Held], None],
 ) -> None:
     """The reply to its settling is still under way when it ends."""
     workbench, slots = cut_off.workbench, cut_off.executor.slots
-    (job,) = await held(app, gate)
+    job = (await task_of(app, shop.refuse_to_stop).options(timeout=60).delay(str(gate))).id
     (delivery,) = cut_off.start_all()
     (task,) = cut_off.held.tasks()
     await asyncio.sleep(0)  # its handler has begun
     proxy.blackhole()
-    overdue(delivery)
-    overdue(delivery)
+    overdue(cut_off.held.by_token[delivery.token])
+    overdue(cut_off.held.by_token[delivery.token])
+    await aeventually(lambda: slots.stuck > 0)
     assert (slots.taken, slots.stuck, workbench.backlog.jobs) == (1, 1, 1)
-    assert cut_off.held.job_of(task) == f"{HOLD} ({job})"
+    assert cut_off.held.job_of(task) == f"{REFUSE} ({job})"
     gate.open()
     await asyncio.wait([task])
     assert (slots.taken, slots.stuck, workbench.backlog.jobs) == (0, 0, 1)
@@ -435,18 +434,78 @@ async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
 
 @pytest.mark.audit(unfinished=True)
 async def test_a_run_that_was_taken_from_us_is_not_settled_as_overdue(
-    app: App, bench: Bench, gate: Gate, logged: list[EventDict], overdue: Callable[[Delivery], None]
+    app: App, cut_off: Bench, gate: Gate, logged: list[EventDict], overdue: Callable[[Held], None]
 ) -> None:
     (job,) = [(await task_of(app, shop.refuse_to_stop).delay(str(gate))).id]
-    (delivery,) = bench.start_all()
+    (delivery,) = cut_off.start_all()
     await asyncio.sleep(0)  # its handler has begun
-    bench.workbench.lose([delivery.token])
-    overdue(delivery)
-    assert not bench.workbench.backlog.busy
+    run = cut_off.held.by_token[delivery.token]
+    cut_off.workbench.lose([delivery.token])
+    overdue(run)
+    await aeventually(lambda: cut_off.executor.slots.stuck > 0)
+    assert (cut_off.executor.slots.stuck, cut_off.workbench.backlog.busy) == (1, False)
     gate.open()
-    await aeventually(lambda: bench.executor.slots.taken == 0)
+    await aeventually(lambda: cut_off.executor.slots.taken == 0)
     assert await app.result(job).status() is Status.EXECUTING
     assert lines(logged, "job_died") == []
+
+
+# Asked to stop
+
+
+async def test_a_run_that_is_asked_to_stop_is_cancelled_and_settled_once(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    run = bench.held.by_token[delivery.token]
+    bench.workbench.ask(run, "not wanted")
+    bench.workbench.ask(run, "still not wanted")
+    await bench.all_done()
+    assert (bench.executor.slots.taken, bench.executor.slots.stuck, bench.held.done) == (0, 0, 1)
+    info = await app.result(job).info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+    assert [(line["event"], line["reason"]) for line in logged] == [("job_cancelled", "not wanted")]
+
+
+async def test_a_run_that_is_asked_to_stop_before_its_first_step_never_enters_its_handler(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    bench.workbench.ask(bench.held.by_token[delivery.token], "not wanted")
+    await bench.all_done()
+    assert not bench.held.entered(delivery.token)
+    assert (bench.executor.slots.taken, bench.held.done, bench.held.tokens()) == (0, 1, [])
+    info = await app.result(job).info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+
+
+async def test_a_run_that_ignores_both_a_request_and_its_cancellation_is_given_up_once(
+    app: App, cut_off: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    """A request, a timeout and the loss of its lease: one outcome, one stuck slot, one line."""
+    job = (await task_of(app, shop.refuse_to_stop).delay(str(gate))).id
+    (delivery,) = cut_off.start_all()
+    await asyncio.sleep(0)  # its handler has begun
+    (task,) = cut_off.held.tasks()
+    run, slots = cut_off.held.by_token[delivery.token], cut_off.executor.slots
+    cut_off.workbench.ask(run, "not wanted")
+    await aeventually(lambda: slots.stuck > 0)
+    cut_off.workbench.lose([delivery.token])
+    cut_off.workbench.ask(run, "again")
+    await cut_off.workbench.settled()
+    info = await app.result(job).info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+    assert (slots.taken, slots.stuck, cut_off.held.done) == (1, 1, 1)
+    gate.open()
+    await asyncio.wait([task])
+    assert (slots.taken, slots.stuck, cut_off.held.done) == (0, 0, 1)
+    assert [line["event"] for line in logged] == ["job_cancelled", "slot_stuck"]
 
 
 # Cancelled by other code

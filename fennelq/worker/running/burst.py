@@ -36,7 +36,7 @@ class Burst:
         await self._consumer.drained.wait()
         await self._workbench.settled()
         if running := held.tasks():
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            await held.one_ended(running)
             return False
         # The last job may have sent another before it ended, even to a queue that was not known before.
         done = held.done

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
@@ -13,6 +16,10 @@ from fennelq.model.outcome import Outcome
 from fennelq.worker.running.reports import report_lost
 
 _MOST_CALLS = 10
+
+TIMEOUT: Final = "timeout"
+LOST: Final = "lost"
+STOPPED: Final = "stopped"
 
 Token = tuple[str, str, str]
 """Queue, lane and entry. A re-delivery is a new entry, so only the current owner of a job has its latest token."""
@@ -31,7 +38,18 @@ class Answer(IntEnum):
 class Held:
     """A delivery, the asyncio task that runs it, and the state of both."""
 
-    __slots__ = ("begun", "delivery", "disturbed", "entered", "outcome", "stopped", "task")
+    __slots__ = (
+        "_thread",
+        "asked",
+        "begun",
+        "delivery",
+        "disturbed",
+        "entered",
+        "outcome",
+        "overran",
+        "stopped",
+        "task",
+    )
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -40,10 +58,17 @@ class Held:
         """The task has made its first step."""
         self.entered = False
         """The runner has the job: its handler may have begun."""
+        self.asked: str | None = None
+        """Why the run was asked to stop; None while it may go on."""
+        self.overran = False
+        """It was asked because its timeout was over."""
         self.stopped = False
-        """The executor has asked the run to stop."""
+        """Its executor stops, or another executor has the job. Then the job has no outcome, unless the handler chooses
+        one."""
         self.disturbed = False
         """Other code has cancelled the run."""
+        self._thread: int | None = None
+        """The thread that runs its function, if one does."""
         self.outcome: Outcome | None = None
         """Set when the run is to be settled. From then on, the task cannot change the outcome any more."""
 
@@ -57,22 +82,45 @@ class Held:
         """Whether other code cancelled the task before its first step. Then it has not given its slot back."""
         return not self.begun and self.task is not None and self.task.done()
 
-    def stop(self) -> None:
-        """Ask the run to stop. A task that has not begun is not cancelled, because it would end without giving its slot
-        back: its first step checks `stopped`."""
+    def ask(self, why: str) -> bool:
+        """Ask the run to stop; False when it was asked before. Code on the loop is cancelled, code in a thread can see
+        `job.cancelled`. The workbench calls this: it also gives up a run that goes on."""
+        if self.asked is not None:
+            return False
+        self.asked = why
+        self._cancel()
+        return True
+
+    def time_out(self) -> bool:
+        """Ask the run to stop, because its timeout is over; False when it was asked before."""
+        asked = self.ask(TIMEOUT)
+        self.overran |= asked
+        return asked
+
+    def stop(self, why: str) -> None:
+        """Ask the run to stop, again if it was asked before, and to have no outcome."""
         self.stopped = True
+        if not self.ask(why):
+            self._cancel()
+
+    def _cancel(self) -> None:
+        # A task that has not begun is not cancelled, because it would end without giving its slot back: its first step
+        # checks `asked`.
         if self.begun and self.task is not None:
             self.task.cancel()
 
+    def enter_thread(self) -> None:
+        """The current thread runs its function from now on."""
+        self._thread = threading.get_ident()
+
+    def leave_thread(self) -> None:
+        """No thread runs its function any more."""
+        self._thread = None
+
     def stack(self) -> str:
-        """The calls in which the run waits, the innermost last. `Task.get_stack` would show only the outermost."""
-        waiting: Any = self.task.get_coro() if self.task is not None else None
-        calls: list[str] = []
-        while waiting is not None:
-            frame: FrameType | None = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
-            if frame is not None and not _is_ours(frame):
-                calls.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
-            waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+        """The calls in which the run waits, the innermost last: those of its task, and then those of its thread."""
+        frames = [*_frames_of_task(self.task), *_frames_of_thread(self._thread)]
+        calls = [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in frames]
         return " > ".join(calls[-_MOST_CALLS:])
 
 
@@ -83,6 +131,7 @@ class HeldJobs:
         self.by_token: dict[Token, Held] = {}
         self.stuck: set[Held] = set()
         """Runs that went on after they were asked to stop: each keeps its slot until it really ends."""
+        self._given_up = asyncio.Event()
         self.done = 0
         """Jobs whose outcome has been written or refused."""
 
@@ -104,6 +153,21 @@ class HeldJobs:
         """The tasks of the jobs that have no outcome yet."""
         return [held.task for held in self.by_token.values() if held.running and held.task is not None]
 
+    async def one_ended(self, running: Iterable[asyncio.Task[Any]], timeout: float | None = None) -> None:
+        """Returns when one of these tasks has ended, or a run was given up: its task may go on for ever."""
+        self._given_up.clear()
+        given_up = asyncio.create_task(self._given_up.wait())
+        try:
+            ends = {given_up, *running}
+            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            given_up.cancel()
+
+    def note_stuck(self, held: Held) -> None:
+        """Record that a run goes on although it was asked to stop."""
+        self.stuck.add(held)
+        self._given_up.set()
+
     def job_of(self, task: asyncio.Task[Any] | None) -> str | None:
         """Which job a task of the loop runs, for people. May be called from another thread."""
         for held in (*list(self.by_token.values()), *list(self.stuck)):
@@ -117,6 +181,33 @@ class HeldJobs:
         self.done += 1
         if answer is Answer.LOST:
             report_lost(settled.delivery)
+
+
+def _frames_of_task(task: asyncio.Task[None] | None) -> Iterator[FrameType]:
+    """From the outside in. `Task.get_stack` would show only the outermost."""
+    waiting: Any = task.get_coro() if task is not None else None
+    while waiting is not None:
+        frame: FrameType | None = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is not None and not _is_ours(frame):
+            yield frame
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+
+
+def _frames_of_thread(ident: int | None) -> Iterable[FrameType]:
+    """From the outside in, from the function of the task on."""
+    # Python documents this function in spite of its name. It is the only way to read the stack of another thread.
+    frame = sys._current_frames().get(ident) if ident is not None else None  # pyright: ignore[reportPrivateUsage]
+    inner: list[FrameType] = []
+    found: list[FrameType] = []
+    while frame is not None:
+        if _is_ours(frame):
+            # The frames further out are those of the thread pool, up to the next of ours.
+            found += inner
+            inner = []
+        else:
+            inner.append(frame)
+        frame = frame.f_back
+    return reversed(found)
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fennelq.app import App
 from fennelq.context import JobContext, current
@@ -17,35 +16,23 @@ from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of, se
 from fennelq.model.plan import Plan
 from fennelq.model.retry import allows, wait_after
 from fennelq.task import AnyTask
+from fennelq.worker.running.body import Body, Bound, RunCancelled, TaskTimeout, TimeOut, too_late
 from fennelq.worker.running.held import Held
-from fennelq.worker.running.invoke import Invoker, RunCancelled, TaskTimeout, too_late
 
 Verdict = Callable[[JobFailure, int, int], Outcome]
-
-
-class Bound(NamedTuple):
-    """A delivery that can be run."""
-
-    task: AnyTask
-    plan: Plan
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-Overdue = Callable[[Held, Outcome], None]
-"""Called with the outcome of a run that ignores its timeout."""
 
 
 class Runner:
     """Runs deliveries of one app."""
 
     def __init__(self, app: App, threads: int) -> None:
-        self._tasks, self._invoker = app.tasks, Invoker(threads, app.settings.stop_grace)
+        self._tasks, self._body = app.tasks, Body(threads)
         self._failure_ttl_ms, self._most_bytes = app.lifetimes.failure_ms, app.settings.max_payload_bytes
 
-    async def run(self, held: Held, overdue: Overdue) -> Outcome:
+    async def run(self, held: Held, time_out: TimeOut) -> Outcome:
         """Runs the job. Raises CancelledError when the executor stopped it. Everything else is an outcome, even a
-        SystemExit or a cancellation by other code: no exception of a job may end its executor."""
+        SystemExit or a cancellation by other code: no exception of a job may end its executor. `time_out` is called
+        when the timeout of the job is over."""
         delivery = held.delivery
         try:
             bound = self._bind(self._find(delivery), delivery)
@@ -56,7 +43,7 @@ class Runner:
         except BaseException as error:  # validators of models are the user's code and may raise anything
             return self._unrun(delivery, error, "bad_payload", outcome.died)
         try:
-            value = await self._perform(bound, held, overdue)
+            value = await self._perform(bound, held, time_out)
         except BaseException as error:
             if isinstance(error, GeneratorExit) and _loop_is_gone():
                 raise
@@ -64,9 +51,22 @@ class Runner:
                 # A handler may raise another error when it is cancelled. It does not count as a failure, because a
                 # deploy must not cost a try.
                 raise asyncio.CancelledError from error
+            if held.asked is not None and not (held.overran or held.stopped):
+                return self.given_up(held)
             held.disturbed = _is_cancelled(error)
             return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)
         return self._success(bound, delivery, value)
+
+    def given_up(self, held: Held) -> Outcome:
+        """The outcome of a run that was asked to stop and has not succeeded."""
+        if not held.overran:
+            return outcome.cancelled(held.asked or "cancelled", self._failure_ttl_ms)
+        # Computed a second time, because keeping the plan would cost every job.
+        plan = self._find(held.delivery).plan.overridden(held.delivery.options)
+        error = too_late(plan.timeout or 0.0)
+        if where := held.stack():
+            error.add_note(f"It goes on although it was asked to stop: {where}")
+        return self._judge(plan, held.delivery, error)
 
     def _find(self, delivery: Delivery) -> AnyTask:
         # Only registered functions: importing a name that comes from Redis would run arbitrary code.
@@ -79,19 +79,12 @@ class Runner:
         args, kwargs = task.calls.decode(delivery.args)
         return Bound(task, task.plan.overridden(delivery.options), args, kwargs)
 
-    async def _perform(self, bound: Bound, held: Held, overdue: Overdue) -> Any:
-        plan, function = bound.plan, bound.task.function
-        current.set(JobContext(held.delivery, plan))
-        if not bound.task.is_async:
-            return await self._invoker.in_thread(function, bound.args, bound.kwargs)
-        if plan.timeout is None:
-            return await function(*bound.args, **bound.kwargs)
-        give_up = partial(self._give_up, plan, plan.timeout, held, overdue)
-        return await self._invoker.on_loop(function, bound.args, bound.kwargs, plan.timeout, give_up)
-
-    def _give_up(self, plan: Plan, timeout: float, held: Held, overdue: Overdue) -> None:
-        """The handler ignores its cancellation: its outcome is a timeout, although it goes on."""
-        overdue(held, self._judge(plan, held.delivery, too_late(timeout)))
+    async def _perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+        task, plan = bound.task, bound.plan
+        current.set(JobContext(held, plan))
+        if task.plain and plan.timeout is None:
+            return await task.function(*bound.args, **bound.kwargs)
+        return await self._body.perform(bound, held, time_out)
 
     def _success(self, bound: Bound, delivery: Delivery, value: Any) -> Outcome:
         try:

@@ -11,7 +11,7 @@ from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.bus import JobEnded, JobStarted, LeasesLost
-from fennelq.worker.running.held import Held, Token
+from fennelq.worker.running.held import LOST, STOPPED, Held, Token
 from fennelq.worker.running.reports import report_end, report_lost
 from fennelq.worker.running.runner import Runner
 from fennelq.worker.running.settler import Backlog, Settler
@@ -31,7 +31,7 @@ class Workbench:
         self._slots, self._runner, self._settler = state.slots, runner, settler
         self._held, self._unrunnable = state.held, state.unrunnable
         self._stop_grace = state.settings.stop_grace
-        self._overdue = self._settle_without_its_task
+        self._time_out = self._note_timeout
         self._executor: asyncio.Task[Any] | None = None
         self._bus = state.bus
         self._at_starts, self._at_ends = state.bus.subscribers(JobStarted), state.bus.subscribers(JobEnded)
@@ -72,14 +72,20 @@ class Workbench:
             if held is not None and held.outcome is None:
                 del self._held.by_token[token]
                 report_lost(held.delivery)
-                held.stop()
-                asyncio.get_running_loop().call_later(self._stop_grace, self._check_whether_stuck, held)
+                held.stop(LOST)
+                self._give_up_later(held)
+
+    def ask(self, held: Held, why: str) -> None:
+        """Ask a run to stop. If it goes on for `stop_grace`, its outcome is settled without it, and its slot is
+        stuck."""
+        if held.running and held.ask(why):
+            self._give_up_later(held)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
         """Ask every run without an outcome to stop; returns their tasks."""
         running = [held for held in self._held.by_token.values() if held.running]
         for held in running:
-            held.stop()
+            held.stop(STOPPED)
         return [held.task for held in running if held.task is not None]
 
     def settle_again(self) -> None:
@@ -96,14 +102,14 @@ class Workbench:
     async def _run(self, held: Held) -> None:
         began = clock.monotonic()
         held.begun = True
-        if held.stopped:
-            self._end(held)
+        if held.asked is not None:
+            self._end_before_its_start(held)
             return
         held.entered = True
         if crash.at is not None:
             crash.at("before_handler")
         try:
-            outcome = await self._runner.run(held, self._overdue)
+            outcome = await self._runner.run(held, self._time_out)
         except asyncio.CancelledError:
             self._end(held)
             return
@@ -137,24 +143,41 @@ class Workbench:
             self._slots.end_stuck()
         self._slots.give_back()
 
+    def _end_before_its_start(self, held: Held) -> None:
+        """It was asked to stop before its first step, so its handler never begins."""
+        if held.stopped:
+            self._end(held)
+            return
+        self._settle_without_its_task(held, 0.0)
+        self._slots.give_back()
+
     # Runs that do not stop
 
-    def _settle_without_its_task(self, held: Held, outcome: Outcome) -> None:
-        """A run ignores its timeout: write its outcome, although it goes on."""
-        if held.running and held.delivery.token in self._held.by_token:
-            held.outcome = outcome
-            self._settler.settle_now(held.delivery, outcome)
-            self._report(held.delivery, outcome, None)
-            self._note_stuck(held)
+    def _note_timeout(self, held: Held) -> None:
+        """The timeout of a run is over."""
+        if held.running and held.time_out():
+            self._give_up_later(held)
 
-    def _check_whether_stuck(self, held: Held) -> None:
-        if held.task is not None and not held.task.done():
-            self._note_stuck(held)
+    def _give_up_later(self, held: Held) -> None:
+        asyncio.get_running_loop().call_later(self._stop_grace, self._give_up, held)
+
+    def _give_up(self, held: Held) -> None:
+        """A run goes on `stop_grace` after it was asked to stop: write its outcome, if the job is still ours, and count
+        its slot as stuck."""
+        if not held.running or held in self._held.stuck:
+            return
+        if not held.stopped:
+            self._settle_without_its_task(held, None)
+        self._note_stuck(held)
+
+    def _settle_without_its_task(self, held: Held, seconds: float | None) -> None:
+        held.outcome = outcome = self._runner.given_up(held)
+        self._settler.settle_now(held.delivery, outcome)
+        self._report(held.delivery, outcome, seconds)
 
     def _note_stuck(self, held: Held) -> None:
-        """Count the run as stuck, and log where it hangs. Called once per run: a job is either lost or settled as
-        overdue."""
-        self._held.stuck.add(held)
+        """Count the run as stuck, and log where it hangs."""
+        self._held.note_stuck(held)
         self._slots.note_stuck()
         _logger.error(
             "slot_stuck",
