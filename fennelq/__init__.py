@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fennelq.app import App, TaskDecorator
+from fennelq.app import App, ProcessTaskDecorator, TaskDecorator
 from fennelq.context import JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
@@ -49,7 +49,7 @@ from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
 from fennelq.model.units import Seconds
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
-from fennelq.task import AsyncTask, Task, ThreadTask
+from fennelq.task import AsyncTask, ProcessTask, Task, ThreadTask
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
@@ -109,6 +109,8 @@ __all__ = [
     "PayloadTooLarge",
     "Place",
     "Priority",
+    "ProcessTask",
+    "ProcessTaskDecorator",
     "Progress",
     "QueueInfo",
     "Queues",

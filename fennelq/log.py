@@ -126,7 +126,9 @@ def setup(
 def aim(stream: TextIO) -> None:
     """Write finished lines to this stream from now on. A process that forwards its lines passes an object that sends
     them."""
-    _stream.aim(stream, lambda lines: _rendered({"event": "log_lines_lost", "level": "warning", "lines": lines}))
+    _stream.aim(
+        stream, lambda lines: _rendered({"event": "log_lines_lost", "level": "warning", "lines": lines})
+    )
 
 
 def relay(text: str) -> None:

@@ -20,7 +20,7 @@ from typing import (
 
 from fennelq.errors import FennelqError, InvalidArguments, PayloadTooLarge, suggestion
 from fennelq.model.checks import valid_name
-from fennelq.model.codec import CallCodec, ResultCodec
+from fennelq.model.codec import Call, CallCodec, RelayedResultCodec, ResultCodec
 from fennelq.model.job import Job, new_key
 from fennelq.model.options import OptionArgs, Options
 from fennelq.model.plan import Plan
@@ -73,6 +73,10 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.calls = CallCodec(name, function)
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
+        self.isolated = False
+        """Whether the function runs in a process of its own."""
+        self.read = self.calls.decode
+        """Reads the arguments of a delivery, in the process of the worker."""
         self.plain = self.is_async
         """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
         runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
@@ -250,6 +254,21 @@ class ThreadTask(Task[P, R]):
         """Call the function here, without a queue."""
         call: Callable[P, R] = self.function
         return call(*args, **kwargs)
+
+
+class ProcessTask(ThreadTask[P, R]):
+    """A `def` task with `isolation="process"`: the worker runs it in a process of its own, which it can kill."""
+
+    def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
+        super().__init__(app, name, function, declared)
+        self.isolated = True
+        # That process reads the arguments and writes the result: large ones must not block the loop of the worker.
+        self.read = _not_here
+        self.returns = RelayedResultCodec.of(name, function)
+
+
+def _not_here(_: bytes) -> Call:
+    return (), {}
 
 
 AnyTask = Task[Any, Any]

@@ -70,7 +70,8 @@ class Raised(Exception):
     def __init__(self, failure: JobFailure, *, again: bool = False) -> None:
         self.failure, self.again = failure, again
         """`again` is whether the task's policy retries this exception."""
-        super().__init__(f"{failure.error_type}: {failure.message}")
+        # Not `super()`: that is Retry or Reject in the classes below, which takes something else.
+        Exception.__init__(self, f"{failure.error_type}: {failure.message}")
 
 
 class RaisedRetry(Raised, Retry):
@@ -147,7 +148,7 @@ def cancelled(reason: str, ttl_ms: int) -> Outcome:
 def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
     """The parts of an exception that are kept, never more than a few kilobytes."""
     if isinstance(error, Raised):
-        return error.failure._replace(reason=reason)
+        return error.failure if error.failure.reason != "failed" else error.failure._replace(reason=reason)
     text = "".join(traceback.format_exception(type(error), error, _of_the_task(error)))
     kind, module = _kind_of(error), type(error).__module__
     if module.startswith("fennelq."):

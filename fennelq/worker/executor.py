@@ -36,7 +36,8 @@ class Executor:
         )
         self.state = state = State(app, config, signals)
         self.name, self.slots, self.broker = state.name, state.slots, state.broker
-        self.workbench = Workbench(state, Runner(app, state.slots.count), Settler(state))
+        self.runner = Runner(app, state.slots.count, config)
+        self.workbench = Workbench(state, self.runner, Settler(state))
         self.consumer = Consumer(state, self.workbench)
         self.heartbeat = Heartbeat(state, BlockingBroker(app.address))
         self.watchdog = Watchdog(state)
@@ -81,6 +82,7 @@ class Executor:
             raise
         finally:
             loops.executing.discard(asyncio.get_running_loop())
+            await self.runner.close()
         if not in_order:
             await self._shutdown.at_once(parts)
             raise GivenUp if self._given_up else _cause_of_end(parts)

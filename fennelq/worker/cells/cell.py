@@ -45,8 +45,8 @@ class Cell:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can run a job."""
-        return self._usable
+        """Whether it can run a job. An idle cell may have died a moment ago, and that must not cost a job its try."""
+        return self._usable and self._is_connected()
 
     async def call(self, frame: bytes) -> Frame:
         """Send a job and wait for its end. Raises CellDied. When it is cancelled, it kills the cell, and waits for its
@@ -141,6 +141,14 @@ class Cell:
         if not self.gone.is_set():
             _logger.error("cell_goes_on", pid=self.pid, why="it was killed, and its end is not reported")
             self.note_end(None)
+
+    def _is_connected(self) -> bool:
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     def _drain(self) -> None:
         """Read what the process has sent before its end."""

@@ -18,7 +18,17 @@ from fennelq.worker.cells.pair import Pair
 RECORD: Final = "record"
 LINE: Final = "line"
 
-_KEPT: Final = ("name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName", "created")
+_KEPT: Final = (
+    "name",
+    "levelno",
+    "levelname",
+    "pathname",
+    "filename",
+    "module",
+    "lineno",
+    "funcName",
+    "created",
+)
 _LEFT_OUT: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "_logger"}
 """What every record has, and structlog's own logger, which the executor puts back."""
 
@@ -58,7 +68,7 @@ class _Lines:
 
 
 class _Forward(logging.Handler):
-    """Sends records of the standard library. It does not raise, because that would fail the user's job."""
+    """Sends records of the standard library."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__()
@@ -68,10 +78,10 @@ class _Forward(logging.Handler):
         """Send the record, with its message formatted."""
         try:
             head = _head_of(record)
-            if not self._pair.send(head) and logging.lastResort is not None:
-                logging.lastResort.handle(record)
         except BaseException:  # values of `extra` are the user's, and their repr() may raise SystemExit
-            pass
+            return
+        if not self._pair.send(head) and logging.lastResort is not None:
+            logging.lastResort.handle(record)
 
 
 def _head_of(record: logging.LogRecord) -> Mapping[str, Any]:

@@ -66,7 +66,7 @@ class Inside:
     def __init__(self, app: App, pair: Pair) -> None:
         self._tasks, self._pair = app.tasks, pair
         self._most_bytes = app.settings.max_payload_bytes
-        self._process = os.getpid()
+        self._process, self._at_alarm = os.getpid(), signal.getsignal(signal.SIGALRM)
 
     def run(self, frame: Frame) -> None:
         """Run the job of this frame, and send its end."""
@@ -75,10 +75,14 @@ class Inside:
             # The task has forked, and its child has returned here. It must not send an end of its own.
             streams.flush(sys.stdout, sys.stderr)
             os._exit(0)
-        # A timer that the task has left behind would end the next job.
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._end_timer()
         if not self._pair.send(head, body):
             os._exit(1)
+
+    def _end_timer(self) -> None:
+        """A timer that the task has left behind would end the next job."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._at_alarm)
 
     def _ended(self, frame: Frame) -> tuple[dict[str, Any], bytes]:
         """The frame that tells how a job ended."""

@@ -20,7 +20,7 @@ from fennelq.worker.cells.preload import Preload
 
 _logger = log.get("fennelq.worker")
 _PAUSE: Final = 5.0
-"""Seconds after a failure in which no other start is tried."""
+"""Seconds after an import of the app that has failed, until the next one."""
 _REQUEST: Final = b"f"
 
 
@@ -47,7 +47,7 @@ class Launcher:
         self._loaded: asyncio.Future[None] | None = None
         self._lines = b""
         self._births: deque[_Birth] = deque()
-        self._refused_until, self._why = 0.0, ""
+        self._next_start, self._why = 0.0, ""
 
     async def ready(self) -> None:
         """Wait until the app is imported there. Raises NoCell."""
@@ -84,7 +84,7 @@ class Launcher:
     # Its start
 
     def _start(self) -> None:
-        if clock.monotonic() < self._refused_until:
+        if clock.monotonic() < self._next_start:
             raise NoCell(self._why)
         ours, theirs = self._pair()
         try:
@@ -108,13 +108,11 @@ class Launcher:
         try:
             return socket.socketpair()
         except OSError as error:
-            raise self._refusal(
-                f"the forkserver cannot be started: {error.strerror or error}"
-            ) from None
+            raise self._refusal(f"the forkserver cannot be started: {error.strerror or error}") from None
 
     def _refusal(self, why: str) -> NoCell:
-        self._refused_until, self._why = clock.monotonic() + _PAUSE, why
-        _logger.error("cells_not_started", why=why, again_in=_PAUSE)
+        self._why = why
+        _logger.error("cells_not_started", why=why)
         return NoCell(why)
 
     def _ask(self, theirs: socket.socket) -> None:
@@ -171,9 +169,9 @@ class Launcher:
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
         self._control = None
-        self._refused_until, self._why = clock.monotonic() + _PAUSE, why
         loaded, self._loaded = self._loaded, None
-        if loaded is not None:
+        if loaded is not None and not loaded.done():
+            self._next_start, self._why = clock.monotonic() + _PAUSE, why
             _fail(loaded, NoCell(why))
         while self._births:
             connection, cell_to_be = self._births.popleft()

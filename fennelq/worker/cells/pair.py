@@ -51,23 +51,29 @@ class Pair:
         """Send a frame, after those that wait; False when the connection is not here any more, or the executor is
         gone."""
         frame = packed(head, body)
-        with self._lock:
-            self._waiting.append(frame)
-            if self._sending:  # a signal handler that logs while a frame is sent
-                return True
+        # A signal handler that raises, such as one for a time limit, would cut a frame in the middle. The mask is read
+        # first: the call that changes it runs the handlers of pending signals, and may raise although it has changed.
+        usual = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            with self._lock:
+                self._waiting.append(frame)
+                # A handler that logs while a frame is sent leaves its own frame to the call that sends.
+                return self._sending or self._send_waiting()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+
+    def _send_waiting(self) -> bool:
+        try:
             self._sending = True
-            # A handler that raises, such as one for a time limit, would cut a frame in the middle.
-            masked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                while self._waiting:
-                    if not self.is_here:
-                        return False
-                    self._socket.sendall(self._waiting.popleft())
-            except OSError:
-                return False
-            finally:
-                self._sending = False
-                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+            while self._waiting:
+                if not self.is_here:
+                    return False
+                self._socket.sendall(self._waiting.popleft())
+        except OSError:
+            return False
+        finally:
+            self._sending = False
         return True
 
     def _leave_to_parent(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fennelq import clock, log
 from fennelq.app import App
+from fennelq.lines import Seldom
 from fennelq.model.codec import Encoded
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Raised, RaisedReject, RaisedRetry, Snooze
@@ -37,6 +38,7 @@ class Cells:
         self._app, self._config, self._idle_for = app, config, idle
         self._launcher: Launcher | None = None
         self._idle: list[Cell] = []
+        self._seldom = Seldom()
         self._sweep: asyncio.TimerHandle | None = None
         if any(task.isolated for task in app.tasks.values()):
             Preload.of(app, config)
@@ -53,7 +55,7 @@ class Cells:
             try:
                 await self._begun().ready()
             except NoCell as error:
-                raise _later(error) from None
+                raise self._later(error) from None
 
     async def run(self, delivery: Delivery) -> Encoded:
         """The encoded value that the task returns. Raises Raised for what it raises, TaskCrashed when its process dies,
@@ -93,7 +95,12 @@ class Cells:
         try:
             return await self._begun().fork()
         except NoCell as error:
-            raise _later(error) from None
+            raise self._later(error) from None
+
+    def _later(self, error: NoCell) -> Snooze:
+        if self._seldom(str(error)):
+            _logger.warning("no_cell", why=str(error), doing=f"its jobs come back in {_LATER:g} s")
+        return Snooze(_LATER)
 
     def _give_back(self, cell: Cell) -> None:
         if cell.is_usable:
@@ -112,11 +119,6 @@ class Cells:
             oldest = min(cell.idle_since for cell in kept)
             left = self._idle_for - (now - oldest)
             self._sweep = asyncio.get_running_loop().call_later(left, self._retire_the_old)
-
-
-def _later(error: NoCell) -> Snooze:
-    _logger.warning("no_cell", why=str(error), doing=f"the job comes back in {_LATER:g} s")
-    return Snooze(_LATER)
 
 
 def _value_of(frame: Frame) -> Encoded:

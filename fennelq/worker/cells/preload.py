@@ -16,6 +16,9 @@ from fennelq.errors import ConfigurationError
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.discovery import load_app
 
+_importing: list[str] = []
+"""The app that this process has imported for its cells; empty in all other processes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preload:
@@ -42,6 +45,11 @@ class Preload:
     @classmethod
     def of(cls, app: App, config: ExecutorConfig) -> Preload:
         """The one for this executor; raises ConfigurationError when a new process could not find its app."""
+        if _importing:
+            raise ConfigurationError(
+                f"{_importing[0]} starts a worker when it is imported, and the processes of its tasks import it: "
+                'start the worker below if __name__ == "__main__":'
+            )
         if not config.app:
             module = app.service.partition(":")[0]
             check_importable(app, module)
@@ -60,6 +68,7 @@ class Preload:
     def load(self) -> App:
         """Import the app; raises what its import raises, or ConfigurationError."""
         sys.path[:] = self.path
+        _importing.append(self.app or self.module)
         if self.app:
             return load_app(self.app, Path(self.folder))
         module = importlib.import_module(self.module)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
+from fennelq.worker.cells.pool import Cells
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import Invoker
 
@@ -43,12 +44,14 @@ class RunCancelled(Exception):
 class Body:
     """Performs the bodies of runs for one executor."""
 
-    def __init__(self, threads: int) -> None:
-        self._invoker = Invoker(threads)
+    def __init__(self, threads: int, cells: Cells) -> None:
+        self._invoker, self._cells = Invoker(threads), cells
 
     async def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
+        if bound.task.isolated:
+            await self._cells.ready()
         timeout = bound.plan.timeout
         if timeout is None:
             return await self._call(bound, held)
@@ -78,6 +81,8 @@ class Body:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
     async def _call(self, bound: Bound, held: Held) -> Any:
+        if bound.task.isolated:
+            return await self._cells.run(held.delivery)
         return await self._invoker.call(bound.task, held, bound.args, bound.kwargs)
 
 
