@@ -267,7 +267,7 @@ class ProcessTask(ThreadTask[P, R]):
         self.returns = RelayedResultCodec.of(name, function)
 
 
-def _not_here(_: bytes) -> Call:
+def _not_here(raw: bytes) -> Call:
     return (), {}
 
 

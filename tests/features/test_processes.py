@@ -28,7 +28,9 @@ def test_a_task_with_isolation_is_called_and_described_like_any_other() -> None:
 
 def test_an_async_function_is_refused() -> None:
     decorate: Any = App("shop").task(isolation="process")
-    with pytest.raises(ConfigurationError, match=r"fetch is async def.*make it a def, or leave isolation= out"):
+    with pytest.raises(
+        ConfigurationError, match=r"fetch is async def.*make it a def, or leave isolation= out"
+    ):
         decorate(fetch)
 
 
@@ -50,7 +52,9 @@ def test_a_function_of_a_program_without_a_file_is_refused(monkeypatch: pytest.M
     app = App("shop")
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     monkeypatch.setattr(square, "__module__", "__main__")
-    with pytest.raises(ConfigurationError, match="a program that has no file.* put the app and the task into a file"):
+    with pytest.raises(
+        ConfigurationError, match=r"a program that has no file.* put the app and the task into a file"
+    ):
         app.task(isolation="process")(square)
 
 

@@ -8,10 +8,10 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import psutil
@@ -57,9 +57,13 @@ async def short_lived() -> AsyncIterator[Cells]:
 
 def begin(runner: Runner, run: Held) -> asyncio.Task[Outcome]:
     """Run it in a task that can be asked to stop."""
-    task: Any = asyncio.ensure_future(runner.run(run, Held.time_out))
-    run.task, run.begun = task, True
+    task = asyncio.ensure_future(runner.run(run, time_out))
+    run.task, run.begun = cast("Any", task), True
     return task
+
+
+def time_out(run: Held) -> None:
+    run.time_out()
 
 
 async def ended(runner: Runner, task: str, *args: Any, **more: Any) -> Outcome:
@@ -321,7 +325,7 @@ async def test_an_idle_process_ends(short_lived: Cells) -> None:
 
 
 @contextmanager
-def full_table_of_descriptors() -> Iterator[None]:
+def full_table_of_descriptors() -> Generator[None]:
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest_free)
@@ -414,7 +418,7 @@ def test_frames_are_made_of_pieces_however_they_are_cut() -> None:
 @pytest.mark.parametrize("data", [b"no frame at all", packed({})[:2] + b"\x00\x00\x00\x01\x00\x00\x00\x00["])
 def test_bytes_that_are_no_frame_are_damage(data: bytes) -> None:
     with pytest.raises(Damaged):
-        [*Reader().feed(data)]
+        list(Reader().feed(data))
 
 
 async def test_a_frame_that_is_cut_by_the_end_of_a_process_is_no_end_of_the_job() -> None:

@@ -45,7 +45,12 @@ class Cell:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can run a job. An idle cell may have died a moment ago, and that must not cost a job its try."""
+        """Whether it can run another job."""
+        return self._usable
+
+    def answers(self) -> bool:
+        """Whether it can run a job now. An idle cell may have died a moment ago, and that must not cost a job its
+        try."""
         return self._usable and self._is_connected()
 
     async def call(self, frame: bytes) -> Frame:
@@ -96,9 +101,17 @@ class Cell:
 
     async def _send(self, frame: bytes) -> None:
         try:
-            await self._loop.sock_sendall(self._socket, frame)
+            sent = self._send_now(frame)
+            if sent < len(frame):
+                await self._loop.sock_sendall(self._socket, memoryview(frame)[sent:])
         except OSError:
             pass  # it has died: its end is reported
+
+    def _send_now(self, frame: bytes) -> int:
+        try:
+            return self._socket.send(frame)
+        except BlockingIOError:
+            return 0
 
     def _receive(self) -> None:
         try:

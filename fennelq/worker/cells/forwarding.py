@@ -89,8 +89,10 @@ def _head_of(record: logging.LogRecord) -> Mapping[str, Any]:
     head: dict[str, Any] = {name: _plain(values[name]) for name in _KEPT}
     extra = {str(name): _plain(value) for name, value in values.items() if name not in _LEFT_OUT}
     # structlog passes its facts as a dict, for a formatter in the handler.
-    message: object = record.msg if isinstance(record.msg, dict) else _formatted(record)
-    head |= {"kind": RECORD, "msg": _plain(message), "extra": extra}
+    message: object = values["msg"]
+    if not isinstance(message, dict):
+        message = _formatted(record)
+    head |= {"kind": RECORD, "msg": _plain(cast("object", message)), "extra": extra}
     if record.exc_info and record.exc_info[1] is not None:
         head["exc_text"] = _clean("".join(traceback.format_exception(record.exc_info[1])).rstrip("\n"))
     elif record.exc_text:
@@ -122,7 +124,7 @@ def _plain(value: object) -> Any:
 
 
 def _scalar(value: object) -> Any:
-    return _clean(repr(value)) if isinstance(value, dict) else _plain(value)
+    return _plain(repr(cast("object", value)) if isinstance(value, dict) else value)
 
 
 def _clean(text: str) -> str:

@@ -10,9 +10,10 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from fennelq import streams
 from fennelq.app import App
@@ -51,7 +52,7 @@ def _settle_in(connection: socket.socket, pair: Pair) -> None:
     for stream in (sys.stdout, sys.stderr):
         # Whole lines: a cell that is killed would lose what is buffered.
         with suppress(Exception):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            cast("TextIOWrapper", stream).reconfigure(line_buffering=True)
     with suppress(OSError):
         # When memory runs out, the kernel ends this process rather than the executor.
         Path("/proc/self/oom_score_adj").write_text(_FIRST_FOR_OOM, encoding="ascii")
@@ -129,8 +130,9 @@ def head_of(delivery: Delivery) -> dict[str, Any]:
 
 def delivery_of(frame: Frame) -> Delivery:
     """The job that a frame asks to run."""
-    fields = {name: value for name, value in frame.head.items() if name != "kind"}
-    return Delivery(**{**fields, "args": frame.body, "options": frame.head["options"].encode()})
+    fields: dict[str, Any] = {name: value for name, value in frame.head.items() if name != "kind"}
+    fields |= {"args": frame.body, "options": fields["options"].encode()}
+    return Delivery(**fields)
 
 
 def _unfit(error: BaseException, reason: str) -> tuple[dict[str, Any], bytes]:

@@ -8,9 +8,23 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from fennelq.worker.cells.frames import CHUNK, Frame, Reader, packed
+
+_HANDLED: Final = (
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGHUP,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGCHLD,
+)
+"""The signals for which programs have handlers. Not all signals: Python makes an object of each at every call, and that
+would double the time of a job."""
 
 
 class Pair:
@@ -55,7 +69,7 @@ class Pair:
         # first: the call that changes it runs the handlers of pending signals, and may raise although it has changed.
         usual = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
             with self._lock:
                 self._waiting.append(frame)
                 # A handler that logs while a frame is sent leaves its own frame to the call that sends.

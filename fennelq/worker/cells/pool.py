@@ -90,7 +90,7 @@ class Cells:
     async def _take(self) -> Cell:
         # The latest first, so that those that are not needed get old.
         while self._idle:
-            if (cell := self._idle.pop()).is_usable:
+            if (cell := self._idle.pop()).answers():
                 return cell
         try:
             return await self._begun().fork()
