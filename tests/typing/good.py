@@ -36,6 +36,8 @@ from fennelq import (
     PayloadTooLarge,
     Place,
     Priority,
+    ProcessTask,
+    ProcessTaskDecorator,
     Progress,
     QueueInfo,
     Reject,
@@ -284,6 +286,21 @@ async def operating() -> None:
     assert_type(await app.schedules.list(), list[ScheduleInfo])
 
 
+# In a process of its own
+
+
+@app.task(isolation="process", queue="cpu", timeout=60)
+def crunch(n: int, *, precise: bool = False) -> float:
+    return n / 3
+
+
+async def in_processes() -> None:
+    assert_type(crunch(7, precise=True), float)
+    assert_type(await crunch.delay(7), AsyncResult[float])
+    assert_type(await crunch.options(timeout=None).map([1, 2]), list[AsyncResult[float]])
+    assert_type(crunch.sync.delay(7).get(), float)
+
+
 # What one meets in a signature can be imported
 
 
@@ -299,10 +316,13 @@ def of_public_types(
 def of_public_classes(
     sent: AsyncTask[[int], str],
     threaded: ThreadTask[[str], int],
+    isolated: ProcessTask[[str], int],
     decorate: TaskDecorator,
+    isolate: ProcessTaskDecorator,
     failure: JobFailure,
 ) -> None:
     assert_type(threaded("a"), int)
+    assert_type(isolated("a"), int)
     assert_type(failure.error_type, str)
     assert_type(sent.sync.delay(1).get(), str)
 
