@@ -4,6 +4,7 @@ app        App: settings, tasks, the way to Redis
 task       tasks: functions whose calls can be sent
 client     sends jobs; result, waiting: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
+inject     what marks a parameter that a worker fills; providers, injection, injections: how it is filled
 executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; blocking: app.sync
 manage/    for operators: jobs, queues, dead jobs, schedules, executors
@@ -41,6 +42,7 @@ from fennelq.errors import (
     UnreadableSchedule,
     UsageError,
 )
+from fennelq.inject import Depends, Shared, injected
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
 from fennelq.model.options import OptionArgs
 from fennelq.model.outcome import Reject, Retry, Snooze
@@ -80,6 +82,7 @@ __all__ = [
     "Curve",
     "DeadLetter",
     "DeadLetters",
+    "Depends",
     "DuplicateJob",
     "EnqueueFailed",
     "Event",
@@ -127,6 +130,7 @@ __all__ = [
     "Seconds",
     "SettingArgs",
     "Settings",
+    "Shared",
     "Snooze",
     "Status",
     "Task",
@@ -142,6 +146,7 @@ __all__ = [
     "as_completed",
     "current_job",
     "gather",
+    "injected",
     "wait",
 ]
 

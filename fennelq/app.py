@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -36,6 +37,8 @@ from fennelq.declaration import (
 )
 from fennelq.declared import Declared
 from fennelq.errors import ConfigurationError
+from fennelq.inject import Lifespan
+from fennelq.injections import Injections
 from fennelq.model.checks import valid_name
 from fennelq.model.job import Job, split_id
 from fennelq.model.options import OptionArgs, Options
@@ -101,8 +104,13 @@ class App(Connections):
     settings: Settings
     """The settings, merged from all sources."""
 
-    def __init__(self, name: str, *nameless: Never, **settings: Unpack[SettingArgs]) -> None:
+    def __init__(
+        self, name: str, *nameless: Never, lifespan: Lifespan | None = None, **settings: Unpack[SettingArgs]
+    ) -> None:
         """`name` is the first part of every key in Redis.
+
+        `lifespan` is an async generator that gets the app. Every executor runs it to its `yield` before its first job,
+        and on from there after its last. What it yields is `app.state`.
 
         The other arguments are settings; an editor shows the meaning of each. They override `FENNELQ_…` variables, and
         those override `[tool.fennelq]` in pyproject.toml.
@@ -115,6 +123,7 @@ class App(Connections):
         super().__init__(Settings.load(root, **settings), root)
         self.namespace = self.settings.namespace or name
         self.declared = Declared()
+        self.injections = Injections(self, lifespan)
         self._tasks: dict[str, AnyTask] = {}
 
     def __repr__(self) -> str:
@@ -162,6 +171,23 @@ class App(Connections):
     def tasks(self) -> Mapping[str, AnyTask]:
         """The tasks by name."""
         return MappingProxyType(self._tasks)
+
+    # Injection
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan has yielded. It exists while an executor runs; elsewhere this raises AttributeError."""
+        return self.injections.state
+
+    def overrides(
+        self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], /
+    ) -> AbstractContextManager[None]:
+        """Use other providers for the length of a `with` block, in tests: `with app.overrides({get_db: fake_db}):`.
+
+        The blocks nest. Raises ConfigurationError for a provider that no task of the app uses.
+        """
+        self.injections.check(replaced)
+        return self.injections.overridden(replaced)
 
     # Schedules
 

@@ -66,18 +66,20 @@ class Task(Generic[P, R]):
     """`module:function`, or the name given by `name=`: the worker finds the task by it."""
     function: Callable[P, Any]
     """The function that it was made of."""
+    isolated = False
+    """Whether the function runs in a process of its own."""
 
     def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
         self.app, self.name, self.function = app, name, function
         self.declared = declared
         self.is_async = inspect.iscoroutinefunction(function)
-        self.calls = CallCodec(name, function)
+        self.injection = app.injections.of(name, function, process=self.isolated)
+        """What the worker makes for the parameters that are injected; None when there are none."""
+        self.calls = CallCodec(name, function, self.injection.names if self.injection else ())
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
-        self.isolated = False
-        """Whether the function runs in a process of its own."""
         self.read = self.calls.decode
         """Reads the arguments of a delivery, in the process of the worker."""
-        self.plain = self.is_async
+        self.plain = self.is_async and self.injection is None
         """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
         runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
         self.plan = Plan.of(
@@ -243,6 +245,8 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, Coroutine[Any, Any, R]] = self.function
         return call(*args, **kwargs)
 
@@ -252,6 +256,8 @@ class ThreadTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here, without a queue."""
+        if self.injection is not None:
+            self.injection.check_plain_call(args, kwargs)
         call: Callable[P, R] = self.function
         return call(*args, **kwargs)
 
@@ -259,9 +265,10 @@ class ThreadTask(Task[P, R]):
 class ProcessTask(ThreadTask[P, R]):
     """A `def` task with `isolation="process"`: the worker runs it in a process of its own, which it can kill."""
 
+    isolated = True
+
     def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
         super().__init__(app, name, function, declared)
-        self.isolated = True
         # That process reads the arguments and writes the result: large ones must not block the loop of the worker.
         self.read = _not_here
         self.returns = RelayedResultCodec.of(name, function)

@@ -8,7 +8,7 @@ reads it in the worker, in one step each.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import GenericAlias
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
@@ -49,9 +49,10 @@ Misfit = Callable[[str, Any, Any, ValidationError], str]
 class CallCodec:
     """Checks, writes and reads calls of one function."""
 
-    def __init__(self, task: str, function: Callable[..., Any]) -> None:
-        self._task = task
-        self._signature = inspect.signature(function)
+    def __init__(self, task: str, function: Callable[..., Any], injected: Collection[str] = ()) -> None:
+        """`injected` are the parameters that a worker fills: no call has them."""
+        self._task, self._injected = task, frozenset(injected)
+        self._signature = _without(inspect.signature(function), self._injected)
         self._parameters = tuple(self._signature.parameters.values())
         hints = hints_of(task, function)
         self._types = {p.name: sendable(hints.get(p.name, Any)) for p in self._parameters}
@@ -177,10 +178,13 @@ class CallCodec:
         return adapter
 
     def _compile(self, shape: Shape) -> TypeAdapter[Call]:
+        for name in shape.keywords:
+            if name in self._injected:
+                raise InvalidArguments(self._task, "the worker injects it: leave it out", name)
         try:
             self._signature.bind(*range(shape.positional), **dict.fromkeys(shape.keywords))
         except TypeError as error:
-            raise InvalidArguments(self._task, f"{error}; it takes {_as_written(self._signature)}") from None
+            raise InvalidArguments(self._task, f"{error}; it takes {self._takes()}") from None
         types = self._types_of(shape)
         positional, keywords = types[: shape.positional], types[shape.positional :]
         try:
@@ -189,6 +193,11 @@ class CallCodec:
             return _adapter_of(_tuple_of(hint for _, hint in positional), kwargs_type)
         except Exception as error:
             raise self._no_data(types, error) from None
+
+    def _takes(self) -> str:
+        """The parameters, for messages."""
+        injected = f"; the worker injects {', '.join(sorted(self._injected))}" if self._injected else ""
+        return _as_written(self._signature) + injected
 
     def _no_data(self, types: list[tuple[str, Any]], error: Exception) -> InvalidArguments:
         for name, hint in types:
@@ -306,6 +315,12 @@ class RelayedResultCodec(ResultCodec[R_co]):
 
 
 ANY_RESULT: ResultCodec[Any] = ResultCodec(JsonValue)
+
+
+def _without(signature: inspect.Signature, names: Collection[str]) -> inspect.Signature:
+    if not names:
+        return signature
+    return signature.replace(parameters=[p for p in signature.parameters.values() if p.name not in names])
 
 
 class _Written(str):

@@ -11,6 +11,7 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.worker.bus import ExecutorGivenUp, StopAsked
 from fennelq.worker.duties import DUTIES
 from fennelq.worker.duties.service import tend
+from fennelq.worker.lifespan import Lifespan
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.signals import SignalPipe
 from fennelq.worker.running.burst import Burst
@@ -36,7 +37,7 @@ class Executor:
         )
         self.state = state = State(app, config, signals)
         self.name, self.slots, self.broker = state.name, state.slots, state.broker
-        self.runner = Runner(app, state.slots.count, config)
+        self.runner = Runner(app, state.slots.count, state.shared, config)
         self.workbench = Workbench(state, self.runner, Settler(state))
         self.consumer = Consumer(state, self.workbench)
         self.heartbeat = Heartbeat(state, BlockingBroker(app.address))
@@ -45,6 +46,7 @@ class Executor:
         self._burst = Burst(state, self.consumer, self.workbench)
         self._shutdown = Shutdown(state, self.consumer, self.workbench, self.heartbeat, self.watchdog)
         self._stop = asyncio.Event()
+        self._lifespan = Lifespan(state)
         self._given_up = False
         self.recycled = False
         """Whether it stopped so that the supervisor can replace it."""
@@ -54,12 +56,23 @@ class Executor:
     async def run(self) -> None:
         """Run jobs until `stop` is called, or in a burst until no job is left.
 
+        Raises the error of the app's lifespan if that cannot be entered. Then no job is read.
+
         Raises when the executor fails: when one of its parts, or this call itself, ends in any other way. Then it does
         not hand back the running jobs: they are recovered when their leases have run out, which counts as a delivery.
         So a job that makes its executor fail is dead after `max_deliveries`, and does not return for ever.
         """
         state = self.state
         state.bus.attach(asyncio.get_running_loop())
+        try:
+            if await self._lifespan.enter(self._stop):
+                await self._run()
+        finally:
+            await self.runner.close()
+            await self._lifespan.leave()
+
+    async def _run(self) -> None:
+        state = self.state
         self.workbench.begin()
         self.consumer.serve(state.routing_among(()))
         self.watchdog.start()
@@ -82,7 +95,6 @@ class Executor:
             raise
         finally:
             loops.executing.discard(asyncio.get_running_loop())
-            await self.runner.close()
         if not in_order:
             await self._shutdown.at_once(parts)
             raise GivenUp if self._given_up else _cause_of_end(parts)
@@ -93,6 +105,11 @@ class Executor:
         self.consumer.halt()
         if now:
             self._shutdown.hurry()
+
+    @property
+    def lifespan_failed(self) -> bool:
+        """Whether it has ended because the lifespan of the app could not be entered."""
+        return self._lifespan.failed
 
     def recycle(self) -> None:
         """Stop, so that the supervisor starts a new executor."""

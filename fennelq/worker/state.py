@@ -18,6 +18,7 @@ from fennelq.worker.processes.signals import SignalPipe
 from fennelq.worker.running.held import HeldJobs
 from fennelq.worker.running.slots import Slots
 from fennelq.worker.running.unrunnable import UnrunnableJobs
+from fennelq.worker.shared import SharedValues
 from fennelq.worker.threads.lease import Lease
 
 
@@ -42,6 +43,7 @@ class State:
         self.outage = Outage(self.broker.address)
         self.slots = Slots(config.concurrency, config.max_jobs)
         self.held = HeldJobs()
+        self.shared = SharedValues()
         self.lease = Lease(app.settings.lease, app.settings.beat)
         self.unrunnable = UnrunnableJobs(app.tasks, app.service.partition(":")[0])
         self.started = clock.monotonic()

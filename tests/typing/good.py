@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from threading import Lock
+from typing import Annotated, Any, assert_type
 
 from fennelq import (
     App,
@@ -18,6 +27,7 @@ from fennelq import (
     BlockingTask,
     BrokerUnavailable,
     DeadLetter,
+    Depends,
     DuplicateJob,
     EnqueueFailed,
     Event,
@@ -51,6 +61,7 @@ from fennelq import (
     Seconds,
     SettingArgs,
     Settings,
+    Shared,
     Snooze,
     Status,
     Task,
@@ -62,6 +73,7 @@ from fennelq import (
     as_completed,
     current_job,
     gather,
+    injected,
     wait,
 )
 
@@ -438,3 +450,93 @@ async def an_app() -> AsyncGenerator[App]:
         assert_type(shop.settings.result_ttl, float)
         assert_type(shop.settings.redis_url, str | None)
         yield shop
+
+
+# Injection: a provider of every kind fills a parameter of the type that it makes
+
+
+class Db:
+    def __enter__(self) -> int:
+        return 1
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+async def async_generator() -> AsyncGenerator[Db]:
+    yield Db()
+
+
+async def async_iterator() -> AsyncIterator[Db]:
+    yield Db()
+
+
+def generator() -> Generator[Db]:
+    yield Db()
+
+
+@asynccontextmanager
+async def async_manager() -> AsyncGenerator[Db]:
+    yield Db()
+
+
+@contextmanager
+def manager() -> Generator[Db]:
+    yield Db()
+
+
+async def coroutine(settings: dict[str, str] = Shared(dict[str, str])) -> Db:
+    return Db()
+
+
+def plain() -> Db:
+    return Db()
+
+
+@app.task
+async def injecting(
+    order: int,
+    a: Db = Depends(async_generator),
+    b: Db = Depends(async_iterator),
+    c: Db = Depends(generator),
+    d: Db = Depends(async_manager),
+    e: Db = Depends(manager),
+    f: Db = Depends(coroutine),
+    g: Db = Depends(plain),
+    h: Db = Depends(Db),
+    i: Db = Shared(async_generator),
+    j: Db = Shared(manager),
+    k: Db = Shared(plain),
+    lock: Lock = Shared(Lock),
+    job: JobContext = Depends(current_job),
+    annotated: Annotated[Db, Depends(plain)] = injected,
+) -> int:
+    return order
+
+
+@app.task
+def injecting_in_thread(
+    order: int, /, db: Db = Depends(generator), *, user: str = Shared(lambda: "ann")
+) -> int:
+    return order
+
+
+async def resources(shop: App, db: Db = Shared(plain)) -> AsyncIterator[Db]:
+    yield db
+
+
+@asynccontextmanager
+async def other_resources(shop: App) -> AsyncGenerator[None]:
+    yield
+
+
+async def calling_what_is_injected() -> None:
+    assert_type(await (await injecting.delay(7)).get(), int)
+    assert_type(injecting_in_thread.job(7), Job[int])
+    assert_type(injecting_in_thread(7, Db(), user="bob"), int)
+    assert_type(await injecting.map([1, 2]), list[AsyncResult[int]])
+    assert_type(Depends(async_manager), Db)
+    assert_type(Depends(Db), Db)
+    assert_type(Shared(resources), Db)
+    with App("shop", lifespan=resources).overrides({plain: lambda: Db(), generator: plain}) as nothing:
+        assert_type(nothing, None)
+    assert_type(App("shop", lifespan=other_resources, result_ttl=5).state, Any)

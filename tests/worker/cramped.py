@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import structlog
 from pydantic import AfterValidator
 
-from fennelq import App, Reject, Retry, RetryPolicy, Snooze, current_job
+from fennelq import App, Depends, JobContext, Reject, Retry, RetryPolicy, Shared, Snooze, current_job
 
-app = App("cramped", max_payload_bytes=16 << 20)
+app = App("cramped", max_payload_bytes=16 << 20, stop_grace=0.2)
 POLICY = RetryPolicy.fixed(2, delay=0).giving_up_on(KeyError)
 memory: list[int] = []
 colour: ContextVar[str] = ContextVar("colour", default="none")
@@ -46,6 +46,47 @@ def remember(n: int) -> tuple[list[int], str]:
     before = colour.get()
     colour.set("red")
     return memory, before
+
+
+made: list[str] = []
+last_words: list[str] = []
+
+
+def connect() -> Iterator[str]:
+    made.append("connected")
+    yield "pool"
+    for path in last_words:
+        Path(path).touch()
+
+
+def begin(pool: str = Shared(connect)) -> Iterator[str]:
+    made.append("begun")
+    try:
+        yield f"session of {pool}"
+    except ValueError:
+        made.append("rolled back")
+    else:
+        made.append("committed")
+
+
+@app.task(isolation="process", retries=0)
+def store(
+    fail: bool, mark: str, session: str = Depends(begin), job: JobContext = Depends(current_job)
+) -> list[str]:
+    last_words[:] = [mark]
+    if fail:
+        raise ValueError
+    return [session, job.id, *made]
+
+
+def hang() -> Iterator[None]:
+    yield
+    while True:
+        pass
+
+
+@app.task(isolation="process", retries=0)
+def hang_at_the_end(_: None = Depends(hang)) -> None: ...
 
 
 @app.task(isolation="process")

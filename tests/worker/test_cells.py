@@ -28,6 +28,7 @@ from fennelq.worker.cells.pool import Cells
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.runner import Runner
+from fennelq.worker.shared import SharedValues
 from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
 from tests.worker import cramped
@@ -42,7 +43,7 @@ def held(task: str, *args: Any, tries: int = 0, options: bytes = b"", raw: bytes
 
 @pytest.fixture(scope="module")
 async def runner() -> AsyncIterator[Runner]:
-    runner = Runner(cramped.app, 4)
+    runner = Runner(cramped.app, 4, SharedValues())
     yield runner
     await runner.close()
 
@@ -127,6 +128,28 @@ async def test_there_are_as_many_processes_as_jobs_at_once_and_they_are_used_aga
     assert set(runner.cells) == pids
     assert {(await value(runner, "where"))[0] for _ in range(10)} <= pids
     assert set(runner.cells) == pids
+
+
+async def test_providers_run_in_the_process_and_shared_values_are_made_once_in_it(
+    short_lived: Cells, tmp_path: Path
+) -> None:
+    """Shared values are left when the process ends."""
+    mark = tmp_path / "left"
+    first = ["session of pool", "mail:7", "connected", "begun"]
+    assert orjson.loads(bytes(await short_lived.run(held("store", False, str(mark))))) == first
+    with pytest.raises(outcome.Raised, match="ValueError"):
+        await short_lived.run(held("store", True, str(mark)))
+    third = [*first, "committed", "begun", "rolled back", "begun"]
+    assert orjson.loads(bytes(await short_lived.run(held("store", False, str(mark))))) == third
+    assert not mark.exists()
+    await aeventually(mark.exists)
+
+
+async def test_a_provider_that_hangs_at_its_end_is_given_up(runner: Runner) -> None:
+    """U13. Also in a task without a timeout."""
+    end = await ended(runner, "hang_at_the_end")
+    assert (end.kind, end.reason) == (outcome.DEAD, "timeout")
+    assert failure(end)["message"] == "the providers of the task did not end within stop_grace"
 
 
 # How it may fail
@@ -292,7 +315,7 @@ async def test_a_stop_kills_the_process_and_leaves_the_job_without_an_outcome(
 
 async def test_a_request_to_stop_before_the_process_exists_leaves_none_behind(short_lived: Cells) -> None:
     await short_lived.ready()
-    task = asyncio.ensure_future(short_lived.run(held("where").delivery))
+    task = asyncio.ensure_future(short_lived.run(held("where")))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -315,10 +338,10 @@ async def test_signals_to_the_whole_service_leave_the_jobs_to_the_executor(
 
 
 async def test_an_idle_process_ends(short_lived: Cells) -> None:
-    await asyncio.gather(*(short_lived.run(held("where").delivery) for _ in range(2)))
+    await asyncio.gather(*(short_lived.run(held("where")) for _ in range(2)))
     assert len(short_lived.pids) == 2
     await aeventually(lambda: short_lived.pids == [])
-    assert await short_lived.run(held("echo", "again").delivery) == b'"again"'
+    assert await short_lived.run(held("echo", "again")) == b'"again"'
 
 
 # When no process can be made
@@ -341,22 +364,22 @@ async def test_without_a_descriptor_the_job_comes_back_later_and_has_used_no_try
 ) -> None:
     await short_lived.ready()
     await aeventually(lambda: short_lived.pids == [])
-    fresh = Runner(cramped.app, 4)
+    fresh = Runner(cramped.app, 4, SharedValues())
     with full_table_of_descriptors():
         ends = [await ended(fresh, "where")]
         with pytest.raises(outcome.Snooze) as raised:
-            await short_lived.run(held("where").delivery)
+            await short_lived.run(held("where"))
     assert ends == [outcome.snoozed(5)]
     assert raised.value.delay == 5
     assert [line["event"] for line in logged] == ["cells_not_started", "no_cell", "no_cell"]
-    assert await short_lived.run(held("echo", "again").delivery) == b'"again"'
+    assert await short_lived.run(held("echo", "again")) == b'"again"'
 
 
 async def test_a_forkserver_that_dies_ends_its_cells_and_is_replaced(
     short_lived: Cells, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
-    run = asyncio.ensure_future(short_lived.run(held("hold", str(mark), "never").delivery))
+    run = asyncio.ensure_future(short_lived.run(held("hold", str(mark), "never")))
     cell = await pid_in(mark)
     os.kill(psutil.Process(cell).ppid(), signal.SIGKILL)
     with pytest.raises(Exception, match="the forkserver had ended") as raised:
@@ -364,7 +387,7 @@ async def test_a_forkserver_that_dies_ends_its_cells_and_is_replaced(
     assert type(raised.value).__name__ == "TaskCrashed"
     await aeventually(lambda: not runs(cell))
     await short_lived.ready()
-    assert await short_lived.run(held("echo", "again").delivery) == b'"again"'
+    assert await short_lived.run(held("echo", "again")) == b'"again"'
 
 
 async def test_an_app_that_cannot_be_imported_again_is_refused_when_the_executor_is_made() -> None:
@@ -376,7 +399,7 @@ async def test_an_app_that_cannot_be_imported_again_is_refused_when_the_executor
     with pytest.raises(
         ConfigurationError, match=r"an import of tests.worker.test_cells makes no app 'local': assign"
     ):
-        Runner(app, 1)
+        Runner(app, 1, SharedValues())
 
 
 # Logs
@@ -425,7 +448,7 @@ async def test_a_frame_that_is_cut_by_the_end_of_a_process_is_no_end_of_the_job(
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     cell = Cell(ours, -1)
-    call = asyncio.ensure_future(cell.call(packed({"kind": "run"})))
+    call = asyncio.ensure_future(cell.call(packed({"kind": "run"}), lambda: None))
     await asyncio.sleep(0)
     theirs.send(packed({"kind": "returned"}, b"12345")[:-1])
     cell.note_end(-signal.SIGKILL)
@@ -439,7 +462,7 @@ async def test_a_frame_that_was_sent_before_the_end_of_a_process_counts() -> Non
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     cell = Cell(ours, -1)
-    call = asyncio.ensure_future(cell.call(packed({"kind": "run"})))
+    call = asyncio.ensure_future(cell.call(packed({"kind": "run"}), lambda: None))
     await asyncio.sleep(0)
     theirs.send(packed({"kind": "returned"}, b"12345"))
     cell.note_end(-signal.SIGKILL)

@@ -19,6 +19,7 @@ from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.running.held import STOPPED, Held
 from fennelq.worker.running.runner import Runner
+from fennelq.worker.shared import SharedValues
 from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually
 
@@ -38,7 +39,7 @@ def app_with(function: Function, *, most_bytes: int = 1 << 20, **options: Any) -
 
 
 def runner_of(app: App) -> Runner:
-    return Runner(app, 4)
+    return Runner(app, 4, SharedValues())
 
 
 def never(held: Held) -> None:

@@ -7,12 +7,13 @@ import contextvars
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from fennelq import clock, log
 from fennelq.worker.cells import forwarding
-from fennelq.worker.cells.frames import CHUNK, Damaged, Frame, Reader
+from fennelq.worker.cells.frames import CHUNK, LEAVING, Damaged, Frame, Reader
 
 _logger = log.get("fennelq.worker")
 _TO_REPORT: Final = 0.2
@@ -38,6 +39,7 @@ class Cell:
         self._socket, self._reader = connection, Reader()
         self._number = connection.fileno()
         self._answer: asyncio.Future[Frame] | None = None
+        self._leaving: Callable[[], None] | None = None
         self._context = contextvars.copy_context()
         self._fate = ""
         self._open = self._usable = True
@@ -53,10 +55,13 @@ class Cell:
         try."""
         return self._usable and self._is_connected()
 
-    async def call(self, frame: bytes) -> Frame:
-        """Send a job and wait for its end. Raises CellDied. When it is cancelled, it kills the cell, and waits for its
+    async def call(self, frame: bytes, leaving: Callable[[], None]) -> Frame:
+        """Send a job and wait for its end. `leaving` is called when its task has ended,
+        and its providers have not. Raises
+        CellDied. When it is cancelled, it kills the cell, and waits for its
         end: the next try of the job does not begin before."""
         self._answer, self._context = self._loop.create_future(), contextvars.copy_context()
+        self._leaving = leaving
         try:
             await self._send(frame)
             return await self._answer
@@ -136,6 +141,9 @@ class Cell:
     def _take(self, frame: Frame) -> None:
         if frame.head.get("kind") in _NEWS:
             self._context.run(forwarding.handle, frame)
+        elif frame.head.get("kind") == LEAVING:
+            if self._leaving is not None:
+                self._leaving()
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result(frame)
 

@@ -14,6 +14,8 @@ import orjson
 
 _PREFIX: Final = struct.Struct("!HII")
 _MARK: Final = 0xFE11
+LEAVING: Final = "leaving"
+"""The kind of a frame: the task has ended, and its providers are about to end."""
 CHUNK: Final = 1 << 18
 """Bytes that one read asks for."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast
 
-from fennelq import streams
+from fennelq import log, streams
 from fennelq.app import App
 from fennelq.context import JobContext, current
 from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
@@ -25,10 +25,13 @@ from fennelq.model.plan import Plan
 from fennelq.model.retry import allows
 from fennelq.task import AnyTask
 from fennelq.worker.cells import forwarding, parentage
-from fennelq.worker.cells.frames import Frame
+from fennelq.worker.cells.frames import LEAVING, Frame
 from fennelq.worker.cells.pair import Pair
 from fennelq.worker.running.held import Held
+from fennelq.worker.running.providing import call_in_thread
+from fennelq.worker.shared import LooplessValues
 
+_logger = log.get("fennelq.worker")
 _FIRST_FOR_OOM = "500"
 _TO_LEAVE = 1.0
 
@@ -40,6 +43,7 @@ def live(connection: socket.socket, app: App) -> NoReturn:
     cell = Inside(app, pair)
     for frame in pair.frames():
         cell.run(frame)
+    cell.leave()
     streams.flush(sys.stdout, sys.stderr)
     os._exit(0)
 
@@ -65,9 +69,16 @@ class Inside:
     """Runs jobs in this process."""
 
     def __init__(self, app: App, pair: Pair) -> None:
-        self._tasks, self._pair = app.tasks, pair
+        self._tasks, self._pair, self._shared = app.tasks, pair, LooplessValues()
         self._most_bytes = app.settings.max_payload_bytes
         self._process, self._at_alarm = os.getpid(), signal.getsignal(signal.SIGALRM)
+
+    def leave(self) -> None:
+        """End what the jobs of this process have shared."""
+        try:
+            self._shared.leave()
+        except BaseException as error:
+            _logger.warning("shared_value_failed_to_leave", error=repr(error)[:500])
 
     def run(self, frame: Frame) -> None:
         """Run the job of this frame, and send its end."""
@@ -101,10 +112,28 @@ class Inside:
             return _unfit(error, "bad_payload")
         current.set(JobContext(Held(delivery), plan))
         try:
-            value = task.function(*args, **kwargs)
+            value = self._called(task, args, kwargs)
         except BaseException as error:
             return _raised(error, plan, delivery.tries + 1)
         return self._returned(task, value)
+
+    def _called(self, task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        injection = task.injection
+        if injection is None:
+            return task.function(*args, **kwargs)
+        return call_in_thread(
+            injection,
+            injection.recipe,
+            [],
+            self._leaving,
+            task.function,
+            args,
+            kwargs,
+            shared=self._shared,
+        )
+
+    def _leaving(self) -> None:
+        self._pair.send({"kind": LEAVING})
 
     def _find(self, delivery: Delivery) -> AnyTask:
         task = self._tasks.get(delivery.task)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from fennelq import clock, log
 from fennelq.app import App
 from fennelq.lines import Seldom
 from fennelq.model.codec import Encoded
-from fennelq.model.job import Delivery, JobFailure
+from fennelq.model.job import JobFailure
 from fennelq.model.outcome import Raised, RaisedReject, RaisedRetry, Snooze
 from fennelq.worker.cells.cell import Cell, CellDied
 from fennelq.worker.cells.frames import Frame, packed
@@ -17,6 +19,8 @@ from fennelq.worker.cells.inside import head_of
 from fennelq.worker.cells.launcher import Launcher, NoCell
 from fennelq.worker.cells.preload import Preload
 from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.running.held import Held
+from fennelq.worker.running.providing import Limit
 
 _logger = log.get("fennelq.worker")
 IDLE: Final = 60.0
@@ -57,15 +61,19 @@ class Cells:
             except NoCell as error:
                 raise self._later(error) from None
 
-    async def run(self, delivery: Delivery) -> Encoded:
+    async def run(self, held: Held, time_out: Callable[[Held], None] | None = None) -> Encoded:
         """The encoded value that the task returns. Raises Raised for what it raises, TaskCrashed when its process dies,
-        and Snooze when no process can be made."""
+        and Snooze when no process can be made. `time_out` is called when its providers take longer than `stop_grace`
+        to end; without it, the task has a timeout, which ends them as well."""
         cell = await self._take()
+        limit = Limit(held, self._app.settings.stop_grace)
+        leaving = partial(limit.start, time_out) if time_out is not None else _in_its_time
         try:
-            frame = await cell.call(packed(head_of(delivery), delivery.args))
+            frame = await cell.call(packed(head_of(held.delivery), held.delivery.args), leaving)
         except CellDied as died:
             raise TaskCrashed(f"the process of the task {died}") from None
         finally:
+            limit.end()
             self._give_back(cell)
         return _value_of(frame)
 
@@ -119,6 +127,10 @@ class Cells:
             oldest = min(cell.idle_since for cell in kept)
             left = self._idle_for - (now - oldest)
             self._sweep = asyncio.get_running_loop().call_later(left, self._retire_the_old)
+
+
+def _in_its_time() -> None:
+    """The timeout of a task goes on while its providers end."""
 
 
 def _value_of(frame: Frame) -> Encoded:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from fennelq import clock, log
-from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.processes.config import LIFESPAN_FAILED, ExecutorConfig
 from fennelq.worker.processes.signals import Signal
 from fennelq.worker.state import executor_name
 
@@ -176,4 +176,6 @@ class Child:
 
 def how(code: int) -> str:
     """An exit code in words."""
+    if code == LIFESPAN_FAILED:
+        return "its lifespan failed: lifespan_failed in its log has the error"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -12,6 +12,8 @@ from fennelq.errors import ConfigurationError
 CANNOT_RUN = 78
 """Exit code of an executor that cannot run with these settings: a restart would not help."""
 
+LIFESPAN_FAILED = 76
+"""Exit code of an executor whose app has a lifespan that raised an error before the first job."""
 
 RECYCLED = 75
 """Exit code of an executor that should be replaced. Unlike 0 in a burst, it does not mean that no job is left."""

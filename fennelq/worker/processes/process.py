@@ -20,7 +20,7 @@ from fennelq.app import App
 from fennelq.context import job_facts
 from fennelq.errors import ConfigurationError
 from fennelq.worker.executor import Executor
-from fennelq.worker.processes.config import CANNOT_RUN, RECYCLED, ExecutorConfig
+from fennelq.worker.processes.config import CANNOT_RUN, LIFESPAN_FAILED, RECYCLED, ExecutorConfig
 from fennelq.worker.processes.discovery import load_app
 from fennelq.worker.processes.signals import Signal, SignalPipe
 
@@ -60,7 +60,8 @@ def main(text: str) -> int:
         threading.Thread(target=_watch_supervisor, args=(config.lifeline, hand_back), daemon=True).start()
     try:
         app = load_app(config.app, Path(config.folder))
-        signals.send(Signal.IMPORTED)
+        if app.injections.lifespan is None:
+            signals.send(Signal.IMPORTED)
         return run_to_its_end(_run(app, config, signals, hand_back))
     except ConfigurationError as error:
         _logger.critical("cannot_run", why=str(error))
@@ -97,8 +98,16 @@ async def _run(app: App, config: ExecutorConfig, signals: SignalPipe, hand_back:
     loop.add_signal_handler(signal.SIGTERM, on_signal)
     loop.add_signal_handler(signal.SIGINT, on_signal)
     hand_back.of(executor, loop)
-    async with app:
-        await executor.run()
+    try:
+        async with app:
+            await executor.run()
+    except ConfigurationError:
+        raise
+    except BaseException:
+        if not executor.lifespan_failed:
+            raise
+        _logger.critical("lifespan_failed", traceback=traceback.format_exc())
+        return LIFESPAN_FAILED
     return RECYCLED if executor.recycled else 0
 
 

@@ -11,8 +11,8 @@ class Signal(bytes, Enum):
     """The reports of an executor."""
 
     IMPORTED = b"i"
-    """The app is imported. Before this signal, the supervisor does not kill a silent executor: an import may take
-    long."""
+    """The app is imported, and its lifespan is entered. Before this signal, the supervisor does not kill a silent
+    executor: both may take long."""
     ALIVE = b"."
     """The loop is not blocked."""
     READY = b"+"

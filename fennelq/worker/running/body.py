@@ -1,4 +1,4 @@
-"""Performs the body of a run, from the outside in: its timeout, then its function.
+"""Performs the body of a run, from the outside in: its timeout, then its providers, then its function.
 
 The runner calls plain tasks without a timeout directly, so that they pay for none of this.
 """
@@ -6,7 +6,7 @@ The runner calls plain tasks without a timeout directly, so that they pay for no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from fennelq.task import AnyTask
 from fennelq.worker.cells.pool import Cells
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import Invoker
+from fennelq.worker.running.providing import Providing
+from fennelq.worker.shared import SharedValues
 
 
 class Bound(NamedTuple):
@@ -44,22 +46,34 @@ class RunCancelled(Exception):
 class Body:
     """Performs the bodies of runs for one executor."""
 
-    def __init__(self, threads: int, cells: Cells) -> None:
+    def __init__(self, threads: int, shared: SharedValues, cells: Cells, stop_grace: float) -> None:
         self._invoker, self._cells = Invoker(threads), cells
+        self._providing = Providing(self._invoker, shared, stop_grace)
 
-    async def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+    def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
+        # Returns the coroutine of one of these, because a coroutine that awaited it would cost as much as a provider.
         if bound.task.isolated:
-            await self._cells.ready()
+            return self._isolated(bound, held, time_out)
+        recipe = bound.task.injection and bound.task.injection.recipe
+        if bound.plan.timeout is None and not (recipe and recipe.enters):
+            return self._call(bound, held, time_out)
+        return self._within_its_time(bound, held, time_out)
+
+    async def _isolated(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+        # The app may have to be imported for the process: that is no time of the job.
+        await self._cells.ready()
+        return await self._within_its_time(bound, held, time_out)
+
+    async def _within_its_time(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         timeout = bound.plan.timeout
-        if timeout is None:
-            return await self._call(bound, held)
         # Not asyncio.timeout: call_later and cancel cost a third of it, for every job with a timeout.
-        timer = asyncio.get_running_loop().call_later(timeout, time_out, held)
+        loop = asyncio.get_running_loop()
+        timer = None if timeout is None else loop.call_later(timeout, time_out, held)
         where: TracebackType | None = None
         try:
-            value = await self._call(bound, held)
+            value = await self._call(bound, held, time_out)
         except asyncio.CancelledError as cancelled:
             if not held.overran or _uncancelled() > 0:
                 raise
@@ -73,21 +87,30 @@ class Body:
                 return value
             _uncancelled()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
         # With the traceback of the cancellation, which shows where the task was waiting.
         try:
             raise too_late(timeout).with_traceback(where)
         finally:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
-    async def _call(self, bound: Bound, held: Held) -> Any:
+    def _call(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
+        injection = bound.task.injection
         if bound.task.isolated:
-            return await self._cells.run(held.delivery)
-        return await self._invoker.call(bound.task, held, bound.args, bound.kwargs)
+            return self._cells.run(held, time_out if bound.plan.timeout is None else None)
+        if injection is None:
+            return self._invoker.call(bound.task, held, bound.args, bound.kwargs)
+        if injection.recipe.is_direct:
+            return self._providing.call_directly(injection, bound)
+        return self._providing.call(injection, bound, held, time_out)
 
 
-def too_late(timeout: float) -> TaskTimeout:
-    """The error of a run that took longer than its timeout."""
+def too_late(timeout: float | None) -> TaskTimeout:
+    """The error of a run that took longer than its timeout; without one, its providers took longer than `stop_grace`
+    to end."""
+    if timeout is None:
+        return TaskTimeout("the providers of the task did not end within stop_grace")
     return TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 
 

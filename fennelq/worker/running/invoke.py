@@ -30,7 +30,8 @@ class Invoker:
         """Call it in a thread, with the job's context.
 
         A thread cannot be stopped, so a cancellation does not end the wait. If it did, the job's slot would become
-        free, and the next job would wait in a pool without a free thread.
+        free, and the next job would wait in a pool without a free thread. The code around it, which goes on after the
+        thread, is not cancelled either.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fennelq-task")
@@ -40,11 +41,17 @@ class Invoker:
             try:
                 await asyncio.shield(called)
             except asyncio.CancelledError:
-                continue
+                _uncancel()
         value, error = called.result()
         if error is not None:
             raise error
         return value
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
 
 
 def _called(
@@ -59,3 +66,13 @@ def _called(
         return None, error
     finally:
         held.leave_thread()
+
+
+def loop_is_gone() -> bool:
+    """Whether the interpreter closes the run after the loop has ended, as opposed to a handler that raised
+    GeneratorExit itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False

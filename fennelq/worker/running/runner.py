@@ -29,6 +29,8 @@ from fennelq.worker.cells.pool import Cells, TaskCrashed
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.body import Body, Bound, RunCancelled, TaskTimeout, TimeOut, too_late
 from fennelq.worker.running.held import Held
+from fennelq.worker.running.invoke import loop_is_gone
+from fennelq.worker.shared import SharedValues
 
 Verdict = Callable[[JobFailure, int, int], Outcome]
 
@@ -44,10 +46,11 @@ _UNFIT: Final[Mapping[str, Verdict]] = {
 class Runner:
     """Runs deliveries of one app."""
 
-    def __init__(self, app: App, threads: int, config: ExecutorConfig | None = None) -> None:
-        self._tasks = app.tasks
-        self._cells = Cells(app, config or ExecutorConfig())
-        self._body = Body(threads, self._cells)
+    def __init__(
+        self, app: App, threads: int, shared: SharedValues, config: ExecutorConfig | None = None
+    ) -> None:
+        self._tasks, self._cells = app.tasks, Cells(app, config or ExecutorConfig())
+        self._body = Body(threads, shared, self._cells, app.settings.stop_grace)
         self._failure_ttl_ms, self._most_bytes = app.lifetimes.failure_ms, app.settings.max_payload_bytes
 
     async def run(self, held: Held, time_out: TimeOut) -> Outcome:
@@ -66,7 +69,7 @@ class Runner:
         try:
             value = await self._perform(bound, held, time_out)
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and _loop_is_gone():
+            if isinstance(error, GeneratorExit) and loop_is_gone():
                 raise
             if held.stopped and not isinstance(error, (Retry, Snooze, Reject)):
                 # A handler may raise another error when it is cancelled. It does not count as a failure, because a
@@ -93,7 +96,7 @@ class Runner:
             return outcome.cancelled(held.asked or "cancelled", self._failure_ttl_ms)
         # Computed a second time, because keeping the plan would cost every job.
         plan = self._find(held.delivery).plan.overridden(held.delivery.options)
-        error = too_late(plan.timeout or 0.0)
+        error = too_late(plan.timeout)
         if where := held.stack():
             error.add_note(f"It goes on although it was asked to stop: {where}")
         return self._judge(plan, held.delivery, error)
@@ -162,13 +165,3 @@ def _is_cancelled(error: BaseException) -> bool:
     """Whether the task was cancelled, as opposed to a handler that raised CancelledError itself."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def _loop_is_gone() -> bool:
-    """Whether the interpreter closes the run after the loop has ended, as opposed to a handler that raised
-    GeneratorExit itself."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return True
-    return False
