@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -52,14 +52,14 @@ made: list[str] = []
 last_words: list[str] = []
 
 
-def connect() -> Iterator[str]:
+def connect() -> Generator[str]:
     made.append("connected")
     yield "pool"
     for path in last_words:
         Path(path).touch()
 
 
-def begin(pool: str = Shared(connect)) -> Iterator[str]:
+def begin(pool: str = Shared(connect)) -> Generator[str]:
     made.append("begun")
     try:
         yield f"session of {pool}"
@@ -79,7 +79,7 @@ def store(
     return [session, job.id, *made]
 
 
-def hang() -> Iterator[None]:
+def hang() -> Generator[None]:
     yield
     while True:
         pass
