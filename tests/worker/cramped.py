@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -34,6 +35,16 @@ def where() -> tuple[int, int]:
 
 
 @app.task(isolation="process")
+def descriptors() -> list[bool]:
+    """Those of this process beside the standard streams, and whether a program would inherit them."""
+    found: list[bool] = []
+    for number in range(3, 256):
+        with suppress(OSError):
+            found.append(os.get_inheritable(number))
+    return found
+
+
+@app.task(isolation="process")
 def facts() -> tuple[str, int, int, dict[str, str], str | None]:
     job = current_job()
     return job.id, job.fence, job.tries, dict(job.headers), job.cancelled
@@ -50,6 +61,7 @@ def remember(n: int) -> tuple[list[int], str]:
 
 made: list[str] = []
 last_words: list[str] = []
+connections: list[socket.socket] = []
 
 
 def connect() -> Generator[str]:
@@ -154,10 +166,12 @@ def die(how: str) -> None:
 
 
 @app.task(isolation="process", retries=0)
-def reopen(path: str) -> int:
-    """Closes everything, and opens files that get the numbers of what was open."""
+def reconnect(path: str) -> None:
+    """Closes everything, and opens connections that get the numbers of what was open."""
     os.closerange(3, 1024)
-    return len([os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(32)])
+    connections.extend(socket.socket(socket.AF_UNIX) for _ in range(8))
+    for connection in connections:
+        connection.connect(path)
 
 
 @app.task(isolation="process", retries=0)
@@ -190,10 +204,9 @@ def hold(mark: str, gate: str) -> int:
 
 @app.task(isolation="process")
 def fork(mark: str) -> int:
-    """Both processes return."""
+    """Both processes return; answers how the child ended."""
     if child := os.fork():
-        os.waitpid(child, 0)
-        return 1
+        return os.waitpid(child, 0)[1]
     logging.getLogger("child").warning("on its own")
     Path(mark).touch()
     return 2
@@ -215,22 +228,22 @@ def handle_signals() -> str:
 def log_under_alarms(lines: int) -> int:
     """Logs from a handler of signals that come while a line is sent, and that break off what they interrupt."""
     logger = logging.getLogger("library")
-    alarms = 0
+    alarms, armed = 0, False
 
     def alarm(_: int, __: FrameType | None) -> None:
-        nonlocal alarms
+        nonlocal alarms, armed
+        breaks_off, armed = armed, False
         alarms += 1
         logger.warning("alarm")
-        raise TimeoutError
+        if breaks_off:
+            raise TimeoutError
 
     signal.signal(signal.SIGALRM, alarm)
-    sent = 0
-    while sent < lines:
-        signal.setitimer(signal.ITIMER_REAL, 0.0003)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    for _ in range(lines):
         with suppress(TimeoutError):
-            while sent < lines:
-                sent += 1
-                logger.warning("line %s", "x" * 10_000)
+            armed = True
+            logger.warning("line %s", "x" * 1_000_000)
     signal.setitimer(signal.ITIMER_REAL, 0)
     return alarms
 

@@ -37,6 +37,7 @@ def main(text: str) -> None:
     streams.open_missing()
     control = socket.socket(fileno=preload.control)
     control.setblocking(True)
+    control.set_inheritable(False)
     for number in (signal.SIGTERM, signal.SIGINT):
         # A stop of the whole group, by systemd or a terminal, is for the supervisor to handle: jobs may finish. Not
         # SIG_IGN, which the programs that a task starts would inherit.
@@ -99,6 +100,8 @@ class Forkserver:
         if not received:
             self.tell(refused="the table of descriptors is full")
             return True
+        # Python leaves received descriptors inheritable: a program that a task starts would hold the connection open.
+        os.set_inheritable(received[0], False)
         try:
             pid = os.fork()
         except OSError as error:  # no more processes or no more memory

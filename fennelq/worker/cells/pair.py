@@ -30,8 +30,8 @@ would double the time of a job."""
 class Pair:
     """Sends and receives frames; blocks. Any thread of the cell may send.
 
-    The code of a task may close the descriptor, and open a file that gets its number. So each frame is preceded by a
-    look whether the number is still that of the connection: a frame must not be written into a file of the user's.
+    The code of a task may close the descriptor, and open a connection of its own that gets its number. So each frame is
+    preceded by a look whether the number is still that of this connection.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -41,7 +41,6 @@ class Pair:
         self._lock = threading.RLock()
         self._sending = False
         self._waiting: deque[bytes] = deque()
-        os.register_at_fork(after_in_child=self._leave_to_parent)
 
     @property
     def is_here(self) -> bool:
@@ -89,11 +88,6 @@ class Pair:
         finally:
             self._sending = False
         return True
-
-    def _leave_to_parent(self) -> None:
-        """A task has forked. The child must not hold the connection open, which would hide the end of the cell."""
-        if _identity(self._number) == self._identity:
-            os.close(self._number)
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fennelq.app import App
+from fennelq.declaration import name_of_module
 from fennelq.errors import ConfigurationError
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.discovery import load_app
@@ -30,6 +31,8 @@ class Preload:
     """Then: the module that makes the app."""
     name: str = ""
     """Then: the name of the app."""
+    modules: Sequence[str] = ()
+    """Then: the modules of the tasks that run in cells."""
     folder: str = "."
     path: Sequence[str] = ()
     """The folders in which the executor looks for modules."""
@@ -53,11 +56,13 @@ class Preload:
         if not config.app:
             module = app.service.partition(":")[0]
             check_importable(app, module)
-            return cls(module=module, name=app.name, path=_path(), parent=os.getpid())
+            return cls(
+                module=module, name=app.name, modules=_modules(app), path=[*sys.path], parent=os.getpid()
+            )
         return cls(
             app=config.app,
             folder=config.folder,
-            path=_path(),
+            path=[*sys.path],
             parent=os.getpid(),
             log_format=config.log_format,
             log_level=config.log_level,
@@ -72,6 +77,8 @@ class Preload:
         if self.app:
             return load_app(self.app, Path(self.folder))
         module = importlib.import_module(self.module)
+        for name in self.modules:
+            importlib.import_module(name)
         for value in vars(module).values():
             if isinstance(value, App) and value.name == self.name:
                 return value
@@ -104,6 +111,5 @@ def _not_found(name: str, module: str) -> str:
     )
 
 
-def _path() -> Sequence[str]:
-    # An empty text means the current folder, which the new process has in common with this one.
-    return [*sys.path]
+def _modules(app: App) -> Sequence[str]:
+    return sorted({name_of_module(task.function) for task in app.tasks.values() if task.isolated})
