@@ -182,7 +182,7 @@ def scribble() -> None:
             os.write(number, b"this is no frame, and longer than the prefix of one")
 
 
-@app.task(isolation="process", timeout=0.1, retries=0)
+@app.task(isolation="process", timeout=60, retries=0)
 def spin(mark: str) -> None:
     """Burns CPU, with a program of its own beside it, and ignores every signal that can be ignored."""
     for number in (signal.SIGTERM, signal.SIGINT):

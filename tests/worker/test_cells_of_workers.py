@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,12 @@ import psutil
 import pytest
 
 from fennelq import App, BlockingResult
+from fennelq.model.job import Delivery
+from fennelq.worker.cells import forkserver
+from fennelq.worker.cells.frames import packed
+from fennelq.worker.cells.inside import head_of
+from fennelq.worker.cells.preload import Preload
+from fennelq.worker.processes.config import ExecutorConfig
 from tests.kit.server import Server
 from tests.kit.spawn import Process
 from tests.kit.waiting import eventually
@@ -75,7 +86,41 @@ def test_no_process_outlives_an_executor_that_is_killed(
     family = executor.children(recursive=True)
     assert len(family) == 4
     os.kill(executor.pid, signal.SIGKILL)
-    eventually(lambda: not any(map(lives, family)), within=2)
+    try:
+        eventually(lambda: not any(map(lives, family)), within=2)
+    finally:
+        end(family)
+
+
+def test_the_forkserver_kills_its_cells_when_its_executor_is_gone(tmp_path: Path) -> None:
+    """On systems whose kernel does not do it: here its parent, this process, lives on."""
+    ours, theirs = socket.socketpair()
+    preload = replace(Preload.of(cramped.app, ExecutorConfig()), control=theirs.fileno())
+    command = [sys.executable, "-m", forkserver.__name__, preload.to_text()]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as server:
+        theirs.close()
+        job, its_job = socket.socketpair()
+        assert orjson.loads(ours.recv(1000)) == {"ready": True}
+        socket.send_fds(ours, [b"f"], [its_job.fileno()])
+        cell = psutil.Process(orjson.loads(ours.recv(1000))["pid"])
+        mark = tmp_path / "computing"
+        name, args = f"{cramped.__name__}:add_up", orjson.dumps([[str(mark)], {}])
+        job.sendall(packed(head_of(Delivery("q", "s", "1-1", "7", name, args, b"", 0, 1, 1, 0)), args))
+        eventually(mark.exists)
+        ours.close()
+        try:
+            eventually(lambda: not lives(cell), within=2)
+        finally:
+            end([cell])
+            server.kill()
+    for connection in (job, its_job):
+        connection.close()
+
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def lives(process: psutil.Process) -> bool:

@@ -68,6 +68,7 @@ class Forkserver:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
+        self._cells: set[int] = set()
         self._signals, self._signalled = os.pipe()
 
     def tell(self, **facts: Any) -> None:
@@ -90,6 +91,7 @@ class Forkserver:
                 if descriptor == self._signals:
                     self._collect()
                 elif not self._fork_one(app):
+                    self._kill_cells()
                     return
 
     def _fork_one(self, app: App) -> bool:
@@ -109,6 +111,7 @@ class Forkserver:
         else:
             if pid == 0:
                 self._become_cell(received[0], app)
+            self._cells.add(pid)
             self.tell(pid=pid)
         os.close(received[0])
         return True
@@ -128,12 +131,20 @@ class Forkserver:
         finally:
             os._exit(1)
 
+    def _kill_cells(self) -> None:
+        """The executor has ended. Where the kernel does not end the cells with it, this does, also those that compute
+        in C and could not notice it themselves."""
+        for pid in self._cells:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
     def _collect(self) -> None:
         """Report the cells that have ended."""
         with suppress(BlockingIOError):
             os.read(self._signals, 4096)
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._cells.discard(ended[0])
                 self.tell(gone=ended[0], code=os.waitstatus_to_exitcode(ended[1]))
 
 

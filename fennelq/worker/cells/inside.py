@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import os
-import select
 import signal
 import socket
 import sys
-import threading
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -24,7 +22,7 @@ from fennelq.model.outcome import Reject, Retry, Snooze, bad_result, failure_of,
 from fennelq.model.plan import Plan
 from fennelq.model.retry import allows
 from fennelq.task import AnyTask
-from fennelq.worker.cells import forwarding, parentage
+from fennelq.worker.cells import forwarding
 from fennelq.worker.cells.frames import LEAVING, Frame
 from fennelq.worker.cells.pair import Pair
 from fennelq.worker.running.held import Held
@@ -33,13 +31,12 @@ from fennelq.worker.shared import LooplessValues
 
 _logger = log.get("fennelq.worker")
 _FIRST_FOR_OOM = "500"
-_TO_LEAVE = 1.0
 
 
 def live(connection: socket.socket, app: App) -> NoReturn:
     """Run the jobs that the executor sends, then end this process."""
     pair = Pair(connection)
-    _settle_in(connection, pair)
+    _settle_in(pair)
     cell = Inside(app, pair)
     for frame in pair.frames():
         cell.run(frame)
@@ -48,7 +45,7 @@ def live(connection: socket.socket, app: App) -> NoReturn:
     os._exit(0)
 
 
-def _settle_in(connection: socket.socket, pair: Pair) -> None:
+def _settle_in(pair: Pair) -> None:
     # Its own group, so that the programs that a task has started are killed together with the cell.
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,8 +58,6 @@ def _settle_in(connection: socket.socket, pair: Pair) -> None:
         # When memory runs out, the kernel ends this process rather than the executor.
         Path("/proc/self/oom_score_adj").write_text(_FIRST_FOR_OOM, encoding="ascii")
     forwarding.forward(pair)
-    if not parentage.is_tied():
-        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
 
 
 class Inside:
@@ -190,12 +185,3 @@ def _head(kind: str, failure: JobFailure, *, again: bool) -> dict[str, Any]:
 def _left_to_executor(_: int, __: FrameType | None) -> None:
     """Does nothing: the executor kills a cell that has to end. Programs that a task starts do not inherit this, as they
     would inherit SIG_IGN."""
-
-
-def _end_with(connection: socket.socket) -> None:
-    """Blocks until the executor has ended, then ends this process. In a thread, where the kernel does not do it."""
-    gone = select.poll()
-    gone.register(connection, 0)
-    gone.poll()
-    threading.Event().wait(_TO_LEAVE)  # an idle cell ends by itself
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -12,16 +12,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; on Linux. Elsewhere, the end of a connection tells."""
+    """Let the kernel kill this process when its parent ends; on Linux. Elsewhere, the end of a connection does it."""
     if (prctl := _prctl()) is not None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
         if os.getppid() != parent:  # it had ended before the call
             os._exit(1)
-
-
-def is_tied() -> bool:
-    """Whether the kernel ends processes with their parents here."""
-    return _prctl() is not None
 
 
 @cache
