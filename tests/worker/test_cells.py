@@ -285,13 +285,14 @@ async def test_a_timeout_kills_the_process_and_what_it_has_started(runner: Runne
     pid = await pid_in(mark)
     run = held("spin", str(spinning))
     task = begin(runner, run)
-    cell, beside = await aeventually(lambda: spinning.exists() and spinning.read_text("ascii").split())
+    await aeventually(lambda: spinning.exists() and spinning.read_text("ascii"))
+    cell, beside = map(int, spinning.read_text("ascii").split())
     began = asyncio.get_running_loop().time()
     run.time_out()
     end = await task
     assert asyncio.get_running_loop().time() - began < 1
-    assert not psutil.pid_exists(int(cell))
-    assert not runs(int(beside))
+    assert not psutil.pid_exists(cell)
+    assert not runs(beside)
     assert (end.kind, end.reason) == (outcome.DEAD, "timeout")
     assert failure(end)["message"] == "the task ran longer than its timeout of 60 s"
     gate.touch()
