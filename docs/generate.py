@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 DOCS: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
@@ -109,6 +109,8 @@ def written_type(annotation: Any) -> str:
     """A type as one would write it: `str or None`, `"auto" or "json"`."""
     if annotation is type(None):
         return "None"
+    if get_origin(annotation) is list:
+        return f"list of {written_type(annotation.__args__[0])}"
     if isinstance(annotation, type):
         return annotation.__name__
     return " or ".join(

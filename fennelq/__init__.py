@@ -4,6 +4,8 @@ app        App: settings, tasks, the way to Redis
 task       tasks: functions whose calls can be sent
 client     sends jobs; result, waiting: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
+middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
+carry      texts of context variables that travel with jobs
 inject     what marks a parameter that a worker fills; providers, injection, injections: how it is filled
 executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; blocking: app.sync
@@ -20,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fennelq.app import App, ProcessTaskDecorator, TaskDecorator
-from fennelq.context import JobContext, current_job
+from fennelq.context import BlockingJobContext, JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -43,14 +45,29 @@ from fennelq.errors import (
     UsageError,
 )
 from fennelq.inject import Depends, Shared, injected
+from fennelq.model.events import (
+    AnyEvent,
+    ExecutorStarted,
+    ExecutorStopped,
+    JobDied,
+    JobFinished,
+    JobRetried,
+    JobSent,
+    JobStarted,
+    JobStopped,
+    LeaseLost,
+)
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
 from fennelq.model.options import OptionArgs
 from fennelq.model.outcome import Reject, Retry, Snooze
+from fennelq.model.progress import Progress
 from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
 from fennelq.model.units import Seconds
+from fennelq.plugin import Plugin
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
+from fennelq.subscribers import EventDecorator
 from fennelq.task import AsyncTask, ProcessTask, Task, ThreadTask
 
 if TYPE_CHECKING:
@@ -60,18 +77,20 @@ if TYPE_CHECKING:
     from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
     from fennelq.manage.executors import BlockingExecutors, ExecutorInfo, Executors
     from fennelq.manage.jobs import BlockingJobs, JobAnswer, JobEnd, Jobs
-    from fennelq.manage.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
+    from fennelq.manage.queues import BlockingQueues, OnProgress, Place, QueueInfo, Queues
     from fennelq.manage.schedules import BlockingSchedules, ScheduleInfo, Schedules
     from fennelq.manage.search import Filters, Moment
     from fennelq.sync import BlockingResult, BlockingTask
 
 __all__ = [
+    "AnyEvent",
     "App",
     "AsyncResult",
     "AsyncTask",
     "BlockingApp",
     "BlockingDeadLetters",
     "BlockingExecutors",
+    "BlockingJobContext",
     "BlockingJobs",
     "BlockingQueues",
     "BlockingResult",
@@ -86,7 +105,10 @@ __all__ = [
     "DuplicateJob",
     "EnqueueFailed",
     "Event",
+    "EventDecorator",
     "ExecutorInfo",
+    "ExecutorStarted",
+    "ExecutorStopped",
     "Executors",
     "FennelqError",
     "Filters",
@@ -97,20 +119,29 @@ __all__ = [
     "JobAnswer",
     "JobCancelled",
     "JobContext",
+    "JobDied",
     "JobEnd",
     "JobError",
     "JobExpired",
     "JobFailure",
+    "JobFinished",
     "JobInfo",
+    "JobRetried",
+    "JobSent",
+    "JobStarted",
+    "JobStopped",
     "Jobs",
+    "LeaseLost",
     "LogFormat",
     "LogLevel",
     "Moment",
+    "OnProgress",
     "OptionArgs",
     "Order",
     "Overlap",
     "PayloadTooLarge",
     "Place",
+    "Plugin",
     "Priority",
     "ProcessTask",
     "ProcessTaskDecorator",
@@ -161,8 +192,8 @@ _LATER = {
     "fennelq.manage.jobs": ("BlockingJobs", "JobAnswer", "JobEnd", "Jobs"),
     "fennelq.manage.queues": (
         "BlockingQueues",
+        "OnProgress",
         "Place",
-        "Progress",
         "QueueInfo",
         "Queues",
     ),

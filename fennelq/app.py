@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import (
@@ -24,6 +25,7 @@ from typing import (
 )
 
 from fennelq import embedded
+from fennelq.carry import Carried
 from fennelq.connections import Connections
 from fennelq.declaration import (
     call_without_arguments,
@@ -39,14 +41,26 @@ from fennelq.declared import Declared
 from fennelq.errors import ConfigurationError
 from fennelq.inject import Lifespan
 from fennelq.injections import Injections
+from fennelq.middleware import (
+    Middleware,
+    Performer,
+    Sender,
+    performer_given,
+    performers_given,
+    sender_given,
+    senders_given,
+)
 from fennelq.model.checks import valid_name
-from fennelq.model.job import Job, split_id
+from fennelq.model.events import AnyEvent
+from fennelq.model.job import Job, Status, split_id
 from fennelq.model.options import OptionArgs, Options
 from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.model.units import Seconds
 from fennelq.origin import module_of
+from fennelq.plugin import Plugin, Plugins
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
+from fennelq.subscribers import EventDecorator, Subscribers, event_given, subscriber_given
 from fennelq.task import (
     AnyTask,
     AsyncTask,
@@ -68,6 +82,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=AnyEvent)
+S = TypeVar("S", bound=Sender)
+F = TypeVar("F", bound=Performer)
 
 
 class TaskDecorator(Protocol):
@@ -125,6 +142,10 @@ class App(Connections):
         self.declared = Declared()
         self.injections = Injections(self, lifespan)
         self._tasks: dict[str, AnyTask] = {}
+        self.middleware, self.subscribers, self.plugins = Middleware(), Subscribers(), Plugins()
+        self.carried = Carried(self.settings.carry)
+        if self.carried:
+            self.middleware.put_first(self.carried.stamp, self.carried.perform)
 
     def __repr__(self) -> str:
         return f"<App {self.name}>"
@@ -139,7 +160,14 @@ class App(Connections):
     def task(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
     @overload
     def task(
-        self, /, *, name: str | None = None, isolation: None = None, **options: Unpack[OptionArgs]
+        self,
+        /,
+        *,
+        name: str | None = None,
+        isolation: None = None,
+        sending: Sequence[Sender] = (),
+        performing: Sequence[Performer] = (),
+        **options: Unpack[OptionArgs],
     ) -> TaskDecorator: ...
     @overload
     def task(
@@ -148,6 +176,8 @@ class App(Connections):
         *,
         name: str | None = None,
         isolation: Literal["process"],
+        sending: Sequence[Sender] = (),
+        performing: Sequence[Performer] = (),
         **options: Unpack[OptionArgs],
     ) -> ProcessTaskDecorator: ...
     def task(
@@ -157,20 +187,90 @@ class App(Connections):
         *,
         name: str | None = None,
         isolation: Literal["process"] | None = None,
+        sending: Sequence[Sender] = (),
+        performing: Sequence[Performer] = (),
         **options: Unpack[OptionArgs],
     ) -> Any:
         """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`.
 
         With `isolation="process"`, a `def` function runs in a process of its own, which a timeout or a cancel kills.
+        `sending` and `performing` are middleware for this task only, inside of that for every task.
         """
-        if function is not None:
-            return self._register(function, name, options)
-        return partial(self._register, name=name, options=options, isolation=isolation)
+        senders = senders_given("app.task(sending=…)", sending)
+        performers = performers_given("app.task(performing=…)", performing)
+
+        def register(function: Callable[..., Any]) -> AnyTask:
+            task = self._register(function, name, options, isolation)
+            if senders or performers:
+                self.middleware.of_task(task.name, senders, performers)
+                self._surround(task)
+            return task
+
+        return register if function is None else register(function)
 
     @property
     def tasks(self) -> Mapping[str, AnyTask]:
         """The tasks by name."""
         return MappingProxyType(self._tasks)
+
+    # Middleware, events, plugins
+
+    def sending(self, sender: S, /) -> S:
+        """Call this with every job before it is sent: `def stamp(job: Job[Any]) -> Job[Any]`.
+
+        It returns the job that is sent: the same one, or `job.with_headers(…)`, `job.with_options(…)`. What it raises
+        reaches the caller, and the job is not sent.
+        """
+        self.middleware.add(sending=[sender_given("app.sending", sender)])
+        return sender
+
+    def performing(self, performer: F, /) -> F:
+        """Call this around every job: `async def timed(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any`.
+
+        `await call()` runs the function of the task and returns its value. The performer that is registered first is
+        the outermost. What it returns or raises counts as the task's own.
+        """
+        self.middleware.add(performing=[performer_given("app.performing", performer)])
+        self._surround_tasks()
+        return performer
+
+    def on(self, event: type[E], /) -> EventDecorator[E]:
+        """Call a function with every event of this kind in this process: `@app.on(JobDied)`.
+
+        A plain function is called at once, and must not block. An `async def` is called with one event after another,
+        from a queue of a thousand. What a subscriber raises is logged, and changes nothing.
+        """
+        kind = event_given("app.on", event)
+
+        def subscribe(subscriber: Any, /) -> Any:
+            self.subscribers.add(kind, subscriber_given(f"app.on({kind.__name__})", subscriber))
+            return subscriber
+
+        return subscribe
+
+    def use(self, plugin: Plugin, /) -> None:
+        """Register all that a plugin brings."""
+        used = self.plugins.add(plugin)
+        self.middleware.add(used.sending, used.performing)
+        self._surround_tasks()
+        for event, subscriber in used.subscribers.items():
+            self.subscribers.add(event, subscriber)
+
+    def carry(self, variable: ContextVar[str] | ContextVar[str | None], /) -> None:
+        """Let the text of this variable travel with every job, to the code that runs it and to the jobs that it sends.
+        For variables of `structlog.contextvars` there is the setting `carry`."""
+        first = not self.carried
+        self.carried.add(variable)
+        if first:
+            self.middleware.put_first(self.carried.stamp, self.carried.perform)
+            self._surround_tasks()
+
+    def _surround_tasks(self) -> None:
+        for task in self._tasks.values():
+            self._surround(task)
+
+    def _surround(self, task: AnyTask) -> None:
+        task._surround(self.middleware.performers(task.name))  # pyright: ignore[reportPrivateUsage]
 
     # Injection
 
@@ -248,6 +348,7 @@ class App(Connections):
         )
         task.calls.check_types()
         task.returns.check_type()
+        self._surround(task)
         self._tasks[name] = task
         return task
 
@@ -300,6 +401,30 @@ class App(Connections):
         """The handle of a job, from its id; raises InvalidJobId when the text is not a job id."""
         split_id(job_id)
         return AsyncResult(self, job_id, None)
+
+    async def cancel(
+        self,
+        *,
+        queue: str | Sequence[str] | None = None,
+        task: str | AnyTask | None = None,
+        status: Status | Sequence[Status] | None = None,
+        older_than: Seconds | None = None,
+        limit: int | None = None,
+        reason: str = "cancelled",
+        all: bool = False,
+    ) -> int:
+        """Cancel the jobs that match every filter, at most `limit`; returns how many.
+
+        Jobs that do not run are cancelled at once. Running ones are asked to stop, as `AsyncResult.cancel` does it, and
+        this does not wait for their ends. `task` is a task, `module:function`, or only the function's name;
+        `older_than` is the time since a job was sent. Without a filter, `all=True` is required. Jobs that are sent or
+        change their state meanwhile may be missed: it can be called again.
+        """
+        from fennelq.manage.cancelling import Cancelling, Selection
+
+        selection = Selection.of(queue, task, status, older_than)
+        cancelling = Cancelling(self, selection, limit=limit, reason=reason, everything=all)
+        return await self.client.converse(cancelling.run())
 
     @cached_property
     def dlq(self) -> DeadLetters:

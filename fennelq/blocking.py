@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from types import TracebackType
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, ov
 from fennelq.errors import BrokerUnavailable, ResultTimeout
 from fennelq.gathering import not_ended
 from fennelq.loops import check_loop
-from fennelq.model.job import Job, split_id
+from fennelq.model.job import Job, Status, split_id
+from fennelq.model.units import Seconds
 from fennelq.result import value_of
-from fennelq.sync import BlockingResult, End, end_of, ends_of, enqueue, value_at
+from fennelq.sync import BlockingResult, End, converse, end_of, ends_of, enqueue, value_at
 from fennelq.usage import gathered, job_given, jobs_given, results_given
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fennelq.manage.queues import BlockingQueues
     from fennelq.manage.schedules import BlockingSchedules
     from fennelq.model.options import OptionArgs
+    from fennelq.task import AnyTask
 
 R = TypeVar("R")
 R1 = TypeVar("R1")
@@ -281,6 +283,31 @@ class BlockingApp:
         return _completed(going_on, ends_of(self._app, list(going_on), timeout), timeout or 0.0)
 
     # Operating
+
+    def cancel(
+        self,
+        *,
+        queue: str | Sequence[str] | None = None,
+        task: str | AnyTask | None = None,
+        status: Status | Sequence[Status] | None = None,
+        older_than: Seconds | None = None,
+        limit: int | None = None,
+        reason: str = "cancelled",
+        all: bool = False,
+    ) -> int:
+        """Cancel the jobs that match every filter, at most `limit`; returns how many.
+
+        Jobs that do not run are cancelled at once. Running ones are asked to stop, as `BlockingResult.cancel` does it,
+        and this does not wait for their ends. `task` is a task, `module:function`, or only the function's name;
+        `older_than` is the time since a job was sent. Without a filter, `all=True` is required. Jobs that are sent or
+        change their state meanwhile may be missed: it can be called again.
+        """
+        from fennelq.manage.cancelling import Cancelling, Selection
+
+        check_loop("app.sync.cancel", "await app.cancel(…)")
+        selection = Selection.of(queue, task, status, older_than)
+        cancelling = Cancelling(self._app, selection, limit=limit, reason=reason, everything=all)
+        return converse(self._app, cancelling.run())
 
     @cached_property
     def dlq(self) -> BlockingDeadLetters:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fennelq import clock, reasons
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.dispatch import dispatch
 from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.keys import QueueKeys, queue_keys
@@ -23,10 +22,11 @@ from fennelq.broker.talk import Finding, Finds, Talk, ask, patient
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
+from fennelq.model.events import JobSent
 from fennelq.model.job import Event, JobInfo
 from fennelq.model.wire import AnyWireJob, WireJob
 from fennelq.result import AsyncResult, history_of, info_of
-from fennelq.waiting import Waiting
+from fennelq.waiting import Ended, Waiting
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -51,7 +51,7 @@ class Client:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self.broker = Broker(app.address)
+        self.broker = app.wiring.broker(app.address)
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
         self._outgoing: GroupCommit[Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
         self._replied = 0.0
@@ -59,11 +59,15 @@ class Client:
 
     async def send(self, job: WireJob[R]) -> AsyncResult[R]:
         """Send one job, in one batch with all others that are sent in this turn of the loop."""
+        if (senders := self.app.middleware.senders) is not None:
+            job = senders.through(job)
         reply = await self._outgoing.submit(Given(job, clock.monotonic()))
         return handle_of(AsyncResult, self.app, job, reply)
 
     async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
         """Send many jobs. When some are refused, the others are sent, and it raises EnqueueFailed."""
+        if (senders := self.app.middleware.senders) is not None:
+            jobs = senders.through_all(jobs)
         now = clock.monotonic()
         sending = [self._outgoing.submit(Given(job, now)) for job in jobs]
         replies = await asyncio.gather(*sending, return_exceptions=True)
@@ -92,6 +96,18 @@ class Client:
         """The events that made a job run more than once, the oldest first."""
         return await self.converse(history_of(self.app, job_id))
 
+    async def end_within(self, job_id: str, seconds: float) -> Ended | None:
+        """How a job has ended; None when it goes on for longer than this. Raises ResultExpired when the job is unknown
+        or its result has expired."""
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await self.waiting.end_of(job_id)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
+
     async def why_not_ended(self, job_id: str, timeout: float) -> str | None:
         """The reason why a job has not ended, for a caller who has waited this long: what it waits for, or which
         executor runs it. With very many callers at once, a text that names where to look."""
@@ -110,6 +126,7 @@ class Client:
     async def close(self) -> None:
         """Finish the calls under way, then close every connection."""
         await self._outgoing.drain()
+        await self.app.subscribers.drain()
         await self.waiting.close()
         await self.broker.close()
 
@@ -220,6 +237,8 @@ def handle_of(kind: Callable[..., H], app: App, job: WireJob[Any], reply: Reply 
         raise DuplicateJob(job.id, job.task)
     if isinstance(reply, bytes):
         return kind(app, f"{job.queue}:{reply.decode()}", job.returns, deduplicated=True)
+    if app.subscribers.to_sent and reply != 2:
+        app.subscribers.tell(JobSent(id=job.id, task=job.task, queue=job.queue))
     return kind(app, job.id, job.returns, deduplicated=reply == 2)
 
 

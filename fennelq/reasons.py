@@ -122,7 +122,8 @@ def _running(info: JobInfo, executors: Executors, now: int) -> str:
             f"it was started {seconds} ago on {info.owner}, which does not answer any more "
             f"({executors.state(info.owner)}); another executor takes the job over when its lease has run out"
         )
-    return f"it has been running for {seconds} on {info.owner}"
+    asked = f", and was asked to stop ({info.stopping})" if info.stopping else ""
+    return f"it has been running for {seconds} on {info.owner}{asked}"
 
 
 def _later(info: JobInfo, now: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import orjson
 
@@ -12,10 +14,13 @@ from fennelq import clock, reasons
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
-from fennelq.errors import JobCancelled, JobExpired, ResultTimeout, TaskFailed
+from fennelq.broker.verbs.jobs import ASKED, CANCELLED
+from fennelq.errors import JobCancelled, JobExpired, ResultExpired, ResultTimeout, TaskFailed
+from fennelq.model.checks import check_reason
 from fennelq.model.codec import ANY_RESULT, ResultCodec
 from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.outcome import failure_from_wire
+from fennelq.model.progress import Newest, Progress, Reported
 from fennelq.usage import is_over
 
 if TYPE_CHECKING:
@@ -25,7 +30,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+ASK_AGAIN: Final = 1.0
+"""Seconds after which a caller who waits for the end of a running job asks again: the message may be lost, and a worker
+of an earlier version may have let the job fail, so that it waits for its next try."""
 _OK = b'{"ok":'
+_CANCELLED = b'{"cancelled":'
 
 
 class AsyncResult(Generic[R_co]):
@@ -69,15 +78,10 @@ class AsyncResult(Generic[R_co]):
             return value_of(self._app, self.id, self._returns, found)
         if timeout is None:
             return value_of(self._app, self.id, self._returns, await waiting.end_of(self.id))
-        limit = asyncio.timeout(timeout)
-        try:
-            async with limit:
-                ended = await waiting.end_of(self.id)
-        except TimeoutError:
-            if not limit.expired():
-                raise
+        ended = await self._app.client.end_within(self.id, timeout)
+        if ended is None:
             reason = await self._app.client.why_not_ended(self.id, timeout)
-            raise ResultTimeout(self.id, timeout, reason) from None
+            raise ResultTimeout(self.id, timeout, reason)
         return value_of(self._app, self.id, self._returns, ended)
 
     async def status(self) -> Status:
@@ -92,9 +96,44 @@ class AsyncResult(Generic[R_co]):
         """The events that made it run more than once: failed tries, recoveries, releases, replays, the oldest first."""
         return await self._app.client.history(self.id)
 
-    async def cancel(self) -> bool:
-        """Cancel the job, unless it is running or has ended. Returns whether this call has cancelled it."""
-        return await self._app.client.converse(cancel(self._app, self.id))
+    async def progress(self) -> Progress | None:
+        """How far the job has come, as its task has reported last; None when it has reported nothing. A job that has
+        ended keeps its last progress as long as its record."""
+        return shown_progress(await self._app.client.converse(progress_of(self._app, self.id)))
+
+    async def watch(self) -> AsyncGenerator[Progress]:
+        """Yields the progress of the job, from the latest on, and ends with the job: `async for progress in
+        result.watch()`. It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
+        client, newest = self._app.client, Newest()
+        async with aclosing(client.waiting.follow(self.id)) as reports:
+            async for reported in reports:
+                if (progress := newest.news_in(reported)) is not None:
+                    yield progress
+        # The end may have been found by a look, and the last message may be lost.
+        if (last := newest.news_in(await client.converse(progress_of(self._app, self.id)))) is not None:
+            yield last
+
+    async def cancel(self, reason: str = "cancelled", *, wait: float = 5.0) -> bool:
+        """Cancel the job. Returns whether it was cancelled: True when it will not run, or does not run any more.
+
+        A job that has not started is cancelled at once. One that is running is asked to stop: an `async def` task gets
+        a CancelledError, and `job.cancelled` is the reason. This waits for its end, at most `wait` seconds; with
+        `wait=0` it only asks, and returns False. The request lasts, whether the caller waits or not: the job does not
+        run again. If the task succeeds nevertheless, that stands. False also for a job that has ended, or is unknown.
+        """
+        client, deadline = self._app.client, deadline_of(wait)
+        answer = await client.converse(cancel(self._app, self.id, reason))
+        if answer != ASKED:
+            return answer == CANCELLED
+        try:
+            while (left := deadline - clock.monotonic()) > 0:
+                ended = await client.end_within(self.id, min(left, ASK_AGAIN))
+                if ended is not None:
+                    return was_cancelled(ended)
+                answer = await client.converse(cancel(self._app, self.id, reason))
+        except ResultExpired:
+            return False  # it has ended, and nothing is known of its end any more
+        return answer == CANCELLED
 
 
 # Conversations about a job, for code with and without an event loop
@@ -125,11 +164,32 @@ def history_of(app: App, job_id: str) -> Talk[list[Event]]:
     return (yield from ask(verbs.jobs.history(*_place(app, job_id))))
 
 
-def cancel(app: App, job_id: str) -> Talk[bool]:
-    """Cancel a job that is not running and has not ended; returns whether this call has cancelled it."""
+def progress_of(app: App, job_id: str) -> Talk[Reported | None]:
+    """The latest report of a job's progress."""
+    return (yield from ask(verbs.jobs.progress(*_place(app, job_id))))
+
+
+def shown_progress(reported: Reported | None) -> Progress | None:
+    """The progress in a report."""
+    return None if reported is None else reported.progress
+
+
+def cancel(app: App, job_id: str, reason: str) -> Talk[int]:
+    """Cancel a job, or ask it to stop if it is running: CANCELLED, ASKED, TOO_LATE or UNKNOWN. It may be repeated."""
+    check_reason("reason", reason)
     keys, key = _place(app, job_id)
-    (reply,) = yield from ask(verbs.jobs.cancel(keys, [key], app.lifetimes))
-    return reply == 1
+    (answer,) = yield from ask(verbs.jobs.cancel(keys, [key], app.lifetimes, reason))
+    return answer
+
+
+def deadline_of(wait: float) -> float:
+    """When a caller stops waiting for the end of a job that it has asked to stop."""
+    return -math.inf if is_over(wait, "wait") else clock.monotonic() + wait
+
+
+def was_cancelled(ended: Ended) -> bool:
+    """Whether a job has ended as cancelled."""
+    return ended.envelope.startswith(_CANCELLED)
 
 
 def _place(app: App, job_id: str) -> tuple[QueueKeys, str]:

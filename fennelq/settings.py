@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from fennelq.broker.connection import address_of, masked
 from fennelq.errors import ConfigurationError
@@ -84,6 +84,13 @@ class _DeadLetters(TypedDict, total=False):
     """Dead jobs kept per queue; the oldest are removed first. 0 keeps none."""
 
 
+class _Context(TypedDict, total=False):
+    """Context"""
+
+    carry: list[str]
+    """Names that `structlog.contextvars` binds: their texts travel with each job to the code that runs it."""
+
+
 class _Workers(TypedDict, total=False):
     """Workers"""
 
@@ -133,7 +140,7 @@ class _Logging(TypedDict, total=False):
 
 
 class SettingArgs(
-    _Redis, _Jobs, _Results, _DeadLetters, _Workers, _Leases, _Schedules, _Logging, total=False
+    _Redis, _Jobs, _Results, _DeadLetters, _Context, _Workers, _Leases, _Schedules, _Logging, total=False
 ):
     """The settings as keyword arguments of `App`: [each with its meaning](settings.md)."""
 
@@ -168,6 +175,8 @@ class Settings(BaseSettings):
 
     dlq_max_age: float = Field(30 * 86400, gt=0, le=_LONGEST)
     dlq_max_len: int = Field(100_000, ge=0)
+
+    carry: Annotated[list[str], NoDecode] = []
 
     processes: int | None = Field(None, ge=1)
     concurrency: int = Field(32, ge=1, le=10_000)
@@ -209,6 +218,23 @@ class Settings(BaseSettings):
         # Masking does not change a valid name. An invalid one is quoted in the error, and may be a URL in the wrong
         # place.
         return None if name is None else valid_name(f"setting {info.field_name}: name", masked(name))
+
+    @field_validator("carry", mode="before")
+    @classmethod
+    def _is_list(cls, names: object) -> object:
+        # A variable of the environment is one text: FENNELQ_CARRY=request_id,user
+        return (
+            [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
+        )
+
+    @field_validator("carry")
+    @classmethod
+    def _are_names(cls, names: list[str]) -> list[str]:
+        for place, name in enumerate(names):
+            valid_name("setting carry: name", masked(name))
+            if name in names[:place]:
+                raise ConfigurationError(f"setting carry: {name!r} is there twice")
+        return names
 
     @model_validator(mode="after")
     def _work_together(self) -> Self:

@@ -19,6 +19,7 @@ from typing import (
 )
 
 from fennelq.errors import FennelqError, InvalidArguments, PayloadTooLarge, suggestion
+from fennelq.middleware import Performers
 from fennelq.model.checks import valid_name
 from fennelq.model.codec import Call, CallCodec, RelayedResultCodec, ResultCodec
 from fennelq.model.job import Job, new_key
@@ -79,9 +80,7 @@ class Task(Generic[P, R]):
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
         self.read = self.calls.decode
         """Reads the arguments of a delivery, in the process of the worker."""
-        self.plain = self.is_async and self.injection is None
-        """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
-        runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
+        self._surround(None)
         self.plan = Plan.of(
             declared,
             retries=app.settings.default_retries,
@@ -94,6 +93,13 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on {self._queue}>"
+
+    def _surround(self, performers: Performers | None) -> None:
+        """Run the function inside of these from now on. The app calls it when middleware is registered."""
+        self.performers = performers
+        self.plain = self.is_async and self.injection is None and performers is None
+        """Whether the runner may call the function directly, when the job has no timeout. Computed once, because the
+        runner asks for every job. The calls of other tasks go through `worker/running/body.py`."""
 
     @property
     def queue(self) -> str:

@@ -157,11 +157,11 @@ def rows(task: str, columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         yield row
 
 
-def is_over(timeout: float) -> bool:
+def is_over(timeout: float, name: str = "timeout") -> bool:
     """Whether a timeout leaves no time at all; raises UsageError when it is not a number of seconds."""
     given = cast("object", timeout)
     if not isinstance(given, int | float) or math.isnan(given):
-        raise UsageError(f"timeout is a number of seconds, not {given!r:.100}")
+        raise UsageError(f"{name} is a number of seconds, not {given!r:.100}")
     return given <= 0
 
 

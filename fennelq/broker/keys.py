@@ -27,6 +27,7 @@ QUEUE_NAMES: Final = {
     "cursors": "sweep",
     "outbox": "out",
     "sleepers": "idle",
+    "stopping": "stop",
 }
 """The name that scripts use for a key of a queue, as in `K.dead`, and its name in Redis, which is short because every
 call of a script contains it. `K[lane]` is the stream of a lane."""
@@ -106,6 +107,7 @@ KEY_KINDS: Final = (
         "ring, stay_awake, close, gc",
         True,
     ),
+    KeyKind("stop", "set", "running jobs that were asked to stop", "cancel", "empty when idle", True),
     KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "empty when idle", True),
     KeyKind(
         "{app} alive",
@@ -295,3 +297,13 @@ def channel_name(app: str, client: str) -> str:
 def wake_channel(app: str) -> str:
     """The channel on which all executors of an app learn that schedules have changed."""
     return f"fq:{{{app}}}:wake"
+
+
+def clock_key(app: str) -> str:
+    """The offset of the clock of an app under test, in milliseconds. Only the scripts of `fennelq.testing` read it."""
+    return f"fq:{{{app}}}:clock"
+
+
+def keys_of(app: str) -> str:
+    """The pattern of all keys of an app."""
+    return f"fq:{{{app}[}}/]*"

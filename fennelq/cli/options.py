@@ -13,9 +13,10 @@ import typer
 
 from fennelq.cli import complete
 from fennelq.errors import ConfigurationError, InvalidJobId
+from fennelq.manage.cancelling import Selection
 from fennelq.manage.search import Filters, Moment
 from fennelq.model.checks import valid_name
-from fennelq.model.job import Priority, split_id
+from fennelq.model.job import Priority, Status, split_id
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -99,6 +100,15 @@ def queue_name(text: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
+def status(text: str) -> Status:
+    """A status of a job that has not ended."""
+    word = text.upper()
+    going_on = [one for one in Status if not one.ended and one is not Status.UNKNOWN]
+    if word not in going_on:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(going_on)}")
+    return Status(word)
+
+
 AppPath = Annotated[
     str | None,
     typer.Option(
@@ -115,6 +125,10 @@ AppDir = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Show the progress that the task reports, until the job has ended."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of jobs; change nothing.")]
 Timeout = Annotated[
@@ -190,6 +204,36 @@ Expires = Annotated[
     ),
 ]
 
+SomeIds = Annotated[
+    list[Any] | None,
+    typer.Argument(
+        parser=job_id, metavar="[ID…]", help="Ids of jobs. Default: those that the options select."
+    ),
+]
+OlderThan = Annotated[
+    Any,
+    typer.Option(
+        "--older-than",
+        parser=duration,
+        metavar="DURATION",
+        help="Only jobs that were sent longer ago than this: 30m, 2h, 7d. Default: of any age.",
+    ),
+]
+OfStatus = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--status",
+        parser=status,
+        metavar="STATUS",
+        help="Only jobs with this status: SENT, SCHEDULED, EXECUTING or RETRY; repeatable. Default: all of these.",
+        autocompletion=complete.words("SENT", "SCHEDULED", "EXECUTING", "RETRY"),
+    ),
+]
+Reason = Annotated[
+    str,
+    typer.Option("--reason", metavar="REASON", help="The reason, which the job and its waiters get."),
+]
+
 DeadIds = Annotated[
     list[Any] | None,
     typer.Argument(parser=job_id, metavar="[ID…]", help="Only these jobs. Default: every dead job."),
@@ -258,3 +302,25 @@ class Which:
         return cast(
             "Filters", {name: value for name, value in given.items() if value is not None and value != []}
         )
+
+
+@dataclass(frozen=True)
+class WhichJobs:
+    """The options that select jobs that have not ended."""
+
+    queue: InQueue = None
+    task: OfTask = None
+    status: OfStatus = None
+    older_than: OlderThan = None
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every job of the app, if no other option selects jobs.")
+    ] = False
+
+    @property
+    def given(self) -> bool:
+        """Whether the command line selects jobs."""
+        return any(value not in (None, [], False) for value in vars(self).values())
+
+    def selection(self) -> Selection:
+        """The filters."""
+        return Selection.of(self.queue or None, self.task, self.status or None, self.older_than)

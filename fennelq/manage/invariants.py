@@ -72,10 +72,14 @@ class Key(NamedTuple):
     content: Hash | Stream | Members | Length | Value
 
 
-_STATUS, _PLACE, _IDEMPOTENCY, _ENDED = (
-    LETTERS[name] for name in ("status", "place", "idempotency", "ended")
+_STATUS, _PLACE, _IDEMPOTENCY, _ENDED, _STOPPING = (
+    LETTERS[name] for name in ("status", "place", "idempotency", "ended", "stopping")
 )
-_HAS_LEAVINGS: Final = (_IDEMPOTENCY, *(LETTERS[name] for name in ("watchers", "history", "kept_at_least")))
+_HAS_LEAVINGS: Final = (
+    _IDEMPOTENCY,
+    _STOPPING,
+    *(LETTERS[name] for name in ("watchers", "history", "kept_at_least")),
+)
 
 RECORD_FIELDS: Final = (_STATUS, _PLACE, _ENDED, *_HAS_LEAVINGS)
 """The fields of a record that are checked."""
@@ -146,6 +150,8 @@ class _Record(NamedTuple):
     expires_ms: int | None
     unmarked: bool
     """It has leavings, but the field `ended` is missing: the script that ends the job would not call them."""
+    stopping: bool
+    """It was asked to stop while it ran."""
 
     @classmethod
     def of(cls, fields: Mapping[str, str], expires_ms: int | None) -> _Record:
@@ -158,6 +164,7 @@ class _Record(NamedTuple):
             idempotency=fields.get(_IDEMPOTENCY, ""),
             expires_ms=expires_ms,
             unmarked=any(name in fields for name in _HAS_LEAVINGS) and (_ENDED not in fields or not letter),
+            stopping=_STOPPING in fields,
         )
 
 
@@ -173,6 +180,8 @@ class _Queue:
     """Job → elements, and when it expires."""
     holders: dict[str, tuple[str, int | None]] = field(default_factory=dict[str, tuple[str, int | None]])
     """Idempotency key → the job it names, and when it expires."""
+    stopping: Sequence[str] = ()
+    """The jobs of the set `stop`."""
     others: list[Key] = field(default_factory=list[Key])
     misfits: list[_Found] = field(default_factory=list[_Found])
 
@@ -194,6 +203,8 @@ class _Queue:
                 self.streams[name] = stream
             case Members(members) if name in _SORTED_SETS:
                 self.sorted_sets[name] = members
+            case Members(members) if name == "stop":
+                self.stopping = members
             case Length(length) if key.name.startswith(self.keys.result("")):
                 self.results[job] = length, key.expires_ms
             case Value(holder) if key.name.startswith(self.keys.idempotency("")):
@@ -266,11 +277,13 @@ class _Queue:
         if record.expires_ms is not None:
             yield "can still run, but its record expires"
         if record.unmarked:
-            yield "has a history, an idempotency key or clients that wait, but its record is not marked for them"
+            yield "has a history, a key, clients that wait or a request to stop, but its record is not marked for them"
         if record.status not in self._statuses_at(record.place):
             yield "cannot have this status at this place"
         if record.status is Status.EXECUTING and not self._consumer(record.place):
             yield "is executing, but its entry is pending for no consumer"
+        if record.status is Status.EXECUTING and record.stopping and job not in self.stopping:
+            yield "was asked to stop, but `stop` does not name it: no beat would tell its executor"
         if record.idempotency.startswith("="):
             yield from self._problems_of_its_key(job, record.idempotency[1:])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fennelq import sync
 from fennelq.broker import verbs
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Talk, ask
@@ -13,7 +14,7 @@ from fennelq.manage.dead_letter import ReplayReport
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.manage.search import dlq_entry, replayed
 from fennelq.model.job import Event, JobInfo, Status, split_id
-from fennelq.result import cancel, history_of, info_of, status_of
+from fennelq.result import history_of, info_of, status_of
 
 
 class JobEnd(NamedTuple):
@@ -54,13 +55,6 @@ class JobTalks(Family):
         return (yield from history_of(self._app, job_id))
 
     @Operation
-    def cancel(self, job_id: str) -> Talk[JobAnswer]:
-        """Cancel a job that is not running and has not ended."""
-        if (yield from cancel(self._app, job_id)):
-            return JobAnswer(job_id, True, "cancelled")
-        return (yield from self._too_late(job_id, "too late"))
-
-    @Operation
     def retry(self, job_id: str) -> Talk[JobAnswer]:
         """Run a dead job again, with all its retries."""
         report = yield from self._replayed(job_id)
@@ -71,6 +65,14 @@ class JobTalks(Family):
         if report.broken:
             return JobAnswer(job_id, False, "its record cannot be read")
         return (yield from self._too_late(job_id, "not dead"))
+
+    def _not_cancelled(self, job_id: str) -> Talk[JobAnswer]:
+        """Why a job was not cancelled."""
+        queue, key = split_id(job_id)
+        info = yield from ask(verbs.jobs.outline(queue_keys(self._app.namespace, queue), key))
+        if info is not None and info.stopping is not None:
+            return JobAnswer(job_id, False, "asked to stop")
+        return (yield from self._too_late(job_id, "too late"))
 
     def _replayed(self, job_id: str) -> Talk[ReplayReport]:
         queue, key = split_id(job_id)
@@ -89,6 +91,12 @@ class JobTalks(Family):
 class Jobs(JobTalks, Awaiting):
     """Single jobs of an app, by their ids."""
 
+    async def cancel(self, job_id: str, reason: str = "cancelled", *, wait: float = 5.0) -> JobAnswer:
+        """Cancel a job. One that is running is asked to stop, and this waits for its end, at most `wait` seconds."""
+        if await self._app.result(job_id).cancel(reason, wait=wait):
+            return JobAnswer(job_id, True, "cancelled")
+        return await self._app.client.converse(self._not_cancelled(job_id))
+
     async def wait(self, job_id: str, timeout: float | None = None) -> JobEnd:
         """Wait for the end of a job, well or not. Raises ResultTimeout, or ResultExpired when the job is unknown or its
         result has expired."""
@@ -103,6 +111,13 @@ class Jobs(JobTalks, Awaiting):
 
 class BlockingJobs(JobTalks, Blocking):
     """Single jobs of an app, for code without an event loop: `app.sync.jobs`."""
+
+    def cancel(self, job_id: str, reason: str = "cancelled", *, wait: float = 5.0) -> JobAnswer:
+        """Cancel a job. One that is running is asked to stop, and this waits for its end, at most `wait` seconds."""
+        check_loop("app.sync.jobs.cancel", "await app.jobs.cancel(…)")
+        if self._app.sync.result(job_id).cancel(reason, wait=wait):
+            return JobAnswer(job_id, True, "cancelled")
+        return sync.converse(self._app, self._not_cancelled(job_id))
 
     def wait(self, job_id: str, timeout: float | None = None) -> JobEnd:
         """Wait for the end of a job, well or not. Raises ResultTimeout, or ResultExpired when the job is unknown or its

@@ -86,8 +86,8 @@ class Wanted(NamedTuple):
     def meets(self, dead: DeadJob) -> bool:
         """Whether an entry matches."""
         return (
-            _named(dead.task, self.task, ":")
-            and _named(dead.error_type, self.error, ".")
+            named(dead.task, self.task, ":")
+            and named(dead.error_type, self.error, ".")
             and (not self.after or _order(self.after) < _order(dead.entry))
             and _order(dead.entry) < _order(self.before)
         )
@@ -186,6 +186,6 @@ def _order(entry: str) -> tuple[int, int]:
     return int(ms), int(seq)
 
 
-def _named(name: str, wanted: str | None, separator: str) -> bool:
+def named(name: str, wanted: str | None, separator: str) -> bool:
     """Whether `wanted` is this name, in full or only its last part."""
     return wanted is None or name == wanted or name.rpartition(separator)[2] == wanted

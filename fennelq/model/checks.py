@@ -14,6 +14,7 @@ from fennelq.model.units import TEN_YEARS, seconds
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 KEY: Final = re.compile(r"[^\s{}\x00-\x1f\x7f\ud800-\udfff]{1,256}")
+REASON: Final = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]{1,500}")
 _MOST_HEADERS, _MOST_HEADER_BYTES = 32, 8192
 
 
@@ -50,6 +51,18 @@ def check_key(_: str, value: Any) -> None:
         raise ConfigurationError(
             f"idempotency key {value[:140]!r} is not valid: use 1-256 characters, no space and no braces"
         )
+
+
+def check_reason(name: str, value: Any) -> None:
+    """The reason for which a client cancels a job."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be a string, not {a_kind_of(value)}")
+    if not REASON.fullmatch(value):
+        raise ConfigurationError(
+            f"{name} {value[:140]!r} is not valid: use 1-500 characters, on one line and without control characters"
+        )
+    if value == "expired":
+        raise ConfigurationError(f"{name} 'expired' means that a job did not start in time: use another word")
 
 
 def check_headers(name: str, value: Any) -> None:

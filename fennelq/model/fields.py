@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from fennelq.model import progress
 from fennelq.model.job import Status
 from fennelq.model.options import CARRIED, OPTIONS, moment
 
@@ -48,7 +49,7 @@ FIELDS: Final = (
     Field(
         "ended",
         "z",
-        "ended, server ms; empty before, when a client waits, or a key or a history ends with the record",
+        "ended, server ms; empty before, when the end of the job concerns a client, a key, a history or `stop`",
         shown="ended_at",
         read=moment,
     ),
@@ -83,8 +84,17 @@ FIELDS: Final = (
         "Y",
         "number of starts so far, and why the latest worker that was too old could not run it",
     ),
+    Field("stopping", "C", "why a running job was asked to stop; kept until a replay"),
     Field("strandings", "l", "times the job was stranded"),
     Field("watchers", "W", "channels of the processes that wait for the end, the latest 64"),
+    Field("followers", "G", "channels of the processes that follow the progress, the latest 64"),
+    Field(
+        "progress",
+        "P",
+        "latest progress, JSON: start of the job (the fence), number of the report, done, total, note",
+        shown="progress",
+        read=progress.shown,
+    ),
     Field("version", "v", "wire version, when it is not 1"),
 )
 

@@ -15,10 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack
 
 from fennelq import clock
 from fennelq.errors import InvalidJobId, UsageError
+from fennelq.model.progress import Progress
+
+if TYPE_CHECKING:
+    from fennelq.model.options import OptionArgs
 
 R_co = TypeVar("R_co", covariant=True)
 """The return type of a task. It is covariant, so that jobs and results of different tasks fit into one list."""
@@ -101,9 +105,22 @@ class Job(Generic[R_co]):
         raise NotImplementedError
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers that this call carries; those that `@app.task(headers=…)` declares are added by the worker."""
+        raise NotImplementedError
+
+    @property
     def id(self) -> str:
         """`queue:key`: the id contains the queue of the job."""
         return f"{self._queue}:{self._key}"
+
+    def with_headers(self, headers: Mapping[str, str], /) -> Self:
+        """The same job, with these headers too; one that it has under the same name is replaced."""
+        raise NotImplementedError
+
+    def with_options(self, **options: Unpack[OptionArgs]) -> Self:
+        """The same job, with other options. A job keeps its id: `queue` and `job_id` are refused."""
+        raise NotImplementedError
 
 
 class Delivery(NamedTuple):
@@ -159,6 +176,8 @@ class JobInfo:
     owner: str | None = None
     reason: str | None = None
     """The reason for the way in which it ended."""
+    stopping: str | None = None
+    """The reason for which it was asked to stop while it ran; None when it was not, and when it has ended."""
     waiting_because: str | None = None
     """The problem that must be solved before it can run: no worker serves its queue, or the workers' code is too old
     for it. None otherwise: then it runs, has ended, or only has to wait for its turn."""
@@ -169,6 +188,8 @@ class JobInfo:
     due_at: datetime | None = None
     expires_at: datetime | None = None
     replays: int = 0
+    progress: Progress | None = None
+    """The latest progress that the task has reported, in this run or in an earlier one."""
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     arguments: bytes = b""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, Final, Self, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Self, TypeVar, Unpack
 
 import orjson
 
+from fennelq.errors import ConfigurationError
 from fennelq.model.codec import ANY_RESULT, ResultCodec
 from fennelq.model.fields import KNOWN
 from fennelq.model.job import Job, Priority
+from fennelq.model.options import CARRIED, OptionArgs, Options
 
 R_co = TypeVar("R_co", covariant=True)
 
 NOTHING: Final[Mapping[str, Any]] = {}
+_OF_THE_ID: Final = ("queue", "job_id")
 
 
 class WireJob(Job[R_co]):
@@ -65,6 +69,33 @@ class WireJob(Job[R_co]):
         return priority
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers that this call carries."""
+        headers: Mapping[str, str] = self._for_worker().get("h", {})
+        return MappingProxyType(headers)
+
+    def with_headers(self, headers: Mapping[str, str], /) -> Self:
+        """The same job, with these headers too."""
+        return self.with_options(headers=headers)
+
+    def with_options(self, **options: Unpack[OptionArgs]) -> Self:
+        """The same job, with other options; raises ConfigurationError for those that cannot be changed any more."""
+        for name in _OF_THE_ID:
+            if name in options:
+                raise ConfigurationError(
+                    f"{name}= is part of the id of {self!r}, which it keeps: "
+                    f"write task.options({name}=…).job(…) to describe another job"
+                )
+        if "headers" in options:
+            # Together they are checked as the headers of one call.
+            Options({"headers": options["headers"]})
+            options = {**options, "headers": {**self.headers, **options["headers"]}}
+        given = Options().with_(options)
+        return type(self)(
+            self._queue, self._key, self._task, self._args, self._returns, self._carry(given) or NOTHING
+        )
+
+    @property
     def size(self) -> int:
         """The approximate number of bytes of the job on the wire."""
         size = len(self._args) + 100
@@ -97,6 +128,26 @@ class WireJob(Job[R_co]):
             return cls(queue, key, task, args.encode(), ANY_RESULT, carried)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the job cannot be read: {error}") from None
+
+    def _for_worker(self) -> dict[str, Any]:
+        """The options that the worker reads, by letter."""
+        options: str = self._carried.get("options", "")
+        return orjson.loads(options) if options else {}
+
+    def _carry(self, given: Options) -> dict[str, Any]:
+        """All that the job carries once these options are given."""
+        replaced = {CARRIED[name].carried for name in given.given if name in CARRIED}
+        kept = {name: value for name, value in self._carried.items() if name not in replaced}
+        carried = {**kept, **given.carried()}
+        if "key" in given.given:
+            carried["idempotency"] = f"{self._task}:{given.given['key']}"
+        if "idempotency" not in carried:
+            carried.pop("window_ms", None)
+        if "at_ms" in carried and "delay_ms" in carried:
+            raise ConfigurationError("delay and at exclude each other: the job has the other one already")
+        if for_worker := given.to_wire():
+            carried["options"] = orjson.dumps({**self._for_worker(), **orjson.loads(for_worker)}).decode()
+        return carried
 
     def _facts(self) -> tuple[object, ...]:
         return (self.id, self._task, self._args, self._returns, self._carried)

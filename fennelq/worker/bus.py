@@ -83,10 +83,37 @@ class QueuesDiscovered(NamedTuple):
     names: frozenset[str]
 
 
+class JobHandedBack(NamedTuple):
+    """The executor stops, and this job, whose handler had begun, goes back to its queue."""
+
+    delivery: Delivery
+
+
+class JobLost(NamedTuple):
+    """Another executor has this job now, so this run has no outcome."""
+
+    delivery: Delivery
+
+
+class ExecutorBegun(NamedTuple):
+    """The executor begins to take jobs."""
+
+
+class ExecutorEnded(NamedTuple):
+    """The executor has ended: only subscribers are left to be called."""
+
+
 class LeasesLost(NamedTuple):
     """These jobs belong to another executor now."""
 
     tokens: list[Token]
+
+
+class CancelRequested(NamedTuple):
+    """A client has asked to stop the run of a job, which this executor has, or has just had."""
+
+    token: Token
+    why: str
 
 
 class EntriesStranded(NamedTuple):

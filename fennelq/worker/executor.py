@@ -7,11 +7,12 @@ from typing import Any
 
 from fennelq import loops
 from fennelq.app import App
-from fennelq.broker.blocking import BlockingBroker
-from fennelq.worker.bus import ExecutorGivenUp, StopAsked
+from fennelq.worker.bus import ExecutorBegun, ExecutorEnded, ExecutorGivenUp, StopAsked
 from fennelq.worker.duties import DUTIES
 from fennelq.worker.duties.service import tend
+from fennelq.worker.events import EventFeed
 from fennelq.worker.lifespan import Lifespan
+from fennelq.worker.plugins import PluginServices
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.signals import SignalPipe
 from fennelq.worker.running.burst import Burst
@@ -40,8 +41,9 @@ class Executor:
         self.runner = Runner(app, state.slots.count, state.shared, config)
         self.workbench = Workbench(state, self.runner, Settler(state))
         self.consumer = Consumer(state, self.workbench)
-        self.heartbeat = Heartbeat(state, BlockingBroker(app.address))
+        self.heartbeat = Heartbeat(state, app.wiring.blocking(app.address))
         self.watchdog = Watchdog(state)
+        self._events, self._plugins = EventFeed(state), PluginServices(state)
         self._duties = [duty(state) for duty in DUTIES]
         self._burst = Burst(state, self.consumer, self.workbench)
         self._shutdown = Shutdown(state, self.consumer, self.workbench, self.heartbeat, self.watchdog)
@@ -62,8 +64,7 @@ class Executor:
         not hand back the running jobs: they are recovered when their leases have run out, which counts as a delivery.
         So a job that makes its executor fail is dead after `max_deliveries`, and does not return for ever.
         """
-        state = self.state
-        state.bus.attach(asyncio.get_running_loop())
+        self.state.bus.attach(asyncio.get_running_loop())
         try:
             if await self._lifespan.enter(self._stop):
                 await self._run()
@@ -72,6 +73,21 @@ class Executor:
             await self._lifespan.leave()
 
     async def _run(self) -> None:
+        loop, bus = asyncio.get_running_loop(), self.state.bus
+        loops.executing.add(loop)
+        try:
+            bus.publish(ExecutorBegun())
+            self._plugins.start()
+            try:
+                await self._run_parts()
+            finally:
+                await self._plugins.end()
+                bus.publish(ExecutorEnded())
+                await self._events.end()
+        finally:
+            loops.executing.discard(loop)
+
+    async def _run_parts(self) -> None:
         state = self.state
         self.workbench.begin()
         self.consumer.serve(state.routing_among(()))
@@ -84,7 +100,6 @@ class Executor:
         ending = asyncio.create_task(self._until_stopped(), name="ending")
         parts = [reading, ending, *duties]
         in_order = False
-        loops.executing.add(asyncio.get_running_loop())
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             in_order = not self._given_up and (self._stop.is_set() or _has_ended_well(ending))
@@ -93,8 +108,6 @@ class Executor:
         except BaseException:
             await self._shutdown.at_once(parts)
             raise
-        finally:
-            loops.executing.discard(asyncio.get_running_loop())
         if not in_order:
             await self._shutdown.at_once(parts)
             raise GivenUp if self._given_up else _cause_of_end(parts)

@@ -13,6 +13,7 @@ from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.dispatch import by_queues, pages
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.verb import Verb
+from fennelq.worker.bus import JobHandedBack
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.running.consumer import Consumer
@@ -86,7 +87,11 @@ class Shutdown:
         # By the queues of the jobs, which may include some that this executor does not serve any more.
         for queue, tokens in by_queues(held.tokens(), itemgetter(0)).items():
             keys = queue_keys(self._state.namespace, queue)
-            await self._release(keys, [token for token in tokens if held.entered(token)], "stopped")
+            begun = [token for token in tokens if held.entered(token)]
+            stopped = [held.by_token[token].delivery for token in begun]
+            await self._release(keys, begun, "stopped")
+            for delivery in stopped:
+                self._state.bus.publish(JobHandedBack(delivery))
             await self._release(keys, [token for token in tokens if not held.entered(token)], "unstarted")
 
     async def _release(

@@ -1,15 +1,16 @@
-"""cancel: ends jobs that have not started."""
+"""cancel: ends jobs that have not started, and asks running ones to stop."""
 
 from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
 from fennelq.broker import verbs
 from fennelq.model.outcome import Outcome, retried, snoozed
-from tests.broker.desk import DEAD, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
+from tests.broker.desk import DEAD, FAILURE, LIFETIMES, Desk, a_job, about, shown, some_jobs
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -25,6 +26,11 @@ def cancelled(desk: Desk, key: str = "1") -> None:
     assert desk.record_ttl(key) == about(LIFETIMES.failure_ms)
     assert desk.result_ttl(key) == about(LIFETIMES.failure_ms)
     assert desk.everywhere() == []
+
+
+def stopping(desk: Desk) -> set[str]:
+    """The running jobs that were asked to stop."""
+    return {shown(job) for job in cast("set[bytes]", desk.redis.smembers(desk.keys["stop"]))}
 
 
 @pytest.mark.parametrize("priority", ["high", "normal", "low"])
@@ -80,11 +86,61 @@ def test_a_job_that_was_read_and_did_not_start_is_taken_from_its_executor(desk: 
 
 
 @IN_HAND
-def test_for_a_running_job_it_is_too_late(desk: Desk) -> None:
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+def test_a_running_job_is_asked_to_stop_and_its_executor_is_told_the_token(desk: Desk, priority: str) -> None:
+    (running,) = desk.executing(a_job(priority=priority))
+    before = desk.record()
+    with desk.subscribed("anna", "berta") as heard:
+        assert desk.cancel("1", why="it takes too long") == [2]
+        assert heard() == [("anna", f"stop {running.lane} {running.entry} it takes too long")]
+    assert desk.record() == {**before, "C": "it takes too long", "z": ""}
+    assert stopping(desk) == {"1"}
+    assert (desk.result(), desk.stats()) == ([], {})
+    assert desk.pending(running.lane) == {running.entry: "anna"}
+
+
+@IN_HAND
+def test_a_running_job_in_quarantine_is_asked_to_stop(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redelivered("1", 3, "iso")
+    (running,) = desk.fetch("isolde", lanes=["iso"]).deliveries
+    with desk.subscribed("isolde") as heard:
+        assert desk.cancel("1") == [2]
+        assert heard() == [("isolde", f"stop iso {running.entry} cancelled")]
+
+
+@IN_HAND
+def test_a_request_that_is_repeated_keeps_its_first_reason_and_is_sent_again(desk: Desk) -> None:
+    (running,) = desk.executing()
+    with desk.subscribed("anna") as heard:
+        assert desk.cancel("1", why="first") == [2]
+        assert desk.cancel("1", why="second") == [2]
+        assert heard() == [("anna", f"stop s {running.entry} first")] * 2
+    assert desk.record()["C"] == "first"
+
+
+@IN_HAND
+def test_without_the_right_to_publish_the_request_is_recorded(desk: Desk, server: Server) -> None:
     desk.executing()
-    before = desk.everything()
-    assert desk.cancel("1") == [0]
-    assert desk.everything() == before
+    with desk.as_user(server, channels=False):
+        assert desk.cancel("1") == [2]
+    assert (desk.record()["C"], stopping(desk)) == ("cancelled", {"1"})
+
+
+@pytest.mark.audit(lost={"mail:1"})
+def test_a_running_job_whose_record_names_no_place_or_owner_is_asked_in_vain(desk: Desk) -> None:
+    desk.redis.hset(desk.keys.record("1"), mapping={"t": "app:welcome", "s": "X"})
+    assert desk.cancel("1") == [2]
+    desk.redis.hset(desk.keys.record("1"), "p", "s/1-0")
+    assert desk.cancel("1") == [2]
+
+
+@IN_HAND
+def test_over_maxmemory_running_jobs_are_asked_to_stop(desk: Desk, server: Server) -> None:
+    desk.executing()
+    with server.configured(maxmemory="1"):
+        assert desk.cancel("1") == [2]
+    assert stopping(desk) == {"1"}
 
 
 @pytest.mark.parametrize("end", ["succeeded", "dead", "cancelled"])
@@ -115,7 +171,7 @@ def test_a_record_of_a_wrong_type_is_unknown(desk: Desk) -> None:
 def test_each_job_of_a_batch_has_its_own_answer(desk: Desk) -> None:
     desk.executing(a_job("running"))
     desk.enqueue(a_job("queued"), a_job("later", delay_ms=DAY))
-    assert desk.cancel("running", "queued", "missing", "later", "queued") == [0, 1, -1, 1, 0]
+    assert desk.cancel("running", "queued", "missing", "later", "queued") == [2, 1, -1, 1, 0]
     assert desk.stats() == {"K": 2}
 
 

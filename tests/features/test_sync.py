@@ -23,6 +23,7 @@ from fennelq import (
     BlockingApp,
     BlockingDeadLetters,
     BlockingExecutors,
+    BlockingJobContext,
     BlockingJobs,
     BlockingQueues,
     BlockingResult,
@@ -38,6 +39,7 @@ from fennelq import (
     InvalidJobId,
     Job,
     JobCancelled,
+    JobContext,
     JobExpired,
     Jobs,
     Queues,
@@ -493,6 +495,7 @@ TWINS: list[tuple[type[object], type[object]]] = [
     (Jobs, BlockingJobs),
     (Executors, BlockingExecutors),
     (Task, BlockingTask),
+    (JobContext, BlockingJobContext),
 ]
 
 
@@ -515,6 +518,10 @@ NOT_WITHOUT_A_LOOP: dict[str, str] = {
     **dict.fromkeys(
         ("App.task", "App.cron", "App.every", "App.describe"),
         "it sends nothing: the app's own method is for all code",
+    ),
+    **dict.fromkeys(
+        ("App.sending", "App.performing", "App.on", "App.use", "App.carry", "App.overrides"),
+        "it changes what the app does, with a loop and without: the app's own method is for all code",
     ),
     **dict.fromkeys(
         ("Task.job", "Task.jobs", "Task.cron", "Task.every"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from fennelq import App, AsyncResult, RetryPolicy, Status, TaskFailed, current_job
+from fennelq import App, AsyncResult, Depends, JobCancelled, RetryPolicy, Status, TaskFailed, current_job
 from fennelq.task import AnyTask
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
@@ -393,3 +393,84 @@ async def test_a_stop_does_not_wait_for_a_run_that_was_given_up(impatient: App, 
             await aeventually(lambda: handlers.began.acquire(blocking=False))
     assert not handlers.may_end.is_set()
     assert await late.status() is Status.DEAD
+
+
+@pytest.mark.parametrize("kind", ["thread", "thread, no value", "loop, no value"])
+async def test_a_handler_that_goes_on_after_a_cancel_is_given_up_in_the_same_way(
+    impatient: App, handlers: Handlers, kind: str
+) -> None:
+    """U4. The request may come from any process; the outcome is CANCELLED, and what the handler returns is dropped."""
+    async with running(impatient, concurrency=3) as executor:
+        result = await handlers.tasks[kind].options(timeout=None).delay()
+        await aeventually(lambda: executor.slots.taken == 1)
+        assert await result.cancel("not wanted", wait=5)
+        with pytest.raises(JobCancelled):
+            await result.get(timeout=5)
+        assert (executor.slots.stuck, executor.slots.taken, executor.slots.free) == (1, 1, 2)
+        handlers.may_end.set()
+        await aeventually(lambda: executor.slots.taken == 0)
+        assert (executor.slots.stuck, executor.state.held.done) == (0, 1)
+        info = await result.info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+
+
+# Providers
+
+
+@pytest.mark.parametrize("where", ["loop", "thread"])
+@pytest.mark.parametrize("limit", [None, 60.0])
+async def test_a_provider_that_hangs_when_it_is_left_and_cannot_be_stopped_is_given_up(
+    impatient: App, where: str, limit: float | None
+) -> None:
+    """U13. Its slot is stuck, and its job has failed: what the provider should have written may be missing."""
+    may_end = threading.Event()
+
+    async def on_loop() -> AsyncIterator[str]:
+        yield "ready"
+        while not may_end.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    def in_thread() -> Generator[str]:
+        yield "ready"
+        may_end.wait(30)
+
+    @impatient.task(timeout=limit, retries=0)
+    async def use_on_loop(value: str = Depends(on_loop)) -> str:
+        return value
+
+    @impatient.task(timeout=limit, retries=0)
+    def use_in_thread(value: str = Depends(in_thread)) -> str:
+        return value
+
+    async with running(impatient, concurrency=3) as executor:
+        result = await (use_on_loop if where == "loop" else use_in_thread).delay()
+        with pytest.raises(TaskFailed, match="providers of the task did not end within stop_grace"):
+            await result.get(timeout=5)
+        assert (executor.slots.stuck, executor.slots.taken) == (1, 1)
+        may_end.set()
+        await aeventually(lambda: executor.slots.taken == 0)
+        info = await result.info()
+    assert info is not None
+    assert (info.status, info.reason, info.tries) == (Status.DEAD, "timeout", 1)
+
+
+async def test_a_timeout_while_a_provider_is_left_is_the_timeout(impatient: App) -> None:
+    """The time of the run is over before that of its providers."""
+    may_end = threading.Event()
+
+    def slow() -> Generator[str]:
+        yield "ready"
+        may_end.wait(30)
+
+    @impatient.task(timeout=0.02, retries=0)
+    def use(value: str = Depends(slow)) -> str:
+        return value
+
+    async with running(impatient, concurrency=3):
+        with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.02 s"):
+            await (await use.delay()).get(timeout=5)
+        may_end.set()

@@ -81,6 +81,7 @@ def test_every_setting_can_be_set_in_every_place(pyproject: Write, monkeypatch: 
             "heartbeat_interval": 2,
             "enqueue_timeout": 3,
             "max_stuck": 6,
+            "carry": ["request_id", "user"],
         }.get(name, 7)
         for name in Settings.model_fields
     }
@@ -89,7 +90,8 @@ def test_every_setting_can_be_set_in_every_place(pyproject: Write, monkeypatch: 
     root = pyproject("\n".join(f"{name} = {value!r}" for name, value in given.items()))
     assert Settings.load(root).model_dump() == expected
     for name, value in given.items():
-        monkeypatch.setenv(f"{PREFIX}{name.upper()}", str(value))
+        text = ", ".join(value) if name == "carry" else str(value)
+        monkeypatch.setenv(f"{PREFIX}{name.upper()}", text)
     assert Settings.load(None).model_dump() == expected
 
 

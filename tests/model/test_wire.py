@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import pytest
 
-from fennelq import Job
+from fennelq import ConfigurationError, Job
 from fennelq.model.fields import KNOWN
 from fennelq.model.wire import WireJob
 from tests.kit.jobs import altered, sent
@@ -96,3 +97,65 @@ def test_the_size_of_a_job_counts_what_may_be_long() -> None:
 )
 def test_the_size_of_a_job_is_in_bytes_and_not_in_characters(text: str, size: int) -> None:
     assert sent("mail", "1", "a:b", b"", options=text).size == 100 + size
+
+
+# Other headers, other options
+
+
+def test_a_job_with_more_headers_is_the_same_job_with_those_of_both() -> None:
+    job = sent("mail", "1", "a:b", b"[[1],{}]", **WHOLE)
+    more = job.with_headers({"a": "z", "trace": "7"})
+    assert job.headers == {"a": "é"}
+    assert more.headers == {"a": "z", "trace": "7"}
+    assert (more.id, more.task, more.args, more.returns) == (job.id, job.task, job.args, job.returns)
+    assert {**more.carried, "options": ""} == {**WHOLE, "options": ""}
+    assert sent("mail", "1", "a:b").headers == {}
+    with pytest.raises(TypeError):
+        job.headers["a"] = "x"  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+
+
+def test_headers_are_limited_together() -> None:
+    job = sent("mail", "1", "a:b").with_headers({f"h{n}": "x" for n in range(30)})
+    with pytest.raises(ConfigurationError, match="headers are at most 32, not 33"):
+        job.with_headers({f"more{n}": "x" for n in range(3)})
+    anything: Any = {"n": 1}
+    with pytest.raises(ConfigurationError, match="headers must be a dict of strings"):
+        job.with_headers(anything)
+
+
+def test_a_job_with_other_options_carries_these_in_place_of_its_own() -> None:
+    own: dict[str, Any] = {**WHOLE, "options": '{"h":{"a":"b"},"t":5.0,"r":2}'}
+    job = sent("mail", "1", "a:b", **own)
+    other = job.with_options(priority="high", expires=1, retries=0, timeout=None, headers={"c": "d"})
+    assert other.priority == "high"
+    assert {**other.carried, "options": ""} == {
+        **WHOLE,
+        "priority": "high",
+        "expires_ms": 1000,
+        "options": "",
+    }
+    assert orjson.loads(other.carried["options"]) == {"h": {"a": "b", "c": "d"}, "t": None, "r": 0}
+    assert job.with_options(priority="normal").priority == "normal"
+    assert "priority" not in job.with_options(priority="normal").carried
+
+
+def test_an_idempotency_key_given_later_belongs_to_the_task_as_one_given_before() -> None:
+    job = sent("mail", "1", "a:b")
+    assert job.with_options(key="k", ttl=2).carried == {"idempotency": "a:b:k", "window_ms": 2000}
+    assert job.with_options(ttl=2).carried == {}
+
+
+@pytest.mark.parametrize("option", ["queue", "job_id"])
+def test_the_id_of_a_job_cannot_be_changed(option: str) -> None:
+    options: dict[str, Any] = {option: "x"}
+    with pytest.raises(ConfigurationError, match=rf"{option}= is part of the id of <Job mail:1 of a:b>"):
+        sent("mail", "1", "a:b").with_options(**options)
+
+
+def test_options_that_do_not_fit_those_of_the_job_are_refused() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    with pytest.raises(ConfigurationError, match="delay and at exclude each other"):
+        sent("mail", "1", "a:b", delay_ms=5).with_options(at=at)
+    anything: dict[str, Any] = {"prioriti": "low"}
+    with pytest.raises(ConfigurationError, match=r"unknown option 'prioriti': did you mean 'priority'\?"):
+        sent("mail", "1", "a:b").with_options(**anything)

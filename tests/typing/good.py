@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Generator,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Annotated, Any, assert_type
 
 from fennelq import (
+    AnyEvent,
     App,
     AsyncResult,
     AsyncTask,
@@ -37,14 +40,19 @@ from fennelq import (
     Job,
     JobCancelled,
     JobContext,
+    JobDied,
     JobError,
     JobFailure,
+    JobFinished,
     JobInfo,
+    JobSent,
     Moment,
+    OnProgress,
     OptionArgs,
     Overlap,
     PayloadTooLarge,
     Place,
+    Plugin,
     Priority,
     ProcessTask,
     ProcessTaskDecorator,
@@ -313,11 +321,39 @@ async def in_processes() -> None:
     assert_type(crunch.sync.delay(7).get(), float)
 
 
+# Progress: from inside of a task, and from outside
+
+
+async def reporting() -> None:
+    job = current_job()
+    await job.progress(3)
+    await job.progress(0.5, 1, note="rows")
+    job.sync.progress(3, 10, "rows")
+
+
+async def following(sent: AsyncResult[str]) -> None:
+    assert_type(await sent.progress(), Progress | None)
+    async for progress in sent.watch():
+        assert_type(progress, Progress)
+        assert_type(progress.fraction, float | None)
+    async with aclosing(sent.watch()) as reports:
+        assert_type(await anext(reports), Progress)
+    info = await sent.info()
+    assert info is not None
+    assert_type(info.progress, Progress | None)
+
+
+def following_in_a_thread(sent: BlockingResult[str]) -> None:
+    assert_type(sent.progress(), Progress | None)
+    for progress in sent.watch():
+        assert_type(progress, Progress)
+
+
 # What one meets in a signature can be imported
 
 
 def of_public_types(
-    place: Place, priority: Priority, overlap: Overlap, seconds: Seconds, moment: Moment, progress: Progress
+    place: Place, priority: Priority, overlap: Overlap, seconds: Seconds, moment: Moment, progress: OnProgress
 ) -> tuple[OptionArgs, When, SettingArgs]:
     welcome.options(priority=priority, delay=seconds)
     app.sync.queues.peek("mail", place=place)
@@ -425,6 +461,63 @@ async def errors(result: AsyncResult[str]) -> None:
 
 def a_timeout_is_a_timeout(error: ResultTimeout) -> TimeoutError:
     return error
+
+
+# Middleware, events, plugins, context
+
+
+@app.sending
+def stamp(job: Job[Any]) -> Job[Any]:
+    assert_type(job.headers, Mapping[str, str])
+    return job.with_headers({"trace": "1"}).with_options(priority="low", expires=60)
+
+
+@app.performing
+async def timed(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any:
+    assert_type(job.headers, Mapping[str, str])
+    return await call()
+
+
+@app.task(sending=[stamp], performing=[timed], queue="mail")
+async def surrounded(n: int) -> str:
+    return str(n)
+
+
+@app.on(JobDied)
+def died(event: JobDied) -> None:
+    assert_type((event.id, event.tries, event.error), tuple[str, int, JobFailure])
+
+
+@app.on(JobFinished)
+async def finished(event: JobFinished) -> None:
+    assert_type(event.seconds, float | None)
+    if event.outcome == "success":
+        return
+
+
+def any_event(event: AnyEvent) -> None: ...
+
+
+async def flush() -> float:
+    return 60.0
+
+
+tenant: ContextVar[str] = ContextVar("tenant")
+locale: ContextVar[str | None] = ContextVar("locale", default=None)
+
+
+def extensions() -> None:
+    call: Callable[[int], Coroutine[Any, Any, str]] = surrounded
+    asyncio.run(call(1))
+    assert_type(surrounded.job(1).with_headers({}), Job[str])
+    assert_type(surrounded.job(1).with_options(retries=2), Job[str])
+    plain: Callable[[JobDied], None] = died
+    later: Callable[[JobFinished], Coroutine[Any, Any, None]] = finished
+    app.on(JobSent)(any_event)
+    app.use(Plugin("metrics", [stamp], [timed], {JobDied: plain, JobFinished: later}, [flush]))
+    app.carry(tenant)
+    app.carry(locale)
+    App("shop", carry=["request_id"])
 
 
 # Tasks as values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import logging
 import os
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -21,6 +22,7 @@ import structlog
 from pydantic import AfterValidator
 
 from fennelq import App, Depends, JobContext, Reject, Retry, RetryPolicy, Shared, Snooze, current_job
+from fennelq.worker.cells.preload import REDIS_URL
 
 app = App("cramped", max_payload_bytes=16 << 20, stop_grace=0.2)
 POLICY = RetryPolicy.fixed(2, delay=0).giving_up_on(KeyError)
@@ -48,6 +50,39 @@ def descriptors() -> list[bool]:
 def facts() -> tuple[str, int, int, dict[str, str], str | None]:
     job = current_job()
     return job.id, job.fence, job.tries, dict(job.headers), job.cancelled
+
+
+async def doubled(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any:
+    try:
+        return 2 * await call()
+    except Exception as error:
+        return [job.id, str(error)]
+
+
+@app.task(isolation="process", performing=[doubled])
+def count(items: list[int]) -> list[int | str]:
+    if not items:
+        raise ValueError("nothing")
+    return [*items]
+
+
+@app.task(isolation="process")
+def report_progress() -> None:
+    job = current_job()
+    job.sync.progress(1, 3, "rows")
+    asyncio.run(job.progress(2.5))
+    job.sync.progress(3, 3)
+
+
+carrying = App("carrying", redis_url="redis://127.0.0.1:1/5", namespace="elsewhere")
+request_id: ContextVar[str] = ContextVar("request_id", default="none")
+carrying.carry(request_id)
+
+
+@carrying.task(isolation="process")
+def look_around() -> list[str | None]:
+    """Which request it belongs to, and which Redis it would send jobs to."""
+    return [request_id.get(), carrying.settings.redis_url, carrying.namespace, os.environ.get(REDIS_URL)]
 
 
 @app.task(isolation="process")

@@ -18,10 +18,13 @@ import psutil
 import pytest
 from structlog.typing import EventDict
 
+from fennelq.connections import rewired
 from fennelq.errors import ConfigurationError
 from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.model.progress import Progress
+from fennelq.wiring import Wiring
 from fennelq.worker.cells.cell import Cell, CellDied
 from fennelq.worker.cells.frames import Damaged, Frame, Reader, packed
 from fennelq.worker.cells.pool import Cells
@@ -134,17 +137,55 @@ async def test_there_are_as_many_processes_as_jobs_at_once_and_they_are_used_aga
     assert set(runner.cells) == pids
 
 
+async def test_performers_are_on_the_loop_and_get_the_value_or_the_exception(runner: Runner) -> None:
+    assert await value(runner, "count", [1, 2]) == [1, 2, 1, 2]
+    assert await value(runner, "count", []) == ["mail:7", "ValueError: nothing"]
+
+
+async def test_progress_comes_back(runner: Runner) -> None:
+    notes = Notes()
+    run = Held(held("report_progress").delivery, cast("Any", notes))
+    assert (await begin(runner, run)).kind == outcome.SUCCESS_WITHOUT_VALUE
+    assert notes.reported == [
+        (run, Progress(1, 3, "rows")),
+        (run, Progress(2.5, None, "")),
+        (run, Progress(3, 3, "")),
+    ]
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.reported: list[tuple[Held, Progress]] = []
+
+    def report(self, run: Held, progress: Progress) -> bool:
+        self.reported.append((run, progress))
+        return False
+
+
+async def test_context_variables_and_the_redis_of_the_executor_are_there() -> None:
+    runner = Runner(cramped.carrying, 1, SharedValues())
+    with rewired(
+        cramped.carrying,
+        cramped.carrying.settings.model_copy(update={"redis_url": "redis://:secret@127.0.0.1:2/1"}),
+        "tested",
+        Wiring(),
+    ):
+        found = await value(runner, "look_around", options=b'{"h":{"ctx.request_id":"r7"}}')
+        await runner.close()
+    assert found == ["r7", "redis://:secret@127.0.0.1:2/1", "tested", None]
+
+
 async def test_providers_run_in_the_process_and_shared_values_are_made_once_in_it(
     short_lived: Cells, tmp_path: Path
 ) -> None:
     """Shared values are left when the process ends."""
     mark = tmp_path / "left"
     first = ["session of pool", "mail:7", "connected", "begun"]
-    assert orjson.loads(bytes(await short_lived.run(held("store", False, str(mark))))) == first
+    assert orjson.loads(bytes(await short_lived.run(held("store", False, str(mark)), time_out))) == first
     with pytest.raises(outcome.Raised, match="ValueError"):
-        await short_lived.run(held("store", True, str(mark)))
+        await short_lived.run(held("store", True, str(mark)), time_out)
     third = [*first, "committed", "begun", "rolled back", "begun"]
-    assert orjson.loads(bytes(await short_lived.run(held("store", False, str(mark))))) == third
+    assert orjson.loads(bytes(await short_lived.run(held("store", False, str(mark)), time_out))) == third
     assert not mark.exists()
     await aeventually(mark.exists)
 
@@ -331,12 +372,12 @@ async def test_a_stop_kills_the_process_and_leaves_the_job_without_an_outcome(
 
 async def test_a_request_to_stop_before_the_process_exists_leaves_none_behind(short_lived: Cells) -> None:
     await short_lived.ready()
-    task = asyncio.ensure_future(short_lived.run(held("where")))
+    task = asyncio.ensure_future(short_lived.run(held("where"), time_out))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    pid, _ = orjson.loads(bytes(await short_lived.run(held("where"))))
+    pid, _ = orjson.loads(bytes(await short_lived.run(held("where"), time_out)))
     await aeventually(lambda: short_lived.pids in ([pid], []))
 
 
@@ -355,10 +396,10 @@ async def test_signals_to_the_whole_service_leave_the_jobs_to_the_executor(
 
 
 async def test_an_idle_process_ends(short_lived: Cells) -> None:
-    await asyncio.gather(*(short_lived.run(held("where")) for _ in range(2)))
+    await asyncio.gather(*(short_lived.run(held("where"), time_out) for _ in range(2)))
     assert len(short_lived.pids) == 2
     await aeventually(lambda: short_lived.pids == [])
-    assert await short_lived.run(held("echo", "again")) == b'"again"'
+    assert await short_lived.run(held("echo", "again"), time_out) == b'"again"'
 
 
 # When no process can be made
@@ -385,18 +426,18 @@ async def test_without_a_descriptor_the_job_comes_back_later_and_has_used_no_try
     with full_table_of_descriptors():
         ends = [await ended(fresh, "where")]
         with pytest.raises(outcome.Snooze) as raised:
-            await short_lived.run(held("where"))
+            await short_lived.run(held("where"), time_out)
     assert ends == [outcome.snoozed(5)]
     assert raised.value.delay == 5
     assert [line["event"] for line in logged] == ["cells_not_started", "no_cell", "no_cell"]
-    assert await short_lived.run(held("echo", "again")) == b'"again"'
+    assert await short_lived.run(held("echo", "again"), time_out) == b'"again"'
 
 
 async def test_a_forkserver_that_dies_ends_its_cells_and_is_replaced(
     short_lived: Cells, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
-    run = asyncio.ensure_future(short_lived.run(held("hold", str(mark), "never")))
+    run = asyncio.ensure_future(short_lived.run(held("hold", str(mark), "never"), time_out))
     cell = await pid_in(mark)
     os.kill(psutil.Process(cell).ppid(), signal.SIGKILL)
     with pytest.raises(Exception, match="the forkserver had ended") as raised:
@@ -404,7 +445,7 @@ async def test_a_forkserver_that_dies_ends_its_cells_and_is_replaced(
     assert type(raised.value).__name__ == "TaskCrashed"
     await aeventually(lambda: not runs(cell))
     await short_lived.ready()
-    assert await short_lived.run(held("echo", "again")) == b'"again"'
+    assert await short_lived.run(held("echo", "again"), time_out) == b'"again"'
 
 
 async def test_an_app_that_cannot_be_imported_again_is_refused_when_the_executor_is_made() -> None:
@@ -465,7 +506,7 @@ async def test_a_frame_that_is_cut_by_the_end_of_a_process_is_no_end_of_the_job(
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     cell = Cell(ours, -1)
-    call = asyncio.ensure_future(cell.call(packed({"kind": "run"}), lambda: None))
+    call = asyncio.ensure_future(cell.call(packed({"kind": "run"}), lambda _: None))
     await asyncio.sleep(0)
     theirs.send(packed({"kind": "returned"}, b"12345")[:-1])
     cell.note_end(-signal.SIGKILL)
@@ -479,7 +520,7 @@ async def test_a_frame_that_was_sent_before_the_end_of_a_process_counts() -> Non
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     cell = Cell(ours, -1)
-    call = asyncio.ensure_future(cell.call(packed({"kind": "run"}), lambda: None))
+    call = asyncio.ensure_future(cell.call(packed({"kind": "run"}), lambda _: None))
     await asyncio.sleep(0)
     theirs.send(packed({"kind": "returned"}, b"12345"))
     cell.note_end(-signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,13 +16,14 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs.executors import Beat
 from fennelq.model.routing import Routing
+from fennelq.worker.bus import BellConnected, CancelRequested
 from fennelq.worker.running.held import HeldJobs, Token
 from fennelq.worker.state import State
 from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
 from fennelq.worker.threads.lease import Beaten, Lease
 from tests.broker.desk import Desk, a_job, some_jobs
-from tests.kit.waiting import eventually
-from tests.worker.states import state_of
+from tests.kit.waiting import aeventually, eventually
+from tests.worker.states import published, state_of
 
 pytestmark = pytest.mark.audit(unfinished=True)
 
@@ -112,25 +114,29 @@ class Beating:
     def beats(self, *moments: float, wrong: BaseException | None = None) -> None:
         """The thread beats at these moments, and its clock stays at the last."""
         self.held.wrong = wrong
-        setattr(self.lease, "ended", Schedule(self, moments))  # noqa: B010 - what it waits for
+        schedule = Schedule(self, moments)
+        setattr(self.lease, "ended", schedule)  # noqa: B010
+        setattr(self.lease, "soon", schedule)  # noqa: B010
         self.heartbeat._run()
 
 
 class Schedule:
-    """Stands in for the event that the thread waits for between two beats."""
+    """Stands in for the events of the thread: the one for which it waits between two beats, and the one of its end."""
 
     def __init__(self, beating: Beating, moments: Sequence[float]) -> None:
-        self._beating, self._moments = beating, list(moments)
+        self._beating, self._moments, self._over = beating, list(moments), False
 
-    def wait(self, pause: float | None) -> bool:
+    def wait(self, pause: float | None) -> None:
         self._beating.pauses.append(pause)
-        if not self._moments:
-            return True
-        self._beating.now = self._moments.pop(0)
-        return False
+        self._over = not self._moments
+        if self._moments:
+            self._beating.now = self._moments.pop(0)
+
+    def clear(self) -> None:
+        """It was not set."""
 
     def is_set(self) -> bool:
-        return not self._moments
+        return self._over
 
 
 @pytest.fixture
@@ -537,3 +543,62 @@ def test_a_thread_that_ends_unasked_counts_as_dead(beating: Beating) -> None:
 
 def beating_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "fennelq-heartbeat"]
+
+
+# Requests to stop
+
+
+def test_a_beat_names_the_jobs_that_were_asked_to_stop_with_their_queues(
+    beating: Beating, desk: Desk, other: Desk
+) -> None:
+    (first,), (second, third) = desk.executing(a_job()), other.executing(*some_jobs(2))
+    beating.held.now = [("mail", "s", first.entry), *(("other", "s", one.entry) for one in (second, third))]
+    desk.cancel("1", why="no longer needed")
+    other.cancel("2", why="too slow")
+    found = beating.heartbeat.beat()
+    assert sorted(found.stopping) == [
+        CancelRequested(("mail", "s", first.entry), "no longer needed"),
+        CancelRequested(("other", "s", third.entry), "too slow"),
+    ]
+
+
+async def test_the_requests_that_a_beat_finds_are_published_one_by_one(beating: Beating, desk: Desk) -> None:
+    held = desk.executing(*some_jobs(2))
+    beating.held.now = [("mail", "s", one.entry) for one in held]
+    desk.cancel("1", "2")
+    beating.state.bus.attach(asyncio.get_running_loop())
+    heard = published(beating.state, CancelRequested)
+    beating.beats(1000)
+    await aeventually(lambda: len(heard) == 2)
+    assert {request.token for request in heard} == set(beating.held.now)
+
+
+class Resting(Lease):
+    """Notes when the heartbeat waits for the next beat, which is minutes away."""
+
+    def __init__(self) -> None:
+        super().__init__(3600, 900)
+        self.rests = threading.Semaphore(0)
+
+    def ends_within(self, pause: float) -> bool:
+        self.rests.release()
+        return super().ends_within(pause)
+
+
+def test_when_messages_arrive_again_it_beats_at_once_if_a_job_of_these_queues_is_held(
+    redis_url: str, desk: Desk
+) -> None:
+    state, lease, held = state_of(Broker(address_of(redis_url)), desk.keys), Resting(), HeldByHand()
+    state.held, state.lease = held, lease
+    heartbeat = Heartbeat(state, BlockingBroker(address_of(redis_url)))
+    heartbeat.start()
+    for _ in range(2):  # before the first beat, and after it
+        assert lease.rests.acquire(timeout=5)
+    state.bus.publish(BellConnected(["mail"]))
+    held.now = [("mail", "s", "0-1")]
+    state.bus.publish(BellConnected(["other"]))
+    assert not lease.soon.is_set()
+    state.bus.publish(BellConnected(["other", "mail"]))
+    assert lease.rests.acquire(timeout=5)
+    heartbeat.end()
+    assert not lease.rests.acquire(timeout=0.01)

@@ -16,6 +16,7 @@ from fennelq.broker.link import Link
 from fennelq.model.routing import Routing
 from fennelq.worker.bus import (
     BellConnected,
+    CancelRequested,
     HandOverWaits,
     JobArrived,
     JobDue,
@@ -24,6 +25,7 @@ from fennelq.worker.bus import (
     SchedulesChanged,
 )
 from fennelq.worker.duties.listener import Listener
+from fennelq.worker.running.held import Held
 from tests.broker.desk import Desk, a_job
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -39,7 +41,15 @@ class Listening:
         self.state = state_of(broker, *queues)
         self.listener = Listener(self.state)
         self.facts: list[Any] = []
-        kinds = (BellConnected, HandOverWaits, JobArrived, JobDue, MessagesArrive, SchedulesChanged)
+        kinds = (
+            BellConnected,
+            CancelRequested,
+            HandOverWaits,
+            JobArrived,
+            JobDue,
+            MessagesArrive,
+            SchedulesChanged,
+        )
         for kind in kinds:
             self.state.bus.subscribe(kind, self.facts.append)
 
@@ -133,6 +143,58 @@ async def test_it_hears_that_a_schedule_has_changed(heard: Listening, broker: Br
     await heard.eventually(SchedulesChanged())
 
 
+@pytest.mark.audit(unfinished=True)
+@pytest.mark.parametrize("why", ["no longer needed", "Müller: „stop it“ — 取消"])
+async def test_it_hears_that_a_run_is_to_stop_and_why(heard: Listening, desk: Desk, why: str) -> None:
+    (delivery,) = desk.executing(a_job(priority="high"))
+    desk.cancel("1", why=why)
+    await heard.eventually(CancelRequested(("mail", "s:high", delivery.entry), why))
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_of_a_queue_that_it_left_it_hears_requests_while_it_has_a_job_of_it(
+    heard: Listening, desk: Desk, server: Server
+) -> None:
+    (delivery,) = desk.executing(a_job())
+    heard.state.held.by_token[delivery.token] = Held(delivery)
+    heard.serve("other")
+    await heard.hears("other")
+    heard.facts.clear()
+    desk.cancel("1")
+    request = CancelRequested(delivery.token, "cancelled")
+    await heard.eventually(request)
+    # Also over a new connection.
+    with server.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    await aeventually(lambda: not heard.state.listening)
+    await heard.hears("other")
+    await aeventually(lambda: {"mail", "other"} <= heard.connected())
+    heard.facts.clear()
+    desk.cancel("1")
+    await heard.eventually(request)
+    # It has ended.
+    del heard.state.held.by_token[delivery.token]
+    await heard.listener.tick()
+    await aeventually(lambda: ring(server, "out", "mail") == 0)
+
+
+async def test_a_queue_that_it_serves_again_is_heard_again(
+    heard: Listening, desk: Desk, server: Server
+) -> None:
+    (delivery,) = desk.executing(a_job())
+    heard.state.held.by_token[delivery.token] = Held(delivery)
+    heard.serve("other")
+    await heard.hears("other")
+    heard.serve("mail", "other")
+    await heard.hears("mail", "other")
+    assert ring(server, "out", "mail") == 1
+    heard.state.held.by_token.clear()
+    await heard.listener.tick()
+    await heard.listener.tick()
+    assert ring(server, "out", "mail") == 1
+    desk.finish([delivery])
+
+
 async def test_it_hears_whose_outbox_has_something_in_it(heard: Listening, server: Server) -> None:
     assert ring(server, "out") == 1
     await heard.eventually(HandOverWaits("mail"))
@@ -140,7 +202,7 @@ async def test_it_hears_whose_outbox_has_something_in_it(heard: Listening, serve
     await heard.eventually(HandOverWaits("mail"), HandOverWaits(None))
 
 
-@pytest.mark.parametrize("text", ["", "soon", "due", "due soon", "cron2", "\x00"])
+@pytest.mark.parametrize("text", ["", "soon", "due", "due soon", "cron2", "stop", "stop s 1-0", "\x00"])
 async def test_what_it_does_not_understand_it_ignores(heard: Listening, server: Server, text: str) -> None:
     publish(server, KEYS["wake"], text)
     assert ring(server, text) == 1

@@ -455,8 +455,11 @@ async def test_the_timeout_of_a_task_covers_its_providers(run: Bench, journal: J
     assert (ended.reason, journal.lines) == ("timeout", ["outer entered", "outer got CancelledError"])
 
 
-async def test_providers_that_hang_when_they_are_left_are_asked_to_stop(run: Bench, journal: Journal) -> None:
-    """U13. Also when the task has no timeout."""
+@pytest.mark.parametrize("timeout", [None, 60])
+async def test_providers_that_hang_when_they_are_left_are_asked_to_stop(
+    run: Bench, journal: Journal, timeout: float | None
+) -> None:
+    """U13. Also when the task has no timeout, or a longer one."""
 
     async def hanging(outer: str = Depends(journal.outer)) -> AsyncIterator[None]:
         yield
@@ -465,7 +468,7 @@ async def test_providers_that_hang_when_they_are_left_are_asked_to_stop(run: Ben
     async def work(_: None = Depends(hanging)) -> int:
         return 1
 
-    ended = await run(work)
+    ended = await run(work, timeout=timeout)
     assert (ended.kind, ended.reason) == (outcome.DEAD, "timeout")
     assert error(ended) == "the providers of the task did not end within stop_grace"
     assert journal.lines == ["outer entered", "outer got CancelledError"]

@@ -14,6 +14,7 @@ from fennelq import App, Reject, RetryPolicy, Snooze, Status, current_job
 from fennelq.broker import verbs
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.worker.bus import CancelRequested
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.body import TimeOut
@@ -182,6 +183,9 @@ async def test_a_job_keeps_its_slot_until_there_is_room_for_its_outcome(app: App
     job = (await task_of(app, shop.double).delay(21)).id
     bench.start_all()
     await aeventually(lambda: (bench.executor.slots.taken, bench.held.tasks()) == (1, []))
+    (run,) = bench.held.by_token.values()
+    bench.workbench.ask(run, "too late")
+    assert run.asked is None
     assert await app.result(job).status() is Status.EXECUTING
     backlog.remove(others, 1_000_000, 0)
     await aeventually(lambda: bench.executor.slots.taken == 0)
@@ -706,3 +710,53 @@ async def test_the_stack_of_a_run_shows_every_kind_of_call_in_which_it_waits() -
     assert calls == ["handler", "bridge", "innermost", "wait"]
     may_end.set()
     await held.task
+
+
+# Requests of clients
+
+
+async def test_a_job_that_a_client_cancels_is_asked_to_stop(app: App, bench: Bench, gate: Gate) -> None:
+    jobs = await held(app, gate, 2)
+    first, second = bench.start_all()
+    bench.executor.state.bus.publish(CancelRequested(first.token, "no longer needed"))
+    assert [bench.held.by_token[one.token].asked for one in (first, second)] == ["no longer needed", None]
+    await aeventually(lambda: len(bench.held.tasks()) == 1)
+    gate.open()
+    await bench.all_done()
+    infos = [await app.jobs.info(job) for job in jobs]
+    assert [info and (info.status, info.reason) for info in infos] == [
+        (Status.CANCELLED, "no longer needed"),
+        (Status.SUCCESS, None),
+    ]
+
+
+async def test_a_request_that_arrives_before_its_job_is_carried_out_when_the_job_starts(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    """The message has overtaken the reply to the fetch: the handler does not begin."""
+    jobs = await held(app, gate, 2)
+    first, second = bench.desk.take(bench.executor.name)
+    bench.executor.state.bus.publish(CancelRequested(first.token, "no longer needed"))
+    bench.workbench.start(second)
+    bench.workbench.start(first)
+    run = bench.held.by_token[first.token]
+    await aeventually(lambda: first.token not in bench.held.by_token)
+    assert not run.entered
+    gate.open()
+    await bench.all_done()
+    assert [await app.result(job).status() for job in jobs] == [Status.CANCELLED, Status.SUCCESS]
+    assert bench.executor.slots.taken == 0
+
+
+async def test_a_request_for_an_earlier_run_of_a_job_does_not_stop_the_later_one(
+    app: App, bench: Bench, gate: Gate, desk: Desk
+) -> None:
+    (job,) = await held(app, gate)
+    (earlier,) = desk.take("berta")
+    desk.release([earlier])
+    (delivery,) = bench.start_all()
+    bench.executor.state.bus.publish(CancelRequested(earlier.token, "too late"))
+    assert bench.held.by_token[delivery.token].asked is None
+    gate.open()
+    await bench.all_done()
+    assert await app.result(job).get(timeout=5) == 1

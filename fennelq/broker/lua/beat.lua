@@ -9,12 +9,15 @@
 -- was lost. This script only reports stranded entries. It does not release them, because the reply that delivers one
 -- may still be under way.
 --
+-- It also reports the jobs that the executor holds and that were asked to stop, because the message about this may be lost.
+-- The set `stop` names such jobs. It is only a hint: the record decides, and jobs that do not run any more are removed.
+--
 -- Returns {lost: lane, entry, …}, {stranded: lane, entry, …}, the number of jobs in quarantine that no executor has
--- taken, the server's time in ms.
+-- taken, the server's time in ms, {asked to stop: lane, entry, why, …}.
 --
 --@args prefix, consumer, grace
 --@each lane, entry
---@include now
+--@include now, keys
 --@flags allow-oom
 
 local PAGE = 1000
@@ -23,7 +26,7 @@ local held = {}
 for _, lane in ipairs(LANES) do held[lane] = {} end
 for i = first, #ARGV, stride do held[ARGV[i]][ARGV[i + 1]] = true end
 
-local lost, stranded, vanished = {}, {}, 0
+local lost, stranded, stopping, vanished = {}, {}, {}, 0
 
 local function note(list, lane, entry)
   list[#list + 1] = lane
@@ -64,12 +67,32 @@ local function check_lane(lane)
   renew(stream, kept)
 end
 
+-- When more jobs than a page were asked to stop, each beat looks at a random page of them.
+local function look_at_stopping()
+  local jobs = redis.pcall('SRANDMEMBER', K.stopping, PAGE)
+  if jobs.err then return end
+  for _, job in ipairs(jobs) do
+    local known = redis.pcall('HMGET', record_of(job), F.status, F.place, F.stopping)
+    if known.err or known[1] ~= 'X' or not known[3] then
+      redis.call('SREM', K.stopping, job)
+    else
+      local lane, entry = split(known[2])
+      if held[lane] and held[lane][entry] then
+        note(stopping, lane, entry)
+        stopping[#stopping + 1] = known[3]
+      end
+    end
+  end
+end
+
 local function not_taken(stream)
   local waiting, taken = redis.pcall('XLEN', stream), redis.pcall('XPENDING', stream, GROUP)
   if type(waiting) == 'table' then return 0 end
   return waiting - (taken.err and 0 or taken[1])
 end
 
+-- Before the lanes: `check_lane` removes from `held` what it finds.
+look_at_stopping()
 for _, lane in ipairs(LANES) do check_lane(lane) end
 if vanished > 0 then redis.pcall('HINCRBY', K.counters, 'vanished', vanished) end
-return {lost, stranded, not_taken(K[QUARANTINE]), now}
+return {lost, stranded, not_taken(K[QUARANTINE]), now, stopping}

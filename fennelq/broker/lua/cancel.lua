@@ -1,13 +1,19 @@
--- cancel: ends jobs that are not running: ready ones, scheduled ones, and those that wait for their next try.
+-- cancel: ends jobs that are not running: ready ones, scheduled ones, and those that wait for their next try. Asks running
+-- ones to stop.
 --
 -- The entry of a queued job is acknowledged as well as deleted, because a worker of an earlier version may have read it
 -- without starting the job.
 --
--- Returns, per job: 1 cancelled · 0 too late: it is running or has ended · -1 unknown.
+-- The request is stored in the record, with its reason, and lasts until the job has ended, whichever executor has it
+-- then: `fetch` and `recover` do not let it run again, and no outcome but success counts (`lib/settle`). The executor
+-- that runs it gets a message. A message can be lost, so `beat` names the jobs of the set `stop` to the executor that
+-- has them. The first reason is kept when the request is repeated; the message is sent again.
+--
+-- Returns, per job: 1 cancelled · 2 it is running, and was asked to stop · 0 too late: it has ended · -1 unknown.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, why
 --@each job
---@include now, keys, fields, outcome/cancelled
+--@include now, keys, fields, run, bell, outcome/cancelled
 --@flags allow-oom
 
 local envelope = cjson.encode({cancelled = why})
@@ -23,9 +29,21 @@ local function take_out(job, f)
   return redis.call('XDEL', K[lane], entry) == 1
 end
 
+-- The message names the token, so it does not stop a later run of the job.
+local function ask_to_stop(job, f)
+  local reason = f[F.stopping] or why
+  redis.call('SADD', K.stopping, job)
+  redis.call('HSET', record_of(job), F.stopping, reason, F.ended, '')
+  local lane, entry = split(f[F.place])
+  local owner = run_of(f[F.run])
+  if lane and owner then tell(owner, 'stop ' .. lane .. ' ' .. entry .. ' ' .. reason) end
+  return 2
+end
+
 local function cancel(job)
   local f = load(record_of(job))
   if not f then return -1 end
+  if f[F.status] == 'X' then return ask_to_stop(job, f) end
   if not take_out(job, f) then return 0 end
   settle_job(job, f[F.place], 'K', failure_ttl, envelope)
   return 1

@@ -20,7 +20,7 @@
 -- Returns: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes whose group was new, the error of a lane
 -- or '', jobs of a later wire version (job, task and problem of each, at most TOO_NEW)}
 --
---@gates place, version, broken, expired
+--@gates place, stopping, version, broken, expired
 --@args prefix, queue, consumer, free, lanes, sleeps, record_ttl, failure_ttl, patience
 --@include early/no_jobs, now, keys, fields, deliveries, run, delivered, ring
 --@flags allow-oom

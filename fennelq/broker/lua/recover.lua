@@ -7,7 +7,7 @@
 --
 -- Each recovery counts as a delivery. From the third delivery on the job runs alone, in quarantine, so that it cannot
 -- kill an executor that runs other jobs; after `max_deliveries` it is dead. XAUTOCLAIM itself removes entries that were
--- deleted by hand from the pending list.
+-- deleted by hand from the pending list. A job that was asked to stop is cancelled instead.
 --
 -- A silent executor may sleep at this queue all the same: its other slots are free. Its name is removed, so that the
 -- message about the job does not go back to it. A job that blocks its executor would run there again.
@@ -26,7 +26,7 @@
 -- dropped, because no job is at this place any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
---@include early/no_sweep, now, keys, fields, deliveries, run, history, ready, run_over, outcome/dead
+--@include early/no_sweep, now, keys, fields, deliveries, run, history, ready, run_over, outcome/cancelled, outcome/dead
 --@flags allow-oom
 
 local QUARANTINE_FROM = 3
@@ -40,6 +40,21 @@ local function remove(lane, entry)
   redis.call('XDEL', K[lane], entry)
 end
 
+-- Ends a job. Settling stores the token of the silent executor. If that executor wakes up and settles the job, the answer
+-- must be that it has lost the job, and not that it has settled it before.
+local function settle_for_silent(lane, entry, job, kind, value)
+  local record, place = record_of(job), lane .. '/' .. entry
+  settle_job(job, place, kind, failure_ttl, value)
+  redis.call('HDEL', record, F.settled_by)
+  if redis.call('HGET', record, F.place) == place then redis.call('HSET', record, F.place, '') end
+end
+
+-- Ends a job that was asked to stop.
+local function cancel(lane, entry, job, f, death)
+  remember(record_of(job), job, 'recovered', death)
+  settle_for_silent(lane, entry, job, 'K', cjson.encode({cancelled = f[F.stopping]}))
+end
+
 -- Ends a job whose executors have died or fallen silent too often.
 local function give_up(lane, entry, job, f, deliveries, death)
   remember(record_of(job), job, 'recovered', death)
@@ -48,10 +63,7 @@ local function give_up(lane, entry, job, f, deliveries, death)
     type = 'CrashLoop', traceback = '', reason = 'crash_loop', tries = tonumber(f[F.tries]) or 0,
     message = 'the executor died or fell silent ' .. deliveries .. ' times while it ran this job; last: ' .. death,
   })
-  settle_job(job, lane .. '/' .. entry, 'D', failure_ttl, failure)
-  -- Settling has stored the token of the silent executor. If that executor wakes up and settles the job, the answer must
-  -- be that it has lost the job, and not that it has settled it before.
-  redis.call('HDEL', record_of(job), F.settled_by)
+  settle_for_silent(lane, entry, job, 'D', failure)
   dead = dead + 1
 end
 
@@ -77,7 +89,9 @@ local function recover(lane, entry, fields)
     local owner = run_of(f[F.run])
     local death = death_of[owner or '']
     if owner then silent[owner] = true end
-    if deliveries >= (tonumber(f[F.max_deliveries]) or tonumber(max_deliveries)) then
+    if f[F.stopping] then
+      cancel(lane, entry, job, f, death)
+    elseif deliveries >= (tonumber(f[F.max_deliveries]) or tonumber(max_deliveries)) then
       give_up(lane, entry, job, f, deliveries, death)
     else
       requeue(lane, job, f, deliveries, death)

@@ -30,7 +30,7 @@ local function replay(entry)
   if redis.call('XDEL', K.dead, entry) ~= 1 then return 0 end
   redis.call('PERSIST', record)
   redis.call('DEL', result_of(job))
-  redis.call('HDEL', record, F.reason, F.settled_by, F.expires, F.too_old_since, F.too_old_because, F.strandings)
+  redis.call('HDEL', record, F.reason, F.settled_by, F.expires, F.too_old_since, F.too_old_because, F.strandings, F.stopping)
   redis.call('HSET', record, F.tries, 0)
   redis.call('HINCRBY', record, F.replays, 1)
   ready(record, job, f[F.lane] or NORMAL, 1)

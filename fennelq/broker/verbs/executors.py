@@ -26,6 +26,8 @@ class Beat(NamedTuple):
     """Jobs in quarantine that no executor has taken."""
     now_ms: int
     """The server's clock."""
+    stopping: list[tuple[str, str, str]]
+    """Held by this executor, and asked to stop: (lane, entry, why)."""
 
 
 def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str, str]]) -> Verb[Beat]:
@@ -36,7 +38,8 @@ def beat(keys: QueueKeys, consumer: str, grace_ms: int, held: Iterable[tuple[str
         args += (lane, entry)
 
     def read(reply: Any) -> Beat:
-        return Beat(_pairs(reply[0]), _pairs(reply[1]), *reply[2:])
+        lost, stranded, quarantined, now_ms, stopping = reply
+        return Beat(_pairs(lost), _pairs(stranded), quarantined, now_ms, _triples(stopping))
 
     return Verb(arrow, arrow.of(keys), args, read)
 
@@ -105,3 +108,7 @@ def known_executors(app: str) -> Command[dict[str, bytes]]:
 
 def _pairs(flat: Any) -> list[tuple[str, str]]:
     return [(text(flat[i]), text(flat[i + 1])) for i in range(0, len(flat), 2)]
+
+
+def _triples(flat: Any) -> list[tuple[str, str, str]]:
+    return [(text(flat[i]), text(flat[i + 1]), text(flat[i + 2])) for i in range(0, len(flat), 3)]

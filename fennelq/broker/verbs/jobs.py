@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import orjson
 
@@ -17,7 +17,15 @@ from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.options import OPTIONS, moment
 from fennelq.model.outcome import failure_from_wire
+from fennelq.model.progress import Reported, from_wire
 from fennelq.model.wire import AnyWireJob, key_task_args_carried
+
+CANCELLED: Final = 1
+ASKED: Final = 2
+"""The job is running, and its executor was asked to stop it."""
+TOO_LATE: Final = 0
+"""The job has ended."""
+UNKNOWN: Final = -1
 
 
 def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
@@ -38,20 +46,27 @@ def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
 def cancel(
     keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled"
 ) -> Verb[list[int]]:
-    """End jobs that are not running: per job 1 cancelled, 0 too late, -1 unknown."""
+    """End jobs that are not running, and ask running ones to stop: per job CANCELLED, ASKED, TOO_LATE or UNKNOWN."""
     arrow = script("cancel")
     return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, why, *jobs], as_is)
 
 
 def watch(
-    keys: QueueKeys, channel: str, jobs: Sequence[str]
+    keys: QueueKeys, channel: str, jobs: Sequence[str], *, follows: bool = False
 ) -> Verb[list[tuple[str, str | None, bytes | None]]]:
     """The ends of these jobs, or later a message on `channel` for each: (code, task, envelope) per job.
 
-    With an empty channel it only looks.
+    With an empty channel it only looks. With `follows`, each job that goes on comes with its progress in place of an
+    envelope, and further progress is published on the channel as well.
     """
     arrow = script("watch")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
+    args: list[Word] = [keys.prefix, channel, "1" if follows else "", *jobs]
+    return Verb(arrow, arrow.of(keys), args, _watched)
+
+
+def progress(keys: QueueKeys, key: str) -> Command[Reported | None]:
+    """The latest progress of the job; None when its task has reported none."""
+    return Command(["HGET", keys.record(key), LETTERS["progress"]], from_wire)
 
 
 def _due(carried: Mapping[str, Any]) -> str:
@@ -87,6 +102,7 @@ _OUTLINE: Final = tuple(
         "failure",
         "too_old_since",
         "too_old_because",
+        "stopping",
     )
 )
 
@@ -131,6 +147,27 @@ def status(keys: QueueKeys, key: str) -> Command[Status]:
     return Command(["HMGET", keys.record(key), *_STATUS], read)
 
 
+class Outline(NamedTuple):
+    """The facts about a job by which it can be chosen."""
+
+    task: str
+    status: Status
+    created_ms: int
+
+
+def in_outline(keys: QueueKeys, key: str) -> Command[Outline | None]:
+    """The facts by which a job can be chosen; None when it has no record."""
+
+    def read(reply: Any) -> Outline | None:
+        task, letter, created = reply
+        if task is None and letter is None:
+            return None
+        status = Status.SENT if letter is None else STATUSES.get(text(letter), Status.UNKNOWN)
+        return Outline(text(task or ""), status, int(created or 0))
+
+    return Command(["HMGET", keys.record(key), *_STATUS, LETTERS["created"]], read)
+
+
 def due(keys: QueueKeys, place: str, key: str) -> Command[int | None]:
     """The time at which a scheduled job is due, in milliseconds of the server's clock."""
 
@@ -156,6 +193,7 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
         "place": None if status.ended and status is not Status.DEAD else record.get("place"),
         "owner": owner if status is Status.EXECUTING else None,
         "waiting_because": (None if status.ended or status is Status.EXECUTING else _too_old(record, starts)),
+        "stopping": None if status.ended else record.get("stopping"),
         "error": failure_from_wire(raw["failure"])[0] if "failure" in raw else None,
         "started_at": clock.from_ms(started) if started else None,
         "key": record["idempotency"][1:].partition(":")[2] if "idempotency" in record else None,

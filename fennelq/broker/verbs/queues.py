@@ -40,13 +40,39 @@ def stats(keys: QueueKeys) -> Command[dict[str, int]]:
     return Command(["HGETALL", keys["stats"]], read)
 
 
-def waiting(keys: QueueKeys, lane: str, after: str, limit: int) -> Command[list[Waiting]]:
-    """A page of a lane, beginning after the entry `after`."""
+def waiting(
+    keys: QueueKeys, lane: str, after: str, limit: int, *, until: str = "+"
+) -> Command[list[Waiting]]:
+    """A page of a lane, beginning after the entry `after`, and ending with the entry `until`."""
 
     def read(reply: Any) -> list[Waiting]:
         return [Waiting(lane, text(entry), fields_of(fields).get("i", "")) for entry, fields in reply]
 
-    return Command(["XRANGE", keys[lane], f"({after}", "+", "COUNT", limit], read)
+    return Command(["XRANGE", keys[lane], f"({after}", until, "COUNT", limit], read)
+
+
+def last(keys: QueueKeys, lane: str) -> Command[str]:
+    """The last entry of a lane; empty when it has none."""
+
+    def read(reply: Any) -> str:
+        return text(reply[0][0]) if reply else ""
+
+    return Command(["XREVRANGE", keys[lane], "+", "-", "COUNT", 1], read)
+
+
+def scan(keys: QueueKeys, place: str, cursor: str, count: int) -> Command[tuple[str, list[str]]]:
+    """Some of the scheduled jobs, or of those that wait for their next try, and the cursor of the next call; "0" at the
+    end. Jobs that are there during the whole scan are found, even if others leave."""
+
+    def read(reply: Any) -> tuple[str, list[str]]:
+        return text(reply[0]), [text(reply[1][i]) for i in range(0, len(reply[1]), 2)]
+
+    return Command(["ZSCAN", keys[place], cursor, "COUNT", count], read)
+
+
+def stopping(keys: QueueKeys) -> Command[int]:
+    """The number of running jobs that were asked to stop."""
+    return Command(["SCARD", keys["stop"]], int)
 
 
 def lane_of(priority: Priority) -> str:

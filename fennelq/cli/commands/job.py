@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fennelq.broker.dispatch import pages
 from fennelq.cli import output
 from fennelq.cli.command import command, family
+from fennelq.cli.consent import agree
 from fennelq.cli.ending import ended, print_end
 from fennelq.cli.exits import Exit
-from fennelq.cli.known import name_unknown, no_record
-from fennelq.cli.options import JobId, JobIds, Json, Timeout
-from fennelq.cli.progress import Steps
+from fennelq.cli.following import display, followed
+from fennelq.cli.known import name_unknown, no_record, require_queues
+from fennelq.cli.options import (
+    DryRun,
+    Follow,
+    JobId,
+    JobIds,
+    Json,
+    Reason,
+    SomeIds,
+    Timeout,
+    WhichJobs,
+    Yes,
+    duration,
+)
+from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import Session
 from fennelq.cli.table import Column
-from fennelq.manage.documents import of_answer, of_event, of_job, text_of
+from fennelq.manage.cancelling import Cancelling
+from fennelq.manage.documents import of_answer, of_event, of_job, text_of, words_of
 from fennelq.manage.jobs import JobAnswer
 from fennelq.model.job import Event, JobInfo
 
@@ -47,6 +65,7 @@ def show(session: Session, job: JobId, as_json: Json = False) -> None:
         **of_job(info),
         "arguments": text_of(info.arguments),
         "headers": output.record(info.headers) if info.headers else None,
+        "progress": words_of(info.progress) if info.progress else None,
         "error": failure.error_type if failure else None,
         "message": failure.message if failure else None,
     }
@@ -59,22 +78,122 @@ def show(session: Session, job: JobId, as_json: Json = False) -> None:
 
 
 @command(commands, "wait")
-def wait(session: Session, job: JobId, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Wait until a job has ended, and print its result as JSON. Exits with 1 if it ended without a result."""
-    print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
+def wait(
+    session: Session, job: JobId, timeout: Timeout = None, follow: Follow = False, as_json: Json = False
+) -> None:
+    """Wait until a job has ended, and print its result as JSON. Exits with 1 if it ended without a result.
+
+    With --follow --json, each line is an object: the progress, and at last the end.
+    """
+    if not follow:
+        print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
+        return
+    shown = display(job, as_json=as_json)
+    print_end(session.run(lambda app: followed(app, job, timeout, shown)), as_json=as_json, on_one_line=True)
 
 
 @command(commands, "cancel")
-def cancel(session: Session, jobs: JobIds, as_json: Json = False) -> None:
-    """Cancel jobs that are not running, also those that wait for their next try. Exits with 1 if one of them is running
-    or has ended."""
-    _print_answers(session.run(lambda app: _one_by_one(app, jobs, app.jobs.cancel)), as_json=as_json)
+def cancel(
+    session: Session,
+    which: WhichJobs,
+    jobs: SomeIds = None,
+    reason: Reason = "cancelled",
+    wait: Annotated[
+        Any,
+        typer.Option(
+            "--wait",
+            parser=duration,
+            metavar="DURATION",
+            help="Wait at most this long for the ends of running jobs that are named.",
+        ),
+    ] = "5s",
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most N jobs. Default: all.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel jobs, by their ids or by options that select them. Running ones are asked to stop.
+
+    With ids, it exits with 1 if one of the jobs has ended before, or goes on after --wait. With options, the command
+    asks first; without a terminal it needs --yes.
+    """
+    if jobs and (which.given or dry_run):
+        raise typer.BadParameter("name jobs by their ids, or select them with options, but not both")
+    if jobs:
+        _print_answers(session.run(lambda app: _cancelled(app, jobs, reason, wait)), as_json=as_json)
+    if not which.given:
+        raise typer.BadParameter(
+            "name jobs by their ids, or select them with --queue, --task, --status or --older-than; --all is every job"
+        )
+    selected = _Selected(session, which, limit, reason)
+    count = selected.count()
+    if dry_run or not count:
+        _print_count(count, "would be cancelled" if dry_run else "to cancel", "count", as_json=as_json)
+        return
+    agree(f"Cancel {output.counted(count, 'job')}?", yes=yes)
+    with progress("Cancelling", Steps(count), count, quiet=as_json) as steps:
+        done = selected.cancel(steps)
+    _print_count(done, "cancelled or asked to stop", "cancelled", as_json=as_json)
 
 
 @command(commands, "retry")
 def retry(session: Session, jobs: JobIds, as_json: Json = False) -> None:
     """Run dead jobs again, with all their retries: like `dlq replay`, for single jobs."""
     _print_answers(session.run(lambda app: _one_by_one(app, jobs, app.jobs.retry)), as_json=as_json)
+
+
+@dataclass(frozen=True)
+class _Selected:
+    """The jobs that options select."""
+
+    session: Session
+    which: WhichJobs
+    limit: int | None
+    reason: str
+
+    def count(self) -> int:
+        """How many there are now."""
+
+        async def counted(app: App) -> int:
+            await require_queues(app, self.which.queue or ())
+            return await app.client.converse(self._cancelling(app, None).count())
+
+        return self.session.run(counted)
+
+    def cancel(self, steps: Steps) -> int:
+        """Cancel them; returns how many."""
+        return self.session.run(
+            lambda app: steps.run(app.client.converse(self._cancelling(app, steps).run()))
+        )
+
+    def _cancelling(self, app: App, steps: Steps | None) -> Cancelling:
+        return Cancelling(
+            app,
+            self.which.selection(),
+            limit=self.limit,
+            reason=self.reason,
+            everything=self.which.everything,
+            progress=steps,
+        )
+
+
+async def _cancelled(app: App, jobs: list[str], reason: str, wait: float) -> list[JobAnswer]:
+    """Cancel these jobs. Those that run may take their time together."""
+    ids = list(dict.fromkeys(jobs))
+    steps = Steps(len(ids))
+
+    async def each() -> list[JobAnswer]:
+        answers: list[JobAnswer] = []
+        for page in pages(ids):
+            answers += await asyncio.gather(*(app.jobs.cancel(job, reason, wait=wait) for job in page))
+            steps(len(answers))
+        return answers
+
+    answers = await steps.run(each())
+    await name_unknown(app, [answer.id for answer in answers if not answer.known])
+    return answers
 
 
 async def _known(app: App, job: str) -> tuple[JobInfo, list[Event]]:
@@ -103,7 +222,14 @@ async def _one_by_one(app: App, jobs: list[str], ask: Ask) -> list[JobAnswer]:
     return answers
 
 
-def _print_answers(answers: list[JobAnswer], *, as_json: bool) -> None:
+def _print_count(count: int, what: str, name: str, *, as_json: bool) -> None:
+    if as_json:
+        output.document({name: count})
+    else:
+        output.answer(count, "job", what)
+
+
+def _print_answers(answers: list[JobAnswer], *, as_json: bool) -> NoReturn:
     if as_json:
         output.document(list(map(of_answer, answers)))
     else:

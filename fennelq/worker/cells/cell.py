@@ -13,14 +13,15 @@ from typing import Final
 
 from fennelq import clock, log
 from fennelq.worker.cells import forwarding
-from fennelq.worker.cells.frames import CHUNK, LEAVING, Damaged, Frame, Reader
+from fennelq.worker.cells.frames import CHUNK, LEAVING, PROGRESS, Damaged, Frame, Reader
 
 _logger = log.get("fennelq.worker")
 _TO_REPORT: Final = 0.2
 """Seconds between the end of a connection and the report that its cell has ended."""
 _TO_DIE: Final = 1.0
 """Seconds for the kernel to end a killed process."""
-_NEWS: Final = (forwarding.RECORD, forwarding.LINE)
+_LOGGED: Final = (forwarding.RECORD, forwarding.LINE)
+_REPORTS: Final = (LEAVING, PROGRESS)
 
 
 class CellDied(Exception):
@@ -39,7 +40,7 @@ class Cell:
         self._socket, self._reader = connection, Reader()
         self._number = connection.fileno()
         self._answer: asyncio.Future[Frame] | None = None
-        self._leaving: Callable[[], None] | None = None
+        self._hear: Callable[[Frame], None] | None = None
         self._context = contextvars.copy_context()
         self._fate = ""
         self._open = self._usable = True
@@ -55,13 +56,11 @@ class Cell:
         try."""
         return self._usable and self._is_connected()
 
-    async def call(self, frame: bytes, leaving: Callable[[], None]) -> Frame:
-        """Send a job and wait for its end. `leaving` is called when its task has ended,
-        and its providers have not. Raises
-        CellDied. When it is cancelled, it kills the cell, and waits for its
-        end: the next try of the job does not begin before."""
+    async def call(self, frame: bytes, hear: Callable[[Frame], None]) -> Frame:
+        """Send a job and wait for its end. `hear` is called with what it reports before. Raises CellDied. When it is
+        cancelled, it kills the cell, and waits for its end: the next try of the job does not begin before."""
         self._answer, self._context = self._loop.create_future(), contextvars.copy_context()
-        self._leaving = leaving
+        self._hear = hear
         try:
             await self._send(frame)
             return await self._answer
@@ -70,7 +69,7 @@ class Cell:
             await self.ended()
             raise
         finally:
-            self._answer = None
+            self._answer = self._hear = None
 
     def rest(self) -> None:
         """It has no job from now on."""
@@ -139,11 +138,12 @@ class Cell:
             self.kill(f"was killed, because {error}")
 
     def _take(self, frame: Frame) -> None:
-        if frame.head.get("kind") in _NEWS:
+        kind = frame.head.get("kind")
+        if kind in _LOGGED:
             self._context.run(forwarding.handle, frame)
-        elif frame.head.get("kind") == LEAVING:
-            if self._leaving is not None:
-                self._leaving()
+        elif kind in _REPORTS:
+            if self._hear is not None:
+                self._hear(frame)
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result(frame)
 

@@ -16,6 +16,8 @@ _PREFIX: Final = struct.Struct("!HII")
 _MARK: Final = 0xFE11
 LEAVING: Final = "leaving"
 """The kind of a frame: the task has ended, and its providers are about to end."""
+PROGRESS: Final = "progress"
+"""The kind of a frame: how far the job has come."""
 CHUNK: Final = 1 << 18
 """Bytes that one read asks for."""
 

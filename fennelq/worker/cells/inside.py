@@ -20,12 +20,12 @@ from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Reject, Retry, Snooze, bad_result, failure_of, seconds_of
 from fennelq.model.plan import Plan
+from fennelq.model.progress import Progress
 from fennelq.model.retry import allows
 from fennelq.task import AnyTask
 from fennelq.worker.cells import forwarding
-from fennelq.worker.cells.frames import LEAVING, Frame
+from fennelq.worker.cells.frames import LEAVING, PROGRESS, Frame
 from fennelq.worker.cells.pair import Pair
-from fennelq.worker.running.held import Held
 from fennelq.worker.running.providing import call_in_thread
 from fennelq.worker.shared import LooplessValues
 
@@ -60,11 +60,27 @@ def _settle_in(pair: Pair) -> None:
     forwarding.forward(pair)
 
 
+class CellRun:
+    """A run of a job, as its context sees it in a cell."""
+
+    cancelled: str | None = None
+    """Always: a cell that is asked to stop is killed."""
+
+    def __init__(self, delivery: Delivery, pair: Pair) -> None:
+        self.delivery, self._pair = delivery, pair
+
+    def report(self, progress: Progress) -> bool:
+        """Send this progress to the executor, which writes it."""
+        self._pair.send({"kind": PROGRESS, "progress": [progress.done, progress.total, progress.note]})
+        return False
+
+
 class Inside:
     """Runs jobs in this process."""
 
     def __init__(self, app: App, pair: Pair) -> None:
-        self._tasks, self._pair, self._shared = app.tasks, pair, LooplessValues()
+        self._tasks, self._carried = app.tasks, app.carried
+        self._pair, self._shared = pair, LooplessValues()
         self._most_bytes = app.settings.max_payload_bytes
         self._process, self._at_alarm = os.getpid(), signal.getsignal(signal.SIGALRM)
 
@@ -105,7 +121,8 @@ class Inside:
             return _unfit(error, "unknown_argument")
         except BaseException as error:  # validators of models are the user's code and may raise anything
             return _unfit(error, "bad_payload")
-        current.set(JobContext(Held(delivery), plan))
+        current.set(JobContext(CellRun(delivery, self._pair), plan))
+        self._carried.restore(plan.headers)
         try:
             value = self._called(task, args, kwargs)
         except BaseException as error:

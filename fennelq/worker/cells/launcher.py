@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import orjson
 from fennelq import clock, log
 from fennelq.worker.cells.cell import Cell
 from fennelq.worker.cells.frames import CHUNK
-from fennelq.worker.cells.preload import Preload
+from fennelq.worker.cells.preload import REDIS_URL, Preload
 
 _logger = log.get("fennelq.worker")
 _PAUSE: Final = 5.0
@@ -38,8 +39,8 @@ class _Birth(NamedTuple):
 class Launcher:
     """Starts the forkserver when a cell is needed, and again after its end."""
 
-    def __init__(self, preload: Preload) -> None:
-        self._preload = preload
+    def __init__(self, preload: Preload, redis_url: str | None) -> None:
+        self._preload, self._redis_url = preload, redis_url
         self.cells: dict[int, Cell] = {}
         """The living cells by their process ids."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -93,6 +94,7 @@ class Launcher:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "fennelq.worker.cells.forkserver", preload.to_text()],
                 stdin=subprocess.DEVNULL,
+                env=self._environment(),
                 pass_fds=[theirs.fileno()],
             )
         except (OSError, subprocess.SubprocessError) as error:
@@ -103,6 +105,11 @@ class Launcher:
         loop = asyncio.get_running_loop()
         self._control, self._lines, self._loaded = ours, b"", loop.create_future()
         loop.add_reader(ours.fileno(), self._receive)
+
+    def _environment(self) -> dict[str, str] | None:
+        if self._preload.app or self._redis_url is None:
+            return None
+        return {**os.environ, REDIS_URL: self._redis_url}
 
     def _pair(self) -> tuple[socket.socket, socket.socket]:
         try:

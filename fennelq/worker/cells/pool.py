@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from fennelq import clock, log
@@ -13,8 +12,9 @@ from fennelq.lines import Seldom
 from fennelq.model.codec import Encoded
 from fennelq.model.job import JobFailure
 from fennelq.model.outcome import Raised, RaisedReject, RaisedRetry, Snooze
+from fennelq.model.progress import Progress
 from fennelq.worker.cells.cell import Cell, CellDied
-from fennelq.worker.cells.frames import Frame, packed
+from fennelq.worker.cells.frames import LEAVING, Frame, packed
 from fennelq.worker.cells.inside import head_of
 from fennelq.worker.cells.launcher import Launcher, NoCell
 from fennelq.worker.cells.preload import Preload
@@ -61,15 +61,21 @@ class Cells:
             except NoCell as error:
                 raise self._later(error) from None
 
-    async def run(self, held: Held, time_out: Callable[[Held], None] | None = None) -> Encoded:
+    async def run(self, held: Held, time_out: Callable[[Held], None]) -> Encoded:
         """The encoded value that the task returns. Raises Raised for what it raises, TaskCrashed when its process dies,
         and Snooze when no process can be made. `time_out` is called when its providers take longer than `stop_grace`
-        to end; without it, the task has a timeout, which ends them as well."""
+        to end."""
         cell = await self._take()
         limit = Limit(held, self._app.settings.stop_grace)
-        leaving = partial(limit.start, time_out) if time_out is not None else _in_its_time
+
+        def hear(frame: Frame) -> None:
+            if frame.head["kind"] == LEAVING:
+                limit.start(time_out)
+            else:
+                held.report(Progress(*frame.head["progress"]))
+
         try:
-            frame = await cell.call(packed(head_of(held.delivery), held.delivery.args), leaving)
+            frame = await cell.call(packed(head_of(held.delivery), held.delivery.args), hear)
         except CellDied as died:
             raise TaskCrashed(f"the process of the task {died}") from None
         finally:
@@ -92,7 +98,7 @@ class Cells:
 
     def _begun(self) -> Launcher:
         if self._launcher is None:
-            self._launcher = Launcher(Preload.of(self._app, self._config))
+            self._launcher = Launcher(Preload.of(self._app, self._config), self._app.settings.redis_url)
         return self._launcher
 
     async def _take(self) -> Cell:
@@ -127,10 +133,6 @@ class Cells:
             oldest = min(cell.idle_since for cell in kept)
             left = self._idle_for - (now - oldest)
             self._sweep = asyncio.get_running_loop().call_later(left, self._retire_the_old)
-
-
-def _in_its_time() -> None:
-    """The timeout of a task goes on while its providers end."""
 
 
 def _value_of(frame: Frame) -> Encoded:

@@ -7,16 +7,23 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fennelq.app import App
+from fennelq.connections import rewired
 from fennelq.declaration import name_of_module
 from fennelq.errors import ConfigurationError
+from fennelq.wiring import Wiring
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.discovery import load_app
 
+REDIS_URL: Final = "_FENNELQ_CELLS_REDIS_URL"
+"""Has the URL for an app that an executor was made from. It may have a password, so it is no argument of a command."""
+_for_ever: Final = ExitStack()
+"""What this process never leaves."""
 _importing: list[str] = []
 """The app that this process has imported for its cells; empty in all other processes."""
 
@@ -33,6 +40,8 @@ class Preload:
     """Then: the name of the app."""
     modules: Sequence[str] = ()
     """Then: the modules of the tasks that run in cells."""
+    namespace: str = ""
+    """Then: the namespace of the app, which may be under test."""
     folder: str = "."
     path: Sequence[str] = ()
     """The folders in which the executor looks for modules."""
@@ -57,7 +66,12 @@ class Preload:
             module = app.service.partition(":")[0]
             check_importable(app, module)
             return cls(
-                module=module, name=app.name, modules=_modules(app), path=[*sys.path], parent=os.getpid()
+                module=module,
+                name=app.name,
+                modules=_modules(app),
+                namespace=app.namespace,
+                path=[*sys.path],
+                parent=os.getpid(),
             )
         return cls(
             app=config.app,
@@ -81,8 +95,15 @@ class Preload:
             importlib.import_module(name)
         for value in vars(module).values():
             if isinstance(value, App) and value.name == self.name:
+                self._rewire(value)
                 return value
         raise ConfigurationError(_not_found(self.name, self.module))
+
+    def _rewire(self, app: App) -> None:
+        """Let the app reach the same Redis as in its executor: `fennelq.testing` has another one for each test."""
+        url = os.environ.pop(REDIS_URL, None)
+        settings = app.settings.model_copy(update={"redis_url": url})
+        _for_ever.enter_context(rewired(app, settings, self.namespace, Wiring()))
 
     def to_text(self) -> str:
         """These facts as text."""

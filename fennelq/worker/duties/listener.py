@@ -1,12 +1,12 @@
-"""Receives messages on which an executor should act at once: a job has arrived or is due, a schedule has changed.
+"""Receives messages on which an executor should act at once: a job has arrived or is due, a schedule has changed, a run
+is to stop.
 
-A lost message only delays a job until the executor looks by itself, so messages are neither repeated nor stored.
+A lost message only delays that until the executor looks by itself, so messages are neither repeated nor stored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
 from fennelq.worker.bus import (
     BellConnected,
+    CancelRequested,
     HandOverWaits,
     JobArrived,
     JobDue,
@@ -48,6 +49,8 @@ class Listener(Service):
         self._app_channel = wake_channel(state.namespace).encode()
         self._queue_of: dict[bytes, str] = {}
         """The bells to which this executor has subscribed or is about to."""
+        self._left: set[str] = set()
+        """Queues that it does not serve any more, and whose bells it has not left yet."""
         self._connected: list[str] = []
         """Queues whose subscription was confirmed since the last turn of the loop."""
         self._link: Link | None = None
@@ -67,6 +70,7 @@ class Listener(Service):
             self._link = await self._state.broker.listen(["SUBSCRIBE", self._app_channel], self._on_message)
         elif self._refused and clock.monotonic() >= self._retry_at:
             self._retry(self._link)
+        self._unsubscribe()
         await self._subscribe(self._link)
         return _LOOK_EVERY
 
@@ -91,7 +95,7 @@ class Listener(Service):
 
     async def _subscribe(self, link: Link) -> None:
         known = set(self._queue_of.values())
-        missing = [queue for queue in self._state.routing.weights if queue not in known]
+        missing = [queue for queue in (*self._state.routing.weights, *self._left) if queue not in known]
         for page in pages(missing, _AT_ONCE):
             for queue in page:
                 bell = self._bell(queue)
@@ -101,15 +105,24 @@ class Listener(Service):
             await asyncio.sleep(0)
 
     def _leave(self, change: RoutingChanged) -> None:
-        self._unsubscribe(change.left)
+        self._left |= change.left
+        self._state.note_unheard(change.left)
+        self._unsubscribe()
         self.woken.set()
 
-    def _unsubscribe(self, queues: Iterable[str]) -> None:
-        for queue in queues:
-            bell = self._bell(queue)
-            if self._queue_of.pop(bell, None) and self._link is not None and self._link.connected:
-                self._link.post(["SUNSUBSCRIBE", bell])
-        self._state.note_unheard(queues)
+    def _unsubscribe(self) -> None:
+        """Leave the bells of queues that this executor does not serve any more. While it has a job of such a queue, a
+        message may ask to stop that job, so a later tick leaves the bell."""
+        if not self._left:
+            return
+        again = self._left.intersection(self._state.routing.weights)
+        held = {queue for queue, _, _ in self._state.held.tokens()}
+        for queue in self._left - held | again:
+            self._left.discard(queue)
+            subscribed = self._queue_of.pop(self._bell(queue), None) is not None
+            # A bell of a queue that it serves again is subscribed to once more: the reply tells that it is heard.
+            if subscribed and queue not in again and self._link is not None and self._link.connected:
+                self._link.post(["SUNSUBSCRIBE", self._bell(queue)])
 
     def _lost(self) -> None:
         self._pinged = None
@@ -171,13 +184,16 @@ class Listener(Service):
                 self._state.bus.publish(_fact_of(queue, text.decode()))
 
 
-def _fact_of(queue: str, text: str) -> JobArrived | JobDue | HandOverWaits:
+def _fact_of(queue: str, text: str) -> JobArrived | JobDue | CancelRequested | HandOverWaits:
     """The fact that a message on a bell announces; raises ValueError for a text that is none."""
     what, _, value = text.partition(" ")
     if what == "look":
         return JobArrived(queue, value)
     if what == "due":
         return JobDue(float(value) / 1000, queue, announced=True)
+    if what == "stop":
+        lane, entry, why = value.split(" ", 2)
+        return CancelRequested((queue, lane, entry), why)
     if text == "out":
         return HandOverWaits(queue)
     raise ValueError(text)

@@ -14,6 +14,8 @@ from fennelq.broker import verbs
 from fennelq.broker.dispatch import first_page
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verbs.schedules import Claim, Look, Position, Seen
+from fennelq.middleware import Senders
+from fennelq.model.events import JobSent
 from fennelq.model.failure import last_failure
 from fennelq.model.job import JobInfo, split_id
 from fennelq.model.schedule import WireSchedule
@@ -116,7 +118,8 @@ class Ticker(Service):
         """Claim the due ticks of a schedule. True also when another executor was first: then look again."""
         schedule = self.read(seen.definition)
         before = await self._job(seen.last_job)
-        claim = decide(schedule, seen, look, busy=_goes_on(seen, before), before=before)
+        busy, senders = _goes_on(seen, before), self._state.app.middleware.senders
+        claim = decide(schedule, seen, look, busy=busy, before=before, senders=senders)
         if await self._broker.run(verbs.schedules.tick(self._keys, claim)):
             self._made(seen, claim.jobs)
         elif seen in self._lost:
@@ -131,7 +134,7 @@ class Ticker(Service):
             return False
         schedule = self.read(seen.definition)
         due, *rest = verbs.schedules.runs_of(seen.queued)
-        job = verbs.schedules.job_of(schedule, due)
+        (job,) = as_sent(self._state.app.middleware.senders, [verbs.schedules.job_of(schedule, due)])
         if not await self._broker.run(verbs.schedules.unqueue(self._keys, seen, rest, due, job)):
             return False
         self._made(seen, [job])
@@ -142,6 +145,8 @@ class Ticker(Service):
             self._state.bus.publish(HandOverWaits())
         for job in jobs:
             _logger.info("tick", schedule=seen.name, job_id=job.id, task=job.task)
+            if self._state.app.subscribers.to_sent:
+                self._state.app.subscribers.tell(JobSent(id=job.id, task=job.task, queue=job.queue))
 
     async def _job(self, job_id: str) -> JobInfo | None:
         if not job_id:
@@ -150,13 +155,23 @@ class Ticker(Service):
         return await self._broker.ask(verbs.jobs.record(queue_keys(self._keys.app, queue), key))
 
 
-def decide(schedule: WireSchedule, seen: Seen, look: Look, *, busy: bool, before: JobInfo | None) -> Claim:
-    """Decide which of the due ticks run, which are left out, and which wait. A pure function."""
+def decide(
+    schedule: WireSchedule,
+    seen: Seen,
+    look: Look,
+    *,
+    busy: bool,
+    before: JobInfo | None,
+    senders: Senders | None = None,
+) -> Claim:
+    """Decide which of the due ticks run, which are left out, and which wait. A pure function, if the senders are."""
     missed, following = schedule.last_ticks(seen.next_ms, look.awake_ms)
     late, following = schedule.first_ticks(following, look.now_ms)
     waiting = verbs.schedules.runs_of(seen.queued)
     start, queue = _overlapping(schedule, schedule.caught_up(missed) + late, busy=busy, waiting=waiting)
     jobs = _that_fit([verbs.schedules.job_of(schedule, tick) for tick in start])
+    if senders is not None:
+        jobs = _that_fit(as_sent(senders, jobs))
     ticks = missed + late
     if len(jobs) < len(start):
         # The other ticks stay due, and the next look claims them.
@@ -185,6 +200,19 @@ def _overlapping(
         return ([] if busy else runs[:1]), waiting
     now = 0 if busy or waiting else 1
     return runs[:now], (waiting + runs[now:])[: max(_MOST_QUEUED, len(waiting))]
+
+
+def as_sent(senders: Senders | None, jobs: list[AnyWireJob]) -> list[AnyWireJob]:
+    """The jobs that the senders return. Every error of a sender is an Exception here, which leaves the schedule to
+    other executors for a while: a SystemExit would end this one."""
+    if senders is None:
+        return jobs
+    try:
+        return senders.through_all(jobs)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"a sender raised {type(error).__name__}") from error
 
 
 def _that_fit(jobs: list[AnyWireJob]) -> list[AnyWireJob]:

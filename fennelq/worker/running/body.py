@@ -1,4 +1,4 @@
-"""Performs the body of a run, from the outside in: its timeout, then its providers, then its function.
+"""Performs the body of a run, from the outside in: its timeout, the performers of the app, its providers, its function.
 
 The runner calls plain tasks without a timeout directly, so that they pay for none of this.
 """
@@ -6,10 +6,12 @@ The runner calls plain tasks without a timeout directly, so that they pay for no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from fennelq.context import current
 from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
 from fennelq.worker.cells.pool import Cells
@@ -50,16 +52,21 @@ class Body:
         self._invoker, self._cells = Invoker(threads), cells
         self._providing = Providing(self._invoker, shared, stop_grace)
 
-    def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
+    def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Awaitable[Any]:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
         # Returns the coroutine of one of these, because a coroutine that awaited it would cost as much as a provider.
         if bound.task.isolated:
             return self._isolated(bound, held, time_out)
-        recipe = bound.task.injection and bound.task.injection.recipe
-        if bound.plan.timeout is None and not (recipe and recipe.enters):
-            return self._call(bound, held, time_out)
-        return self._within_its_time(bound, held, time_out)
+        injection = bound.task.injection
+        if bound.plan.timeout is not None or (injection is not None and injection.recipe.enters):
+            return self._within_its_time(bound, held, time_out)
+        return self._call(bound, held, time_out)
+
+    async def _call_cell(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+        encoded = await self._cells.run(held, time_out)
+        # Without performers, the result is written as it came.
+        return encoded if bound.task.performers is None else bound.task.returns.decode(encoded)
 
     async def _isolated(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         # The app may have to be imported for the process: that is no time of the job.
@@ -91,14 +98,20 @@ class Body:
                 timer.cancel()
         # With the traceback of the cancellation, which shows where the task was waiting.
         try:
-            raise too_late(timeout).with_traceback(where)
+            raise too_late(held, timeout).with_traceback(where)
         finally:
             del where  # avoids a reference cycle: the traceback refers to this frame
 
-    def _call(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
+    def _call(self, bound: Bound, held: Held, time_out: TimeOut) -> Awaitable[Any]:
+        performers = bound.task.performers
+        if performers is None:
+            return self._call_function(bound, held, time_out)
+        return performers.around(current.get(), partial(self._call_function, bound, held, time_out))
+
+    def _call_function(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
         injection = bound.task.injection
         if bound.task.isolated:
-            return self._cells.run(held, time_out if bound.plan.timeout is None else None)
+            return self._call_cell(bound, held, time_out)
         if injection is None:
             return self._invoker.call(bound.task, held, bound.args, bound.kwargs)
         if injection.recipe.is_direct:
@@ -106,10 +119,9 @@ class Body:
         return self._providing.call(injection, bound, held, time_out)
 
 
-def too_late(timeout: float | None) -> TaskTimeout:
-    """The error of a run that took longer than its timeout; without one, its providers took longer than `stop_grace`
-    to end."""
-    if timeout is None:
+def too_late(held: Held, timeout: float | None) -> TaskTimeout:
+    """The error of a run that took longer than its timeout, or whose providers took longer than `stop_grace` to end."""
+    if held.overstayed or timeout is None:
         return TaskTimeout("the providers of the task did not end within stop_grace")
     return TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
 

@@ -17,8 +17,6 @@ from fennelq.worker.shared import MISSING, LooplessValues, SharedValues
 if TYPE_CHECKING:
     from fennelq.worker.running.body import Bound, TimeOut
 
-_NOTHING: Mapping[str, Any] = {}
-
 Entered = list[tuple[Any, bool]]
 """The managers that were entered, each with whether it is asynchronous."""
 
@@ -47,8 +45,13 @@ class Providing:
                 elif type(value) in UNMADE:
                     raise refuse_unmade(value, path[-1])
             values.append(value)
-        placed, named = injection.arguments(recipe, bound.args, bound.kwargs, values)
-        return await bound.task.function(*placed, **named)
+        if injection.in_between:
+            placed, named = injection.arguments(recipe, bound.args, bound.kwargs, values)
+            return await bound.task.function(*placed, **named)
+        named = {**bound.kwargs}
+        for name, at in recipe.passed:
+            named[name] = values[at]
+        return await bound.task.function(*bound.args, **named)
 
     async def call(self, injection: Injection, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         """The value that the task returns. The providers that were entered get the exception of the task, also one by
@@ -69,17 +72,13 @@ class Providing:
                 raise
             failed = error
         if entered:
-            failed = await _left(entered, failed, self._limit(bound, held), time_out)
+            failed = await _left(entered, failed, Limit(held, self._stop_grace), time_out)
         if failed is None:
             return result
         try:
             raise failed
         finally:
             del failed  # avoids a reference cycle: its traceback refers to this frame
-
-    def _limit(self, bound: Bound, held: Held) -> Limit:
-        """A task with a timeout has a timer already, which goes on while its providers are left."""
-        return Limit(held, self._stop_grace if bound.plan.timeout is None else None)
 
     async def _values(self, recipe: Recipe, entered: Entered) -> list[Any]:
         """The values that are made on the loop."""
@@ -117,7 +116,7 @@ class Providing:
     ) -> Any:
         """Make the rest of the values in the thread of the task, so that a session stays in the thread in which it was
         made, and call the task there."""
-        limit = self._limit(bound, held)
+        limit = Limit(held, self._stop_grace)
         leaving = partial(_from_thread, asyncio.get_running_loop(), limit, time_out)
         call = partial(
             call_in_thread, injection, recipe, values, leaving, bound.task.function, bound.args, bound.kwargs
@@ -202,24 +201,28 @@ def _raised(error: BaseException | None) -> tuple[Any, BaseException | None, Any
 
 
 class Limit:
-    """Limits the time in which the providers of a task are left."""
+    """Limits the time in which the providers of a task are left, also if the task has a longer timeout."""
 
     __slots__ = ("_held", "_seconds", "_timer")
 
-    def __init__(self, held: Held, seconds: float | None) -> None:
+    def __init__(self, held: Held, seconds: float) -> None:
         self._held, self._seconds = held, seconds
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, time_out: TimeOut) -> None:
-        """Count from now."""
-        if self._seconds is not None:
+        """Count from now, unless the run was asked to stop: then it is given up by its workbench."""
+        if self._held.asked is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._seconds, time_out, self._held)
+            self._timer = loop.call_later(self._seconds, self._expire, time_out)
 
     def end(self) -> None:
         """Stop counting."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _expire(self, time_out: TimeOut) -> None:
+        self._held.overstay()
+        time_out(self._held)
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, limit: Limit, time_out: TimeOut) -> None:

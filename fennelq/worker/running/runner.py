@@ -90,13 +90,19 @@ class Runner:
         """End the processes of tasks that run in processes of their own."""
         await self._cells.close()
 
+    async def value(self, held: Held, time_out: TimeOut) -> Any:
+        """The value that the task returns; raises what it raises. For `fennelq.testing`: `run` returns outcomes."""
+        task = self._find(held.delivery)
+        value = await self._perform(self._bind(task, held.delivery), held, time_out)
+        return task.returns.decode(task.returns.encode(value))
+
     def given_up(self, held: Held) -> Outcome:
         """The outcome of a run that was asked to stop and has not succeeded."""
         if not held.overran:
             return outcome.cancelled(held.asked or "cancelled", self._failure_ttl_ms)
         # Computed a second time, because keeping the plan would cost every job.
         plan = self._find(held.delivery).plan.overridden(held.delivery.options)
-        error = too_late(plan.timeout)
+        error = too_late(held, plan.timeout)
         if where := held.stack():
             error.add_note(f"It goes on although it was asked to stop: {where}")
         return self._judge(plan, held.delivery, error)

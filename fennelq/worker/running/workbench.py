@@ -10,7 +10,8 @@ from fennelq import clock, crash, log
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.bus import JobEnded, JobStarted, LeasesLost
+from fennelq.worker.bus import CancelRequested, JobEnded, JobLost, JobStarted, LeasesLost
+from fennelq.worker.running.early import EarlyRequests
 from fennelq.worker.running.held import LOST, STOPPED, Held, Token
 from fennelq.worker.running.reports import report_end, report_lost
 from fennelq.worker.running.runner import Runner
@@ -30,12 +31,15 @@ class Workbench:
     def __init__(self, state: State, runner: Runner, settler: Settler) -> None:
         self._slots, self._runner, self._settler = state.slots, runner, settler
         self._held, self._unrunnable = state.held, state.unrunnable
+        self._notes = settler.notes
         self._stop_grace = state.settings.stop_grace
         self._time_out = self._note_timeout
+        self._early = EarlyRequests()
         self._executor: asyncio.Task[Any] | None = None
         self._bus = state.bus
         self._at_starts, self._at_ends = state.bus.subscribers(JobStarted), state.bus.subscribers(JobEnded)
         state.bus.subscribe(LeasesLost, lambda leases: self.lose(leases.tokens))
+        state.bus.subscribe(CancelRequested, self._cancel)
 
     @property
     def backlog(self) -> Backlog:
@@ -49,10 +53,12 @@ class Workbench:
     def start(self, delivery: Delivery) -> None:
         """Run a delivery."""
         self._slots.take()
-        held = self._held.by_token[delivery.token] = Held(delivery)
+        held = self._held.by_token[delivery.token] = Held(delivery, self._notes)
         held.task = asyncio.create_task(self._run(held))
         if self._at_starts:
             self._bus.publish(JobStarted(delivery))
+        if self._early.by_token and (why := self._early.take(delivery.token)) is not None:
+            self.ask(held, why)
 
     def holds(self, token: Token) -> bool:
         """Whether this job is held."""
@@ -74,12 +80,21 @@ class Workbench:
                 report_lost(held.delivery)
                 held.stop(LOST)
                 self._give_up_later(held)
+                self._bus.publish(JobLost(held.delivery))
 
     def ask(self, held: Held, why: str) -> None:
         """Ask a run to stop. If it goes on for `stop_grace`, its outcome is settled without it, and its slot is
         stuck."""
         if held.running and held.ask(why):
             self._give_up_later(held)
+
+    def _cancel(self, request: CancelRequested) -> None:
+        """A client has cancelled a job. If it is not held, the reply that delivers it may be under way."""
+        held = self._held.by_token.get(request.token)
+        if held is None:
+            self._early.add(request.token, request.why)
+        else:
+            self.ask(held, request.why)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
         """Ask every run without an outcome to stop; returns their tasks."""

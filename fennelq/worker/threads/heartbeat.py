@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from fennelq import clock, crash
 from fennelq.broker import verbs
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.keys import queue_keys
-from fennelq.worker.bus import EntriesStranded, LeasesLost
+from fennelq.worker.bus import BellConnected, CancelRequested, EntriesStranded, LeasesLost
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import answered
 from fennelq.worker.processes.signals import Signal
@@ -38,6 +38,8 @@ class BeatResult(NamedTuple):
     quarantined: int
     """Jobs that wait in quarantine."""
     beaten: Beaten | None = None
+    stopping: Sequence[CancelRequested] = ()
+    """Jobs that this executor holds, and that were asked to stop."""
 
 
 class Heartbeat:
@@ -48,6 +50,7 @@ class Heartbeat:
         self._round: Iterator[str] = iter(())
         """The queues that are left to beat in this round."""
         self._log = LogThrottle("renewing leases", state.outage)
+        state.bus.subscribe(BellConnected, self._look_soon)
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -57,6 +60,7 @@ class Heartbeat:
     def end(self) -> None:
         """Stop renewing the leases."""
         self._lease.ended.set()
+        self._lease.soon.set()
 
     def beat(self) -> BeatResult:
         """Renew the leases of all jobs held, in one round trip."""
@@ -78,7 +82,12 @@ class Heartbeat:
         answers = answered(queues, replies, self._log)
         beaten = Beaten(answers[-1][1].now_ms, sent, clock.monotonic()) if answers else None
         quarantined = sum(answer.quarantined for _, answer in answers)
-        found = BeatResult([], self._state.held.never_began(), quarantined, beaten)
+        stopping = tuple(
+            CancelRequested((keys.queue, lane, entry), why)
+            for keys, answer in answers
+            for lane, entry, why in answer.stopping
+        )
+        found = BeatResult([], self._state.held.never_began(), quarantined, beaten, stopping)
         for keys, answer in answers:
             found.lost.extend((keys.queue, *pair) for pair in answer.lost)
             found.stranded.extend((keys.queue, *pair) for pair in answer.stranded)
@@ -114,7 +123,7 @@ class Heartbeat:
         pause = 0.0
         if crash.at is not None:
             crash.at("first_beat")
-        while not self._lease.ended.wait(pause):
+        while not self._lease.ends_within(pause):
             try:
                 found = self.beat()
                 self._lease.renewed(found.beaten)
@@ -126,6 +135,12 @@ class Heartbeat:
                 pause = min(0.5, self._lease.interval)
                 self._log.warn(error)
 
+    def _look_soon(self, bell: BellConnected) -> None:
+        """The messages about these queues arrive from now on. An earlier one may have asked to stop a job, so beat at
+        once."""
+        if not {queue for queue, _, _ in self._state.held.tokens()}.isdisjoint(bell.queues):
+            self._lease.soon.set()
+
     def _publish(self, found: BeatResult) -> None:
         if found.quarantined:
             self._state.signals.send(Signal.QUARANTINE)
@@ -133,3 +148,5 @@ class Heartbeat:
             self._state.bus.publish_from_thread(LeasesLost(found.lost))
         if found.stranded:
             self._state.bus.publish_from_thread(EntriesStranded(found.stranded))
+        for request in found.stopping:
+            self._state.bus.publish_from_thread(request)

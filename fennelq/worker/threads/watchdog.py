@@ -92,8 +92,15 @@ class Watchdog:
         # Python documents this function in spite of its name. It is the only way to read the stack of another thread.
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
         frame = frames.get(self._loop_thread)
-        job = self._state.held.job_of(asyncio.current_task(self._loop))
-        return {"at": _place(frame), "job": job or "no job"}
+        task = asyncio.current_task(self._loop)
+        facts: dict[str, object] = {
+            "at": _place(frame),
+            "job": self._state.held.job_of(task) or "no job",
+        }
+        if task is not None and facts["job"] == "no job":
+            # Parts of the executor, services of plugins and async subscribers have named their tasks.
+            facts["part"] = task.get_name()
+        return facts
 
     def _give_up(self, signal: Signal, event: str, **facts: object) -> None:
         try:

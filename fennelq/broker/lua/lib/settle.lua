@@ -11,6 +11,9 @@ end
 
 local settle = {}
 
+-- The outcomes that stay what they are when the job was asked to stop.
+local COMPLETE = {S = true, N = true, K = true}
+
 -- A job that cannot be settled with its outcome (a record of a wrong type, an outcome that cannot be read) becomes
 -- dead, with the reason `broken`: its entry is already acknowledged, so an error here would lose the job. First, this
 -- undoes the writes of the failed settling.
@@ -29,10 +32,19 @@ local function bury(record, job, place, problem)
   write_dead(record, job, place, failure, 'Broken', text, 'broken', failure_ttl)
 end
 
+-- The outcome of a job that was asked to stop and did not succeed: it is cancelled, whatever its handler made of the
+-- request. A success stands, because the work is done. `number` is the ttl of a failure only if the job is dead.
+local function unless_stopping(record, kind, number, value)
+  local why = redis.pcall('HGET', record, F.stopping)
+  if type(why) ~= 'string' then return kind, number, value end
+  return 'K', kind == 'D' and number or failure_ttl, cjson.encode({cancelled = why})
+end
+
 -- Settles one job in a pcall of its own, so that one job's error does not end the whole batch. An outcome returns its
 -- kind when it has written another one: a job that has been too new for every worker for too long is dead.
 local function settle_job(job, place, kind, number, value)
   local record = record_of(job)
+  if not COMPLETE[kind] then kind, number, value = unless_stopping(record, kind, number, value) end
   local ok, returned = pcall(settle[kind], record, job, place, kind, number, value)
   if ok then
     count(returned or kind)

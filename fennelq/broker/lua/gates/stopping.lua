@@ -1,0 +1,7 @@
+-- stopping: ends a job that was asked to stop while it ran, and was handed back before it ended. A worker of an earlier
+-- version starts it again.
+--@include refuse, outcome/cancelled
+--@check
+if f[F.stopping] then
+  return refuse(lane, entry, job, 'K', cjson.encode({cancelled = f[F.stopping]}))
+end
