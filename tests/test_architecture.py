@@ -470,6 +470,7 @@ RECORDS = {
     "_Hot": "a queue that may have jobs",
     "_Queue": "the outcomes of one queue",
     "_Memory": "what is remembered of one kind of job",
+    "_Note": "the progress of one run",
 }
 """Classes without behaviour of their own: the part that makes such an object writes to it, for every job."""
 WRITTEN_BY_OTHERS = {"service": "only discovery knows by which name an app was found"}

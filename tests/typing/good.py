@@ -323,7 +323,8 @@ async def following(sent: AsyncResult[str]) -> None:
     async with aclosing(sent.watch()) as reports:
         assert_type(await anext(reports), Progress)
     info = await sent.info()
-    assert_type(info and info.progress, Progress | None)
+    assert info is not None
+    assert_type(info.progress, Progress | None)
 
 
 def following_in_a_thread(sent: BlockingResult[str]) -> None:
