@@ -110,9 +110,10 @@ def provider_name(provider: Provider) -> str:
 
 
 def _marker(word: str, provider: object, *, shared: bool) -> Marker:
-    if callable(provider) and not hasattr(provider, "delay"):
+    is_task = type(provider).__module__ == "fennelq.task"
+    if callable(provider) and not is_task:
         return Marker(provider, shared=shared)
-    if callable(provider):
+    if is_task:
         raise ConfigurationError(
             f"{word} takes a function, not a task: write {word}(…) with the function the task was made of"
         )

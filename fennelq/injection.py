@@ -77,15 +77,17 @@ class Injection:
 
     recipe: Recipe
 
-    def __init__(self, owner: str, function: Provider, *, process: bool = False) -> None:
+    def __init__(
+        self, owner: str, function: Provider, markers: Mapping[str, Marker], *, process: bool = False
+    ) -> None:
         """`process` means that the function runs in a process without a loop."""
-        self._owner, self._process = owner, process
+        self._owner, self._process, self._markers = owner, process, markers
         self._signature = inspect.signature(function)
         self._is_async = inspect.iscoroutinefunction(function)
-        self._markers = markers_of(function, (owner,))
-        self.names = tuple(self._markers)
+        self.names = tuple(markers)
         """The injected parameters. They are no arguments of a job."""
-        self._inserted = _inserted(self._signature, self.names)
+        self.in_between = _in_between(self._signature, self.names)
+        """The injected parameters that are passed by their places, because other arguments may be passed after them."""
 
     def resolve(self, overrides: Overrides, given: Given) -> None:
         """Find out how to make the values. Raises ConfigurationError when a provider cannot be called."""
@@ -102,10 +104,10 @@ class Injection:
         named = {**kwargs}
         for name, at in recipe.passed:  # not a comprehension, which costs a call until Python 3.12
             named[name] = values[at]
-        if not self._inserted:
+        if not self.in_between:
             return args, named
         placed = [*args]
-        for place, name in self._inserted:
+        for place, name in self.in_between:
             if len(placed) >= place:
                 placed.insert(place, named.pop(name))
         return placed, named
@@ -221,8 +223,8 @@ def _first_of(provider: Provider, markers: Mapping[str, Marker]) -> str | None:
     return None if first in markers else first
 
 
-def _inserted(signature: inspect.Signature, names: Iterable[str]) -> tuple[tuple[int, str], ...]:
-    """The injected parameters that are passed by their place, because others that may be passed so come after them."""
+def _in_between(signature: inspect.Signature, names: Iterable[str]) -> tuple[tuple[int, str], ...]:
+    """The injected parameters before the last one that an argument may fill by its place, and their own places."""
     by_place = [parameter for parameter in signature.parameters.values() if parameter.kind in _BY_PLACE]
     last = max((at for at, parameter in enumerate(by_place) if parameter.name not in names), default=-1)
     return tuple((at, one.name) for at, one in enumerate(by_place[: last + 1]) if one.name in names)

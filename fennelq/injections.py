@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fennelq.errors import ConfigurationError, a_kind_of, suggestion
 from fennelq.inject import Lifespan, Marker, Provider, provider_name
 from fennelq.injection import Injection, Overrides, Recipe, Resolver
-from fennelq.providers import ENTERED, ENTERED_ASYNC, way_of
+from fennelq.providers import ENTERED, ENTERED_ASYNC, markers_of, way_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -33,9 +33,10 @@ class Injections:
     def of(self, task: str, function: Provider, *, process: bool = False) -> Injection | None:
         """The injected parameters of a task; None when it has none. Raises ConfigurationError when one cannot be
         filled."""
-        injection = Injection(task, function, process=process)
-        if not injection.names:
+        markers = markers_of(function, (task,))
+        if not markers:
             return None
+        injection = Injection(task, function, markers, process=process)
         injection.resolve(self._overrides(), self._given())
         self._by_task[task] = injection
         return injection

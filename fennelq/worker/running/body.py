@@ -55,10 +55,10 @@ class Body:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
         # Returns the coroutine of one of these, because a coroutine that awaited it would cost as much as a provider.
-        recipe = bound.task.injection and bound.task.injection.recipe
-        if bound.plan.timeout is None and not (recipe and recipe.enters):
-            return self._call(bound, held, time_out)
-        return self._within_its_time(bound, held, time_out)
+        injection = bound.task.injection
+        if bound.plan.timeout is not None or (injection is not None and injection.recipe.enters):
+            return self._within_its_time(bound, held, time_out)
+        return self._call(bound, held, time_out)
 
     async def _within_its_time(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         timeout = bound.plan.timeout

@@ -17,8 +17,6 @@ from fennelq.worker.shared import MISSING, LooplessValues, SharedValues
 if TYPE_CHECKING:
     from fennelq.worker.running.body import Bound, TimeOut
 
-_NOTHING: Mapping[str, Any] = {}
-
 Entered = list[tuple[Any, bool]]
 """The managers that were entered, each with whether it is asynchronous."""
 
@@ -47,8 +45,13 @@ class Providing:
                 elif type(value) in UNMADE:
                     raise refuse_unmade(value, path[-1])
             values.append(value)
-        placed, named = injection.arguments(recipe, bound.args, bound.kwargs, values)
-        return await bound.task.function(*placed, **named)
+        if injection.in_between:
+            placed, named = injection.arguments(recipe, bound.args, bound.kwargs, values)
+            return await bound.task.function(*placed, **named)
+        named = {**bound.kwargs}
+        for name, at in recipe.passed:
+            named[name] = values[at]
+        return await bound.task.function(*bound.args, **named)
 
     async def call(self, injection: Injection, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         """The value that the task returns. The providers that were entered get the exception of the task, also one by
