@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, Unpack
 
+from fennelq import clock
 from fennelq.loops import check_loop
 from fennelq.model import units
 from fennelq.model.job import JobInfo, Status
 from fennelq.model.units import TEN_YEARS, Seconds
-from fennelq.testing.clock import pass_time
+from fennelq.testing.clock import now, pass_time
 from fennelq.testing.expecting import meets, wanted
 from fennelq.testing.found import Found
 from fennelq.testing.own_loop import in_a_loop
@@ -46,6 +48,11 @@ class TestedApp:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.app.name} in {self.app.namespace}>"
+
+    @property
+    def now(self) -> datetime:
+        """The time by the clock of this app in Redis, which `tick` moves."""
+        return clock.from_ms(self.app.blocking.ask(now(self.app.namespace)))
 
     def tick(self, seconds: Seconds) -> None:
         """Let time pass: jobs become due, expire, and results are forgotten, as after so many seconds.
