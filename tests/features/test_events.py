@@ -192,11 +192,12 @@ async def test_a_call_that_got_the_job_of_an_earlier_one_has_sent_none(app: App)
     @app.task
     async def welcome() -> None: ...
 
-    first = await welcome.options(key="once").delay()
-    second = await welcome.options(key="once").delay()
-    assert (second.id, second.deduplicated) == (first.id, True)
-    assert names(heard) == ["JobSent"]
-    assert await first.cancel()
+    for once in (welcome.options(key="once"), welcome.options(job_id="once")):
+        heard.clear()
+        first, second = await once.delay(), await once.delay()
+        assert (second.id, second.deduplicated) == (first.id, True)
+        assert heard == [JobSent(id=first.id, task=welcome.name, queue="default")]
+        assert await first.cancel()
 
 
 async def test_a_subscriber_that_comes_while_an_executor_runs_is_called_too(app: App) -> None:
