@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fennelq.app import App, TaskDecorator
-from fennelq.context import JobContext, current_job
+from fennelq.context import BlockingJobContext, JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -60,6 +60,7 @@ from fennelq.model.events import (
 from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
 from fennelq.model.options import OptionArgs
 from fennelq.model.outcome import Reject, Retry, Snooze
+from fennelq.model.progress import Progress
 from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
 from fennelq.model.units import Seconds
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
     from fennelq.manage.executors import BlockingExecutors, ExecutorInfo, Executors
     from fennelq.manage.jobs import BlockingJobs, JobAnswer, JobEnd, Jobs
-    from fennelq.manage.queues import BlockingQueues, Place, Progress, QueueInfo, Queues
+    from fennelq.manage.queues import BlockingQueues, OnProgress, Place, QueueInfo, Queues
     from fennelq.manage.schedules import BlockingSchedules, ScheduleInfo, Schedules
     from fennelq.manage.search import Filters, Moment
     from fennelq.sync import BlockingResult, BlockingTask
@@ -89,6 +90,7 @@ __all__ = [
     "BlockingApp",
     "BlockingDeadLetters",
     "BlockingExecutors",
+    "BlockingJobContext",
     "BlockingJobs",
     "BlockingQueues",
     "BlockingResult",
@@ -133,6 +135,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "Moment",
+    "OnProgress",
     "OptionArgs",
     "Order",
     "Overlap",
@@ -187,8 +190,8 @@ _LATER = {
     "fennelq.manage.jobs": ("BlockingJobs", "JobAnswer", "JobEnd", "Jobs"),
     "fennelq.manage.queues": (
         "BlockingQueues",
+        "OnProgress",
         "Place",
-        "Progress",
         "QueueInfo",
         "Queues",
     ),

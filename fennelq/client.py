@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fennelq import clock, reasons
 from fennelq.broker import verbs
-from fennelq.broker.broker import Broker
 from fennelq.broker.dispatch import dispatch
 from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.keys import QueueKeys, queue_keys
@@ -52,7 +51,7 @@ class Client:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self.broker = Broker(app.address)
+        self.broker = app.wiring.broker(app.address)
         self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
         self._outgoing: GroupCommit[Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
         self._replied = 0.0

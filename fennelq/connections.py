@@ -6,31 +6,40 @@ import asyncio
 import logging
 import os
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from fennelq import embedded
 from fennelq.broker.connection import Address, address_of
-from fennelq.client import Client, NotedQueues
+from fennelq.client import NotedQueues
 from fennelq.errors import ConfigurationError
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.settings import Settings
+from fennelq.wiring import Wiring
 
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.broker.blocking import BlockingBroker
+    from fennelq.client import Client
+
+_CACHED: Final = ("address", "blocking")
+_REWIRED: Final = ("settings", "namespace", "wiring", "noted", "_clients", "_lock", "_last")
 
 
 class Connections:
     """The address of an app's Redis, and the connected clients: one for each event loop."""
 
     settings: Settings
+    namespace: str
 
     def __init__(self, settings: Settings, root: Path) -> None:
         self.settings, self.root = settings, root
+        self.wiring = Wiring()
         self.noted = NotedQueues()
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -67,16 +76,14 @@ class Connections:
                 # Programs that call asyncio.run() again and again leave behind clients of closed loops.
                 for closed in [known for known in self._clients if known.is_closed()]:
                     del self._clients[closed]
-                client = self._clients[loop] = Client(cast("App", self))
+                client = self._clients[loop] = self.wiring.client(cast("App", self))
         self._last = (loop, client)
         return client
 
     @cached_property
     def blocking(self) -> BlockingBroker:
         """Runs verbs without an event loop."""
-        from fennelq.broker.blocking import BlockingBroker
-
-        return BlockingBroker(self.address)
+        return self.wiring.blocking(self.address)
 
     async def _close_client(self) -> None:
         """Finish the calls under way, and close the connections of this loop."""
@@ -85,6 +92,28 @@ class Connections:
         self._last = None
         if client is not None:
             await client.close()
+
+
+@contextmanager
+def rewired(app: App, settings: Settings, namespace: str, wiring: Wiring) -> Generator[None]:
+    """For the length of a block, let the app reach another Redis, through other parts. `fennelq.testing` needs this.
+
+    The caller closes the connections that were made in the block."""
+    parts = vars(app)
+    before: dict[str, Any] = {name: parts[name] for name in (*_CACHED, *_REWIRED) if name in parts}
+    _forget_address(app)
+    Connections.__init__(app, settings, app.root)
+    app.namespace, app.wiring = namespace, wiring
+    try:
+        yield
+    finally:
+        _forget_address(app)
+        parts.update(before)
+
+
+def _forget_address(app: App) -> None:
+    for name in _CACHED:
+        vars(app).pop(name, None)
 
 
 def _embedded(url: str | None, root: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
@@ -9,16 +10,22 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from fennelq import clock
+from fennelq.loops import check_loop
 from fennelq.model.job import Delivery
 from fennelq.model.plan import Plan
+from fennelq.model.progress import Progress, checked
 
 
 class Run(Protocol):
     """A run of a job, as its context sees it."""
 
     delivery: Delivery
-    asked: str | None
-    """Why it was asked to stop; None while it may go on."""
+    cancelled: str | None
+    """Why it is to stop; None while it may go on, and when its worker stops."""
+
+    def report(self, progress: Progress) -> bool:
+        """Write this progress soon. Any thread may call it. Returns whether to give the loop a turn for that."""
+        ...
 
 
 class JobContext:
@@ -74,11 +81,43 @@ class JobContext:
 
     @property
     def cancelled(self) -> str | None:
-        """Why this run is to stop; None while it may go on. `timeout` when its time is over, `stopped` when its worker
-        stops, `lost` when another worker has taken the job; otherwise the reason of the cancel.
+        """Why this run is to stop; None while it may go on. `timeout` when its time is over, `lost` when another worker
+        has taken the job; otherwise the reason of the cancel.
 
-        A plain function, which runs in a thread, must look at this itself: `async def` code gets a CancelledError."""
-        return self._run.asked
+        A plain function, which runs in a thread, must look at this itself, and then raise asyncio.CancelledError:
+        `async def` code gets one. It stays None when the worker stops. Otherwise a function that then returned early
+        would have succeeded, and its job would not run again.
+        """
+        return self._run.cancelled
+
+    async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Report how far the job has come: `await job.progress(3, 10, "rows")`.
+
+        Call it as often as you like: the first report is written at once, and then the newest one at most every 0.25 s
+        and at the end. It does not wait for Redis, and an outage does not fail the job. Raises ValueError for a
+        negative number, for more than `total`, and for a note of more than 200 characters.
+        """
+        if self._run.report(checked(done, total, note)):
+            await asyncio.sleep(0)
+
+    @property
+    def sync(self) -> BlockingJobContext:
+        """The same for code without an event loop: `job.sync.progress(3, 10)` in a task that is a plain function."""
+        return BlockingJobContext(self._run)
+
+
+class BlockingJobContext:
+    """What a running job may do in code without an event loop: `job.sync`. Any thread of the job may use it."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Report how far the job has come: see `JobContext.progress`."""
+        check_loop("job.sync.progress", "await job.progress(…)")
+        self._run.report(checked(done, total, note))
 
 
 current: ContextVar[JobContext] = ContextVar("fennelq_job")

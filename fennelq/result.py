@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -18,6 +20,7 @@ from fennelq.model.checks import check_reason
 from fennelq.model.codec import ANY_RESULT, ResultCodec
 from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.outcome import failure_from_wire
+from fennelq.model.progress import Newest, Progress, Reported
 from fennelq.usage import is_over
 
 if TYPE_CHECKING:
@@ -93,6 +96,23 @@ class AsyncResult(Generic[R_co]):
         """The events that made it run more than once: failed tries, recoveries, releases, replays, the oldest first."""
         return await self._app.client.history(self.id)
 
+    async def progress(self) -> Progress | None:
+        """How far the job has come, as its task has reported last; None when it has reported nothing. A job that has
+        ended keeps its last progress as long as its record."""
+        return shown_progress(await self._app.client.converse(progress_of(self._app, self.id)))
+
+    async def watch(self) -> AsyncGenerator[Progress]:
+        """Yields the progress of the job, from the latest on, and ends with the job: `async for progress in
+        result.watch()`. It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
+        client, newest = self._app.client, Newest()
+        async with aclosing(client.waiting.follow(self.id)) as reports:
+            async for reported in reports:
+                if (progress := newest.news_in(reported)) is not None:
+                    yield progress
+        # The end may have been found by a look, and the last message may be lost.
+        if (last := newest.news_in(await client.converse(progress_of(self._app, self.id)))) is not None:
+            yield last
+
     async def cancel(self, reason: str = "cancelled", *, wait: float = 5.0) -> bool:
         """Cancel the job. Returns whether it was cancelled: True when it will not run, or does not run any more.
 
@@ -142,6 +162,16 @@ def record_of(app: App, job_id: str) -> Talk[JobInfo | None]:
 def history_of(app: App, job_id: str) -> Talk[list[Event]]:
     """The events that made a job run more than once, the oldest first."""
     return (yield from ask(verbs.jobs.history(*_place(app, job_id))))
+
+
+def progress_of(app: App, job_id: str) -> Talk[Reported | None]:
+    """The latest report of a job's progress."""
+    return (yield from ask(verbs.jobs.progress(*_place(app, job_id))))
+
+
+def shown_progress(reported: Reported | None) -> Progress | None:
+    """The progress in a report."""
+    return None if reported is None else reported.progress
 
 
 def cancel(app: App, job_id: str, reason: str) -> Talk[int]:

@@ -26,6 +26,7 @@ from fennelq.errors import BrokerUnavailable, ResultExpired, ResultTimeout
 from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Event, JobInfo, Status, split_id
+from fennelq.model.progress import Newest, Progress, Reported, from_wire
 from fennelq.model.wire import WireJob
 from fennelq.result import (
     ASK_AGAIN,
@@ -33,12 +34,24 @@ from fennelq.result import (
     deadline_of,
     history_of,
     info_of,
+    progress_of,
+    shown_progress,
     status_of,
     value_of,
     was_cancelled,
 )
 from fennelq.usage import is_over
-from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, Ended, Look, ended, report_refusal, watched
+from fennelq.waiting import (
+    FIRST_POLL,
+    LONGEST_POLL,
+    OF_PROGRESS,
+    RECHECK,
+    Ended,
+    Look,
+    ended,
+    report_refusal,
+    watched,
+)
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -162,6 +175,18 @@ class BlockingResult(Generic[R_co]):
         _check_result("history")
         return converse(self._app, history_of(self._app, self.id))
 
+    def progress(self) -> Progress | None:
+        """How far the job has come, as its task has reported last; None when it has reported nothing. A job that has
+        ended keeps its last progress as long as its record."""
+        _check_result("progress")
+        return shown_progress(converse(self._app, progress_of(self._app, self.id)))
+
+    def watch(self) -> Generator[Progress]:
+        """Yields the progress of the job, from the latest on, and ends with the job: `for progress in result.watch()`.
+        It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
+        check_loop("BlockingResult.watch", "async for progress in app.result(id).watch()")
+        return _progress(self._app, self.id)
+
     def cancel(self, reason: str = "cancelled", *, wait: float = 5.0) -> bool:
         """Cancel the job. Returns whether it was cancelled: True when it will not run, or does not run any more.
 
@@ -223,6 +248,20 @@ def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tu
     return waiting.ended_by_now() if over else waiting.ends()
 
 
+def _progress(app: App, job_id: str) -> Generator[Progress]:
+    newest = Newest()
+    with closing(_Waiting(app, [job_id], None, follows=True).news()) as news:
+        for _, new in news:
+            if isinstance(new, Reported):
+                if (progress := newest.news_in(new)) is not None:
+                    yield progress
+            elif isinstance(new, Exception) and not isinstance(new, ResultExpired):
+                raise new
+    # The end may have been found by a look, and the last message may be lost.
+    if (last := newest.news_in(converse(app, progress_of(app, job_id)))) is not None:
+        yield last
+
+
 def _unless_error(end: End) -> Ended:
     if isinstance(end, Exception):
         raise end
@@ -233,22 +272,31 @@ class _Waiting:
     """One thread that waits for the ends of jobs. It subscribes before it looks, so an end after the look arrives as a
     message. It looks again from time to time, because messages can be lost."""
 
-    def __init__(self, app: App, ids: Iterable[str], timeout: float | None) -> None:
+    def __init__(self, app: App, ids: Iterable[str], timeout: float | None, *, follows: bool = False) -> None:
+        """With `follows`, `news` yields the progress of the jobs as well."""
         self._app = app
         self._going_on: dict[str, str | None] = dict.fromkeys(ids)
         """The jobs that have not ended yet, with their tasks as far as they are known."""
         for job_id in self._going_on:
             split_id(job_id)
+        self._followed = frozenset(self._going_on) if follows else frozenset[str]()
         self._deadline = math.inf if timeout is None else clock.monotonic() + timeout
 
     def ended_by_now(self) -> Generator[tuple[str, End]]:
         """Yields each job that has ended already."""
-        yield from self._look("", Patience(self._app.settings.enqueue_timeout, self._app.address))
+        patience = Patience(self._app.settings.enqueue_timeout, self._app.address)
+        yield from _ends_among(self._look("", patience))
 
     def ends(self) -> Generator[tuple[str, End]]:
         """Yields each job when it ends."""
+        with closing(self.news()) as news:
+            yield from _ends_among(news)
+
+    def news(self) -> Generator[tuple[str, End | Reported]]:
+        """Yields each job when it ends, and the progress of those that are followed."""
         channel, pauses = channel_name(self._app.namespace, process_name()), _pauses()
-        with self._app.blocking.inbox.wait_for(channel, *self._going_on) as ticket:
+        topics = [*self._going_on, *(OF_PROGRESS + job_id for job_id in self._followed)]
+        with self._app.blocking.inbox.wait_for(channel, *topics) as ticket:
             while self._going_on:
                 try:
                     patience = self._patience()
@@ -276,12 +324,13 @@ class _Waiting:
         seconds = min(self._app.settings.enqueue_timeout, max(self._left(), _SHORTEST_LOOK))
         return Patience(seconds, self._app.address, renewable=False)
 
-    def _look(self, channel: str, patience: Patience) -> list[tuple[str, End]]:
-        """Ask for every job that goes on; returns those that have ended. The error of one job counts as its end
-        here."""
+    def _look(self, channel: str, patience: Patience) -> list[tuple[str, End | Reported]]:
+        """Ask for every job that goes on; returns those that have ended, and progress. The error of one job counts as
+        its end here."""
         ids = list(self._going_on)
-        looks = self._app.blocking.converse(patient(watched(self._app.namespace, channel, ids), patience))
-        found: list[tuple[str, End]] = []
+        asked = watched(self._app.namespace, channel, ids, self._followed)
+        looks = self._app.blocking.converse(patient(asked, patience))
+        found: list[tuple[str, End | Reported]] = []
         for job_id, look in zip(ids, looks, strict=True):
             if isinstance(look, BrokerUnavailable) and look.retriable:
                 raise look
@@ -291,10 +340,12 @@ class _Waiting:
                 found.append((job_id, end))
             elif not isinstance(look, Exception):
                 self._going_on[job_id] = look[1]
+                if (reported := from_wire(look[2])) is not None:
+                    found.append((job_id, reported))
         return found
 
-    def _messages(self, ticket: Ticket) -> Iterator[tuple[str, End]]:
-        """Yields the ends that arrive as messages, until it is time to look again."""
+    def _messages(self, ticket: Ticket) -> Iterator[tuple[str, End | Reported]]:
+        """Yields the ends and the progress that arrive as messages, until it is time to look again."""
         look_again = min(clock.monotonic() + RECHECK, self._deadline)
         while self._going_on:
             message = ticket.message(max(0.0, look_again - clock.monotonic()))
@@ -304,6 +355,14 @@ class _Waiting:
             job_id = topic.decode()
             if job_id in self._going_on:
                 yield job_id, Ended(self._going_on.pop(job_id), envelope)
+            elif job_id.startswith(OF_PROGRESS) and (reported := from_wire(envelope)) is not None:
+                yield job_id.removeprefix(OF_PROGRESS), reported
+
+
+def _ends_among(news: Iterable[tuple[str, End | Reported]]) -> Iterator[tuple[str, End]]:
+    for job_id, new in news:
+        if not isinstance(new, Reported):
+            yield job_id, new
 
 
 def _end(job_id: str, look: Look | Exception) -> End | None:

@@ -4,6 +4,9 @@ A waiter first calls `watch`, which returns the end, or registers this process's
 script that settles the job then publishes the result on the channel. A message can be lost (a reconnect, a failover).
 So the waiter calls `watch` again after every reconnect, and every few seconds anyway; a repeated call is harmless. When
 the server refuses the subscription, the waiter polls: it calls `watch` more often.
+
+A reader of the progress of a job waits for its end in the same way. For such a job, `watch` also returns the progress,
+and registers the channel for messages about it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,13 +27,14 @@ from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.dispatch import dispatch
 from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.inbox import REFUSED_FOR, process_name
-from fennelq.broker.keys import channel_name, queue_keys
+from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
-from fennelq.broker.talk import Talk, ask
+from fennelq.broker.talk import Talk, ask, ask_all
 from fennelq.broker.trouble import ReplyError, classify, refuses_to_publish
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.model.job import split_id
+from fennelq.model.progress import Reported, from_wire
 
 RECHECK = 5.0
 FIRST_POLL, LONGEST_POLL = 0.25, 1.0
@@ -42,7 +46,10 @@ reported: set[tuple[str, str]] = set()
 """The refused subscriptions that were logged, by app and kind of error: each is logged once per process."""
 
 Look = tuple[str, str | None, bytes | None]
-"""The reply of `watch`: end, wait or gone; the task; the envelope."""
+"""The reply of `watch`: end, wait or gone; the task; the envelope, or the progress of a job that goes on."""
+
+OF_PROGRESS = "+"
+"""The first character of messages about progress. All others are about the end of a job."""
 
 
 class Ended(NamedTuple):
@@ -59,6 +66,7 @@ class Waiting:
         self._app, self._broker, self._patience = app, broker, patience
         self._channel = channel_name(app, process_name())
         self._waiters: defaultdict[str, set[asyncio.Future[Ended]]] = defaultdict(set)
+        self._followers: defaultdict[str, set[_Follower]] = defaultdict(set)
         self._tasks: dict[str, str | None] = {}
         self._overtaking: dict[str, bytes] = {}
         """Ends that were published before the reply of `watch` arrived. Only that reply names the task."""
@@ -85,6 +93,24 @@ class Waiting:
         finally:
             self._forget(job_id, waiter)
 
+    async def follow(self, job_id: str) -> AsyncGenerator[Reported]:
+        """Yields what a job reports, until it has ended or is unknown. A slow reader gets the newest report only."""
+        follower = _Follower()
+        self._followers[job_id].add(follower)
+        end = asyncio.ensure_future(self.end_of(job_id))
+        end.add_done_callback(follower.ended)
+        try:
+            while not end.done():
+                if (reported := await follower.news()) is not None:
+                    yield reported
+            with suppress(ResultExpired):
+                end.result()
+        finally:
+            end.cancel()
+            self._followers[job_id].discard(follower)
+            if not self._followers[job_id]:
+                del self._followers[job_id]
+
     async def look(self, job_id: str) -> Ended | None:
         """How the job has ended; None when it goes on. It asks once and registers nothing."""
         split_id(job_id)
@@ -95,6 +121,11 @@ class Waiting:
         """How many jobs have waiters, how many of them are known to go on, and how many ends were published before the
         reply of `watch`."""
         return len(self._waiters), len(self._tasks), len(self._overtaking)
+
+    @property
+    def followed(self) -> int:
+        """How many jobs have readers of their progress."""
+        return len(self._followers)
 
     async def close(self) -> None:
         """End the subscription. Every waiter raises BrokerUnavailable."""
@@ -126,7 +157,7 @@ class Waiting:
         return await self._watch(self._channel, ids)
 
     async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | Exception]:
-        return await self._broker.converse(watched(self._app, channel, ids))
+        return await self._broker.converse(watched(self._app, channel, ids, self._followers))
 
     def _replied(self, job_id: str, look: Look) -> None:
         task = look[1]
@@ -142,6 +173,7 @@ class Waiting:
             self._resolve(job_id, end)
         elif job_id in self._waiters:
             self._tasks[job_id] = task
+            self._progressed(job_id, look[2])
             if self._rechecking is None:
                 self._rechecking = asyncio.create_task(self._recheck(), name=RECHECKING)
 
@@ -274,17 +306,74 @@ class Waiting:
             self._resolve(name, Ended(self._tasks[name], envelope))
         elif name in self._waiters:
             self._overtaking[name] = envelope
+        elif name.startswith(OF_PROGRESS):
+            self._progressed(name.removeprefix(OF_PROGRESS), envelope)
+
+    def _progressed(self, job_id: str, text: bytes | None) -> None:
+        for follower in self._followers.get(job_id, ()):
+            follower.hear(from_wire(text))
 
 
-def watched(app: str, channel: str, ids: Sequence[str]) -> Talk[list[Look | Exception]]:
+class _Follower:
+    """One reader of the progress of a job."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._newest: Reported | None = None
+
+    async def news(self) -> Reported | None:
+        """The newest report; None when there is none, because the job has ended."""
+        await self._changed.wait()
+        self._changed.clear()
+        newest, self._newest = self._newest, None
+        return newest
+
+    def hear(self, reported: Reported | None) -> None:
+        """A message or a look has brought this report."""
+        if reported is not None and (self._newest is None or reported.order > self._newest.order):
+            self._newest = reported
+            self._changed.set()
+
+    def ended(self, end: asyncio.Future[Ended]) -> None:
+        """The job has ended, or it is unknown how it goes on."""
+        if not end.cancelled():
+            end.exception()  # marks it as retrieved: the reader may have gone
+        self._changed.set()
+
+
+def watched(
+    app: str, channel: str, ids: Sequence[str], followed: Collection[str] = ()
+) -> Talk[list[Look | Exception]]:
     """The reply of `watch` for each job, or its own error: an id that cannot be sent or read does not fail the others.
-    With an empty channel it only looks."""
+    With an empty channel it only looks. The progress of the `followed` jobs is asked for as well."""
 
     def watch(queue: str, page: list[str]) -> Talk[list[Look]]:
-        keys = [job_id.partition(":")[2] for job_id in page]
-        return ask(verbs.jobs.watch(queue_keys(app, queue), channel, keys))
+        keys = queue_keys(app, queue)
+        if not followed:
+            return ask(verbs.jobs.watch(keys, channel, list(map(_key, page))))
+        return _watch_and_follow(keys, channel, page, followed)
 
     return dispatch(ids, _queue, watch)
+
+
+def _watch_and_follow(
+    keys: QueueKeys, channel: str, page: list[str], followed: Collection[str]
+) -> Talk[list[Look]]:
+    """Jobs that are followed and others, in one round trip."""
+    parts = [[job_id for job_id in page if (job_id in followed) is follows] for follows in (False, True)]
+    calls = [
+        verbs.jobs.watch(keys, channel, list(map(_key, part)), follows=follows)
+        for part, follows in zip(parts, (False, True), strict=True)
+        if part
+    ]
+    looks: dict[str, Look] = {}
+    for part, reply in zip(filter(None, parts), (yield from ask_all(calls)), strict=True):
+        looks.update(zip(part, reply, strict=True))
+    return [looks[job_id] for job_id in page]
+
+
+def _key(job_id: str) -> str:
+    return job_id.partition(":")[2]
 
 
 def _queue(job_id: str) -> str:

@@ -242,6 +242,7 @@ GROUPS_BY_QUEUE = {
 CUTS_INTO_PAGES = {
     "broker/verbs/runs.py": "the rows of a flat reply",
     "broker/group_commit.py": "the items that wait, which other calls add to while a batch is under way",
+    "testing/recording.py": "the words of a call that has been sent, job by job",
 }
 """Modules besides dispatch that group items by queue or cut them into pages, and why they may."""
 
@@ -469,6 +470,7 @@ RECORDS = {
     "_Hot": "a queue that may have jobs",
     "_Queue": "the outcomes of one queue",
     "_Memory": "what is remembered of one kind of job",
+    "_Note": "the progress of one run",
 }
 """Classes without behaviour of their own: the part that makes such an object writes to it, for every job."""
 WRITTEN_BY_OTHERS = {"service": "only discovery knows by which name an app was found"}

@@ -51,7 +51,7 @@ class Watching(Broker):
         self.may_listen.set()
 
     async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
-        self.calls.append(len(verb.args) - 2)
+        self.calls.append(len(verb.args) - 3)
         if self.refusals:
             raise self.refusals.pop(0)
         answer = await super().run(verb, within)

@@ -297,3 +297,13 @@ def channel_name(app: str, client: str) -> str:
 def wake_channel(app: str) -> str:
     """The channel on which all executors of an app learn that schedules have changed."""
     return f"fq:{{{app}}}:wake"
+
+
+def clock_key(app: str) -> str:
+    """The offset of the clock of an app under test, in milliseconds. Only the scripts of `fennelq.testing` read it."""
+    return f"fq:{{{app}}}:clock"
+
+
+def keys_of(app: str) -> str:
+    """The pattern of all keys of an app."""
+    return f"fq:{{{app}[}}/]*"

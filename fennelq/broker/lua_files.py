@@ -68,7 +68,7 @@ class LuaFile:
     def __init__(self, name: str) -> None:
         self.name = name
         self._text, *parts = _PART.split(text_of(f"{name}.lua"))
-        self._parts = list(zip(parts[::2], map(_without_comments, parts[1::2]), strict=True))
+        self._parts = list(zip(parts[::2], map(without_comments, parts[1::2]), strict=True))
         self._directives = {kind: _words(words) for kind, words in _DIRECTIVE.findall(self._text)}
 
     def words(self, kind: str) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class LuaFile:
         """Its code, with gates and leavings in their places and without comments, which would cost the server
         memory."""
         declared = "".join(leaving.declared() for leaving in self._called)
-        return declared + _without_comments(_MARKER.sub(self._pasted, self._text))
+        return declared + without_comments(_MARKER.sub(self._pasted, self._text))
 
     @property
     def check(self) -> str:
@@ -169,7 +169,8 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
+    """Code without its comments and empty lines."""
     return _COMMENT.sub("", text)
 
 

@@ -29,9 +29,11 @@ async def ended(app: App, job: str, timeout: float | None) -> Document:
         raise
 
 
-def print_end(end: Document, *, as_json: bool) -> None:
-    """Print how a job ended; exit with 1 if it has no result."""
-    if as_json:
+def print_end(end: Document, *, as_json: bool, on_one_line: bool = False) -> None:
+    """Print how a job ended; exit with 1 if it has no result. `on_one_line`: as JSON on one line, after others."""
+    if as_json and on_one_line:
+        print(output.record(end))
+    elif as_json:
         output.document(end)
     elif "error" not in end:
         print(output.record(end["result"]))

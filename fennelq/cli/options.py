@@ -125,6 +125,10 @@ AppDir = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Show the progress that the task reports, until the job has ended."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of jobs; change nothing.")]
 Timeout = Annotated[

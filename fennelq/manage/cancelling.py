@@ -13,7 +13,7 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import MOST_JOBS
 from fennelq.broker.verbs.jobs import ASKED, CANCELLED, Outline
 from fennelq.errors import BrokerUnavailable, ConfigurationError, a_kind_of
-from fennelq.manage.queues import Progress, queues_of
+from fennelq.manage.queues import OnProgress, queues_of
 from fennelq.manage.search import PAGE, named
 from fennelq.model.checks import check_count, check_duration, check_reason, valid_name
 from fennelq.model.job import Status
@@ -89,7 +89,7 @@ class Cancelling:
         limit: int | None = None,
         reason: str = "cancelled",
         everything: bool = False,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> None:
         check_reason("reason", reason)
         if limit is not None:

@@ -14,7 +14,7 @@ from fennelq.manage.choices import check_choice
 from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport, detailed, letter_of
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
 from fennelq.manage.pace import Pace
-from fennelq.manage.queues import Progress, queues_of
+from fennelq.manage.queues import OnProgress, queues_of
 from fennelq.manage.search import (
     Filters,
     Keys,
@@ -89,7 +89,7 @@ class DeadLetterTalks(Family):
         *,
         limit: int | None = None,
         rate: float | None = None,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
         **filters: Unpack[Filters],
     ) -> Talk[ReplayReport]:
         """Put dead jobs back, each as the same job with all its retries again, the oldest first.
@@ -109,7 +109,7 @@ class DeadLetterTalks(Family):
 
     @Operation
     def purge(
-        self, *, limit: int | None = None, progress: Progress | None = None, **filters: Unpack[Filters]
+        self, *, limit: int | None = None, progress: OnProgress | None = None, **filters: Unpack[Filters]
     ) -> Talk[int]:
         """Remove dead jobs for good, with their records and results, the oldest first; returns how many."""
         removed = done = 0

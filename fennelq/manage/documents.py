@@ -17,6 +17,7 @@ from fennelq.manage.queues import QueueInfo
 from fennelq.manage.schedules import ScheduleInfo
 from fennelq.manage.server import ServerInfo
 from fennelq.model.job import Event, JobInfo
+from fennelq.model.progress import Progress
 
 Document = dict[str, Any]
 """The members of a JSON object. It may contain bytes, datetimes and enums: `plain` turns them into texts."""
@@ -30,6 +31,28 @@ def of_job(job: JobInfo) -> Document:
     document["error"] = job.error._asdict() if job.error else None
     document["arguments"] = of_call(job.arguments)
     return document
+
+
+def of_progress(progress: Progress) -> Document:
+    """How far a job has come."""
+    return asdict(progress)
+
+
+def words_of(progress: Progress) -> str:
+    """How far a job has come: `3 of 10 (30 %), rows`."""
+    percent = "" if progress.fraction is None else f" ({int(progress.fraction * 100)} %)"
+    note = f", {progress.note}" if progress.note else ""
+    return f"{counts_of(progress)}{percent}{note}"
+
+
+def counts_of(progress: Progress) -> str:
+    """`3 of 10`, or `3` when the total is unknown."""
+    done, total = (None if number is None else _shown(number) for number in (progress.done, progress.total))
+    return f"{done}" if total is None else f"{done} of {total}"
+
+
+def _shown(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:.10g}"
 
 
 def of_event(event: Event) -> Document:

@@ -28,7 +28,7 @@ _PURGED_AT_ONCE = 100
 QUEUES_AT_ONCE = 50
 """Queues per round trip. A queue takes up to 20 commands; more at once would make other clients of the server wait."""
 
-Progress = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called from time to time with the number of finished items."""
 Place = Literal["waiting", "scheduled", "retry"]
 
@@ -126,7 +126,7 @@ class QueueTalks(Family):
         return [job for job in jobs if job is not None]
 
     @Operation
-    def purge(self, queue: str, progress: Progress | None = None) -> Talk[int]:
+    def purge(self, queue: str, progress: OnProgress | None = None) -> Talk[int]:
         """Cancel the jobs that wait, are scheduled, or wait for their next try; returns how many.
 
         Running jobs go on. It cancels at most as many jobs as waited at the beginning, even if more are sent meanwhile.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from fennelq.model import progress
 from fennelq.model.job import Status
 from fennelq.model.options import CARRIED, OPTIONS, moment
 
@@ -86,6 +87,14 @@ FIELDS: Final = (
     Field("stopping", "C", "why a running job was asked to stop; kept until a replay"),
     Field("strandings", "l", "times the job was stranded"),
     Field("watchers", "W", "channels of the processes that wait for the end, the latest 64"),
+    Field("followers", "G", "channels of the processes that follow the progress, the latest 64"),
+    Field(
+        "progress",
+        "P",
+        "latest progress, JSON: start of the job (the fence), number of the report, done, total, note",
+        shown="progress",
+        read=progress.shown,
+    ),
     Field("version", "v", "wire version, when it is not 1"),
 )
 

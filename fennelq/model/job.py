@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeV
 
 from fennelq import clock
 from fennelq.errors import InvalidJobId, UsageError
+from fennelq.model.progress import Progress
 
 if TYPE_CHECKING:
     from fennelq.model.options import OptionArgs
@@ -187,6 +188,8 @@ class JobInfo:
     due_at: datetime | None = None
     expires_at: datetime | None = None
     replays: int = 0
+    progress: Progress | None = None
+    """The latest progress that the task has reported, in this run or in an earlier one."""
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     arguments: bytes = b""

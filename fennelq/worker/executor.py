@@ -7,7 +7,6 @@ from typing import Any
 
 from fennelq import loops
 from fennelq.app import App
-from fennelq.broker.blocking import BlockingBroker
 from fennelq.worker.bus import ExecutorBegun, ExecutorEnded, ExecutorGivenUp, StopAsked
 from fennelq.worker.duties import DUTIES
 from fennelq.worker.duties.service import tend
@@ -41,7 +40,7 @@ class Executor:
         self.name, self.slots, self.broker = state.name, state.slots, state.broker
         self.workbench = Workbench(state, Runner(app, state.slots.count, state.shared), Settler(state))
         self.consumer = Consumer(state, self.workbench)
-        self.heartbeat = Heartbeat(state, BlockingBroker(app.address))
+        self.heartbeat = Heartbeat(state, app.wiring.blocking(app.address))
         self.watchdog = Watchdog(state)
         self._events, self._plugins = EventFeed(state), PluginServices(state)
         self._duties = [duty(state) for duty in DUTIES]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 
 from fennelq import clock
 from fennelq.app import App
-from fennelq.broker.broker import Broker
 from fennelq.broker.keys import QUARANTINE, QueueKeys, queue_keys
 from fennelq.model.routing import Routing
 from fennelq.worker.bus import Bus
@@ -37,7 +36,7 @@ class State:
         self.name = config.name or executor_name()
         self.lanes = tuple(config.lanes)
         """The lanes that it reads, in this order."""
-        self.broker = Broker(app.address)
+        self.broker = app.wiring.broker(app.address)
         self.bus = Bus()
         self.signals = signals or SignalPipe()
         self.outage = Outage(self.broker.address)

@@ -23,7 +23,7 @@ import redis
 from fennelq import App, RetryPolicy, clock, task
 from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP
-from fennelq.model.job import Delivery
+from fennelq.model.job import Delivery, JobInfo
 from fennelq.model.outcome import cancelled, died, not_known, retried, snoozed, succeeded
 from fennelq.model.schedule import WireSchedule
 from tests.broker.desk import FAILURE, LEASE_MS, LIFETIMES, RESULT_MS, Desk, shown
@@ -35,6 +35,8 @@ Contents = dict[str, dict[str, Any]]
 
 _ENTRY: Final = re.compile(r"\b\d{13}-\d+\b")
 _PLACE: Final = re.compile(r"\b(s|s:high|s:low|iso|dlq)/(\d{13}-\d+)\b")
+_LATER: Final = ("progress",)
+"""Attributes of JobInfo that are younger than the record. No record of the earlier version has such a field."""
 _AT: Final = datetime(2027, 1, 1, 12, tzinfo=UTC)
 
 
@@ -349,14 +351,8 @@ def readings(desk: Desk, timetable: Timetable) -> dict[str, Any]:
         name: timetable.broker.ask(verbs.schedules.state(timetable.keys, name)) for name in sorted(names)
     }
     read = {
-        "jobs": {
-            key: _plain(asdict(cast("Any", desk.broker.ask(verbs.jobs.record(desk.keys, key)))))
-            for key in keys
-        },
-        "outlines": {
-            key: _plain(asdict(cast("Any", desk.broker.ask(verbs.jobs.outline(desk.keys, key)))))
-            for key in keys
-        },
+        "jobs": {key: _facts_of(desk.broker.ask(verbs.jobs.record(desk.keys, key))) for key in keys},
+        "outlines": {key: _facts_of(desk.broker.ask(verbs.jobs.outline(desk.keys, key))) for key in keys},
         "histories": {key: desk.history(key) for key in keys},
         "schedules": {name: _schedule(state["definition"]) for name, state in states.items()},
         "on their way": sorted(job.id for job in page.jobs),
@@ -373,6 +369,14 @@ def readings(desk: Desk, timetable: Timetable) -> dict[str, Any]:
     recover(desk, timetable.clock.now())
     read["delivered"] = {one.key: _plain(one._replace(entry="")._asdict()) for one in desk.take("zoe")}
     return cast("dict[str, Any]", orjson.loads(orjson.dumps(read, option=orjson.OPT_SORT_KEYS)))
+
+
+def _facts_of(info: JobInfo | None) -> Any:
+    """What is known about a job, without what the earlier version did not know."""
+    assert info is not None
+    facts = asdict(info)
+    assert [facts.pop(name) for name in _LATER] == [None] * len(_LATER)
+    return _plain(facts)
 
 
 def _keys_of_records(desk: Desk) -> Iterator[str]:

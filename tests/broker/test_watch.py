@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fennelq.broker import verbs
-from fennelq.model.outcome import cancelled, retried, succeeded
+from fennelq.broker.verbs.runs import Report
+from fennelq.model.outcome import Outcome, cancelled, retried, succeeded
 from tests.broker.desk import DEAD, DONE, FAILURE, Desk, a_job, some_jobs
 from tests.kit.server import Server
 
@@ -154,3 +155,74 @@ def test_over_maxmemory_one_can_wait(desk: Desk, server: Server) -> None:
     desk.enqueue(*some_jobs(2))
     with server.configured(maxmemory="1"):
         assert desk.do(verbs.jobs.watch, "me", ["1", "2"]) == WAIT * 2
+
+
+# Following
+
+
+PROGRESS = b'[1,1,3,10,"rows"]'
+
+
+def test_who_follows_is_registered_for_the_end_and_for_progress(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    assert desk.do(verbs.jobs.watch, "me", ["1"], follows=True) == WAIT
+    assert {name: desk.record()[name] for name in "WG"} == {"W": "me", "G": "me"}
+    desk.do(verbs.jobs.watch, "waiter", ["1"])
+    assert {name: desk.record()[name] for name in "WG"} == {"W": "me waiter", "G": "me"}
+
+
+def test_who_follows_gets_the_latest_progress_with_every_look(desk: Desk) -> None:
+    deliveries = desk.executing(*some_jobs(2))
+    desk.do(verbs.runs.note, [Report(deliveries[1], PROGRESS)])
+    looked = [*WAIT, ("wait", "app:welcome", PROGRESS)]
+    assert desk.do(verbs.jobs.watch, "me", ["1", "2"], follows=True) == looked
+    assert desk.do(verbs.jobs.watch, "", ["1", "2"], follows=True) == looked
+    assert desk.do(verbs.jobs.watch, "me", ["1", "2"]) == [*WAIT, *WAIT]
+
+
+def test_without_a_channel_one_looks_at_progress_and_registers_nothing(desk: Desk) -> None:
+    desk.executing()
+    before = desk.everything()
+    assert desk.do(verbs.jobs.watch, "", ["1"], follows=True) == WAIT
+    assert desk.everything() == before
+
+
+def test_following_again_registers_once(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.do(verbs.jobs.watch, "me", ["1"], follows=True)
+    before = desk.everything()
+    for _ in range(3):
+        assert desk.do(verbs.jobs.watch, "me", ["1"], follows=True) == WAIT
+    assert desk.everything() == before
+
+
+def test_a_record_names_so_many_followers_at_most_and_the_latest(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    for number in range(100):
+        desk.do(verbs.jobs.watch, f"process:{number}", ["1"], follows=True)
+    assert desk.record()["G"].split() == [f"process:{number}" for number in range(36, 100)]
+
+
+@pytest.mark.parametrize("outcome", [DONE, DEAD, cancelled("no", 60_000), succeeded(b"", 0)])
+def test_the_end_of_a_job_ends_what_was_registered(desk: Desk, outcome: Outcome) -> None:
+    deliveries = desk.executing()
+    desk.do(verbs.jobs.watch, "me", ["1"], follows=True)
+    desk.finish(deliveries, outcome)
+    assert {"W", "G"} & desk.record().keys() == set()
+
+
+def test_who_follows_is_still_registered_after_a_failed_try(desk: Desk) -> None:
+    deliveries = desk.executing()
+    desk.do(verbs.jobs.watch, "me", ["1"], follows=True)
+    desk.finish(deliveries, retried(86_400, FAILURE))
+    assert {name: desk.record()[name] for name in "WG"} == {"W": "me", "G": "me"}
+
+
+def test_who_follows_a_job_that_has_ended_is_answered_and_not_registered(desk: Desk) -> None:
+    desk.finish(desk.executing())
+    before = desk.everything()
+    assert desk.do(verbs.jobs.watch, "me", ["1", "missing"], follows=True) == [
+        ("end", "app:welcome", b'{"ok":42}'),
+        *GONE,
+    ]
+    assert desk.everything() == before

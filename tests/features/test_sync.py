@@ -23,6 +23,7 @@ from fennelq import (
     BlockingApp,
     BlockingDeadLetters,
     BlockingExecutors,
+    BlockingJobContext,
     BlockingJobs,
     BlockingQueues,
     BlockingResult,
@@ -38,6 +39,7 @@ from fennelq import (
     InvalidJobId,
     Job,
     JobCancelled,
+    JobContext,
     JobExpired,
     Jobs,
     Queues,
@@ -493,6 +495,7 @@ TWINS: list[tuple[type[object], type[object]]] = [
     (Jobs, BlockingJobs),
     (Executors, BlockingExecutors),
     (Task, BlockingTask),
+    (JobContext, BlockingJobContext),
 ]
 
 

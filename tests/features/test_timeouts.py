@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from fennelq import App, AsyncResult, Depends, RetryPolicy, Status, TaskFailed, current_job
+from fennelq import App, AsyncResult, Depends, JobCancelled, RetryPolicy, Status, TaskFailed, current_job
 from fennelq.task import AnyTask
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
@@ -393,6 +393,26 @@ async def test_a_stop_does_not_wait_for_a_run_that_was_given_up(impatient: App, 
             await aeventually(lambda: handlers.began.acquire(blocking=False))
     assert not handlers.may_end.is_set()
     assert await late.status() is Status.DEAD
+
+
+@pytest.mark.parametrize("kind", ["thread", "thread, no value", "loop, no value"])
+async def test_a_handler_that_goes_on_after_a_cancel_is_given_up_in_the_same_way(
+    impatient: App, handlers: Handlers, kind: str
+) -> None:
+    """U4. The request may come from any process; the outcome is CANCELLED, and what the handler returns is dropped."""
+    async with running(impatient, concurrency=3) as executor:
+        result = await handlers.tasks[kind].options(timeout=None).delay()
+        await aeventually(lambda: executor.slots.taken == 1)
+        assert await result.cancel("not wanted", wait=5)
+        with pytest.raises(JobCancelled):
+            await result.get(timeout=5)
+        assert (executor.slots.stuck, executor.slots.taken, executor.slots.free) == (1, 1, 2)
+        handlers.may_end.set()
+        await aeventually(lambda: executor.slots.taken == 0)
+        assert (executor.slots.stuck, executor.state.held.done) == (0, 1)
+        info = await result.info()
+    assert info is not None
+    assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
 
 
 # Providers

@@ -13,7 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -47,6 +47,7 @@ from fennelq import (
     JobInfo,
     JobSent,
     Moment,
+    OnProgress,
     OptionArgs,
     Overlap,
     PayloadTooLarge,
@@ -303,11 +304,39 @@ async def operating() -> None:
     assert_type(await app.schedules.list(), list[ScheduleInfo])
 
 
+# Progress: from inside of a task, and from outside
+
+
+async def reporting() -> None:
+    job = current_job()
+    await job.progress(3)
+    await job.progress(0.5, 1, note="rows")
+    job.sync.progress(3, 10, "rows")
+
+
+async def following(sent: AsyncResult[str]) -> None:
+    assert_type(await sent.progress(), Progress | None)
+    async for progress in sent.watch():
+        assert_type(progress, Progress)
+        assert_type(progress.fraction, float | None)
+    async with aclosing(sent.watch()) as reports:
+        assert_type(await anext(reports), Progress)
+    info = await sent.info()
+    assert info is not None
+    assert_type(info.progress, Progress | None)
+
+
+def following_in_a_thread(sent: BlockingResult[str]) -> None:
+    assert_type(sent.progress(), Progress | None)
+    for progress in sent.watch():
+        assert_type(progress, Progress)
+
+
 # What one meets in a signature can be imported
 
 
 def of_public_types(
-    place: Place, priority: Priority, overlap: Overlap, seconds: Seconds, moment: Moment, progress: Progress
+    place: Place, priority: Priority, overlap: Overlap, seconds: Seconds, moment: Moment, progress: OnProgress
 ) -> tuple[OptionArgs, When, SettingArgs]:
     welcome.options(priority=priority, delay=seconds)
     app.sync.queues.peek("mail", place=place)

@@ -7,19 +7,24 @@
 -- each of them. The oldest is dropped; that process finds the end when it repeats the call. With an empty channel the
 -- script only reads.
 --
--- Returns, per job, {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' the result has expired,
--- or the job is unknown (then without a task).
+-- With `follows`, the channel is registered for the progress of the job as well, in a field of its own and with the same
+-- bound. The script that ends the job empties both fields.
 --
---@args prefix, channel
+-- Returns, per job, {code, task, value}: 'end' with the envelope · 'wait' registered · 'gone' the result has expired,
+-- or the job is unknown (then without a task). With `follows`, the value of 'wait' is the latest progress.
+--
+--@args prefix, channel, follows
 --@each job
 --@include keys
 --@flags allow-oom
 
 local CHANNELS = 64
 
-local function with_channel(watchers)
+-- The channels with this one; nil when it is one of them.
+local function with_channel(known)
+  if string.find(' ' .. known .. ' ', ' ' .. channel .. ' ', 1, true) then return end
   local channels = {}
-  for known in string.gmatch(watchers, '%S+') do channels[#channels + 1] = known end
+  for one in string.gmatch(known, '%S+') do channels[#channels + 1] = one end
   channels[#channels + 1] = channel
   return table.concat(channels, ' ', math.max(1, #channels - CHANNELS + 1))
 end
@@ -28,9 +33,18 @@ local function register(record, status, watchers)
   if channel == '' then return end
   if not watchers then
     redis.call('HSET', record, F.watchers, channel, F.ended, '', F.status, status or 'Q')
-  elseif not string.find(' ' .. watchers .. ' ', ' ' .. channel .. ' ', 1, true) then
-    redis.call('HSET', record, F.watchers, with_channel(watchers))
+  else
+    local channels = with_channel(watchers)
+    if channels then redis.call('HSET', record, F.watchers, channels) end
   end
+end
+
+-- Registers for the progress of a job; returns the latest.
+local function follow(record)
+  local known = redis.call('HMGET', record, F.followers, F.progress)
+  local channels = channel ~= '' and with_channel(known[1] or '')
+  if channels then redis.call('HSET', record, F.followers, channels) end
+  return known[2]
 end
 
 local function watch(job)
@@ -45,7 +59,7 @@ local function watch(job)
   if status == 'K' then return {'end', task, cjson.encode({cancelled = known[5] or 'cancelled'})} end
   if status == 'S' then return {'gone', task, false} end
   register(record, status, known[3])
-  return {'wait', task, false}
+  return {'wait', task, follows ~= '' and follow(record)}
 end
 
 local answers = {}

@@ -17,6 +17,7 @@ from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.options import OPTIONS, moment
 from fennelq.model.outcome import failure_from_wire
+from fennelq.model.progress import Reported, from_wire
 from fennelq.model.wire import AnyWireJob, key_task_args_carried
 
 CANCELLED: Final = 1
@@ -51,14 +52,21 @@ def cancel(
 
 
 def watch(
-    keys: QueueKeys, channel: str, jobs: Sequence[str]
+    keys: QueueKeys, channel: str, jobs: Sequence[str], *, follows: bool = False
 ) -> Verb[list[tuple[str, str | None, bytes | None]]]:
     """The ends of these jobs, or later a message on `channel` for each: (code, task, envelope) per job.
 
-    With an empty channel it only looks.
+    With an empty channel it only looks. With `follows`, each job that goes on comes with its progress in place of an
+    envelope, and further progress is published on the channel as well.
     """
     arrow = script("watch")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, channel, *jobs], _watched)
+    args: list[Word] = [keys.prefix, channel, "1" if follows else "", *jobs]
+    return Verb(arrow, arrow.of(keys), args, _watched)
+
+
+def progress(keys: QueueKeys, key: str) -> Command[Reported | None]:
+    """The latest progress of the job; None when its task has reported none."""
+    return Command(["HGET", keys.record(key), LETTERS["progress"]], from_wire)
 
 
 def _due(carried: Mapping[str, Any]) -> str:

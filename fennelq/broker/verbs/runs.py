@@ -1,4 +1,4 @@
-"""Verbs for runs of jobs: fetch, finish, release, recover."""
+"""Verbs for runs of jobs: fetch, finish, note, release, recover."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ class Settled(NamedTuple):
 
     delivery: Delivery
     outcome: Outcome
+
+
+class Report(NamedTuple):
+    """A delivery and how far its run has come, as `progress.to_wire` writes it."""
+
+    delivery: Delivery
+    progress: bytes
 
 
 class TooNew(NamedTuple):
@@ -82,6 +89,15 @@ def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) ->
     for delivery, outcome in settled:
         ending, value = _ending(outcome)
         args += (f"{delivery.lane}/{delivery.entry}", delivery.key, ending, value)
+    return Verb(arrow, arrow.of(keys), args, as_is)
+
+
+def note(keys: QueueKeys, reports: Sequence[Report]) -> Verb[list[int]]:
+    """Write the progress of these runs. Returns per job 1 written, 0 no longer the caller's, -1 unreadable."""
+    arrow = script("note")
+    args: list[Word] = [keys.prefix, keys.queue]
+    for delivery, progress in reports:
+        args += (f"{delivery.lane}/{delivery.entry}", delivery.key, progress)
     return Verb(arrow, arrow.of(keys), args, as_is)
 
 

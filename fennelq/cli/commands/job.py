@@ -14,9 +14,11 @@ from fennelq.cli.command import command, family
 from fennelq.cli.consent import agree
 from fennelq.cli.ending import ended, print_end
 from fennelq.cli.exits import Exit
+from fennelq.cli.following import display, followed
 from fennelq.cli.known import name_unknown, no_record, require_queues
 from fennelq.cli.options import (
     DryRun,
+    Follow,
     JobId,
     JobIds,
     Json,
@@ -31,7 +33,7 @@ from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import Session
 from fennelq.cli.table import Column
 from fennelq.manage.cancelling import Cancelling
-from fennelq.manage.documents import of_answer, of_event, of_job, text_of
+from fennelq.manage.documents import of_answer, of_event, of_job, text_of, words_of
 from fennelq.manage.jobs import JobAnswer
 from fennelq.model.job import Event, JobInfo
 
@@ -62,6 +64,7 @@ def show(session: Session, job: JobId, as_json: Json = False) -> None:
         **of_job(info),
         "arguments": text_of(info.arguments),
         "headers": output.record(info.headers) if info.headers else None,
+        "progress": words_of(info.progress) if info.progress else None,
         "error": failure.error_type if failure else None,
         "message": failure.message if failure else None,
     }
@@ -74,9 +77,18 @@ def show(session: Session, job: JobId, as_json: Json = False) -> None:
 
 
 @command(commands, "wait")
-def wait(session: Session, job: JobId, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Wait until a job has ended, and print its result as JSON. Exits with 1 if it ended without a result."""
-    print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
+def wait(
+    session: Session, job: JobId, timeout: Timeout = None, follow: Follow = False, as_json: Json = False
+) -> None:
+    """Wait until a job has ended, and print its result as JSON. Exits with 1 if it ended without a result.
+
+    With --follow --json, each line is an object: the progress, and at last the end.
+    """
+    if not follow:
+        print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
+        return
+    shown = display(job, as_json=as_json)
+    print_end(session.run(lambda app: followed(app, job, timeout, shown)), as_json=as_json, on_one_line=True)
 
 
 @command(commands, "cancel")

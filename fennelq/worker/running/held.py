@@ -8,12 +8,16 @@ import threading
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.model.progress import Progress
 from fennelq.worker.running.reports import report_lost
+
+if TYPE_CHECKING:
+    from fennelq.worker.running.notes import Notes
 
 _MOST_CALLS = 10
 
@@ -42,9 +46,11 @@ class Held:
         "_thread",
         "asked",
         "begun",
+        "cancelled",
         "delivery",
         "disturbed",
         "entered",
+        "notes",
         "outcome",
         "overran",
         "overstayed",
@@ -52,8 +58,9 @@ class Held:
         "task",
     )
 
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
+    def __init__(self, delivery: Delivery, notes: Notes | None = None) -> None:
+        """`notes` writes the progress of the run; without it, reports are dropped."""
+        self.delivery, self.notes = delivery, notes
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         """The task has made its first step."""
@@ -61,6 +68,8 @@ class Held:
         """The runner has the job: its handler may have begun."""
         self.asked: str | None = None
         """Why the run was asked to stop; None while it may go on."""
+        self.cancelled: str | None = None
+        """As `asked`, but None when its executor stops: what `job.cancelled` shows."""
         self.overran = False
         """It was asked because its timeout was over."""
         self.overstayed = False
@@ -90,7 +99,7 @@ class Held:
         `job.cancelled`. The workbench calls this: it also gives up a run that goes on."""
         if self.asked is not None:
             return False
-        self.asked = why
+        self.asked = self.cancelled = why
         self._cancel()
         return True
 
@@ -107,14 +116,21 @@ class Held:
     def stop(self, why: str) -> None:
         """Ask the run to stop, again if it was asked before, and to have no outcome."""
         self.stopped = True
-        if not self.ask(why):
-            self._cancel()
+        if self.asked is None:
+            self.asked = why
+            # A function in a thread that returned early because its executor stops would have succeeded.
+            self.cancelled = why if why == LOST else None
+        self._cancel()
 
     def _cancel(self) -> None:
         # A task that has not begun is not cancelled, because it would end without giving its slot back: its first step
         # checks `asked`.
         if self.begun and self.task is not None:
             self.task.cancel()
+
+    def report(self, progress: Progress) -> bool:
+        """Write this progress soon; see `Notes.report`."""
+        return self.notes is not None and self.notes.report(self, progress)
 
     def enter_thread(self) -> None:
         """The current thread runs its function from now on."""

@@ -25,6 +25,7 @@ from fennelq.worker.bus import JobLost
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.running.held import Answer
+from fennelq.worker.running.notes import Notes
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.settler")
@@ -46,6 +47,8 @@ class Settler:
     def __init__(self, state: State) -> None:
         self._app, self._broker, self._lifetimes = state.namespace, state.broker, state.lifetimes
         self._held, self._bus = state.held, state.bus
+        self.notes = Notes(state)
+        """The progress of the runs, which is written before their outcomes."""
         self.backlog = Backlog(_UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
         self._log = LogThrottle("settling", state.outage)
@@ -129,7 +132,11 @@ class Settler:
     ) -> Talk[Sequence[Answer]]:
         """Write a page. It retries until the server replies; an outcome that is sent twice is settled once."""
         longest = _FIRST_PAUSE
+        # Most executors run no job that reports progress, and look at one empty dictionary per page.
+        last = self.notes.last_of(page) if self.notes.open else []
         while True:
+            if last:
+                last = yield from self.notes.write_last(queue.keys, last)
             try:
                 replies = yield from ask(verbs.runs.finish(queue.keys, page, self._lifetimes))
                 answers = [_ANSWERS[reply] for reply in replies]

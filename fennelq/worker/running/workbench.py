@@ -31,6 +31,7 @@ class Workbench:
     def __init__(self, state: State, runner: Runner, settler: Settler) -> None:
         self._slots, self._runner, self._settler = state.slots, runner, settler
         self._held, self._unrunnable = state.held, state.unrunnable
+        self._notes = settler.notes
         self._stop_grace = state.settings.stop_grace
         self._time_out = self._note_timeout
         self._early = EarlyRequests()
@@ -52,7 +53,7 @@ class Workbench:
     def start(self, delivery: Delivery) -> None:
         """Run a delivery."""
         self._slots.take()
-        held = self._held.by_token[delivery.token] = Held(delivery)
+        held = self._held.by_token[delivery.token] = Held(delivery, self._notes)
         held.task = asyncio.create_task(self._run(held))
         if self._at_starts:
             self._bus.publish(JobStarted(delivery))
