@@ -74,21 +74,16 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
         ("worker/running/workbench.py", "Workbench.stop_all", "if held.task is not None → true"),
         (
-            "worker/running/workbench.py",
-            "Workbench._check_whether_stuck",
-            "without 'held.task is not None' in: held.task is not None and (not held.task.done())",
-        ),
-        (
             "worker/running/held.py",
             "Held.running",
             "without 'self.task is not None' in: self.task is not None and (not self.task.done()) and (sel…",
         ),
         (
             "worker/running/held.py",
-            "Held.stop",
+            "Held._cancel",
             "without 'self.task is not None' in: self.begun and self.task is not None",
         ),
-        ("worker/running/held.py", "Held.stack", "if self.task is not None → true"),
+        ("worker/running/held.py", "_frames_of_task", "if task is not None → true"),
     ],
     "the outcome takes the slower way through `settle`": [
         (
