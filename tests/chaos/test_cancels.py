@@ -28,6 +28,7 @@ from fennelq import (
 from fennelq.broker import verbs
 from fennelq.broker.keys import queue_keys
 from fennelq.worker.executor import Executor
+from tests.broker.desk import Reason
 from tests.chaos import jobs, scale
 from tests.chaos.account import account, drained
 from tests.chaos.conftest import Figure
@@ -118,7 +119,7 @@ async def handed_back_at_random(
             await asyncio.sleep(0.01)
             if tokens := dice.choice(executors).state.held.tokens():
                 queue, lane, entry = dice.choice(tokens)
-                why = dice.choice(["stopped", "unstarted", "stranded"])
+                why: Reason = dice.choice(["stopped", "unstarted", "stranded"])
                 release = verbs.runs.release(queue_keys("shop", queue), [(lane, entry)], why)
                 done["released"] += await app.client.ask(release)
 
