@@ -38,6 +38,7 @@ from fennelq import (
     Group,
     InvalidArguments,
     Job,
+    JobAnswer,
     JobCancelled,
     JobContext,
     JobDied,
@@ -175,6 +176,7 @@ async def handles(result: AsyncResult[str]) -> None:
     assert_type((await result.status()).ended, bool)
     assert_type(await result.info(), JobInfo | None)
     assert_type(await result.cancel(), bool)
+    assert_type(await result.cancel("no longer needed", wait=0.5), bool)
     assert_type({result}, set[AsyncResult[str]])
 
 
@@ -224,6 +226,16 @@ async def mapping(task: Task[[int], str], any_task: Task[..., int], columns: Seq
     assert_type(triple.sync.map([1], ["a"], [True]), list[BlockingResult[int]])
 
 
+async def cancelling() -> None:
+    assert_type(await app.cancel(task=welcome, status=Status.SENT, older_than=timedelta(hours=1)), int)
+    assert_type(await app.cancel(queue=["mail", "sms"], task="welcome", limit=10, reason="closed"), int)
+    assert_type(await app.cancel(status=[Status.RETRY, Status.SCHEDULED], all=True), int)
+    assert_type(await app.jobs.cancel("mail:0199", "no longer needed", wait=0), JobAnswer)
+    info = await app.result("mail:0199").info()
+    assert info is not None
+    assert_type(info.stopping, str | None)
+
+
 async def jobs_of_different_tasks_go_together() -> None:
     jobs: list[Job[object]] = [welcome.job(1), resize.job("a", 1)]
     assert_type(await app.enqueue(jobs), list[AsyncResult[object]])
@@ -249,6 +261,9 @@ def synchronous() -> None:
     assert_type(result.info(), JobInfo | None)
     assert_type(result.history(), list[Event])
     assert_type(result.cancel(), bool)
+    assert_type(result.cancel("no longer needed", wait=0.5), bool)
+    assert_type(app.sync.cancel(queue="mail", older_than=60), int)
+    assert_type(app.sync.jobs.cancel(result.id, "no longer needed", wait=0), JobAnswer)
     assert_type((result.id, result.deduplicated), tuple[str, bool])
     assert_type(welcome.sync.options(delay=5).delay(42, template="x").get(), str)
     assert_type(welcome.options(delay=5).sync.delay(42).get(), str)
