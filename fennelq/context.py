@@ -20,8 +20,8 @@ class Run(Protocol):
     """A run of a job, as its context sees it."""
 
     delivery: Delivery
-    asked: str | None
-    """Why it was asked to stop; None while it may go on."""
+    cancelled: str | None
+    """Why it is to stop; None while it may go on, and when its worker stops."""
 
     def report(self, progress: Progress) -> bool:
         """Write this progress soon. Any thread may call it. Returns whether to give the loop a turn for that."""
@@ -81,11 +81,14 @@ class JobContext:
 
     @property
     def cancelled(self) -> str | None:
-        """Why this run is to stop; None while it may go on. `timeout` when its time is over, `stopped` when its worker
-        stops, `lost` when another worker has taken the job; otherwise the reason of the cancel.
+        """Why this run is to stop; None while it may go on. `timeout` when its time is over, `lost` when another worker
+        has taken the job; otherwise the reason of the cancel.
 
-        A plain function, which runs in a thread, must look at this itself: `async def` code gets a CancelledError."""
-        return self._run.asked
+        A plain function, which runs in a thread, must look at this itself, and then raise asyncio.CancelledError:
+        `async def` code gets one. It stays None when the worker stops. Otherwise a function that then returned early
+        would have succeeded, and its job would not run again.
+        """
+        return self._run.cancelled
 
     async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report how far the job has come: `await job.progress(3, 10, "rows")`.

@@ -17,7 +17,7 @@ from fennelq import App, Reject, Retry, RetryPolicy, Snooze, current_job
 from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.running.held import STOPPED, Held
+from fennelq.worker.running.held import LOST, STOPPED, Held
 from fennelq.worker.running.runner import Runner
 from fennelq.worker.shared import SharedValues
 from tests.kit.apps import LocalApp
@@ -382,6 +382,47 @@ async def test_a_run_that_succeeds_although_it_was_asked_to_stop_has_succeeded(
         run.held.ask("not wanted")
         async with asyncio.timeout(5):
             assert (await run.outcome).value == b'{"ok":"not wanted"}'
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+async def test_a_function_in_a_thread_may_raise_the_cancellation_that_a_coroutine_would_get(
+    started: threading.Event, timeout: float | None
+) -> None:
+    def work() -> None:
+        job = current_job()
+        started.set()
+        while job.cancelled is None:
+            time.sleep(0.001)
+        raise asyncio.CancelledError
+
+    run = await begun(work, started, timeout=timeout, retries=0)
+    run.held.ask("not wanted") if timeout is None else run.held.time_out()
+    async with asyncio.timeout(5):
+        ended = await run.outcome
+    if timeout is None:
+        assert (ended.kind, ended.reason) == (outcome.CANCELLED, "not wanted")
+        return
+    assert (ended.kind, ended.reason) == (outcome.DEAD, "timeout")
+    assert ", in work\n" in failure(ended)["traceback"]
+
+
+@pytest.mark.parametrize(("why", "shown"), [(STOPPED, None), (LOST, "lost")])
+async def test_a_function_in_a_thread_does_not_see_that_its_executor_stops(
+    started: threading.Event, why: str, shown: str | None
+) -> None:
+    """It might return early: then it would have succeeded, and its job would not run again."""
+    may_end = threading.Event()
+
+    def work() -> str | None:
+        started.set()
+        may_end.wait(20)
+        return current_job().cancelled
+
+    run = await begun(work, started)
+    run.held.stop(why)
+    may_end.set()
+    async with asyncio.timeout(5):
+        assert orjson.loads((await run.outcome).value) == {"ok": shown}
 
 
 async def test_a_timeout_after_a_cancel_changes_nothing(started: threading.Event) -> None:

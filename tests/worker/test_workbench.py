@@ -183,6 +183,9 @@ async def test_a_job_keeps_its_slot_until_there_is_room_for_its_outcome(app: App
     job = (await task_of(app, shop.double).delay(21)).id
     bench.start_all()
     await aeventually(lambda: (bench.executor.slots.taken, bench.held.tasks()) == (1, []))
+    (run,) = bench.held.by_token.values()
+    bench.workbench.ask(run, "too late")
+    assert run.asked is None
     assert await app.result(job).status() is Status.EXECUTING
     backlog.remove(others, 1_000_000, 0)
     await aeventually(lambda: bench.executor.slots.taken == 0)
@@ -333,7 +336,7 @@ async def test_a_run_that_is_stopped_before_its_first_step_never_enters_its_hand
     await asyncio.wait(bench.workbench.stop_all())
     assert bench.held.tokens() == [delivery.token]
     assert not bench.held.entered(delivery.token)
-    assert bench.executor.slots.taken == 0
+    assert (bench.executor.slots.taken, bench.workbench.backlog.busy) == (0, False)
 
 
 @pytest.mark.audit(unfinished=True)

@@ -46,6 +46,7 @@ class Held:
         "_thread",
         "asked",
         "begun",
+        "cancelled",
         "delivery",
         "disturbed",
         "entered",
@@ -67,6 +68,8 @@ class Held:
         """The runner has the job: its handler may have begun."""
         self.asked: str | None = None
         """Why the run was asked to stop; None while it may go on."""
+        self.cancelled: str | None = None
+        """As `asked`, but None when its executor stops: what `job.cancelled` shows."""
         self.overran = False
         """It was asked because its timeout was over."""
         self.overstayed = False
@@ -96,7 +99,7 @@ class Held:
         `job.cancelled`. The workbench calls this: it also gives up a run that goes on."""
         if self.asked is not None:
             return False
-        self.asked = why
+        self.asked = self.cancelled = why
         self._cancel()
         return True
 
@@ -113,8 +116,11 @@ class Held:
     def stop(self, why: str) -> None:
         """Ask the run to stop, again if it was asked before, and to have no outcome."""
         self.stopped = True
-        if not self.ask(why):
-            self._cancel()
+        if self.asked is None:
+            self.asked = why
+            # A function in a thread that returned early because its executor stops would have succeeded.
+            self.cancelled = why if why == LOST else None
+        self._cancel()
 
     def _cancel(self) -> None:
         # A task that has not begun is not cancelled, because it would end without giving its slot back: its first step
