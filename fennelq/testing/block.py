@@ -62,11 +62,14 @@ class testing:  # noqa: N801 - used like a function
         settings = app.settings.model_copy(update={**place, "stall_timeout": _NEVER})
         recording = Recording()
         wiring = TestedWiring(namespace, recording, self._run_now)
-        self._ending.enter_context(app.overrides(self._overrides))
-        self._ending.callback(wiring.close)
-        self._ending.enter_context(rewired(app, settings, namespace, wiring))
-        if not self._schedules:
-            self._ending.enter_context(_without_schedules(app))
+        with ExitStack() as entered:
+            entered.enter_context(app.overrides(self._overrides))
+            entered.callback(wiring.close)
+            entered.enter_context(rewired(app, settings, namespace, wiring))
+            if not self._schedules:
+                entered.enter_context(_without_schedules(app))
+            _ = app.address  # raises a mistake in the URL here, and not with the first job
+            self._ending = entered.pop_all()
         self._running = Running(app, wiring)
         self._testing = Testing(app, self._running, recording, set())
         return self._testing
