@@ -14,6 +14,7 @@ model/     the values that describe jobs, and pure decisions
 broker/    the only package that communicates with Redis: verbs, scripts, links
 worker/    runs jobs
 cli/       the command line
+testing/   an app under test, on a real server; pytest_fennelq: its pytest plugin
 embedded   a private server when none is configured
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fennelq.app import App, TaskDecorator
+from fennelq.app import App, ProcessTaskDecorator, TaskDecorator
 from fennelq.context import BlockingJobContext, JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
@@ -68,7 +69,7 @@ from fennelq.plugin import Plugin
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
 from fennelq.subscribers import EventDecorator
-from fennelq.task import AsyncTask, Task, ThreadTask
+from fennelq.task import AsyncTask, ProcessTask, Task, ThreadTask
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
@@ -143,6 +144,8 @@ __all__ = [
     "Place",
     "Plugin",
     "Priority",
+    "ProcessTask",
+    "ProcessTaskDecorator",
     "Progress",
     "QueueInfo",
     "Queues",

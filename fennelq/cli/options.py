@@ -231,7 +231,7 @@ OfStatus = Annotated[
 ]
 Reason = Annotated[
     str,
-    typer.Option("--reason", metavar="TEXT", help="The reason, which the job and its waiters get."),
+    typer.Option("--reason", metavar="REASON", help="The reason, which the job and its waiters get."),
 ]
 
 DeadIds = Annotated[

@@ -36,8 +36,6 @@ class JobAnswer(NamedTuple):
     """The action that was taken, or the reason why none was."""
     known: bool = True
     """False when Redis has no record of the job."""
-    asked: bool = False
-    """True when the job is running and was asked to stop."""
 
 
 class JobTalks(Family):
@@ -73,7 +71,7 @@ class JobTalks(Family):
         queue, key = split_id(job_id)
         info = yield from ask(verbs.jobs.outline(queue_keys(self._app.namespace, queue), key))
         if info is not None and info.stopping is not None:
-            return JobAnswer(job_id, False, "asked to stop", asked=True)
+            return JobAnswer(job_id, False, "asked to stop")
         return (yield from self._too_late(job_id, "too late"))
 
     def _replayed(self, job_id: str) -> Talk[ReplayReport]:

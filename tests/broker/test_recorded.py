@@ -44,6 +44,8 @@ def test_what_an_earlier_version_has_written_is_read_as_it_read_it(
     recorded.restore(desk.redis, earlier["keys"])
     timetable.clock.pass_by(5 * MINUTE)
     read = recorded.readings(desk, timetable)
+    # The earlier version asked no running job to stop.
+    assert {job.pop("stopping") for kind in ("jobs", "outlines") for job in read[kind].values()} == {None}
     assert read.keys() == earlier["read"].keys()
     for name, reading in earlier["read"].items():
         assert read[name] == reading, name

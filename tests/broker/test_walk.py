@@ -1,6 +1,7 @@
 """A random walk over the scripts: executors that lose replies, pause and come back as zombies, clients that repeat
 themselves, operators with sharp tools. After every step every job is in exactly one place, nothing that was
-delivered can be forgotten, and no outcome, once written, ever changes. While an executor sleeps that reads a lane, an
+delivered can be forgotten, and no outcome, once written, ever changes. A job that was asked to stop runs no more, and
+ends as cancelled unless it succeeds. While an executor sleeps that reads a lane, an
 entry of this lane that no executor has taken has woken one.
 
 Longer walks: `WALKS=5000 pytest tests/broker/test_walk.py`. A failure prints its steps, shortened, as a program.
@@ -12,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -54,6 +55,7 @@ OFTEN: Final = st.sampled_from([True, True, True, False])
 KINDS = st.sampled_from("SSSNDDRRZKU")
 LANES: Final = (*READ, QUARANTINE)
 HOUR = 3_600_000
+ASKED: Final = '{"cancelled":"asked"}'
 
 
 @st.composite
@@ -90,6 +92,8 @@ class Walk(RuleBasedStateMachine):
         self.tries: Counter[str] = Counter()
         self.fences: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
+        self.asked: set[str] = set()
+        """Running jobs that were asked to stop."""
         self.lost: set[str] = set()
         """Robbed of a record or an entry: nothing is asked of them any more."""
         self.numbers = count(1)
@@ -134,8 +138,17 @@ class Walk(RuleBasedStateMachine):
     @rule(which=ANY)
     def cancel(self, which: int) -> None:
         key = pick(list(self.jobs), which)
-        if self.desk.cancel(key) == [1]:
-            self.end(key, "K", '{"cancelled":"cancelled"}')
+        before = self.desk.record(key)
+        (answer,) = self.desk.cancel(key, why="asked")
+        assert (answer == 2) == (before.get("s") == "X")
+        if answer == 1:
+            self.end(key, "K", ASKED)
+        elif answer == 2:
+            self.asked.add(key)
+            lane, _, entry = before["p"].partition("/")
+            owner = before["w"].partition(" ")[0]
+            # The executor in quarantine has no ears here.
+            assert owner not in READS or (owner, f"stop {lane} {entry} asked") in self.hear()
 
     @precondition(lambda self: self.jobs)
     @rule(which=ANY, channel=st.sampled_from(["me", "you"]))
@@ -176,9 +189,10 @@ class Walk(RuleBasedStateMachine):
         self.receive(self.desk.fetch("isolde", free=free, lanes=[QUARANTINE]).deliveries, reply_lost)
 
     def receive(self, deliveries: Sequence[Delivery], reply_lost: bool) -> None:
-        self.notice_the_end("expired")
+        self.notice_the_end("expired", "asked")
         for delivery in deliveries:
             assert delivery.key not in self.ended
+            assert delivery.key not in self.asked
             assert delivery.fence > self.fences[delivery.key] or delivery.key in self.lost
             self.fences[delivery.key] = delivery.fence
         if not reply_lost:
@@ -238,7 +252,7 @@ class Walk(RuleBasedStateMachine):
     def sweep(self, limit: int, max_deliveries: int) -> None:
         """All leases ran out: jobs go to others while their executors know nothing of it."""
         self.desk.recover(limit=limit, max_deliveries=max_deliveries)
-        self.notice_the_end("crash_loop")
+        self.notice_the_end("crash_loop", "asked")
 
     @rule(who=EXECUTORS, held=st.lists(ANY, max_size=4))
     def beat(self, who: str, held: list[int]) -> None:
@@ -257,6 +271,14 @@ class Walk(RuleBasedStateMachine):
         assert set(beat.lost) == tokens - owned
         assert set(beat.stranded) == owned - tokens
         assert all(now.items() <= then.items() for now, then in zip(after, before, strict=True))
+        if not self.asked:
+            return
+        # Of a job that was robbed of its entry, the record still says that it runs.
+        named = {f"{lane}/{entry}" for lane, entry, _ in beat.stopping}
+        records = [self.desk.record(key) for key in self.asked - self.ended.keys()]
+        running = {record["p"] for record in records if record.get("s") == "X"}
+        robbed = {self.desk.record(key).get("p") for key in self.lost}
+        assert named - robbed == running & {f"{lane}/{entry}" for lane, entry in tokens} - robbed
 
     @rule(lane=st.sampled_from(LANES), number=st.integers(1, 2))
     def hand_back_what_is_stranded(self, lane: str, number: int) -> None:
@@ -280,6 +302,7 @@ class Walk(RuleBasedStateMachine):
             if answer == 1:
                 self.ended.pop(fields["i"], None)
                 self.tries[fields["i"]] = 0
+                self.asked.discard(fields["i"])
 
     @rule(which=ANY)
     def forget_one(self, which: int) -> None:
@@ -335,6 +358,9 @@ class Walk(RuleBasedStateMachine):
 
     @invariant()
     def no_job_is_lost_and_no_outcome_changes(self) -> None:
+        going_on = self.asked - self.ended.keys()
+        stopping = self.stopping() if going_on else set[str]()
+        assert stopping - self.lost <= going_on
         for key in self.jobs:
             record = self.desk.record(key)
             assert record, f"job {key} is lost"
@@ -344,6 +370,7 @@ class Walk(RuleBasedStateMachine):
                 assert self.desk.result(key) == result
             else:
                 assert record.get("s", "Q") in "QXLR", f"job never ended: {key}"
+                assert record.get("s") != "X" or key not in self.asked or key in stopping
             assert int(record.get("n", 0)) == self.tries[key] or record["s"] == "D"
 
     @invariant()
@@ -372,8 +399,10 @@ class Walk(RuleBasedStateMachine):
                 self.hand_back(lane, 1000)
             self.desk.do(verbs.queues.promote, 1000)
             deliveries = self.desk.fetch("eve", lanes=LANES).deliveries
-            self.notice_the_end("expired")
+            self.notice_the_end("expired", "asked")
             self.settle([(delivery, "S") for delivery in deliveries])
+        self.desk.do(verbs.executors.beat, "eve", 0, [])
+        assert self.stopping() <= self.lost
         audit(self.desk.redis, APP, lost=[f"{QUEUE}:{key}" for key in self.lost])
         assert {self.desk.record(key)["s"] for key in self.jobs} <= set("SNDK")
         assert set(self.desk.everywhere()) - self.lost == set(self.desk.waiting("dlq")) - self.lost
@@ -383,14 +412,20 @@ class Walk(RuleBasedStateMachine):
 
     # The walker's own book-keeping
 
-    def hear(self) -> None:
-        """What each executor has received by now."""
-        for bell, message in self.subscription.heard():
+    def hear(self) -> list[tuple[str, str]]:
+        """What each executor has received since the last call: (executor, message)."""
+        heard = [(self.bells[bell], message) for bell, message in self.subscription.heard()]
+        for executor, message in heard:
             what, _, lane = message.partition(" ")
-            assert what in ("look", "due")
+            assert what in ("look", "due", "stop")
             if what == "look":
-                assert lane in READS[self.bells[bell]]
-                self.rung[self.bells[bell]].add(lane)
+                assert lane in READS[executor]
+                self.rung[executor].add(lane)
+        return heard
+
+    def stopping(self) -> set[str]:
+        """The jobs that beats look at, because they were asked to stop."""
+        return {shown(job) for job in cast("set[bytes]", self.desk.redis.smembers(self.desk.keys["stop"]))}
 
     def asleep(self) -> dict[str, set[str]]:
         """The executors in each set of sleepers."""
@@ -429,11 +464,14 @@ class Walk(RuleBasedStateMachine):
 
     def write_down(self, delivery: Delivery, outcome: Outcome) -> None:
         self.settled.add(delivery.token)
-        self.outcomes[outcome.kind] += 1
+        stops = delivery.key in self.asked and outcome.kind not in "SNK"
+        self.outcomes["K" if stops else outcome.kind] += 1
         if delivery.key in self.lost:
             return
         assert delivery.key not in self.ended
-        if outcome.kind == "R":
+        if stops:
+            self.end(delivery.key, "K", ASKED)
+        elif outcome.kind == "R":
             self.tries[delivery.key] += 1
         elif outcome.kind == "U":  # as if the half second had passed already
             self.desk.redis.zadd(self.desk.keys["sched"], {delivery.key: 1})
@@ -450,6 +488,7 @@ class Walk(RuleBasedStateMachine):
             assert self.desk.record(key) == {}
             assert self.desk.result(key) == []
             del self.jobs[key], self.ended[key]
+            self.asked.discard(key)
 
     def lose(self, key: str) -> None:
         """It was robbed of something it cannot do without."""
@@ -462,16 +501,17 @@ class Walk(RuleBasedStateMachine):
         if pending:
             self.desk.release(Entry(lane, entry) for entry in pending)
 
-    def notice_the_end(self, why: str) -> int:
-        """Write down which jobs have been cancelled for that reason since; answers how many."""
-        since = [key for key in self.jobs if key not in self.ended and self.desk.record(key).get("y") == why]
-        for key in since:
-            if why == "crash_loop":
+    def notice_the_end(self, *reasons: str) -> int:
+        """Write down which jobs have been ended for one of these reasons since; answers how many."""
+        before = len(self.ended)
+        for key in [key for key in self.jobs if key not in self.ended]:
+            why = self.desk.record(key).get("y", "")
+            if why == "crash_loop" and why in reasons:
                 (envelope,) = self.desk.result(key)
                 self.end(key, "D", envelope)
-            else:
+            elif why in reasons:
                 self.end(key, "K", f'{{"cancelled":"{why}"}}')
-        return len(since)
+        return len(self.ended) - before
 
 
 def pick(things: list[T], which: int) -> T:

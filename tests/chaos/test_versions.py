@@ -19,6 +19,7 @@ from typing import Final
 import orjson
 import pytest
 
+from fennelq.broker.keys import queue_keys
 from tests.chaos import jobs, scale
 from tests.chaos.account import Call, account, drained
 from tests.chaos.conftest import Figure
@@ -136,6 +137,28 @@ def _done(fleet: Fleet, server: Server, worker: Worker) -> None:
     """Waits until this worker has nothing left to do, and stops it."""
     drained(server, within=30)
     assert fleet.retire(worker) == 0
+
+
+def test_an_earlier_worker_lets_a_job_that_was_asked_to_stop_finish(
+    fleet: Fleet, server: Server, ledger: Ledger, earlier: Path
+) -> None:
+    """The workers of this version clean up."""
+    fleet.start(directory=earlier)
+    app = jobs.app_of(redis_url=server.url)
+    result = jobs.task_of(app, jobs.work).sync.delay(2000)
+    eventually(lambda: ledger.starts() == {result.id: 1}, within=10)
+    assert not result.cancel("no longer needed", wait=0)
+    info = result.info()
+    assert info is not None
+    assert info.stopping == "no longer needed"
+    fleet.start()
+    assert result.get(timeout=10) == jobs.receipt(result.id, 2000)
+    with server.client() as client:
+        key = queue_keys(jobs.NAME, "default")["stop"]
+        eventually(lambda: not client.exists(key), within=5, what="no job is remembered as stopping")
+    fleet.stop()
+    assert ledger.starts() == {result.id: 1}
+    app.blocking.close()
 
 
 def _sent_by(spawn: Spawner, home: Path, server: Server, number: int) -> Mapping[str, str]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
 
+import pytest
+from structlog.testing import capture_logs
+
+from fennelq import App
+from fennelq.broker import verbs
+from fennelq.broker.keys import LANES
 from fennelq.cli.exits import Exit
-from tests.cli.shop import Shop
+from tests.cli.shop import Answer, Shop
+from tests.kit.workers import running
 
 
 def arguments(shop: Shop, *words: str) -> object:
@@ -167,6 +174,99 @@ def test_cancel_names_the_jobs_that_were_too_late_or_unknown(shop: Shop) -> None
     answer = shop.run("job", "cancel", dead, "mail:unknown", "--json")
     assert answer.code == Exit.NOT_FOUND
     assert answer.json[1] == {"id": "mail:unknown", "done": False, "answer": "unknown"}
+
+
+def test_cancel_stops_a_job_that_runs_and_waits_for_its_end(shop: Shop) -> None:
+    async def run(app: App) -> tuple[list[str], Answer]:
+        begun = asyncio.Event()
+
+        @app.task(name="tasks:linger")
+        async def linger() -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
+        async with running(app):
+            result, waiting = await linger.delay(), await linger.options(delay=60).delay()
+            await begun.wait()
+            ids = [result.id, waiting.id]
+            return ids, await asyncio.to_thread(shop.run, "job", "cancel", *ids, "--reason", "too slow")
+
+    with capture_logs():
+        ids, answer = shop.do(run)
+    assert (answer.code, answer.rows) == (Exit.OK, [[job, "cancelled"] for job in ids])
+    assert shop.ok("job", "show", ids[0], "--json").json["reason"] == "too slow"
+
+
+def test_cancel_names_a_job_that_goes_on_and_show_says_why_it_stops(shop: Shop) -> None:
+    job = shop.ok("enqueue", "welcome", "1").out.strip()
+    shop.do(take_all)
+    answer = shop.run("job", "cancel", job, "--wait", "0", "--reason", "too slow")
+    assert (answer.code, answer.rows) == (Exit.FAILED, [[job, "asked to stop"]])
+    assert ["stopping", "too slow"] in shop.ok("job", "show", job).rows
+    shop.do(hand_back)
+    shop.work()
+    assert shop.ok("job", "show", job, "--json").json["status"] == "CANCELLED"
+
+
+async def take_all(app: App) -> None:
+    """Be an executor that takes the jobs of `mail`."""
+    fetch = verbs.runs.fetch(
+        app.client.keys("mail"), consumer="me", free=9, lanes=tuple(LANES.values()), lifetimes=app.lifetimes
+    )
+    await app.client.ask(fetch)
+
+
+async def hand_back(app: App) -> None:
+    """Be that executor, and stop."""
+    keys = app.client.keys("mail")
+    entries = await app.client.ask(verbs.queues.waiting(keys, "s", "0-0", 100))
+    await app.client.ask(verbs.runs.release(keys, [(entry.lane, entry.entry) for entry in entries]))
+
+
+def test_cancel_selects_jobs_by_options(shop: Shop) -> None:
+    for number in range(3):
+        shop.ok("enqueue", "welcome", str(number))
+    shop.ok("enqueue", "greet", "Bob", "--delay", "1h")
+    mail = ["job", "cancel", "--queue", "mail"]
+    assert shop.ok(*mail, "--dry-run").out == "4 jobs would be cancelled\n"
+    assert shop.ok(*mail, "--older-than", "1h", "--yes").out == "0 jobs to cancel\n"
+    answer = shop.run(*mail, "--task", "welcome")
+    assert (answer.code, answer.err) == (Exit.USAGE, "fennelq: Cancel 3 jobs? Add --yes to do it.\n")
+    assert (
+        shop.ok(*mail, "--task", "welcome", "--limit", "2", "--yes").out
+        == "2 jobs cancelled or asked to stop\n"
+    )
+    assert shop.ok("job", "cancel", "--status", "scheduled", "--yes", "--json").json == {"cancelled": 1}
+    assert shop.ok("job", "cancel", "--all", "--yes").out == "1 job cancelled or asked to stop\n"
+    assert shop.ok("job", "cancel", "--all", "--dry-run", "--json").json == {"count": 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        ([], Exit.USAGE, "name jobs by their ids, or select them with --queue, --task, --status"),
+        (
+            ["mail:1", "--queue", "mail"],
+            Exit.USAGE,
+            "name jobs by their ids, or select them with options, but not",
+        ),
+        (["mail:1", "--all"], Exit.USAGE, "but not both"),
+        (["mail:1", "--dry-run"], Exit.USAGE, "but not both"),
+        (["nonsense"], Exit.USAGE, "'nonsense' is not a job id"),
+        (["--queue", "mial"], Exit.NOT_FOUND, "queue 'mial' does not exist: did you mean 'mail'?"),
+        (["--status", "dead"], Exit.USAGE, "'dead' is not one of SCHEDULED, SENT, EXECUTING, RETRY"),
+        (["--older-than", "soon"], Exit.USAGE, "is not a duration"),
+        (["--limit", "0", "--all"], Exit.USAGE, "--limit"),
+        (["--queue", "mail", "--reason", ""], Exit.CONFIGURATION, "reason '' is not valid"),
+        (["mail:1", "--reason", "expired"], Exit.CONFIGURATION, "use another word"),
+    ],
+)
+def test_a_wrong_cancel_cancels_nothing(shop: Shop, words: list[str], code: Exit, sentence: str) -> None:
+    job = shop.ok("enqueue", "welcome", "1").out.strip()
+    answer = shop.run("job", "cancel", *words)
+    assert answer.code == code
+    assert sentence in " ".join(answer.err.split())
+    assert shop.ok("job", "show", job, "--json").json["status"] == "SENT"
 
 
 def test_retry_brings_a_dead_job_back(shop: Shop) -> None:

@@ -520,6 +520,10 @@ NOT_WITHOUT_A_LOOP: dict[str, str] = {
         "it sends nothing: the app's own method is for all code",
     ),
     **dict.fromkeys(
+        ("App.sending", "App.performing", "App.on", "App.use", "App.carry", "App.overrides"),
+        "it changes what the app does, with a loop and without: the app's own method is for all code",
+    ),
+    **dict.fromkeys(
         ("Task.job", "Task.jobs", "Task.cron", "Task.every"),
         "it sends nothing: the task's own method is for all code",
     ),

@@ -42,7 +42,7 @@ def test_both_forms_of_a_family_have_its_operations_and_nothing_else(
     assert issubclass(blocking, Blocking)
     assert operations_of(awaiting) == operations_of(blocking) != set()
     own = {name for kind in (awaiting, blocking) for name in vars(kind) if not name.startswith("_")}
-    assert own <= {"declared", "run", "wait"}
+    assert own <= {"cancel", "declared", "run", "wait"}
 
 
 def operations_of(kind: type[object]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -151,6 +151,11 @@ async def test_one_test_does_not_see_the_time_of_another(t: Testing) -> None:
     assert runs == ["welcome 8"]
     t.tick(60)
     assert await t.run_until_idle() == Summary(succeeded=1)
+
+
+async def test_the_time_of_the_test_can_be_read(t: Testing) -> None:
+    t.tick(timedelta(days=2))
+    assert abs(t.now - datetime.now(UTC) - timedelta(days=2)) < timedelta(seconds=5)
 
 
 async def test_a_hundred_jobs_run_together(t: Testing) -> None:

@@ -116,7 +116,7 @@ class Beating:
         self.held.wrong = wrong
         schedule = Schedule(self, moments)
         setattr(self.lease, "ended", schedule)  # noqa: B010
-        setattr(self.heartbeat, "_soon", schedule)  # noqa: B010
+        setattr(self.lease, "soon", schedule)  # noqa: B010
         self.heartbeat._run()
 
 
@@ -573,33 +573,32 @@ async def test_the_requests_that_a_beat_finds_are_published_one_by_one(beating: 
     assert {request.token for request in heard} == set(beating.held.now)
 
 
-class Resting(Heartbeat):
-    """Notes when it waits for the next beat, which is minutes away."""
+class Resting(Lease):
+    """Notes when the heartbeat waits for the next beat, which is minutes away."""
 
-    def __init__(self, state: State, broker: BlockingBroker) -> None:
-        super().__init__(state, broker)
+    def __init__(self) -> None:
+        super().__init__(3600, 900)
         self.rests = threading.Semaphore(0)
 
-    def _ends_within(self, pause: float) -> bool:
+    def ends_within(self, pause: float) -> bool:
         self.rests.release()
-        return super()._ends_within(pause)
+        return super().ends_within(pause)
 
 
 def test_when_messages_arrive_again_it_beats_at_once_if_a_job_of_these_queues_is_held(
     redis_url: str, desk: Desk
 ) -> None:
-    state = state_of(Broker(address_of(redis_url)), desk.keys, lease=3600, heartbeat_interval=900)
-    state.held = HeldByHand()
-    heartbeat = Resting(state, BlockingBroker(address_of(redis_url)))
+    state, lease, held = state_of(Broker(address_of(redis_url)), desk.keys), Resting(), HeldByHand()
+    state.held, state.lease = held, lease
+    heartbeat = Heartbeat(state, BlockingBroker(address_of(redis_url)))
     heartbeat.start()
     for _ in range(2):  # before the first beat, and after it
-        assert heartbeat.rests.acquire(timeout=5)
+        assert lease.rests.acquire(timeout=5)
     state.bus.publish(BellConnected(["mail"]))
-    state.held.now = [("mail", "s", "0-1")]
+    held.now = [("mail", "s", "0-1")]
     state.bus.publish(BellConnected(["other"]))
-    assert not heartbeat._soon.is_set()
+    assert not lease.soon.is_set()
     state.bus.publish(BellConnected(["other", "mail"]))
-    assert heartbeat.rests.acquire(timeout=5)
+    assert lease.rests.acquire(timeout=5)
     heartbeat.end()
-    heartbeat._thread.join(5)
-    assert not heartbeat._thread.is_alive()
+    assert not lease.rests.acquire(timeout=0.01)

@@ -70,6 +70,11 @@ def scan(keys: QueueKeys, place: str, cursor: str, count: int) -> Command[tuple[
     return Command(["ZSCAN", keys[place], cursor, "COUNT", count], read)
 
 
+def stopping(keys: QueueKeys) -> Command[int]:
+    """The number of running jobs that were asked to stop."""
+    return Command(["SCARD", keys["stop"]], int)
+
+
 def lane_of(priority: Priority) -> str:
     """The lane of jobs of this priority."""
     return LANES[priority]

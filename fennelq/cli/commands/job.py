@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fennelq import clock
+from fennelq.broker.dispatch import pages
 from fennelq.cli import output
 from fennelq.cli.command import command, family
 from fennelq.cli.consent import agree
@@ -179,15 +180,20 @@ class _Selected:
 
 
 async def _cancelled(app: App, jobs: list[str], reason: str, wait: float) -> list[JobAnswer]:
-    """Cancel these jobs. First all are asked, and then those that run may take their time together."""
-    deadline = clock.monotonic() + wait
-    answers = await _one_by_one(app, jobs, lambda job: app.jobs.cancel(job, reason, wait=0))
+    """Cancel these jobs. Those that run may take their time together."""
+    ids = list(dict.fromkeys(jobs))
+    steps = Steps(len(ids))
 
-    async def end_of(answer: JobAnswer) -> JobAnswer:
-        left = deadline - clock.monotonic()
-        return await app.jobs.cancel(answer.id, reason, wait=left) if answer.asked and left > 0 else answer
+    async def each() -> list[JobAnswer]:
+        answers: list[JobAnswer] = []
+        for page in pages(ids):
+            answers += await asyncio.gather(*(app.jobs.cancel(job, reason, wait=wait) for job in page))
+            steps(len(answers))
+        return answers
 
-    return [await end_of(answer) for answer in answers]
+    answers = await steps.run(each())
+    await name_unknown(app, [answer.id for answer in answers if not answer.known])
+    return answers
 
 
 async def _known(app: App, job: str) -> tuple[JobInfo, list[Event]]:

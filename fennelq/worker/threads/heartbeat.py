@@ -49,8 +49,6 @@ class Heartbeat:
         self._state, self._lease, self._broker = state, state.lease, broker
         self._round: Iterator[str] = iter(())
         """The queues that are left to beat in this round."""
-        self._soon = threading.Event()
-        """Set when the next beat should not wait."""
         self._log = LogThrottle("renewing leases", state.outage)
         state.bus.subscribe(BellConnected, self._look_soon)
         self._thread = threading.Thread(target=self._run, name="fennelq-heartbeat", daemon=True)
@@ -62,7 +60,7 @@ class Heartbeat:
     def end(self) -> None:
         """Stop renewing the leases."""
         self._lease.ended.set()
-        self._soon.set()
+        self._lease.soon.set()
 
     def beat(self) -> BeatResult:
         """Renew the leases of all jobs held, in one round trip."""
@@ -125,7 +123,7 @@ class Heartbeat:
         pause = 0.0
         if crash.at is not None:
             crash.at("first_beat")
-        while not self._ends_within(pause):
+        while not self._lease.ends_within(pause):
             try:
                 found = self.beat()
                 self._lease.renewed(found.beaten)
@@ -137,17 +135,11 @@ class Heartbeat:
                 pause = min(0.5, self._lease.interval)
                 self._log.warn(error)
 
-    def _ends_within(self, pause: float) -> bool:
-        """Wait until the next beat; returns whether the executor stops renewing."""
-        self._soon.wait(pause)
-        self._soon.clear()
-        return self._lease.ended.is_set()
-
     def _look_soon(self, bell: BellConnected) -> None:
         """The messages about these queues arrive from now on. An earlier one may have asked to stop a job, so beat at
         once."""
         if not {queue for queue, _, _ in self._state.held.tokens()}.isdisjoint(bell.queues):
-            self._soon.set()
+            self._lease.soon.set()
 
     def _publish(self, found: BeatResult) -> None:
         if found.quarantined:

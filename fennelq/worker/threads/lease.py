@@ -39,6 +39,8 @@ class Lease:
         self.length, self.interval = length, interval
         self.ended = threading.Event()
         """Set when the executor stops renewing, and lets its leases run out."""
+        self.soon = threading.Event()
+        """Set when the next beat should not wait."""
         self.dead = False
         """Whether the thread that renews them has ended unexpectedly."""
         self._since = self._last = -1.0
@@ -72,6 +74,13 @@ class Lease:
         makes the executor unsteady cannot be seen here before `steady` is False."""
         last = self._proven
         return last.server_ms, round((clock.monotonic() - last.answered) * 1000)
+
+    def ends_within(self, pause: float) -> bool:
+        """Wait for the time of the next beat; returns whether the executor has stopped renewing its leases."""
+        self.soon.wait(pause)
+        # Cleared before the beat: what is set during the beat asks for another one.
+        self.soon.clear()
+        return self.ended.is_set()
 
     def renewed(self, beaten: Beaten | None) -> None:
         """Record that a round of beats has got its replies; None when the keys of all its queues are damaged."""
