@@ -2,7 +2,7 @@
 
 It imports the app once. After that, a cell costs a fork and not an import. It has one thread and runs no job.
 
-The reasons why it is not the forkserver of `multiprocessing`: docs/adr/0012-a-forkserver-of-our-own.md
+The reasons why it is not the forkserver of `multiprocessing`: docs/adr/0013-a-forkserver-of-our-own.md
 """
 
 from __future__ import annotations
