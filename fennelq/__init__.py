@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fennelq.app import App, ProcessTaskDecorator, TaskDecorator
+from fennelq.app import App, TaskDecorator
 from fennelq.context import BlockingJobContext, JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
@@ -69,7 +69,7 @@ from fennelq.plugin import Plugin
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
 from fennelq.subscribers import EventDecorator
-from fennelq.task import AsyncTask, ProcessTask, Task, ThreadTask
+from fennelq.task import AsyncTask, Task, ThreadTask
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
@@ -144,8 +144,6 @@ __all__ = [
     "Place",
     "Plugin",
     "Priority",
-    "ProcessTask",
-    "ProcessTaskDecorator",
     "Progress",
     "QueueInfo",
     "Queues",

@@ -99,12 +99,6 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
 
 
-class ProcessTaskDecorator(Protocol):
-    """The type of `app.task(isolation="process", …)`: it turns a `def` into a ProcessTask."""
-
-    def __call__(self, function: Callable[P, R], /) -> ProcessTask[P, R]: ...
-
-
 class App(Connections):
     """A set of tasks, and the Redis through which their jobs are sent.
 
@@ -164,22 +158,11 @@ class App(Connections):
         /,
         *,
         name: str | None = None,
-        isolation: None = None,
+        isolation: Literal["process"] | None = None,
         sending: Sequence[Sender] = (),
         performing: Sequence[Performer] = (),
         **options: Unpack[OptionArgs],
     ) -> TaskDecorator: ...
-    @overload
-    def task(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        isolation: Literal["process"],
-        sending: Sequence[Sender] = (),
-        performing: Sequence[Performer] = (),
-        **options: Unpack[OptionArgs],
-    ) -> ProcessTaskDecorator: ...
     def task(
         self,
         function: Any = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fennelq import App, ConfigurationError, ProcessTask
+from fennelq import App, ConfigurationError, ThreadTask
 
 
 def square(n: int) -> int:
@@ -20,7 +20,8 @@ async def fetch() -> None: ...
 
 def test_a_task_with_isolation_is_called_and_described_like_any_other() -> None:
     task = App("shop").task(isolation="process", queue="cpu", timeout=1)(square)
-    assert isinstance(task, ProcessTask)
+    assert isinstance(task, ThreadTask)
+    assert task.isolated
     assert task(7) == 49
     job = task.job(7)
     assert (job.task, job.queue) == (f"{__name__}:square", "cpu")

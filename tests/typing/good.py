@@ -55,8 +55,6 @@ from fennelq import (
     Place,
     Plugin,
     Priority,
-    ProcessTask,
-    ProcessTaskDecorator,
     Progress,
     QueueInfo,
     Reject,
@@ -331,6 +329,8 @@ def crunch(n: int, *, precise: bool = False) -> float:
 
 
 async def in_processes() -> None:
+    as_thread: ThreadTask[..., float] = crunch
+    assert_type(as_thread(7), float)
     assert_type(crunch(7, precise=True), float)
     assert_type(await crunch.delay(7), AsyncResult[float])
     assert_type(await crunch.options(timeout=None).map([1, 2]), list[AsyncResult[float]])
@@ -380,13 +380,10 @@ def of_public_types(
 def of_public_classes(
     sent: AsyncTask[[int], str],
     threaded: ThreadTask[[str], int],
-    isolated: ProcessTask[[str], int],
     decorate: TaskDecorator,
-    isolate: ProcessTaskDecorator,
     failure: JobFailure,
 ) -> None:
     assert_type(threaded("a"), int)
-    assert_type(isolated("a"), int)
     assert_type(failure.error_type, str)
     assert_type(sent.sync.delay(1).get(), str)
 
