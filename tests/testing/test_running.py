@@ -10,7 +10,7 @@ import pytest
 
 from fennelq import JobExpired, ResultExpired, Status
 from fennelq.testing import Summary, Testing, testing
-from tests.testing.shop import app, charge, clean_up, flaky, poll, resize, runs, sign_up, welcome
+from tests.testing.shop import app, charge, clean_up, flaky, poll, render, resize, runs, sign_up, welcome
 
 
 async def test_jobs_run_and_what_they_send(t: Testing) -> None:
@@ -100,6 +100,14 @@ async def test_plain_functions_run_in_threads(t: Testing) -> None:
     result = await resize.delay("a.png")
     assert await t.run_until_idle() == Summary(succeeded=1)
     assert await result.get(timeout=0) == "a.png"
+
+
+async def test_tasks_with_processes_of_their_own_have_them_in_jobs_and_in_calls(t: Testing) -> None:
+    runs.append("only here")
+    result = await render.delay(7)
+    assert await t.run_until_idle() == Summary(succeeded=1)
+    assert await result.get(timeout=0) == (7, False)
+    assert await t.call(render, 8) == (8, False)
 
 
 async def test_recurring_jobs_do_not_run_unless_the_test_asks_for_them(t: Testing) -> None:
