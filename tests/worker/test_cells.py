@@ -481,7 +481,8 @@ async def test_signal_handlers_that_log_and_raise_tear_no_frame(
     messages = [line.getMessage() for line in caplog.records if line.name == "library"]
     assert alarms > 0
     assert messages.count("alarm") == alarms
-    assert set(messages) == {"alarm", f"line {'x' * 1_000_000}"}
+    # An alarm may break off a line before it is sent, but no part of one arrives.
+    assert set(messages) <= {"alarm", f"line {'x' * 1_000_000}"}
 
 
 # Frames
