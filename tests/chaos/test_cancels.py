@@ -269,6 +269,44 @@ def stopping(server: Server) -> set[bytes]:
     return set(found)
 
 
+AT_ONCE: Final = """
+local f = redis.call('HMGET', KEYS[1], 's', 'p', 'w')
+if f[1] ~= 'X' then return 0 end
+redis.call('HSET', KEYS[1], 'C', 'at once', 'z', '')
+redis.call('SADD', ARGV[1] .. 'stop', ARGV[2])
+local lane, entry = string.match(f[2], '^([^/]+)/(.+)$')
+local owner = string.match(f[3], '^(.*) %d+ %d+$')
+redis.call('SPUBLISH', ARGV[1] .. 'bell:' .. owner, 'stop ' .. lane .. ' ' .. entry .. ' at once')
+return 1
+"""
+"""Does what `cancel` does to a running job, but leaves a queued one alone."""
+
+
+def test_a_request_that_follows_the_fetch_at_once_stops_the_job(
+    fleet: Fleet, server: Server, figure: Figure
+) -> None:
+    """U3. The message arrives before the reply to the fetch, with it, or before the first step of the run."""
+    fleet.start(concurrency=8)
+    app = jobs.app_of(redis_url=server.url, lease=LEASE)
+    task, keys = task_of(app, jobs.work).sync, queue_keys(jobs.NAME, "default")
+    seconds = list[float]()
+    with server.client() as redis:
+        cancel_if_it_runs: Any = redis.register_script(AT_ONCE)
+        for _ in range(scale.of(100, long=2000)):
+            result = task.delay(60_000)
+            key = result.id.partition(":")[2]
+            while not cancel_if_it_runs(keys=[keys.record(key)], args=[keys.prefix, key]):
+                pass
+            asked = time.monotonic()
+            with pytest.raises(JobCancelled):
+                result.get(timeout=WITHIN)
+            seconds.append(time.monotonic() - asked)
+    figure("U3", f"{len(seconds)} requests right behind the fetch: {max(seconds) * 1000:.1f} ms at most")
+    assert stopping(server) == set()
+    fleet.stop()
+    app.blocking.close()
+
+
 async def test_a_job_whose_executor_dies_after_it_was_asked_is_cancelled_and_never_runs_again(
     fleet: Fleet, server: Server, ledger: Ledger, client: App
 ) -> None:

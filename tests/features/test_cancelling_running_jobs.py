@@ -230,6 +230,16 @@ async def test_while_a_job_stops_its_info_and_a_timeout_say_so(shop: Shop) -> No
     await cancelled(result)
 
 
+async def test_an_executor_that_stops_still_hears_requests(make_app: MakeApp) -> None:
+    shop = Shop(make_app(namespace="stops"))
+    async with running(shop.app, grace=30) as executor:
+        result = await shop.wait.delay()
+        await shop.started(result)
+        executor.stop()
+        assert await result.cancel(REASON)
+    await cancelled(result)
+
+
 Call = Callable[[AsyncResult[Any]], Awaitable[object]]
 WRONG: list[tuple[type[Exception], str, Call]] = [
     (ConfigurationError, "reason '' is not valid", lambda result: result.cancel("")),

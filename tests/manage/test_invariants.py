@@ -35,6 +35,8 @@ def a_bit_of_everything(desk: Desk) -> None:
     desk.cancel("cancelled")
     desk.enqueue(a_job("later", delay_ms=DAY), a_job("high", priority="high"))
     desk.executing(a_job("running"))
+    desk.executing(a_job("asked"))
+    desk.cancel("asked")
     desk.release(desk.read())
     desk.enqueue(a_job("queued", idempotency="app:welcome:c", window_ms=DAY))
     desk.redis.sadd(queues_key(APP), "mail")
@@ -73,6 +75,18 @@ def entry_of(desk: Desk, key: str) -> str:
 
 Harm = Callable[[Desk], object]
 HARM: dict[str, tuple[Harm, str]] = {
+    "a beat does not know that a job was asked to stop": (
+        lambda desk: desk.redis.delete(desk.keys["stop"]),
+        r"job asked \(EXECUTING, at 's/\d+-\d+'\) was asked to stop, but `stop` does not name it: .*",
+    ),
+    "the end of a job that was asked to stop would not be noticed": (
+        lambda desk: desk.redis.hdel(desk.keys.record("asked"), "z"),
+        r"job asked \(EXECUTING, at 's/\d+-\d+'\) has a history, a key, clients that wait or a request to stop, but .*",
+    ),
+    "the jobs that were asked to stop are of a wrong type": (
+        lambda desk: desk.redis.delete(desk.keys["stop"]) and desk.redis.set(desk.keys["stop"], "what?"),
+        r"stop is a string, but must be a set|job asked .*",
+    ),
     "the sleepers are of a wrong type": (
         lambda desk: desk.redis.rename(desk.keys["retry"], desk.keys["idle"]),
         r"idle is a zset, but must be a set",

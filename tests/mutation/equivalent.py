@@ -12,6 +12,8 @@ Key = tuple[str, str, str]
 BY_REASON: Final[dict[str, list[Key]]] = {
     "an error of redis.pcall is a table without elements: what follows comes to the same": [
         ("beat.lua", "check_lane", "if page.err → false"),
+        ("beat.lua", "look_at_stopping", "if jobs.err → false"),
+        ("beat.lua", "look_at_stopping", "without known.err"),
         ("enqueue.lua", "meet", "without known.err"),
         ("fetch.lua", "pass_on", "without not left.err"),
         ("gc.lua", "drop_consumers", "if consumers.err → false"),

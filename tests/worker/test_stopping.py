@@ -13,11 +13,13 @@ from structlog.typing import EventDict
 
 from fennelq import App, AsyncResult, Status
 from fennelq.broker.broker import ANSWER_TIMEOUT
-from fennelq.broker.keys import GROUP
+from fennelq.broker.keys import GROUP, QUARANTINE
 from fennelq.broker.trouble import LinkDown
 from fennelq.broker.verb import Command, Verb
 from fennelq.model.routing import Routing
+from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
+from tests.broker.desk import Desk
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
@@ -58,6 +60,18 @@ async def test_a_job_that_comes_after_the_stop_is_not_taken(app: App, gate: Gate
         gate.open()
     assert await held.status() is Status.SUCCESS
     assert await late.status() is Status.SENT
+
+
+async def test_a_job_in_quarantine_is_stopped_by_a_request(app: App, gate: Gate, server: Server) -> None:
+    (result,) = await hold_all(app, gate, 1)
+    with Desk.opened(server, "default") as desk:
+        desk.redelivered(result.id.partition(":")[2], 3, QUARANTINE)
+    executor = Executor(app, ExecutorConfig(grace=5).for_quarantine())
+    life = asyncio.create_task(executor.run())
+    await aeventually(lambda: executor.slots.taken == 1)
+    assert await result.cancel("no longer needed")
+    await life
+    assert await result.status() is Status.CANCELLED
 
 
 @pytest.mark.parametrize("function", [shop.hold, shop.hold_in_thread, shop.fail_when_stopped])
