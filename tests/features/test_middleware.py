@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -283,21 +284,21 @@ async def test_a_performer_sees_the_job_and_may_replace_its_value(app: App) -> N
 @pytest.mark.parametrize(
     ("raised", "status", "reason", "tries"),
     [
-        (ValueError("no"), Status.DEAD, "failed", 2),
-        (Retry(0), Status.DEAD, "failed", 2),
-        (Reject("no"), Status.DEAD, "rejected", 1),
-        (SystemExit(1), Status.DEAD, "failed", 2),
-        (asyncio.CancelledError(), Status.DEAD, "failed", 2),
-        (GeneratorExit(), Status.DEAD, "failed", 2),
+        (ValueError, Status.DEAD, "failed", 2),
+        (partial(Retry, 0), Status.DEAD, "failed", 2),
+        (Reject, Status.DEAD, "rejected", 1),
+        (SystemExit, Status.DEAD, "failed", 2),
+        (asyncio.CancelledError, Status.DEAD, "failed", 2),
+        (GeneratorExit, Status.DEAD, "failed", 2),
     ],
 )
 async def test_what_a_performer_raises_is_judged_as_the_tasks_own(
-    app: App, raised: BaseException, status: Status, reason: str, tries: int
+    app: App, raised: Callable[[], BaseException], status: Status, reason: str, tries: int
 ) -> None:
     @app.performing
     async def fail(_: JobContext, call: Call) -> None:
         await call()
-        raise raised
+        raise raised()
 
     @app.task(retry=RetryPolicy.fixed(1, delay=0).only_on(BaseException))
     async def welcome() -> None: ...
