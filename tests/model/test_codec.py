@@ -165,7 +165,8 @@ def returns_of(annotation: Any) -> ResultCodec[Any]:
     def function() -> None: ...
 
     function.__annotations__ = {} if annotation is None else {"return": annotation}
-    return ResultCodec.of(TASK, function)
+    codec: ResultCodec[Any] = ResultCodec.of(TASK, function)
+    return codec
 
 
 def arrived(sender: CallCodec, receiver: CallCodec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
