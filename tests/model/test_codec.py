@@ -165,8 +165,7 @@ def returns_of(annotation: Any) -> ResultCodec[Any]:
     def function() -> None: ...
 
     function.__annotations__ = {} if annotation is None else {"return": annotation}
-    codec: ResultCodec[Any] = ResultCodec.of(TASK, function)
-    return codec
+    return ResultCodec[Any].of(TASK, function)
 
 
 def arrived(sender: CallCodec, receiver: CallCodec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
