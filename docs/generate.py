@@ -18,7 +18,7 @@ sys.path.insert(0, str(DOCS.parent))
 
 import fennelq  # noqa: E402
 from docs import source  # noqa: E402
-from fennelq import errors  # noqa: E402
+from fennelq import errors, testing  # noqa: E402
 from fennelq.broker import keys  # noqa: E402
 from fennelq.model.fields import MEANINGS  # noqa: E402
 from fennelq.model.options import OptionArgs  # noqa: E402
@@ -251,6 +251,18 @@ def api_page() -> str:
     )
 
 
+def testing_page() -> str:
+    """The exports of `fennelq.testing`."""
+    every: list[Any] = [getattr(testing, name) for name in sorted(testing.__all__, key=str.lower)]
+    return "\n\n".join(
+        [
+            "# fennelq.testing",
+            "Everything here is imported from `fennelq.testing`. [How to use it](../guides/testing.md)",
+            *map(api_section, every),
+        ]
+    )
+
+
 def is_described(thing: object) -> bool:
     """Whether it has a section: errors have a page, and names for types a table."""
     return inspect.isfunction(thing) or (isinstance(thing, type) and not is_error(thing))
@@ -413,6 +425,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "reference/keys.md": keys_page,
     "reference/errors.md": errors_page,
     "reference/api.md": api_page,
+    "reference/testing.md": testing_page,
     "reference/cli.md": cli_page,
 }
 TABLES: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {

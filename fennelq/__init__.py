@@ -14,6 +14,7 @@ model/     the values that describe jobs, and pure decisions
 broker/    the only package that communicates with Redis: verbs, scripts, links
 worker/    runs jobs
 cli/       the command line
+testing/   an app under test, on a real server; pytest_fennelq: its pytest plugin
 embedded   a private server when none is configured
 """
 

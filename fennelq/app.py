@@ -10,7 +10,19 @@ from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from fennelq import embedded
 from fennelq.carry import Carried
@@ -20,6 +32,7 @@ from fennelq.declaration import (
     check_app,
     check_declared,
     check_function,
+    check_isolation,
     check_when,
     name_for,
     place_of,
@@ -48,7 +61,15 @@ from fennelq.plugin import Plugin, Plugins
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
 from fennelq.subscribers import EventDecorator, Subscribers, event_given, subscriber_given
-from fennelq.task import AnyTask, AsyncTask, ThreadTask, described_without_code, is_task, warn_of_name
+from fennelq.task import (
+    AnyTask,
+    AsyncTask,
+    ProcessTask,
+    ThreadTask,
+    described_without_code,
+    is_task,
+    warn_of_name,
+)
 from fennelq.usage import check_sent, job_given, jobs_given
 
 if TYPE_CHECKING:
@@ -137,6 +158,7 @@ class App(Connections):
         /,
         *,
         name: str | None = None,
+        isolation: Literal["process"] | None = None,
         sending: Sequence[Sender] = (),
         performing: Sequence[Performer] = (),
         **options: Unpack[OptionArgs],
@@ -147,19 +169,21 @@ class App(Connections):
         /,
         *,
         name: str | None = None,
+        isolation: Literal["process"] | None = None,
         sending: Sequence[Sender] = (),
         performing: Sequence[Performer] = (),
         **options: Unpack[OptionArgs],
     ) -> Any:
         """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`.
 
+        With `isolation="process"`, a `def` function runs in a process of its own, which a timeout or a cancel kills.
         `sending` and `performing` are middleware for this task only, inside of that for every task.
         """
         senders = senders_given("app.task(sending=…)", sending)
         performers = performers_given("app.task(performing=…)", performing)
 
         def register(function: Callable[..., Any]) -> AnyTask:
-            task = self._register(function, name, options)
+            task = self._register(function, name, options, isolation)
             if senders or performers:
                 self.middleware.of_task(task.name, senders, performers)
                 self._surround(task)
@@ -285,7 +309,13 @@ class App(Connections):
 
         return decorate
 
-    def _register(self, function: Callable[..., Any], name: str | None, options: OptionArgs) -> AnyTask:
+    def _register(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: OptionArgs,
+        isolation: str | None = None,
+    ) -> AnyTask:
         check_function(function)
         name = name or name_for(function)
         check_declared(name, function, options)
@@ -296,8 +326,9 @@ class App(Connections):
                 f"task {name!r} is declared twice: give one of them another name="
                 + (f" (the first is at {there})" if there else "")
             )
-        kind = AsyncTask[Any, Any] if inspect.iscoroutinefunction(function) else ThreadTask[Any, Any]
-        task = kind(self, name, function, Options().with_(options))
+        task = _kind_of(name, function, self.service, isolation)(
+            self, name, function, Options().with_(options)
+        )
         task.calls.check_types()
         task.returns.check_type()
         self._surround(task)
@@ -427,6 +458,15 @@ class App(Connections):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _kind_of(
+    name: str, function: Callable[..., Any], service: str, isolation: str | None
+) -> type[AsyncTask[Any, Any]] | type[ThreadTask[Any, Any]]:
+    if isolation is not None:
+        check_isolation(name, function, service, isolation)
+        return ProcessTask
+    return AsyncTask if inspect.iscoroutinefunction(function) else ThreadTask
 
 
 def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -130,7 +130,8 @@ def _check_unasked(folder: Path) -> None:
     if _is_under_pytest():
         raise ConfigurationError(
             "no redis_url is set, and pytest is running: the jobs of a test would go to the project's own server in "
-            f"{folder}, where a worker of yours would really run them. Give the tests a server in a directory of "
+            f"{folder}, where a worker of yours would really run them. Write async with fennelq.testing.testing(app): "
+            "around the test, or with, for code without a loop. Or give the tests a server in a directory of "
             "their own: at the top of conftest.py, before the app is imported, write "
             'os.environ["FENNELQ_REDIS_URL"] = f"embedded://{tempfile.mkdtemp()}", or pass it as App(redis_url=…). '
             "A plain call, await welcome(42), needs no server; embedded:// uses the project's server all the same"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
@@ -94,15 +95,16 @@ def name_for(function: Callable[..., Any]) -> str:
 
 def task_name(function: Callable[..., Any]) -> str:
     """`module:function`; one of `__main__` is named after its file, so that a worker importing it agrees."""
-    module = function.__module__
-    if module == "__main__":
-        module = main_module()
-    return f"{module.removesuffix('.__main__')}:{function.__qualname__}"
+    return f"{name_of_module(function).removesuffix('.__main__')}:{function.__qualname__}"
+
+
+def name_of_module(function: Callable[..., Any]) -> str:
+    """The name by which its module would be imported; `__main__` if it cannot be imported."""
+    return main_module() if function.__module__ == "__main__" else function.__module__
 
 
 def main_module() -> str:
     """The name by which the module that runs as `__main__` would be imported."""
-    import sys
     from pathlib import Path
 
     main = sys.modules["__main__"]
@@ -127,6 +129,27 @@ def check_declared(name: str, function: Callable[..., Any], options: OptionArgs)
         )
     _check_no_self(name, function)
     check_name(name)
+
+
+def check_isolation(name: str, function: Callable[..., Any], service: str, isolation: object) -> None:
+    """Raises ConfigurationError when a function cannot run in a process of its own."""
+    if isolation != "process":
+        raise ConfigurationError(f'{name}: isolation= is "process", not {isolation!r:.80}')
+    if sys.platform not in ("linux", "darwin"):
+        raise ConfigurationError(
+            f'{name}: isolation="process" needs Linux or macOS, and this is {sys.platform}: leave it out, and the '
+            "function runs in a thread"
+        )
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f'{name} is async def, and isolation="process" is for def functions: make it a def, or leave isolation= '
+            "out, and it runs on the event loop"
+        )
+    if "__main__" in (service.partition(":")[0], name_of_module(function)):
+        raise ConfigurationError(
+            f'{name} is declared in a program that has no file, like a shell, and isolation="process" runs it in a '
+            "process that imports its module: put the app and the task into a file, and import that"
+        )
 
 
 def check_name(name: object) -> None:

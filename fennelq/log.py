@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
@@ -109,9 +109,7 @@ def setup(
     console = fmt == "console" or (fmt == "auto" and is_terminal(sys.stderr))
     _seldom = Seldom() if console else None
     _render = for_people(colors=colours(sys.stderr)) if console else for_machines
-    _stream.aim(
-        sys.stderr, lambda lines: _rendered({"event": "log_lines_lost", "level": "warning", "lines": lines})
-    )
+    aim(sys.stderr)
     if config == "none":
         _way = _by_the_program
         _stand_back()
@@ -123,6 +121,24 @@ def setup(
     else:
         # Until then, this shows warnings in fennelq's format, but only those that no handler takes.
         logging.lastResort = _Handler(logging.WARNING)
+
+
+def aim(stream: TextIO) -> None:
+    """Write finished lines to this stream from now on. A process that forwards its lines passes an object that sends
+    them."""
+    _stream.aim(
+        stream, lambda lines: _rendered({"event": "log_lines_lost", "level": "warning", "lines": lines})
+    )
+
+
+def relay(text: str) -> None:
+    """Write lines that another process has finished."""
+    _stream.write(text)
+
+
+def missed() -> None:
+    """Count a line that failed before it could be written."""
+    _stream.missed()
 
 
 def wanted(level: str) -> bool:

@@ -219,6 +219,13 @@ class _Mailbox:
             self._subscriber.dropped("its loop has ended")
 
     async def _empty(self) -> None:
+        try:
+            await self._deliver()
+        finally:
+            # A task refers to its loop, which would keep the mailbox and the loop alive for ever.
+            self._task = None
+
+    async def _deliver(self) -> None:
         function = cast("Callable[[AnyEvent], Awaitable[object]]", self._subscriber.function)
         while self._waiting:
             event = self._waiting.popleft()

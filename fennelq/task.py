@@ -21,7 +21,7 @@ from typing import (
 from fennelq.errors import FennelqError, InvalidArguments, PayloadTooLarge, suggestion
 from fennelq.middleware import Performers
 from fennelq.model.checks import valid_name
-from fennelq.model.codec import CallCodec, ResultCodec
+from fennelq.model.codec import Call, CallCodec, RelayedResultCodec, ResultCodec
 from fennelq.model.job import Job, new_key
 from fennelq.model.options import OptionArgs, Options
 from fennelq.model.plan import Plan
@@ -67,16 +67,19 @@ class Task(Generic[P, R]):
     """`module:function`, or the name given by `name=`: the worker finds the task by it."""
     function: Callable[P, Any]
     """The function that it was made of."""
+    isolated = False
+    """Whether the function runs in a process of its own."""
 
     def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
         self.app, self.name, self.function = app, name, function
         self.declared = declared
         self.is_async = inspect.iscoroutinefunction(function)
-        process = declared.given.get("isolation") == "process"
-        self.injection = app.injections.of(name, function, process=process)
+        self.injection = app.injections.of(name, function, process=self.isolated)
         """What the worker makes for the parameters that are injected; None when there are none."""
         self.calls = CallCodec(name, function, self.injection.names if self.injection else ())
         self.returns: ResultCodec[R] = ResultCodec.of(name, function)
+        self.read = self.calls.decode
+        """Reads the arguments of a delivery, in the process of the worker."""
         self._surround(None)
         self.plan = Plan.of(
             declared,
@@ -263,6 +266,22 @@ class ThreadTask(Task[P, R]):
             self.injection.check_plain_call(args, kwargs)
         call: Callable[P, R] = self.function
         return call(*args, **kwargs)
+
+
+class ProcessTask(ThreadTask[P, R]):
+    """A `def` task with `isolation="process"`: the worker runs it in a process of its own, which it can kill."""
+
+    isolated = True
+
+    def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
+        super().__init__(app, name, function, declared)
+        # That process reads the arguments and writes the result: large ones must not block the loop of the worker.
+        self.read = _not_here
+        self.returns = RelayedResultCodec.of(name, function)
+
+
+def _not_here(raw: bytes) -> Call:
+    return (), {}
 
 
 AnyTask = Task[Any, Any]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
+from weakref import ReferenceType, ref
 
 import pytest
 from structlog.testing import capture_logs
@@ -137,10 +139,12 @@ def test_loops_that_have_ended_leave_nothing_behind(app: App) -> None:
     async def note(sent: JobSent) -> None:
         received.append(sent.id)
 
-    async def send(number: int) -> None:
+    async def send(number: int) -> ReferenceType[asyncio.AbstractEventLoop]:
         app.subscribers.tell(event(number))
         await app.subscribers.drain()
+        return ref(asyncio.get_running_loop())
 
-    for number in range(3):
-        asyncio.run(send(number))
+    loops = [asyncio.run(send(number)) for number in range(3)]
+    gc.collect()
+    assert [loop() for loop in loops] == [None, None, None]
     assert received == ["default:0", "default:1", "default:2"]

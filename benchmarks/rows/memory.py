@@ -13,7 +13,7 @@ from benchmarks.rows.row import Row
 from fennelq import App
 
 _NOOP = "benchmarks.bodies:noop"
-_FINISHED = ByServer(valkey=AtMost(400), redis=AtMost(480))
+_FINISHED = ByServer(valkey=AtMost(400), redis=AtMost(590))
 _QUIET_SECONDS = 0.5
 """Time for the server to free closed clients' buffers and to finish rehashing."""
 

@@ -15,8 +15,8 @@ from benchmarks.worker import Worker
 from fennelq.broker.keys import AppKeys
 
 _START_SECONDS = 120.0
-_LEAST_CALLS_PER_S = 0.25
-"""Per executor: a call each 3.75 s at most, which is the beat. With fewer, the machine is too slow."""
+_BEAT, _LEASE = 3.75, 15.0
+_SLOWEST = 1.2
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,8 @@ class Presence(Row):
             some_bytes, calls, _ = self._rates(arena)
         with self._present(arena, self.more):
             more_bytes, more_calls, share = self._rates(arena)
-        if (rate := more_calls / self.more) < _LEAST_CALLS_PER_S:
-            raise SampleFailed(
-                f"only {rate:.2f} calls/s per executor: the machine is too slow for {self.more}"
-            )
+        self._check(calls, self.executors)
+        self._check(more_calls, self.more)
         return Sample(
             {
                 "bytes_per_s": some_bytes,
@@ -67,6 +65,17 @@ class Presence(Row):
             )
             time.sleep(self.settle)
             yield worker
+
+    def _check(self, calls: float, executors: int) -> None:
+        """Raises SampleFailed when the executors report more rarely than they mean to: then the machine is too slow. An
+        executor reports with every beat. From a thousand executors on, the interval grows with their number, up to a
+        lease."""
+        interval = min(_BEAT * max(1.0, executors / 1000), _LEASE)
+        if calls / executors * interval * _SLOWEST < 1:
+            raise SampleFailed(
+                f"{calls / executors:.3f} reports/s per executor, and not {1 / interval:.3f}: "
+                f"the machine is too slow for {executors}"
+            )
 
     def _rates(self, arena: Arena) -> tuple[float, float, float]:
         """Bytes and scripts per second, and the share of a core."""

@@ -7,16 +7,18 @@ Try it without installing Redis (the web app and the worker use the same private
     uvicorn examples.webapp.main:web                  # in a second terminal
 """
 
+import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
-from examples.webapp.tasks import app, welcome
+from examples.webapp.tasks import app, export, welcome
 from fennelq import (
+    AsyncResult,
     BrokerUnavailable,
     DuplicateJob,
     FennelqError,
@@ -39,6 +41,10 @@ web = FastAPI(title="fennelq example", lifespan=lifespan)
 class NewUser(BaseModel):
     user_id: int
     template: str = "hello"
+
+
+class NewExport(BaseModel):
+    pages: int
 
 
 class JobView(BaseModel):
@@ -76,6 +82,37 @@ async def look(job_id: str, wait: Seconds = 0) -> JobView:
         view.error = str(error)
         view.status = await job.status()
     return view
+
+
+@web.post("/exports", status_code=202)
+async def start_export(new: NewExport, once: Once = None) -> dict[str, str]:
+    """Start a long job. The client follows it at `/jobs/{id}/events`."""
+    task = export.options(job_id=once) if once else export
+    job = await task.delay(new.pages)
+    return {"id": job.id}
+
+
+@web.get("/jobs/{job_id}/events")
+async def follow(job_id: str) -> StreamingResponse:
+    """Server-sent events: the progress of the job, and then how it has ended."""
+    job = app.result(job_id)
+    if await job.status() is Status.UNKNOWN:
+        raise HTTPException(404, f"job {job_id} does not exist, or it ended too long ago")
+    return StreamingResponse(events(job), media_type="text/event-stream")
+
+
+async def events(job: AsyncResult[Any]) -> AsyncGenerator[str]:
+    async with aclosing(job.watch()) as reports:  # also ends when the client has gone
+        async for progress in reports:
+            data = {"done": progress.done, "total": progress.total, "note": progress.note}
+            yield f"event: progress\ndata: {json.dumps(data)}\n\n"
+    yield f"event: end\ndata: {json.dumps({'status': await job.status()})}\n\n"
+
+
+@web.delete("/jobs/{job_id}")
+async def cancel(job_id: str) -> dict[str, bool]:
+    """Cancel a job, also one that is running. False when it has ended, or does not end within five seconds."""
+    return {"cancelled": await app.result(job_id).cancel("cancelled by the user")}
 
 
 @web.exception_handler(InvalidJobId)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import GenericAlias
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
@@ -253,7 +253,7 @@ class ResultCodec(Generic[R_co]):
         self._cached: TypeAdapter[tuple[R_co]] | None = None
 
     @classmethod
-    def of(cls, task: str, function: Callable[..., Any]) -> ResultCodec[Any]:
+    def of(cls, task: str, function: Callable[..., Any]) -> Self:
         """The codec of a function's return annotation; unannotated means any JSON value."""
         annotation = hints_of(task, function).get("return", Any)
         return cls(JsonValue if annotation is Any else annotation, task)
@@ -300,6 +300,18 @@ class ResultCodec(Generic[R_co]):
         if isinstance(error, PydanticSerializationError):
             return ValueError(misfit.not_sendable(self._task, value, error))
         return ValueError(misfit.broken_check(self._task, self._annotation, value, error))
+
+
+class Encoded(bytes):
+    """A result that the process of the task has encoded."""
+
+
+class RelayedResultCodec(ResultCodec[R_co]):
+    """Takes results that are encoded already as they are: those of tasks that run in a process of their own."""
+
+    def encode(self, value: Any) -> bytes:
+        """The value as JSON."""
+        return value if isinstance(value, Encoded) else super().encode(value)
 
 
 ANY_RESULT: ResultCodec[Any] = ResultCodec(JsonValue)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from fennelq.errors import PayloadTooLarge
 from fennelq.model.job import JobFailure
 from fennelq.model.units import TEN_YEARS
 
@@ -60,6 +61,29 @@ class Reject(Exception):
     def __init__(self, reason: str = "rejected") -> None:
         """`reason` is shown in the dead-letter queue."""
         super().__init__(reason)
+
+
+class Raised(Exception):
+    """An exception of a task that ran in a process of its own, as that process has described it. The exception itself
+    stays there: not every exception can be sent, and making one here would run code that its class chooses."""
+
+    def __init__(self, failure: JobFailure, *, again: bool = False) -> None:
+        self.failure, self.again = failure, again
+        """`again` is whether the task's policy retries this exception."""
+        # Not `super()`: that is Retry or Reject in the classes below, which takes something else.
+        Exception.__init__(self, f"{failure.error_type}: {failure.message}")
+
+
+class RaisedRetry(Raised, Retry):
+    """The task raised Retry."""
+
+    def __init__(self, failure: JobFailure, delay: float | None) -> None:
+        super().__init__(failure, again=True)
+        self.delay = delay
+
+
+class RaisedReject(Raised, Reject):
+    """The task raised Reject."""
 
 
 class Outcome(NamedTuple):
@@ -123,6 +147,8 @@ def cancelled(reason: str, ttl_ms: int) -> Outcome:
 
 def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
     """The parts of an exception that are kept, never more than a few kilobytes."""
+    if isinstance(error, Raised):
+        return error.failure if error.failure.reason != "failed" else error.failure._replace(reason=reason)
     text = "".join(traceback.format_exception(type(error), error, _of_the_task(error)))
     kind, module = _kind_of(error), type(error).__module__
     if module.startswith("fennelq."):
@@ -134,6 +160,15 @@ def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
         _tail(text, _TRACEBACK_BYTES),
         reason,
     )
+
+
+def bad_result(error: BaseException) -> JobFailure:
+    """Why a result cannot be written."""
+    failure = failure_of(error, "bad_result")
+    if isinstance(error, ValueError | PayloadTooLarge) and error.__cause__ is None:
+        # The message is enough: a traceback would show only code of fennelq.
+        failure = failure._replace(traceback="")
+    return failure
 
 
 def _kind_of(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, SupportsIndex
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -62,12 +62,11 @@ def checked(done: Any, total: Any = None, note: Any = "") -> Progress:
 
 def _number(name: str, given: Any) -> float:
     """The value as an int or a float of Python: numbers of other libraries cannot be written as JSON."""
-    if isinstance(given, float):
-        value: float = float(given)
-    elif isinstance(given, SupportsIndex):
-        value = operator.index(given)
-    else:
-        raise UsageError(f"progress: {name} is a number, not {a_kind_of(given)}")
+    try:
+        # Not `isinstance(given, SupportsIndex)`: that takes 6 µs.
+        value: float = float(given) if isinstance(given, float) else operator.index(given)
+    except TypeError:
+        raise UsageError(f"progress: {name} is a number, not {a_kind_of(given)}") from None
     if not 0 <= value < _MOST or math.isnan(value):
         raise ValueError(f"progress: {name} is {value}; it must be a number from 0 to 2**63")
     return value

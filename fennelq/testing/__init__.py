@@ -11,7 +11,7 @@ server     the embedded server of a test session
 from __future__ import annotations
 
 from fennelq.testing.block import testing
-from fennelq.testing.harness import BlockingTesting, Testing
+from fennelq.testing.harness import BlockingTesting, TestedApp, Testing
 from fennelq.testing.sent import Expected, SentJob
 from fennelq.testing.server import SessionServer, session_server
 from fennelq.testing.summary import FailedTry, Summary
@@ -23,6 +23,7 @@ __all__ = [
     "SentJob",
     "SessionServer",
     "Summary",
+    "TestedApp",
     "Testing",
     "session_server",
     "testing",

@@ -14,6 +14,7 @@ from fennelq.errors import BrokerUnavailable, UsageError
 from fennelq.testing.found import Found
 from fennelq.testing.harness import BlockingTesting, Testing
 from fennelq.testing.recording import Recording
+from fennelq.testing.running import Running
 from fennelq.testing.server import session_server
 from fennelq.testing.wiring import TestedWiring
 
@@ -49,6 +50,7 @@ class testing:  # noqa: N801 - used like a function
         self._schedules, self._leave_jobs = schedules, leave_jobs
         self._ending = ExitStack()
         self._testing: Testing | None = None
+        self._running: Running | None = None
 
     def open(self) -> Testing:
         """Enter the block. `close` leaves it."""
@@ -58,13 +60,18 @@ class testing:  # noqa: N801 - used like a function
         namespace = f"{app.name[:_LONGEST_NAME]}-test-{os.urandom(4).hex()}"
         place = {"redis_url": self._redis_url or session_server().url, "namespace": namespace}
         settings = app.settings.model_copy(update={**place, "stall_timeout": _NEVER})
-        wiring = TestedWiring(namespace, Recording(), self._run_now)
-        self._ending.enter_context(app.overrides(self._overrides))
-        self._ending.callback(wiring.close)
-        self._ending.enter_context(rewired(app, settings, namespace, wiring))
-        if not self._schedules:
-            self._ending.enter_context(_without_schedules(app))
-        self._testing = Testing(app, wiring)
+        recording = Recording()
+        wiring = TestedWiring(namespace, recording, self._run_now)
+        with ExitStack() as entered:
+            entered.enter_context(app.overrides(self._overrides))
+            entered.callback(wiring.close)
+            entered.enter_context(rewired(app, settings, namespace, wiring))
+            if not self._schedules:
+                entered.enter_context(_without_schedules(app))
+            _ = app.address  # raises a mistake in the URL here, and not with the first job
+            self._ending = entered.pop_all()
+        self._running = Running(app, wiring)
+        self._testing = Testing(app, self._running, recording, set())
         return self._testing
 
     def close(self, *, failed: bool = False) -> None:
@@ -83,8 +90,8 @@ class testing:  # noqa: N801 - used like a function
                     Found(self._app).remove_keys()
 
     async def _run_now(self, ids: Sequence[str]) -> None:
-        if self._testing is not None:
-            await self._testing.run_now(ids)
+        if self._running is not None:
+            await self._running.now(ids)
 
     async def __aenter__(self) -> Testing:
         return self.open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from fennelq import clock, loops
 from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP, LANES, queue_keys
 from fennelq.broker.verb import Command, Word, as_is
-from fennelq.model.job import Delivery
+from fennelq.model.job import Delivery, Status
 from fennelq.model.outcome import DEAD, RETRY, failure_from_wire
 from fennelq.model.wire import AnyWireJob
 from fennelq.testing.clock import now, pass_time
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _PROMOTED_AT_ONCE = 1000
 _BEGINS_WITHIN = 5.0
 _ENDS_WITHIN = 1.0
+_POLL = 0.005
 _HOUR_MS = 3_600_000
 
 
@@ -67,6 +69,18 @@ class Running:
                 await self._burst(self._config)
             else:
                 return
+
+    async def now(self, ids: Sequence[str]) -> None:
+        """Run these jobs until each has ended, without waiting for due times. A job that was snoozed is left."""
+        for job_id in ids:
+            while (job := await self._app.client.info(job_id)) is not None and not job.status.ended:
+                if job.status is Status.EXECUTING:
+                    await asyncio.sleep(_POLL)  # another executor of this test has it
+                elif job.status is Status.SCHEDULED and job.started_at is not None:
+                    break
+                else:
+                    self._found.bring_forward(job_id)
+                    await self.until_idle()
 
     async def send_recurring(self) -> bool:
         """Declare the schedules of the code, and send the jobs of those that are due; True when there were any."""
@@ -134,6 +148,7 @@ class Running:
             return await _value(runner, held)
         finally:
             loops.executing.discard(loop)
+            await runner.close()
             await lifespan.leave()
 
     # Killing

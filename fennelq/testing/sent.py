@@ -54,26 +54,26 @@ class SentJob:
     """The idempotency key."""
     headers: Mapping[str, str]
 
-    @classmethod
-    def of(cls, call: WireCall, tasks: Mapping[str, AnyTask]) -> SentJob:
-        """This job, with its arguments decoded by the task if its code is here."""
-        task = tasks.get(call.task)
-        args, kwargs = task.calls.decode(call.args) if task else orjson.loads(call.args)
-        how, number = call.due[:1], call.due[1:]
-        options = orjson.loads(call.fields.get("options", b"{}"))
-        declared: Mapping[str, str] = task.plan.headers if task else {}
-        return cls(
-            id=call.id,
-            task=call.task,
-            queue=call.queue,
-            args=tuple(args),
-            kwargs=kwargs,
-            priority=call.priority,
-            delay=int(number) / 1000 if how == "+" else None,
-            at=clock.from_ms(int(number)) if how == "@" else None,
-            key=_key(call),
-            headers={**declared, **options.get(OPTIONS["headers"].letter, {})},
-        )
+
+def sent_job(call: WireCall, tasks: Mapping[str, AnyTask]) -> SentJob:
+    """A job that was sent, with its arguments decoded by the task if its code is here."""
+    task = tasks.get(call.task)
+    args, kwargs = task.calls.decode(call.args) if task else orjson.loads(call.args)
+    how, number = call.due[:1], call.due[1:]
+    options = orjson.loads(call.fields.get("options", b"{}"))
+    declared: Mapping[str, str] = task.plan.headers if task else {}
+    return SentJob(
+        id=call.id,
+        task=call.task,
+        queue=call.queue,
+        args=tuple(args),
+        kwargs=kwargs,
+        priority=call.priority,
+        delay=int(number) / 1000 if how == "+" else None,
+        at=clock.from_ms(int(number)) if how == "@" else None,
+        key=_key(call),
+        headers={**declared, **options.get(OPTIONS["headers"].letter, {})},
+    )
 
 
 def _key(call: WireCall) -> str | None:

@@ -49,10 +49,10 @@ class Summary:
     failures: Sequence[FailedTry] = ()
     """The tries that failed, in the order in which they ended."""
 
-    @classmethod
-    def between(cls, before: Counter[str], after: Counter[str], failures: Sequence[FailedTry]) -> Summary:
-        """The difference of two readings of the counters."""
-        numbers = Counter[str]()
-        for letter, name in _LETTERS.items():
-            numbers[name] += after[letter] - before[letter]
-        return cls(**numbers, failures=tuple(failures))
+
+def between(before: Counter[str], after: Counter[str], failures: Sequence[FailedTry]) -> Summary:
+    """The difference of two readings of the counters."""
+    numbers = Counter[str]()
+    for letter, name in _LETTERS.items():
+        numbers[name] += after[letter] - before[letter]
+    return Summary(**numbers, failures=tuple(failures))

@@ -38,7 +38,8 @@ class Executor:
         )
         self.state = state = State(app, config, signals)
         self.name, self.slots, self.broker = state.name, state.slots, state.broker
-        self.workbench = Workbench(state, Runner(app, state.slots.count, state.shared), Settler(state))
+        self.runner = Runner(app, state.slots.count, state.shared, config)
+        self.workbench = Workbench(state, self.runner, Settler(state))
         self.consumer = Consumer(state, self.workbench)
         self.heartbeat = Heartbeat(state, app.wiring.blocking(app.address))
         self.watchdog = Watchdog(state)
@@ -68,6 +69,7 @@ class Executor:
             if await self._lifespan.enter(self._stop):
                 await self._run()
         finally:
+            await self.runner.close()
             await self._lifespan.leave()
 
     async def _run(self) -> None:

@@ -30,6 +30,7 @@ class SharedValues:
         self.made: dict[Hashable, Any] = {}
         """The values by their keys."""
         self._lives: dict[Hashable, _Life] = {}
+        self._ended = False
         # Not the context of the job that needs a value first: background tasks of the value would log as that job.
         self._context = contextvars.copy_context()
 
@@ -38,6 +39,8 @@ class SharedValues:
         fails, all of them get its error, and the next job calls the provider again."""
         life = self._lives.get(step.key)
         if life is None:
+            if self._ended:
+                raise RuntimeError(f"the executor has stopped, so it does not make {step.name} any more")
             life = self._lives[step.key] = _Life(self, step, args, self._context.copy())
         value, error = await asyncio.shield(life.made)
         if error is not None:
@@ -57,6 +60,8 @@ class SharedValues:
     async def leave(self, within: float) -> None:
         """Leave all values, the last one first. If a provider fails, or takes too long, the others are left all the
         same."""
+        # A run that ignores the request to stop may still ask for values: none of them would be left.
+        self._ended = True
         deadline = clock.monotonic() + within
         for life in reversed([*self._lives.values()]):
             if not await life.end(max(0.0, deadline - clock.monotonic())):

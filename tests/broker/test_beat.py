@@ -185,6 +185,16 @@ def test_a_quarantine_lane_without_a_group_counts_all_its_jobs(desk: Desk) -> No
     assert beat(desk).quarantined == 1
 
 
+def test_a_quarantine_lane_of_a_wrong_type_keeps_no_other_lane_from_being_renewed(desk: Desk) -> None:
+    held = one_in_each_lane(desk)
+    desk.silent(held, HOUR)
+    desk.redis.set(desk.keys["iso"], "not a stream")
+    answer = beat(desk, held)
+    assert (answer.lost, answer.stranded, answer.quarantined) == ([], [], 0)
+    assert max(idle(desk).values()) < HOUR
+    desk.redis.delete(desk.keys["iso"])
+
+
 @pytest.mark.audit(lost={"mail:1"})
 def test_an_entry_that_was_deleted_is_counted_once_and_then_lost(desk: Desk) -> None:
     deleted, kept = desk.executing(*some_jobs(2))

@@ -66,8 +66,9 @@ def test_an_executor_of_the_time_before_the_clock_was_set_back_does_not_count_as
     assert fleet.alive() == {"anna": NOW + ahead_ms, "berta": NOW}
 
 
-def test_facts_are_deleted_after_an_hour(fleet: Fleet) -> None:
+def test_the_watcher_deletes_facts_after_an_hour(fleet: Fleet) -> None:
     assert FORGOTTEN_AFTER_MS == HOUR
+    assert fleet.present("berta").watcher
     fleet.present("anna")
     fleet.clock.pass_by(HOUR - 1)
     fleet.present("berta")
@@ -77,7 +78,15 @@ def test_facts_are_deleted_after_an_hour(fleet: Fleet) -> None:
     assert fleet.facts().keys() == fleet.alive().keys() == {"berta"}
 
 
+def test_other_executors_delete_no_facts(fleet: Fleet) -> None:
+    fleet.present("anna")
+    fleet.clock.pass_by(HOUR)
+    assert not fleet.present("berta").watcher
+    assert fleet.facts().keys() == fleet.alive().keys() == {"anna", "berta"}
+
+
 def test_the_facts_of_many_are_deleted_in_pages(fleet: Fleet) -> None:
+    assert fleet.present("anna").watcher
     for number in range(250):
         fleet.present(f"e{number}")
     fleet.clock.pass_by(HOUR)

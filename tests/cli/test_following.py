@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from fennelq import Progress
 from fennelq.cli.exits import Exit
@@ -44,8 +45,8 @@ def shop(shop: Shop) -> Shop:
 
 @contextmanager
 def working(shop: Shop) -> Generator[None]:
-    """A worker that runs what was sent."""
-    with running_aside(shop.app):
+    """A worker that runs what was sent, and whose log is not among the output of the commands."""
+    with capture_logs(), running_aside(shop.app):
         yield
 
 

@@ -204,6 +204,8 @@ class Terminal:
         # A reader's terminal is not a test: there the server of the project is used without asking for it.
         outside = dict.fromkeys(("PYTEST_CURRENT_TEST", "PYTEST_VERSION"), "")
         ours = {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        # An installed fennelq has this plugin. Here it may be one that was installed without it.
+        ours["PYTEST_PLUGINS"] = "pytest_fennelq"
         return outside | ours | self._extra
 
 

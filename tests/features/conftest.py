@@ -12,6 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from fennelq import App
+from fennelq.broker.keys import clock_key
+from fennelq.testing import Testing, testing
+from tests.conftest import audit_hook
 from tests.kit.apps import LocalApp
 from tests.kit.server import Server
 
@@ -42,6 +45,17 @@ async def make_app(redis_url: str) -> AsyncIterator[MakeApp]:
 def app(make_app: MakeApp) -> App:
     """An app without tasks yet."""
     return make_app()
+
+
+@pytest.fixture
+async def t(app: App, server: Server, request: pytest.FixtureRequest) -> AsyncIterator[Testing]:
+    """`app` under test: its jobs run with `await t.run_until_idle()`, and its time passes with `t.tick(60)`. What it
+    leaves in Redis is audited before it is removed."""
+    async with testing(app, redis_url=server.url, leave_jobs=True) as t:
+        yield t
+        with server.client() as client:
+            client.delete(clock_key(app.namespace))
+        audit_hook(server, request.node)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from fennelq import App, ConfigurationError, RetryPolicy, TaskFailed, UsageError, current_job
+from fennelq import App, ConfigurationError, Job, RetryPolicy, TaskFailed, UsageError, current_job
 from tests.features.conftest import MakeApp
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -81,6 +81,31 @@ async def test_texts_travel_from_the_code_that_sends_to_the_code_that_runs_and_o
         ],
         inherited,
     )
+
+
+async def test_the_context_is_set_around_performers_that_were_registered_before(app: App) -> None:
+    seen: list[str] = []
+
+    @app.sending
+    def look(job: Job[Any]) -> Job[Any]:
+        seen.append(job.headers["ctx.tenant"])
+        return job
+
+    @app.performing
+    async def around(_: Any, call: Any) -> Any:
+        seen.append(tenant.get("none"))
+        return await call()
+
+    @app.task
+    async def welcome() -> None: ...
+
+    app.carry(tenant)
+    async with running(app):
+        token = tenant.set("acme")
+        result = await welcome.delay()
+        tenant.reset(token)
+        await result.get(timeout=5)
+    assert seen == ["acme", "acme"]
 
 
 async def test_a_replayed_job_has_the_context_in_which_it_was_sent_first(app: App) -> None:

@@ -137,6 +137,46 @@ async def test_the_outcome_of_a_run_is_told_in_a_word(app: App, raised: Exceptio
     assert heard[0].outcome == outcome
 
 
+async def test_a_job_that_is_cancelled_while_it_runs_has_finished_and_not_died(app: App) -> None:
+    heard = hearing(app, JobFinished, JobDied, JobStopped)
+    begun = asyncio.Event()
+
+    @app.task
+    async def hold() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with running(app):
+        result = await hold.delay()
+        await begun.wait()
+        assert await result.cancel("not needed any more")
+        await aeventually(lambda: heard)
+    (finished,) = heard
+    assert isinstance(finished, JobFinished)
+    assert (finished.id, finished.outcome) == (result.id, "cancelled")
+
+
+async def test_a_run_that_is_given_up_has_finished_without_a_duration(make_app: MakeApp) -> None:
+    app, may_end = make_app(stop_grace=0.02), asyncio.Event()
+    heard = hearing(app, JobFinished)
+
+    @app.task(timeout=0.02, retries=0)
+    async def ignore() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with running(app):
+        result = await ignore.delay()
+        await aeventually(lambda: heard)
+        may_end.set()
+    assert heard == [
+        JobFinished(id=result.id, task=ignore.name, queue="default", tries=1, outcome="dead", seconds=None)
+    ]
+
+
 @pytest.mark.audit(unfinished=True)
 async def test_a_job_that_is_handed_back_has_stopped(app: App) -> None:
     heard = hearing(app, JobStarted, JobStopped, JobFinished)
@@ -192,11 +232,12 @@ async def test_a_call_that_got_the_job_of_an_earlier_one_has_sent_none(app: App)
     @app.task
     async def welcome() -> None: ...
 
-    first = await welcome.options(key="once").delay()
-    second = await welcome.options(key="once").delay()
-    assert (second.id, second.deduplicated) == (first.id, True)
-    assert names(heard) == ["JobSent"]
-    assert await first.cancel()
+    for once in (welcome.options(key="once"), welcome.options(job_id="once")):
+        heard.clear()
+        first, second = await once.delay(), await once.delay()
+        assert (second.id, second.deduplicated) == (first.id, True)
+        assert heard == [JobSent(id=first.id, task=welcome.name, queue="default")]
+        assert await first.cancel()
 
 
 async def test_a_subscriber_that_comes_while_an_executor_runs_is_called_too(app: App) -> None:

@@ -119,10 +119,13 @@ async def test_a_service_outlives_a_job_that_cancels_it_and_ends_with_its_execut
     monkeypatch.setattr("fennelq.worker.plugins.AFTER_AN_ERROR", 0.01)
     calls = 0
     ended: list[str] = []
+    cancelling: list[int] = []
 
     async def flush() -> float:
         nonlocal calls
         calls += 1
+        task = asyncio.current_task()
+        cancelling.append(task.cancelling() if task is not None else -1)
         try:
             await asyncio.sleep(3600)
         finally:
@@ -142,6 +145,7 @@ async def test_a_service_outlives_a_job_that_cancels_it_and_ends_with_its_execut
         await app.call(cancel_plugins.job(), timeout=5)
         await aeventually(lambda: calls == 2)
     assert ended == ["ended", "ended"]
+    assert cancelling == [0, 0], "a task group in a service looks at this"
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("plugin ")] == []
 
 

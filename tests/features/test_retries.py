@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pytest
 
 from fennelq import App, Reject, Retry, RetryPolicy, Snooze, Status, TaskFailed, current_job
-from tests.features.conftest import MakeApp
-from tests.kit.waiting import aeventually
+from fennelq.testing import Testing
 from tests.kit.workers import running
 
 AT_ONCE = RetryPolicy.fixed(3, delay=0)
@@ -82,16 +80,15 @@ async def test_an_exhausted_job_is_dead_and_raises_what_happened(app: App) -> No
     assert info.error.traceback == error.traceback
 
 
-async def test_a_dead_job_is_listed_with_all_that_is_known_about_it(app: App) -> None:
+async def test_a_dead_job_is_listed_with_all_that_is_known_about_it(app: App, t: Testing) -> None:
     @app.task(queue="mail", retries=0)
     async def fail(user: str) -> None:
         raise Refused(user)
 
-    async with running(app):
-        result = await fail.options(headers={"request": "r-1"}).delay("ann")
-        await aeventually(lambda: is_dead(app, result.id))
-        (letter,) = await app.dlq.list()
-        full = await app.dlq.get(result.id)
+    result = await fail.options(headers={"request": "r-1"}).delay("ann")
+    await t.run_until_idle()
+    (letter,) = await app.dlq.list()
+    full = await app.dlq.get(result.id)
     assert (letter.id, letter.queue, letter.task) == (result.id, "mail", fail.name)
     assert (letter.error_type, letter.message, letter.reason) == (f"{__name__}.Refused", "ann", "failed")
     assert full is not None
@@ -225,47 +222,48 @@ CURVES = {
 
 
 @pytest.mark.parametrize("curve", CURVES)
-async def test_a_policy_decides_when_the_next_run_is_due(app: App, curve: str) -> None:
+async def test_a_policy_decides_when_the_next_run_is_due(app: App, t: Testing, curve: str) -> None:
     policy, waits = CURVES[curve]
 
     @app.task(retry=policy)
     async def fail() -> None:
         raise ValueError
 
-    async with running(app):
-        result = await fail.delay()
-        for tries, wait in enumerate(waits, start=1):
-            due_in = await aeventually(partial(seconds_to_retry, app, result.id, tries))
-            assert wait - 5 < due_in <= wait
-            await make_due(app, result.id)
-        with pytest.raises(TaskFailed):
-            await result.get(timeout=5)
+    result = await fail.delay()
+    for tries, wait in enumerate(waits, start=1):
+        await t.run_until_idle()
+        assert wait - 5 < await seconds_to_retry(t, result.id, tries) <= wait
+        t.tick(wait)
+    await t.run_until_idle()
+    with pytest.raises(TaskFailed):
+        await result.get(timeout=5)
 
 
-async def test_full_jitter_is_anything_up_to_the_wait(app: App) -> None:
+async def test_full_jitter_is_anything_up_to_the_wait(app: App, t: Testing) -> None:
     @app.task(retry=RetryPolicy.exponential(1, base=1000, jitter=True))
     async def fail() -> None:
         raise ValueError
 
-    async with running(app):
-        results = await app.enqueue([fail.job() for _ in range(20)])
-        waits = [await aeventually(partial(seconds_to_retry, app, result.id, 1)) for result in results]
+    results = await app.enqueue([fail.job() for _ in range(20)])
+    await t.run_until_idle()
+    waits = [await seconds_to_retry(t, result.id, 1) for result in results]
     assert all(0 <= wait <= 1000 for wait in waits)
     assert len({round(wait) for wait in waits}) > 5
     assert min(waits) < 500 < max(waits)
 
 
-async def test_a_call_may_bring_a_policy_of_its_own(app: App) -> None:
+async def test_a_call_may_bring_a_policy_of_its_own(app: App, t: Testing) -> None:
     @app.task(retries=0)
     async def fail() -> None:
         raise ValueError
 
-    async with running(app):
-        result = await fail.options(retry=RetryPolicy.linear(2, step=70)).delay()
-        assert 60 < await aeventually(lambda: seconds_to_retry(app, result.id, 1)) <= 70
-        await make_due(app, result.id)
-        assert 130 < await aeventually(lambda: seconds_to_retry(app, result.id, 2)) <= 140
-        assert await result.cancel()
+    result = await fail.options(retry=RetryPolicy.linear(2, step=70)).delay()
+    await t.run_until_idle()
+    assert 60 < await seconds_to_retry(t, result.id, 1) <= 70
+    t.tick(70)
+    await t.run_until_idle()
+    assert 130 < await seconds_to_retry(t, result.id, 2) <= 140
+    assert await result.cancel()
 
 
 async def test_a_policy_that_fails_itself_costs_only_its_job(app: App) -> None:
@@ -294,20 +292,19 @@ async def test_a_policy_that_fails_itself_costs_only_its_job(app: App) -> None:
 # What a task may raise to choose how it goes on
 
 
-async def test_a_task_may_ask_for_another_run_at_a_time(app: App) -> None:
+async def test_a_task_may_ask_for_another_run_at_a_time(app: App, t: Testing) -> None:
     @app.task(retry=RetryPolicy.fixed(1, delay=500))
     async def poll(wait: float | None) -> int:
         if current_job().tries == 1:
             raise Retry(delay=wait, reason="not there yet")
         return current_job().tries
 
-    async with running(app):
-        assert await app.call(poll.job(0), timeout=5) == 2
-        later = await poll.delay(100)
-        assert 90 < await aeventually(lambda: seconds_to_retry(app, later.id, 1)) <= 100
-        by_policy = await poll.delay(None)
-        assert 490 < await aeventually(lambda: seconds_to_retry(app, by_policy.id, 1)) <= 500
-        info = await later.info()
+    at_once, later, by_policy = await poll.map([0, 100, None])
+    await t.run_until_idle()
+    assert await at_once.get(timeout=5) == 2
+    assert 90 < await seconds_to_retry(t, later.id, 1) <= 100
+    assert 490 < await seconds_to_retry(t, by_policy.id, 1) <= 500
+    info = await later.info()
     assert info is not None
     assert info.error is not None
     assert info.error.message == "not there yet"
@@ -343,18 +340,18 @@ async def test_a_snooze_does_not_count_as_a_try(app: App) -> None:
     assert tries == [1, 1, 1, 1, 1]
 
 
-async def test_a_snoozed_job_is_scheduled_for_the_moment_it_asked_for(app: App) -> None:
+async def test_a_snoozed_job_is_scheduled_for_the_moment_it_asked_for(app: App, t: Testing) -> None:
     moment = datetime.now(UTC) + timedelta(hours=1)
 
     @app.task
     async def tomorrow() -> None:
         raise Snooze(until=moment)
 
-    async with running(app):
-        result = await tomorrow.delay()
-        await aeventually(lambda: has_status(app, result.id, Status.SCHEDULED))
-        info = await result.info()
+    result = await tomorrow.delay()
+    await t.run_until_idle()
+    info = await result.info()
     assert info is not None
+    assert info.status is Status.SCHEDULED
     assert info.due_at is not None
     assert abs(info.due_at - moment) < timedelta(seconds=1)
     assert await result.cancel()
@@ -375,45 +372,26 @@ async def test_a_rejected_job_is_dead_at_once(app: App) -> None:
     assert info.reason == "rejected"
 
 
-async def test_the_reason_of_a_job_that_waits_for_its_retry_is_the_retry(make_app: MakeApp) -> None:
-    app = make_app()
-
+async def test_the_reason_of_a_job_that_waits_for_its_retry_is_the_retry(app: App, t: Testing) -> None:
     @app.task(retry=RetryPolicy.fixed(1, delay=100))
     async def fail() -> None:
         raise Refused("busy")
 
-    async with running(app):
-        result = await fail.delay()
-        await aeventually(lambda: has_status(app, result.id, Status.RETRY))
-        info = await result.info()
+    result = await fail.delay()
+    await t.run_until_idle()
+    info = await result.info()
     assert info is not None
+    assert info.status is Status.RETRY
     assert info.tries == 1
     assert info.error is not None
     assert (info.error.error_type, info.error.message) == (f"{__name__}.Refused", "busy")
     assert await result.cancel()
 
 
-async def is_dead(app: App, job_id: str) -> bool:
-    return await has_status(app, job_id, Status.DEAD)
-
-
-async def has_status(app: App, job_id: str, status: Status) -> bool:
-    return await app.result(job_id).status() is status
-
-
-async def seconds_to_retry(app: App, job_id: str, tries: int) -> float | None:
-    """How long from now the job, which has failed so often, waits for its next run; None when it does not."""
-    info = await app.result(job_id).info()
-    if info is None or info.status is not Status.RETRY or info.tries != tries or info.due_at is None:
-        return None
-    return (info.due_at - datetime.now(UTC)).total_seconds() or 1e-9
-
-
-async def make_due(app: App, job_id: str) -> None:
-    """Let the job's waiting be over."""
-    from fennelq.broker.verb import Command
-
-    queue, _, key = job_id.partition(":")
-    keys = app.client.keys(queue)
-    await app.client.ask(Command(["ZADD", keys["retry"], "XX", 0, key], int))
-    await app.client.ask(Command(["PUBLISH", f"{keys.prefix}wake", 0], int))
+async def seconds_to_retry(t: Testing, job_id: str, tries: int) -> float:
+    """How long from now the job, which has failed so often, waits for its next run."""
+    info = await t.app.result(job_id).info()
+    assert info is not None
+    assert (info.status, info.tries) == (Status.RETRY, tries)
+    assert info.due_at is not None
+    return (info.due_at - t.now).total_seconds()

@@ -13,6 +13,7 @@ import redis
 
 from fennelq import App, JobExpired, RetryPolicy, Snooze, Status, TaskFailed, current_job
 from fennelq.broker.keys import GROUP, LANES, QueueKeys
+from fennelq.testing import Testing
 from tests.features.conftest import MakeApp
 from tests.kit.clock import ServerClock
 from tests.kit.server import Server
@@ -129,81 +130,84 @@ async def test_a_scheduled_job_keeps_its_priority(app: App) -> None:
 # Expiry
 
 
-async def test_a_job_that_expired_before_it_could_start_never_runs(app: App) -> None:
+async def test_a_job_that_expired_before_it_could_start_never_runs(app: App, t: Testing) -> None:
     runs: list[int] = []
 
     @app.task
     async def greet(n: int) -> None:
         runs.append(n)
 
-    expired = await greet.options(expires=0.01).delay(1)
+    expired = await greet.options(expires=10).delay(1)
     fresh = await greet.options(expires=100).delay(2)
-    await asyncio.sleep(0.02)  # the passing of time is what this is about
-    async with running(app):
-        with pytest.raises(JobExpired) as raised:
-            await expired.get(timeout=5)
-        await fresh.get(timeout=5)
-        info = await expired.info()
+    t.tick(11)
+    await t.run_until_idle()
+    with pytest.raises(JobExpired) as raised:
+        await expired.get(timeout=5)
+    await fresh.get(timeout=5)
+    info = await expired.info()
     assert raised.value.job_id == expired.id
     assert runs == [2]
     assert info is not None
     assert (info.status, info.reason, info.tries) == (Status.CANCELLED, "expired", 0)
 
 
-async def test_a_job_that_expires_before_it_is_due_never_runs(app: App) -> None:
+async def test_a_job_that_expires_before_it_is_due_never_runs(app: App, t: Testing) -> None:
     runs: list[int] = []
 
     @app.task
     async def greet(n: int) -> None:
         runs.append(n)
 
-    async with running(app):
-        result = await greet.options(delay=0.2, expires=0.1).delay(1)
-        with pytest.raises(JobExpired):
-            await result.get(timeout=5)
+    result = await greet.options(delay=20, expires=10).delay(1)
+    t.tick(20)
+    await t.run_until_idle()
+    with pytest.raises(JobExpired):
+        await result.get(timeout=5)
     assert runs == []
 
 
-async def test_a_waiter_is_notified_when_its_job_expires(app: App) -> None:
+async def test_a_waiter_is_notified_when_its_job_expires(app: App, t: Testing) -> None:
     @app.task
     async def greet() -> None: ...
 
-    result = await greet.options(expires=0.01).delay()
+    result = await greet.options(expires=10).delay()
     waiting = asyncio.create_task(result.get(timeout=10))
-    await asyncio.sleep(0.02)  # the passing of time is what this is about
-    async with running(app):
-        with pytest.raises(JobExpired):
-            await waiting
+    t.tick(11)
+    await t.run_until_idle()
+    with pytest.raises(JobExpired):
+        await waiting
 
 
-async def test_a_job_that_has_started_does_not_expire(app: App, server_clock: ServerClock) -> None:
+async def test_a_job_that_has_started_does_not_expire(app: App, t: Testing) -> None:
     @app.task
     async def slow() -> str:
-        server_clock.pass_by(60_000)
+        t.tick(60)
         return "done"
 
-    async with running(app):
+    with t.eager():
         assert await app.call(slow.options(expires=30).job(), timeout=5) == "done"
 
 
 @pytest.mark.parametrize("how", ["retry", "snooze"])
 async def test_a_job_that_has_started_once_runs_again_after_its_expiry(
-    app: App, server_clock: ServerClock, how: str
+    app: App, t: Testing, how: str
 ) -> None:
     runs = 0
 
-    @app.task(retry=RetryPolicy.fixed(1, delay=0.01))
+    @app.task(retry=RetryPolicy.fixed(1, delay=10))
     async def fetch_page(n: int) -> int:
         nonlocal runs
         runs += 1
         if runs == 1:
-            server_clock.pass_by(60_000)
-            raise Snooze(0.01) if how == "snooze" else ConnectionError("the first try fails")
+            t.tick(60)
+            raise Snooze(10) if how == "snooze" else ConnectionError("the first try fails")
         return n + runs
 
-    async with running(app):
-        result = await fetch_page.options(expires=30).delay(40)
-        assert await result.get(timeout=10) == 42
+    result = await fetch_page.options(expires=30).delay(40)
+    await t.run_until_idle()
+    t.tick(10)
+    await t.run_until_idle()
+    assert await result.get(timeout=10) == 42
     assert runs == 2
 
 

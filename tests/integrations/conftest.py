@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -49,6 +50,19 @@ class Web:
             urllib.request.Request(self._url(path), data, {"Content-Type": "application/json", **named})
         )
 
+    def delete(self, path: str) -> Reply:
+        """DELETE."""
+        return self._ask(urllib.request.Request(self._url(path), method="DELETE"))
+
+    @contextmanager
+    def events(self, path: str) -> Generator[Iterator[tuple[str, Any]]]:
+        """The server-sent events of a path, each with its name and its data, as they arrive. At the end of the block
+        the connection is closed, as by a browser that goes away."""
+        with urllib.request.urlopen(self._url(path), timeout=60) as answer:
+            assert answer.headers.get_content_type() == "text/event-stream"
+            lines = (line.decode().rstrip("\n") for line in answer)
+            yield ((name, json.loads(next(lines).removeprefix("data: "))) for name in _names(lines))
+
     def _url(self, path: str) -> str:
         return f"http://{HOST}:{self._port.number}{path}"
 
@@ -61,6 +75,10 @@ class Web:
             body = answer.read()
         read = json.loads(body) if "json" in answer.headers.get("Content-Type", "") else body.decode()
         return Reply(answer.status, answer.headers, read)
+
+
+def _names(lines: Iterator[str]) -> Iterator[str]:
+    return (line.removeprefix("event: ") for line in lines if line.startswith("event: "))
 
 
 Serve = Callable[..., Web]

@@ -208,15 +208,27 @@ print(careful.sync.delay(1).get(timeout=30))
     assert answers.splitlines() == ["False", "django.db.utils.ProgrammingError", "False"]
 
 
+def test_a_browser_sees_the_progress_of_a_job_and_cancels_it(shop: Shop, serve: Serve) -> None:
+    shop.work()
+    web = serve("gunicorn", "shop.wsgi", environment=shop.environment, directory=shop.folder)
+    small = web.post_form("/exports", pages="2").json["job"]
+    eventually(lambda: web.get(f"/exports/{small}").json == {"status": "SUCCESS", "part": 1.0}, within=30)
+    large = web.post_form("/exports", pages="9000").json["job"]
+    eventually(lambda: web.get(f"/exports/{large}").json["part"], within=30)
+    assert web.get(f"/exports/{large}").json["status"] == "EXECUTING"
+    assert web.delete(f"/exports/{large}").json == {"cancelled": True}
+    assert web.get(f"/exports/{large}").json["status"] == "CANCELLED"
+
+
 def test_the_worker_has_every_task_and_a_command_finds_the_app(shop: Shop, spawn: Spawner) -> None:
     output = shop.python("from shop.queue import app; print(*sorted(app.tasks))")
-    names = ("confirm", "confirm_the_rest", "orders_of", "price_of")
+    names = ("confirm", "confirm_the_rest", "export", "orders_of", "price_of")
     assert output.split() == [f"orders.tasks:{name}" for name in names]
     info = spawn(
         "fennelq", "info", "-A", "shop.queue:app", environment=shop.environment, directory=shop.folder
     )
     assert info.returncode(30) == 0
-    assert [line.split() for line in info.text.splitlines() if line.startswith("tasks")] == [["tasks", "4"]]
+    assert [line.split() for line in info.text.splitlines() if line.startswith("tasks")] == [["tasks", "5"]]
 
 
 @pytest.mark.audit(unfinished=True)

@@ -57,6 +57,37 @@ def test_a_job_that_failed_is_an_answer(web: Web) -> None:
     assert "unknown template" in view.json["error"]
 
 
+@pytest.mark.usefixtures("worker")
+def test_a_browser_follows_the_progress_of_a_job_and_cancels_another(web: Web) -> None:
+    small = web.post_json("/exports", {"pages": 4}).json["id"]
+    with web.events(f"/jobs/{small}/events") as events:
+        *reports, end = events
+    assert end == ("end", {"status": "SUCCESS"})
+    assert {name for name, _ in reports} == {"progress"}
+    pages = [report["done"] for _, report in reports]
+    assert pages == sorted(pages)
+    assert reports[-1][1] == {"done": 4, "total": 4, "note": "page 4"}
+
+    large = web.post_json("/exports", {"pages": 9000}).json["id"]
+    with web.events(f"/jobs/{large}/events") as events:
+        name, report = next(events)
+        assert (name, report["total"]) == ("progress", 9000)
+    with web.events(f"/jobs/{large}/events") as events:
+        next(events)
+        assert web.delete(f"/jobs/{large}").json == {"cancelled": True}
+        *_, end = events
+    assert end == ("end", {"status": "CANCELLED"})
+    view = web.get(f"/jobs/{large}?wait=20").json
+    assert (view["status"], view["result"]) == ("CANCELLED", None)
+    assert "cancelled by the user" in view["error"]
+    assert web.get("/jobs/reports:unknown/events").status == 404
+    assert web.delete("/jobs/reports:unknown").json == {"cancelled": False}
+    # The browser that went away has left no reader behind: the web server stops without waiting for one.
+    web.process.term()
+    web.process.returncode(10)
+    assert "Traceback" not in web.process.text
+
+
 @pytest.mark.audit(unfinished=True)
 def test_a_job_that_waits_for_a_worker_is_looked_at_without_waiting_for_it(web: Web) -> None:
     sent = greet(web, 7)

@@ -18,5 +18,11 @@ class LocalApp(App):
     these tests run in the process of the test.
     """
 
-    def _register(self, function: Callable[..., Any], name: str | None, options: OptionArgs) -> AnyTask:
-        return super()._register(function, name or task_name(function), options)
+    def _register(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: OptionArgs,
+        isolation: str | None = None,
+    ) -> AnyTask:
+        return super()._register(function, name or task_name(function), options, isolation)

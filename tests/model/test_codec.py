@@ -728,7 +728,7 @@ def test_a_result_is_plain_json() -> None:
 def test_a_task_annotated_with_none_has_no_result() -> None:
     def task() -> None: ...
 
-    returns = ResultCodec.of(TASK, task)
+    returns = ResultCodec[Any].of(TASK, task)
     assert returns.is_none
     assert returns.encode(None) == b""
     assert returns.decode(b"") is None

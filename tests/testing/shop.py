@@ -62,6 +62,12 @@ def report(day: int) -> int:
     return len(resize.sync.delay(f"{day}.png").id)
 
 
+@app.task(isolation="process")
+def render(pages: int) -> tuple[int, bool]:
+    """In a process of its own: the number of pages, and whether this is the process of the test."""
+    return pages, bool(runs)
+
+
 @app.every(60)
 async def clean_up() -> None:
     runs.append("clean_up")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -237,6 +238,20 @@ async def test_a_server_of_ones_own_may_be_used(redis_url: str) -> None:
         await welcome.delay(7)
         assert app.address.shown == redis_url
         assert await t.run_until_idle() == Summary(succeeded=1)
+
+
+async def test_a_url_that_is_wrong_is_refused_at_the_block_and_the_app_is_as_before() -> None:
+    before = app.namespace
+    with pytest.raises(ConfigurationError, match=r"'http://example' is not understood"):
+        testing(app, redis_url="http://example").open()
+    assert app.namespace == before
+
+
+async def test_code_without_a_loop_works_in_a_thread_of_the_test(t: Testing) -> None:
+    sent = await asyncio.to_thread(welcome.sync.delay, 7)
+    assert await t.run_until_idle() == Summary(succeeded=1)
+    assert await asyncio.to_thread(sent.get, 1) == "sent 'hello' to user 7"
+    assert [job.id for job in t.sent(welcome)] == [sent.id]
 
 
 async def test_each_block_has_its_own_testing() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from fennelq import JobExpired, ResultExpired, Status
 from fennelq.testing import Summary, Testing, testing
-from tests.testing.shop import app, charge, clean_up, flaky, poll, resize, runs, sign_up, welcome
+from tests.testing.shop import app, charge, clean_up, flaky, poll, render, resize, runs, sign_up, welcome
 
 
 async def test_jobs_run_and_what_they_send(t: Testing) -> None:
@@ -102,6 +102,14 @@ async def test_plain_functions_run_in_threads(t: Testing) -> None:
     assert await result.get(timeout=0) == "a.png"
 
 
+async def test_tasks_with_processes_of_their_own_have_them_in_jobs_and_in_calls(t: Testing) -> None:
+    runs.append("only here")
+    result = await render.delay(7)
+    assert await t.run_until_idle() == Summary(succeeded=1)
+    assert await result.get(timeout=0) == (7, False)
+    assert await t.call(render, 8) == (8, False)
+
+
 async def test_recurring_jobs_do_not_run_unless_the_test_asks_for_them(t: Testing) -> None:
     t.tick(600)
     assert await t.run_until_idle() == Summary()
@@ -151,6 +159,11 @@ async def test_one_test_does_not_see_the_time_of_another(t: Testing) -> None:
     assert runs == ["welcome 8"]
     t.tick(60)
     assert await t.run_until_idle() == Summary(succeeded=1)
+
+
+async def test_the_time_of_the_test_can_be_read(t: Testing) -> None:
+    t.tick(timedelta(days=2))
+    assert abs(t.now - datetime.now(UTC) - timedelta(days=2)) < timedelta(seconds=5)
 
 
 async def test_a_hundred_jobs_run_together(t: Testing) -> None:

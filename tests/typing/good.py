@@ -83,6 +83,7 @@ from fennelq import (
     injected,
     wait,
 )
+from fennelq.testing import BlockingTesting, SentJob, Summary, Testing, testing
 
 
 @dataclass
@@ -317,6 +318,23 @@ async def operating() -> None:
     assert_type(await app.queues.list(), list[QueueInfo])
     assert_type(await app.dlq.list(), list[DeadLetter])
     assert_type(await app.schedules.list(), list[ScheduleInfo])
+
+
+# In a process of its own
+
+
+@app.task(isolation="process", queue="cpu", timeout=60)
+def crunch(n: int, *, precise: bool = False) -> float:
+    return n / 3
+
+
+async def in_processes() -> None:
+    as_thread: ThreadTask[..., float] = crunch
+    assert_type(as_thread(7), float)
+    assert_type(crunch(7, precise=True), float)
+    assert_type(await crunch.delay(7), AsyncResult[float])
+    assert_type(await crunch.options(timeout=None).map([1, 2]), list[AsyncResult[float]])
+    assert_type(crunch.sync.delay(7).get(), float)
 
 
 # Progress: from inside of a task, and from outside
@@ -628,3 +646,35 @@ async def calling_what_is_injected() -> None:
     with App("shop", lifespan=resources).overrides({plain: lambda: Db(), generator: plain}) as nothing:
         assert_type(nothing, None)
     assert_type(App("shop", lifespan=other_resources, result_ttl=5).state, Any)
+
+
+# Testing
+
+
+async def testing_an_app() -> None:
+    async with testing(app, overrides={plain: Db}, schedules=True, leave_jobs=True) as t:
+        assert_type(t, Testing)
+        assert_type(await t.run_until_idle(), Summary)
+        assert_type(await t.run_until_idle(timeout=5), Summary)
+        assert_type(await t.call(injecting, 7), int)
+        assert_type(await t.call(injecting_in_thread, 7), int)
+        assert_type(t.assert_enqueued(injecting, 7, queue="mail", delay=timedelta(hours=1)), JobInfo)
+        assert_type(t.assert_enqueued(injecting, _kwargs={"order": 7}), JobInfo)
+        assert_type(t.sent(injecting), list[SentJob])
+        assert_type(t.left(), list[JobInfo])
+        assert_type(t.sync, BlockingTesting)
+        t.tick(60)
+        t.tick(timedelta(days=1))
+        await t.kill_executor(during=injecting)
+        with t.eager(), t.deliver_twice():
+            await injecting.delay(7)
+
+
+def testing_without_a_loop() -> None:
+    with testing(app, redis_url="redis://localhost") as t:
+        assert_type(t, BlockingTesting)
+        assert_type(t.run_until_idle().succeeded, int)
+        assert_type([failure.message for failure in t.run_until_idle().failures], list[str])
+        assert_type(t.call(injecting, 7), int)
+        t.kill_executor(during=injecting_in_thread)
+        t.assert_enqueued(injecting)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fennelq import App, Depends, Shared, Status
+from fennelq import App, Depends, Shared, Status, TaskFailed
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import LIFESPAN_FAILED
 from tests.kit.apps import LocalApp
@@ -151,14 +151,20 @@ async def test_a_provider_that_ignores_every_request_to_stop_is_given_up(redis_u
 
         async with running(app, concurrency=4) as executor:
             job = await work.delay()
-            await aeventually(lambda: executor.slots.stuck == 1)
-            info = await job.info()
-            assert info is not None
-            assert (info.status, info.reason) == (Status.DEAD, "timeout")
-            assert await (await neighbour.delay()).get(timeout=5) == 2
-            release.set()
+            try:
+                with pytest.raises(
+                    TaskFailed, match="the providers of the task did not end within stop_grace"
+                ):
+                    await job.get(timeout=5)
+                assert executor.slots.stuck == 1
+                assert await (await neighbour.delay()).get(timeout=5) == 2
+            finally:
+                release.set()
             await aeventually(lambda: executor.slots.taken == 0)
             assert executor.slots.stuck == 0
+            info = await job.info()
+            assert info is not None
+            assert (info.status, info.reason, info.tries) == (Status.DEAD, "timeout", 1)
 
 
 BROKEN = """

@@ -258,9 +258,13 @@ async def test_plain_providers_of_a_thread_run_in_it_and_async_ones_on_the_loop(
     def note(what: str) -> None:
         seen.setdefault(what, set()).add(threading.get_ident())
 
-    def url() -> str:
+    def host() -> str:
         note("needed on the loop")
-        return "url"
+        return "host"
+
+    def url(host: str = Depends(host)) -> str:
+        note("needed on the loop")
+        return f"url of {host}"
 
     async def pool(url: str = Depends(url)) -> AsyncIterator[str]:
         note("async")
@@ -276,7 +280,7 @@ async def test_plain_providers_of_a_thread_run_in_it_and_async_ones_on_the_loop(
         note("thread")
         return [session, pool]
 
-    assert value(await run(work, b"[[1],{}]")) == ["session of pool of url", "pool of url"]
+    assert value(await run(work, b"[[1],{}]")) == ["session of pool of url of host", "pool of url of host"]
     assert seen["async"] == seen["needed on the loop"] == {loop}
     assert len(seen["thread"]) == 1
     assert seen["thread"] != {loop}
@@ -625,6 +629,7 @@ async def test_shared_values_are_left_in_reverse_by_the_task_that_entered_them(
         ("shared_value_failed_to_leave", "failing"),
     ]
     assert run.shared.made == {}
+    assert "the executor has stopped, so it does not make pool any more" in error(await run(work))
 
 
 async def test_a_shared_value_whose_task_a_job_has_cancelled_is_left_and_made_again(run: Bench) -> None:

@@ -336,7 +336,7 @@ async def test_a_run_that_is_stopped_before_its_first_step_never_enters_its_hand
     await asyncio.wait(bench.workbench.stop_all())
     assert bench.held.tokens() == [delivery.token]
     assert not bench.held.entered(delivery.token)
-    assert bench.executor.slots.taken == 0
+    assert (bench.executor.slots.taken, bench.workbench.backlog.busy) == (0, False)
 
 
 @pytest.mark.audit(unfinished=True)

@@ -1,9 +1,11 @@
 # orders/tasks.py
+import time
 from datetime import timedelta
 
 from django.core.mail import send_mail
 from django.utils import timezone
 
+from fennelq import current_job
 from orders.models import Order
 from shop.queue import app, with_database
 
@@ -28,6 +30,17 @@ async def orders_of(email: str) -> int:
 @app.task
 def price_of(item: str) -> int:
     return PRICES[item]
+
+
+@app.task(queue="reports", retries=0)
+def export(pages: int) -> str:
+    job = current_job()
+    for page in range(1, pages + 1):
+        if job.cancelled:  # a thread is not interrupted: it has to look
+            raise InterruptedError(job.cancelled)
+        time.sleep(0.1)  # stands for the work
+        job.sync.progress(page, pages)
+    return f"{pages} pages"
 
 
 def send_confirmation(order_id: int) -> None:

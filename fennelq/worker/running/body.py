@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fennelq.context import current
 from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
+from fennelq.worker.cells.pool import Cells
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import Invoker
 from fennelq.worker.running.providing import Providing
@@ -47,18 +48,30 @@ class RunCancelled(Exception):
 class Body:
     """Performs the bodies of runs for one executor."""
 
-    def __init__(self, threads: int, shared: SharedValues, stop_grace: float) -> None:
-        self._invoker = Invoker(threads)
+    def __init__(self, threads: int, shared: SharedValues, cells: Cells, stop_grace: float) -> None:
+        self._invoker, self._cells = Invoker(threads), cells
         self._providing = Providing(self._invoker, shared, stop_grace)
 
     def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Awaitable[Any]:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
         returns a value: a thread, or a handler that swallows its cancellation, may do so."""
         # Returns the coroutine of one of these, because a coroutine that awaited it would cost as much as a provider.
+        if bound.task.isolated:
+            return self._isolated(bound, held, time_out)
         injection = bound.task.injection
         if bound.plan.timeout is not None or (injection is not None and injection.recipe.enters):
             return self._within_its_time(bound, held, time_out)
         return self._call(bound, held, time_out)
+
+    async def _call_cell(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+        encoded = await self._cells.run(held, time_out)
+        # Without performers, the result is written as it came.
+        return encoded if bound.task.performers is None else bound.task.returns.decode(encoded)
+
+    async def _isolated(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
+        # The app may have to be imported for the process: that is no time of the job.
+        await self._cells.ready()
+        return await self._within_its_time(bound, held, time_out)
 
     async def _within_its_time(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
         timeout = bound.plan.timeout
@@ -97,6 +110,8 @@ class Body:
 
     def _call_function(self, bound: Bound, held: Held, time_out: TimeOut) -> Coroutine[Any, Any, Any]:
         injection = bound.task.injection
+        if bound.task.isolated:
+            return self._call_cell(bound, held, time_out)
         if injection is None:
             return self._invoker.call(bound.task, held, bound.args, bound.kwargs)
         if injection.recipe.is_direct:

@@ -72,7 +72,7 @@ class Providing:
                 raise
             failed = error
         if entered:
-            failed = await _left(entered, failed, _Limit(held, self._stop_grace), time_out)
+            failed = await _left(entered, failed, Limit(held, self._stop_grace), time_out)
         if failed is None:
             return result
         try:
@@ -116,7 +116,7 @@ class Providing:
     ) -> Any:
         """Make the rest of the values in the thread of the task, so that a session stays in the thread in which it was
         made, and call the task there."""
-        limit = _Limit(held, self._stop_grace)
+        limit = Limit(held, self._stop_grace)
         leaving = partial(_from_thread, asyncio.get_running_loop(), limit, time_out)
         call = partial(
             call_in_thread, injection, recipe, values, leaving, bound.task.function, bound.args, bound.kwargs
@@ -177,7 +177,7 @@ def _made(step: Step, args: Mapping[str, Any], entered: list[Any], shared: Loopl
 
 
 async def _left(
-    entered: Entered, failed: BaseException | None, limit: _Limit, time_out: TimeOut
+    entered: Entered, failed: BaseException | None, limit: Limit, time_out: TimeOut
 ) -> BaseException | None:
     """Leave the providers, the last one first; returns the error of the task, or the one in its place."""
     limit.start(time_out)
@@ -200,7 +200,7 @@ def _raised(error: BaseException | None) -> tuple[Any, BaseException | None, Any
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
-class _Limit:
+class Limit:
     """Limits the time in which the providers of a task are left, also if the task has a longer timeout."""
 
     __slots__ = ("_held", "_seconds", "_timer")
@@ -225,6 +225,6 @@ class _Limit:
         time_out(self._held)
 
 
-def _from_thread(loop: asyncio.AbstractEventLoop, limit: _Limit, time_out: TimeOut) -> None:
+def _from_thread(loop: asyncio.AbstractEventLoop, limit: Limit, time_out: TimeOut) -> None:
     with suppress(RuntimeError):  # the loop has ended: nothing waits for the task any more
         loop.call_soon_threadsafe(limit.start, time_out)

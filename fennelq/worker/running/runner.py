@@ -4,18 +4,29 @@ touches Redis."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from fennelq.app import App
 from fennelq.context import JobContext, current
 from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
 from fennelq.model import outcome
 from fennelq.model.job import Delivery, JobFailure
-from fennelq.model.outcome import Outcome, Reject, Retry, Snooze, failure_of, seconds_of
+from fennelq.model.outcome import (
+    Outcome,
+    Raised,
+    Reject,
+    Retry,
+    Snooze,
+    bad_result,
+    failure_of,
+    seconds_of,
+)
 from fennelq.model.plan import Plan
 from fennelq.model.retry import allows, wait_after
 from fennelq.task import AnyTask
+from fennelq.worker.cells.pool import Cells, TaskCrashed
+from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.body import Body, Bound, RunCancelled, TaskTimeout, TimeOut, too_late
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import loop_is_gone
@@ -23,12 +34,23 @@ from fennelq.worker.shared import SharedValues
 
 Verdict = Callable[[JobFailure, int, int], Outcome]
 
+_REASONS: Final[Mapping[type[BaseException], str]] = {TaskTimeout: "timeout", TaskCrashed: "crashed"}
+_UNFIT: Final[Mapping[str, Verdict]] = {
+    "bad_payload": outcome.died,
+    "unknown_argument": outcome.not_known,
+    "unknown_task": outcome.not_known,
+}
+"""What the process of a task finds out about a delivery, and this one finds out about the others: see `run`."""
+
 
 class Runner:
     """Runs deliveries of one app."""
 
-    def __init__(self, app: App, threads: int, shared: SharedValues) -> None:
-        self._tasks, self._body = app.tasks, Body(threads, shared, app.settings.stop_grace)
+    def __init__(
+        self, app: App, threads: int, shared: SharedValues, config: ExecutorConfig | None = None
+    ) -> None:
+        self._tasks, self._cells = app.tasks, Cells(app, config or ExecutorConfig())
+        self._body = Body(threads, shared, self._cells, app.settings.stop_grace)
         self._failure_ttl_ms, self._most_bytes = app.lifetimes.failure_ms, app.settings.max_payload_bytes
 
     async def run(self, held: Held, time_out: TimeOut) -> Outcome:
@@ -59,6 +81,15 @@ class Runner:
             return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)
         return self._success(bound, delivery, value)
 
+    @property
+    def cells(self) -> list[int]:
+        """The process ids of the processes of tasks."""
+        return self._cells.pids
+
+    async def close(self) -> None:
+        """End the processes of tasks that run in processes of their own."""
+        await self._cells.close()
+
     async def value(self, held: Held, time_out: TimeOut) -> Any:
         """The value that the task returns; raises what it raises. For `fennelq.testing`: `run` returns outcomes."""
         task = self._find(held.delivery)
@@ -84,7 +115,7 @@ class Runner:
         return task
 
     def _bind(self, task: AnyTask, delivery: Delivery) -> Bound:
-        args, kwargs = task.calls.decode(delivery.args)
+        args, kwargs = task.read(delivery.args)
         return Bound(task, task.plan.overridden(delivery.options), args, kwargs)
 
     async def _perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
@@ -100,11 +131,7 @@ class Runner:
             if len(encoded) > self._most_bytes:
                 raise PayloadTooLarge(f"the result of {delivery.task}", len(encoded), self._most_bytes)
         except BaseException as error:  # encoding runs the user's code as well
-            failure = failure_of(error, "bad_result")
-            if isinstance(error, ValueError | PayloadTooLarge) and error.__cause__ is None:
-                # The message is enough: a traceback would show only code of fennelq.
-                failure = failure._replace(traceback="")
-            return outcome.died(failure, delivery.tries + 1, bound.plan.failure_ttl_ms)
+            return outcome.died(bad_result(error), delivery.tries + 1, bound.plan.failure_ttl_ms)
         return outcome.succeeded(encoded, bound.plan.result_ttl_ms)
 
     def _judge(self, plan: Plan, delivery: Delivery, error: BaseException) -> Outcome:
@@ -115,7 +142,9 @@ class Runner:
                 return outcome.snoozed(seconds_of(error))
             if isinstance(error, Reject):
                 return outcome.died(failure_of(error, "rejected"), tries, plan.failure_ttl_ms)
-            failure = failure_of(error, "timeout" if isinstance(error, TaskTimeout) else "failed")
+            failure = failure_of(error, _REASONS.get(type(error), "failed"))
+            if failure.reason in _UNFIT:
+                return _UNFIT[failure.reason](failure, delivery.tries, self._failure_ttl_ms)
             wait = self._wait(plan, tries, error)
             if wait is None:
                 return outcome.died(failure, tries, plan.failure_ttl_ms)
@@ -130,7 +159,8 @@ class Runner:
             if tries > plan.retry.retries:
                 return None
             return wait_after(plan.retry, tries) if error.delay is None else max(0.0, error.delay)
-        return wait_after(plan.retry, tries) if allows(plan.retry, tries, error) else None
+        again = error.again if isinstance(error, Raised) else allows(plan.retry, tries, error)
+        return wait_after(plan.retry, tries) if again else None
 
     def _unrun(self, delivery: Delivery, error: BaseException, reason: str, verdict: Verdict) -> Outcome:
         failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")

@@ -169,8 +169,8 @@ class Workbench:
     # Runs that do not stop
 
     def _note_timeout(self, held: Held) -> None:
-        """The timeout of a run is over."""
-        if held.running and held.time_out():
+        """The timeout of a run is over. Its timer has an end before the run has an outcome."""
+        if held.time_out():
             self._give_up_later(held)
 
     def _give_up_later(self, held: Held) -> None:

@@ -12,10 +12,18 @@ local function fall_asleep()
   end
 end
 
--- Also true for a lane of a wrong type: the script then reports its error.
+-- How many entries each lane had when the script began. Asked once per lane: every command takes a few microseconds.
+local lengths = {}
+
+-- False for a lane of a wrong type too: reading it then gives the error that the script reports.
+local function is_empty(lane)
+  lengths[lane] = lengths[lane] or redis.pcall('XLEN', K[lane])
+  return lengths[lane] == 0
+end
+
 local function any_entries()
   for lane in string.gmatch(lanes, '%S+') do
-    if redis.pcall('XLEN', K[lane]) ~= 0 then return true end
+    if not is_empty(lane) then return true end
   end
   return false
 end
