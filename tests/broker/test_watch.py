@@ -181,9 +181,10 @@ def test_who_follows_gets_the_latest_progress_with_every_look(desk: Desk) -> Non
 
 
 def test_without_a_channel_one_looks_at_progress_and_registers_nothing(desk: Desk) -> None:
-    desk.executing()
+    desk.executing(*some_jobs(2))
+    desk.do(verbs.jobs.watch, "me", ["2"], follows=True)
     before = desk.everything()
-    assert desk.do(verbs.jobs.watch, "", ["1"], follows=True) == WAIT
+    assert desk.do(verbs.jobs.watch, "", ["1", "2"], follows=True) == [*WAIT, *WAIT]
     assert desk.everything() == before
 
 

@@ -36,6 +36,7 @@ class Counting(Broker):
         self.calls: list[tuple[float, int]] = []
         self.order: list[str] = []
         self.refusals: list[Exception] = []
+        self.refusals_of_finish: list[Exception] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -49,6 +50,8 @@ class Counting(Broker):
             self.calls.append((asyncio.get_running_loop().time(), (len(verb.args) - 2) // 3))
             if self.refusals:
                 raise self.refusals.pop(0)
+        elif self.refusals_of_finish:
+            raise self.refusals_of_finish.pop(0)
         reply = await super().run(verb, within)
         await self.may_answer.wait()
         return reply
@@ -135,8 +138,8 @@ async def test_of_the_reports_of_one_turn_of_the_loop_the_newest_is_written(
     reports: Reports, desk: Desk
 ) -> None:
     (held,) = reports.runs_of(desk.executing())
-    for done in range(100):
-        held.report(Progress(done, 100))
+    due = [held.report(Progress(done, 100)) for done in range(100)]
+    assert due == [True] + [False] * 99
     await aeventually(lambda: progress_of(desk) == '[1,1,99,100,""]')
     assert reports.broker.jobs == [1]
 
@@ -160,6 +163,8 @@ async def test_reports_during_a_call_are_the_next_call(reports: Reports, desk: D
     await aeventually(lambda: reports.broker.jobs == [1])
     for run in held[1:]:
         run.report(Progress(1))
+    for _ in range(5):
+        await asyncio.sleep(0)
     assert reports.broker.jobs == [1]
     reports.broker.may_answer.set()
     await aeventually(lambda: reports.broker.jobs == [1, 19])
@@ -211,6 +216,14 @@ async def test_a_run_whose_job_was_taken_away_is_lost_and_its_neighbours_are_not
     assert reports.lost == [LeasesLost([deliveries[1].token])]
     assert [progress_of(desk, key) for key in "123"] == ['[1,1,1,null,""]', None, '[1,1,1,null,""]']
     assert reports.notes.open.keys() == {deliveries[0].token, deliveries[2].token}
+
+
+async def test_all_runs_of_a_lost_lease_are_forgotten(reports: Reports, desk: Desk) -> None:
+    held = reports.runs_of(desk.executing(*some_jobs(3)))
+    for run in held:
+        run.report(Progress(1))
+    reports.state.bus.publish(LeasesLost([run.delivery.token for run in held[:2]]))
+    assert reports.notes.open.keys() == {held[2].delivery.token}
 
 
 async def test_a_run_that_is_not_held_any_more_reports_nothing(reports: Reports, desk: Desk) -> None:
@@ -287,6 +300,21 @@ async def test_an_outcome_is_written_although_the_last_report_cannot_be(
     await reports.settle(held)
     assert desk.record()["s"] == "S"
     assert progress_of(desk) == '[1,1,1,null,""]'
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(LinkDown("gone"), 2), (ReplyError("ERR no"), 1)])
+async def test_the_last_report_is_tried_again_with_the_outcome_if_that_may_help(
+    reports: Reports, desk: Desk, error: Exception, attempts: int
+) -> None:
+    (held,) = reports.runs_of(desk.executing())
+    held.report(Progress(1))
+    await aeventually(lambda: progress_of(desk) is not None)
+    held.report(Progress(2))
+    reports.broker.refusals, reports.broker.refusals_of_finish = [error], [LinkDown("gone")]
+    await reports.settle(held)
+    assert done_of(desk) == attempts
+    tried = ["note", "finish"] * attempts if attempts == 2 else ["note", "finish", "finish"]
+    assert reports.broker.order == ["note", *tried]
 
 
 async def test_the_last_reports_of_a_page_of_outcomes_share_a_call(reports: Reports, desk: Desk) -> None:
