@@ -97,7 +97,10 @@ def _of_structlog(name: str) -> _Variable:
     # Imported here, because most programs carry nothing, and the import takes long.
     from structlog.contextvars import bind_contextvars, get_contextvars
 
-    return _Variable(lambda: get_contextvars().get(name), lambda text: bind_contextvars(**{name: text}))
+    def bind(text: str) -> None:
+        bind_contextvars(**{name: text})
+
+    return _Variable(lambda: get_contextvars().get(name), bind)
 
 
 def _text_of(header: str, value: object) -> str:

@@ -133,6 +133,8 @@ def test_a_running_job_whose_record_names_no_place_or_owner_is_asked_in_vain(des
     assert desk.cancel("1") == [2]
     desk.redis.hset(desk.keys.record("1"), "p", "s/1-0")
     assert desk.cancel("1") == [2]
+    desk.redis.hset(desk.keys.record("1"), mapping={"p": "nowhere", "w": "anna 1 1"})
+    assert desk.cancel("1") == [2]
 
 
 @IN_HAND

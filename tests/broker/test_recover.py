@@ -407,3 +407,10 @@ def test_a_cursor_of_a_lane_that_is_not_walked_any_more_is_forgotten(desk: Desk)
     desk.recover()
     desk.executing(a_job("3"))
     assert desk.recover().requeued == 1
+
+
+def test_the_executor_of_a_job_that_recovery_has_buried_learns_that_it_has_lost_the_job(desk: Desk) -> None:
+    running = desk.executing()
+    assert desk.recover(max_deliveries=1).dead == 1
+    assert desk.finish(running) == [0]
+    assert desk.record()["s"] == "D"

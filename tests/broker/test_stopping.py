@@ -226,16 +226,15 @@ def test_a_beat_does_not_name_the_jobs_of_others(desk: Desk) -> None:
     assert beat(desk, [theirs], "berta").stopping == [("s", theirs.entry, "cancelled")]
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda desk: desk.redis.delete(desk.keys.record("1")),
-        lambda desk: desk.redis.set(desk.keys.record("1"), "what?"),
-        lambda desk: desk.redis.hset(desk.keys.record("1"), "s", "Q"),
-        lambda desk: desk.redis.hdel(desk.keys.record("1"), "C"),
-    ],
-    ids=["without a record", "of a wrong type", "not running", "not asked"],
-)
+HARM: dict[str, Callable[[Desk], object]] = {
+    "without a record": lambda desk: desk.redis.delete(desk.keys.record("1")),
+    "of a wrong type": lambda desk: desk.redis.set(desk.keys.record("1"), "what?"),
+    "not running": lambda desk: desk.redis.hset(desk.keys.record("1"), "s", "Q"),
+    "not asked": lambda desk: desk.redis.hdel(desk.keys.record("1"), "C"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
 @pytest.mark.audit(skip="the record is changed by hand")
 def test_a_beat_removes_from_the_set_what_runs_no_more(desk: Desk, harm: Callable[[Desk], object]) -> None:
     running = asked(desk)

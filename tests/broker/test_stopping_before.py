@@ -123,12 +123,15 @@ def test_a_job_that_dies_there_is_dead_and_runs_again_when_it_is_replayed(desk: 
     assert stopping(desk) == set()
 
 
-@pytest.mark.parametrize(
-    "lose", [lambda before, running: before.release(running), lambda before, _: before.recover()]
-)
-def test_a_job_that_it_hands_back_is_ended_here(
-    desk: Desk, before: Before, lose: Callable[[Before, list[Delivery]], int]
-) -> None:
+Lose = Callable[[Before, list[Delivery]], int]
+LOSE: dict[str, Lose] = {
+    "released": lambda before, running: before.release(running),
+    "recovered": lambda before, _: before.recover(),
+}
+
+
+@pytest.mark.parametrize("lose", LOSE.values(), ids=LOSE)
+def test_a_job_that_it_hands_back_is_ended_here(desk: Desk, before: Before, lose: Lose) -> None:
     assert lose(before, asked(desk, before)) == 1
     assert desk.take("berta") == []
     is_cancelled(desk)

@@ -7,7 +7,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ pytestmark = [pytest.mark.timeout(scale.of(120, long=600)), *scale.servers()]
 
 WITHIN: Final = 20.0
 """Seconds after which a job that has not ended hangs."""
+REASONS: Final[tuple[Reason, ...]] = ("stopped", "unstarted", "stranded")
 KINDS: Final = ("ok", "ok", "fail", "snooze", "swallow", "cleanup", "again", "thread")
 
 
@@ -110,7 +111,7 @@ async def shop(server: Server) -> AsyncIterator[Shop]:
 @asynccontextmanager
 async def handed_back_at_random(
     executors: list[Executor], app: App, dice: random.Random
-) -> AsyncIterator[Counter[str]]:
+) -> AsyncGenerator[Counter[str]]:
     """Every now and then a job is handed back under its executor, as if its reply had been lost."""
     done = Counter[str]()
 
@@ -119,7 +120,7 @@ async def handed_back_at_random(
             await asyncio.sleep(0.01)
             if tokens := dice.choice(executors).state.held.tokens():
                 queue, lane, entry = dice.choice(tokens)
-                why: Reason = dice.choice(["stopped", "unstarted", "stranded"])
+                why = dice.choice(REASONS)
                 release = verbs.runs.release(queue_keys("shop", queue), [(lane, entry)], why)
                 done["released"] += await app.client.ask(release)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -246,8 +246,8 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     (ConfigurationError, "1-500 characters", lambda result: result.cancel("x" * 501)),
     (ConfigurationError, "1-500 characters", lambda result: result.cancel("two\nlines")),
     (ConfigurationError, "use another word", lambda result: result.cancel("expired")),
-    (ConfigurationError, "reason must be a string", lambda result: result.cancel(5)),  # type: ignore[arg-type]
-    (UsageError, "wait is a number of seconds", lambda result: result.cancel(wait="5")),  # type: ignore[arg-type]
+    (ConfigurationError, "reason must be a string", lambda result: result.cancel(cast("Any", 5))),
+    (UsageError, "wait is a number of seconds", lambda result: result.cancel(wait=cast("Any", "5"))),
 ]
 
 

@@ -165,7 +165,7 @@ def returns_of(annotation: Any) -> ResultCodec[Any]:
     def function() -> None: ...
 
     function.__annotations__ = {} if annotation is None else {"return": annotation}
-    return ResultCodec.of(TASK, function)
+    return ResultCodec[Any].of(TASK, function)
 
 
 def arrived(sender: CallCodec, receiver: CallCodec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

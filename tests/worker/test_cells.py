@@ -251,7 +251,7 @@ async def test_what_does_not_fit_is_judged_as_in_the_worker_itself(runner: Runne
         ("kill", "was killed by SIGKILL"),
         ("abort", "was killed by SIGABRT"),
         ("exit", "ended with exit code 7"),
-        ("close", "ended with exit code 1"),
+        ("close", "closed its connection to the executor"),
     ],
 )
 async def test_a_process_that_dies_is_a_failed_try_of_that_job_alone(

@@ -49,10 +49,11 @@ def lines_about(result: BlockingResult[Any], worker: Process) -> dict[str, dict[
     return {line["event"]: line for line in lines if line.get("job_id") == result.id}
 
 
-def test_a_crash_costs_one_try_and_no_delivery_and_lines_name_their_job(
-    workers: Workers, sender: App
+def test_a_crash_costs_one_try_and_no_delivery_and_a_stop_lets_a_process_finish(
+    workers: Workers, sender: App, tmp_path: Path
 ) -> None:
-    """U15. The executor lives. The job is allowed one delivery that ends in a crash of its executor, and has none."""
+    """U15. The executor lives. The job is allowed one delivery that ends in a crash of its executor, and has none.
+    Lines name their job."""
     worker = workers("-c", "2", app=CRAMPED)
     (executor,) = executors(worker)
     crashing = sent(sender, "die_once", max_deliveries=1)
@@ -69,6 +70,17 @@ def test_a_crash_costs_one_try_and_no_delivery_and_lines_name_their_job(
     assert "ValueError: half a pair" in lines["failed"]["traceback"]
     assert "printed" in worker.text.splitlines()
     assert executors(worker) == [executor]
+    mark, gate = tmp_path / "mark", tmp_path / "gate"
+    holding = sent(sender, "hold", str(mark), str(gate))
+    eventually(lambda: mark.exists() and mark.read_text("ascii"))
+    pid = int(mark.read_text("ascii"))
+    family = executor.children(recursive=True)
+    worker.term()
+    worker.wait_for('"stopping"')
+    gate.touch()
+    assert holding.get(timeout=20) == pid
+    assert worker.returncode() == 0
+    assert not any(map(lives, family))
 
 
 @pytest.mark.audit(unfinished=True)

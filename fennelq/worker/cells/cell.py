@@ -13,13 +13,14 @@ from typing import Final
 
 from fennelq import clock, log
 from fennelq.worker.cells import forwarding
-from fennelq.worker.cells.frames import CHUNK, LEAVING, PROGRESS, Damaged, Frame, Reader
+from fennelq.worker.cells.frames import CHUNK, CLOSED, LEAVING, PROGRESS, Damaged, Frame, Reader
 
 _logger = log.get("fennelq.worker")
 _TO_REPORT: Final = 0.2
 """Seconds between the end of a connection and the report that its cell has ended."""
 _TO_DIE: Final = 1.0
 """Seconds for the kernel to end a killed process."""
+_CLOSED_IT: Final = "closed its connection to the executor"
 _LOGGED: Final = (forwarding.RECORD, forwarding.LINE)
 _REPORTS: Final = (LEAVING, PROGRESS)
 
@@ -155,7 +156,7 @@ class Cell:
 
     def _end_silent(self) -> None:
         if not self.gone.is_set():
-            self.kill("closed its connection to the executor")
+            self.kill(_CLOSED_IT)
             self._loop.call_later(_TO_DIE, self._give_up)
 
     def _give_up(self) -> None:
@@ -197,6 +198,8 @@ def ended_with(code: int | None) -> str:
     """An exit code in words."""
     if code is None:
         return "has ended"
+    if code == CLOSED:
+        return _CLOSED_IT
     if code >= 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):

@@ -18,6 +18,8 @@ LEAVING: Final = "leaving"
 """The kind of a frame: the task has ended, and its providers are about to end."""
 PROGRESS: Final = "progress"
 """The kind of a frame: how far the job has come."""
+CLOSED: Final = 76
+"""The exit code of a cell that cannot send the end of a job, because its task has closed the connection."""
 CHUNK: Final = 1 << 18
 """Bytes that one read asks for."""
 

@@ -24,7 +24,7 @@ from fennelq.model.progress import Progress
 from fennelq.model.retry import allows
 from fennelq.task import AnyTask
 from fennelq.worker.cells import forwarding
-from fennelq.worker.cells.frames import LEAVING, PROGRESS, Frame
+from fennelq.worker.cells.frames import CLOSED, LEAVING, PROGRESS, Frame
 from fennelq.worker.cells.pair import Pair
 from fennelq.worker.running.providing import call_in_thread
 from fennelq.worker.shared import LooplessValues
@@ -100,7 +100,7 @@ class Inside:
             os._exit(0)
         self._end_timer()
         if not self._pair.send(head, body):
-            os._exit(1)
+            os._exit(CLOSED)
 
     def _end_timer(self) -> None:
         """A timer that the task has left behind would end the next job."""

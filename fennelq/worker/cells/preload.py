@@ -70,13 +70,13 @@ class Preload:
                 name=app.name,
                 modules=_modules(app),
                 namespace=app.namespace,
-                path=[*sys.path],
+                path=[*map(str, sys.path)],
                 parent=os.getpid(),
             )
         return cls(
             app=config.app,
             folder=config.folder,
-            path=[*sys.path],
+            path=[*map(str, sys.path)],
             parent=os.getpid(),
             log_format=config.log_format,
             log_level=config.log_level,
