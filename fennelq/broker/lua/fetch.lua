@@ -62,7 +62,7 @@ end
 -- that reads it, from the beginning, so that the jobs before are delivered. XLEN comes first: reading an empty lane would
 -- make a consumer there.
 local function read(lane, asked)
-  if is_empty(lane) then return end
+  if empty[lane] then return end
   local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
   if reply and reply.err and string.sub(reply.err, 1, 7) == 'NOGROUP' then
     made[#made + 1] = lane

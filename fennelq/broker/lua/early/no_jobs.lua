@@ -12,23 +12,15 @@ local function fall_asleep()
   end
 end
 
--- How many entries each lane had when the script began. Asked once per lane: every command takes a few microseconds.
-local lengths = {}
-
--- False for a lane of a wrong type too: reading it then gives the error that the script reports.
-local function is_empty(lane)
-  lengths[lane] = lengths[lane] or redis.pcall('XLEN', K[lane])
-  return lengths[lane] == 0
+-- Whether each lane was empty when the script began. False for a lane of a wrong type: reading it then gives the error that
+-- the script reports.
+local empty, found = {}, false
+for lane in string.gmatch(lanes, '%S+') do
+  empty[lane] = redis.pcall('XLEN', K[lane]) == 0
+  found = found or not empty[lane]
 end
 
-local function any_entries()
-  for lane in string.gmatch(lanes, '%S+') do
-    if not is_empty(lane) then return true end
-  end
-  return false
-end
-
-if not any_entries() then
+if not found then
   fall_asleep()
   return {{}, 1, (next_due()), {}, '', {}}
 end
