@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from fennelq.broker import verbs
@@ -26,6 +26,8 @@ class Recording:
         """The jobs that were created, by their ids, in order."""
         self.eager = False
         """Whether a job runs as soon as it is sent."""
+        self._new: set[str] = set()
+        """With `eager`: the jobs that were created and are not run yet."""
         self._seen: set[str] | None = None
         """With `deliver_twice`: the jobs whose first outcome was lost."""
 
@@ -40,7 +42,16 @@ class Recording:
         made = [call for call, code in zip(_calls_in(verb), reply, strict=True) if code in _CREATED]
         for call in made:
             self.sent.setdefault(call.id, call)
+            if self.eager:
+                self._new.add(call.id)
         return [call.id for call in made]
+
+    def to_run(self, ids: Iterable[str]) -> list[str]:
+        """Those of these jobs that are to run now. A job that existed before is not: it may be the one that waits for
+        this call, and sends itself."""
+        found = [one for one in ids if one in self._new]
+        self._new.difference_update(found)
+        return found
 
     def losses(self, verb: Verb[Any]) -> Losses | None:
         """Which of the outcomes that this call writes get lost; None when all are written."""

@@ -83,8 +83,8 @@ class TestedBlockingBroker(BlockingBroker):
         for step, reply in zip(steps, replies, strict=True):
             if isinstance(step, Verb) and not isinstance(reply, Exception):
                 created += self._recording.note(step, reply)
-        if created and self._recording.eager:
-            in_a_loop(lambda: self._run_now(created))
+        if to_run := self._recording.to_run(created):
+            in_a_loop(lambda: self._run_now(to_run))
         return replies
 
     def ask(self, command: Command[A], timeout: float = ANSWER_TIMEOUT) -> A:
@@ -119,15 +119,13 @@ class TestedClient(Client):
     async def send(self, job: WireJob[R]) -> AsyncResult[R]:
         """Send one job; with `eager`, it has run when this returns."""
         result = await super().send(job)
-        if self._recording.eager:
-            await self._run_now([result.id])
+        await self._run_now(self._recording.to_run([result.id]))
         return result
 
     async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
         """Send many jobs; with `eager`, they have run when this returns."""
         results = await super().send_all(jobs)
-        if self._recording.eager:
-            await self._run_now([result.id for result in results])
+        await self._run_now(self._recording.to_run(result.id for result in results))
         return results
 
 

@@ -6,7 +6,8 @@ import asyncio
 import contextvars
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, NamedTuple
 
 from fennelq import clock, log
 from fennelq.injection import Recipe, Step
@@ -42,9 +43,9 @@ class SharedValues:
             if self._ended:
                 raise RuntimeError(f"the executor has stopped, so it does not make {step.name} any more")
             life = self._lives[step.key] = _Life(self, step, args, self._context.copy())
-        value, error = await asyncio.shield(life.made)
+        value, error, trace = await asyncio.shield(life.made)
         if error is not None:
-            raise error
+            raise error.with_traceback(trace)  # without what the other jobs that wait have added
         return value
 
     async def make_all(self, recipe: Recipe) -> Any:
@@ -78,6 +79,14 @@ class SharedValues:
             self.made.pop(life.step.key, None)
 
 
+class _Made(NamedTuple):
+    """A value, or the error in its place."""
+
+    value: Any
+    error: BaseException | None
+    trace: TracebackType | None
+
+
 class _Life:
     """The life of one value, from its making to its end."""
 
@@ -86,10 +95,11 @@ class _Life:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.step, self._values = step, values
-        self.made: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        self.made: asyncio.Future[_Made] = loop.create_future()
         """The value or the error. An error is a result, because a future cannot raise every exception."""
         self._ending = asyncio.Event()
         self._task = loop.create_task(self._run(args), name=f"shared {step.name}", context=context)
+        self._task.add_done_callback(self._note_end)
 
     async def end(self, within: float) -> bool:
         """Leave the value; returns whether that was done in time."""
@@ -101,6 +111,13 @@ class _Life:
             return True
         self._task.cancel()
         return False
+
+    def _note_end(self, _: asyncio.Task[None]) -> None:
+        """A job that cancels all tasks of the loop may do so before the first step: then `_run` has not begun, and the
+        jobs that wait would wait for ever."""
+        if not self.made.done():
+            self._values.forget(self)
+            self.made.set_result(_Made(None, asyncio.CancelledError(f"{self.step.name} was cancelled"), None))
 
     async def _run(self, args: Mapping[str, Any]) -> None:
         manager: Any = None
@@ -114,10 +131,10 @@ class _Life:
                 raise refuse_unmade(value, self.step.name)
         except BaseException as error:
             self._values.forget(self)
-            self.made.set_result((None, error))
+            self.made.set_result(_Made(None, error, error.__traceback__))
             return
         self._values.note_made(self, value)
-        self.made.set_result((value, None))
+        self.made.set_result(_Made(value, None, None))
         if manager is not None:
             await self._keep(manager)
 

@@ -24,6 +24,13 @@ async def sign_up(user_id: int) -> None:
     await welcome.delay(user_id)
 
 
+@app.task
+async def renew(user_id: int) -> None:
+    """Sends itself, as a job does that must not run twice at a time."""
+    runs.append(f"renew {user_id}")
+    await renew.options(job_id=f"{user_id}").delay(user_id)
+
+
 @app.task(retry=RetryPolicy.fixed(2, delay=60))
 async def flaky(failures: int) -> int:
     runs.append(f"flaky {current_job().tries}")

@@ -10,7 +10,7 @@ import pytest
 from fennelq import App, BrokerUnavailable, Status, TaskFailed
 from fennelq.broker import scripts
 from fennelq.testing import Summary, Testing, testing
-from tests.testing.shop import app, charge, flaky, poll, report, resize, runs, sign_up, welcome
+from tests.testing.shop import app, charge, flaky, poll, renew, report, resize, runs, sign_up, welcome
 
 # deliver_twice
 
@@ -143,6 +143,12 @@ async def test_an_eager_job_that_sends_jobs_waits_for_them(t: Testing) -> None:
     with t.eager():
         await sign_up.delay(7)
     assert runs == ["sign_up 7", "welcome 7"]
+
+
+async def test_an_eager_job_that_sends_itself_again_does_not_wait_for_its_own_end(t: Testing) -> None:
+    with t.eager():
+        result = await asyncio.wait_for(renew.options(job_id="7").delay(7), 5)
+    assert (runs, await result.status()) == (["renew 7"], Status.SUCCESS)
 
 
 async def test_eager_waits_for_no_delay_and_no_retry(t: Testing) -> None:

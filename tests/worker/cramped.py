@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
@@ -72,6 +73,30 @@ def report_progress() -> None:
     job.sync.progress(1, 3, "rows")
     asyncio.run(job.progress(2.5))
     job.sync.progress(3, 3)
+
+
+let_go = threading.Event()
+left_behind: list[threading.Thread] = []
+
+
+@app.task(isolation="process")
+def leave_thread_behind() -> None:
+    """It reports progress when the job has ended."""
+    job = current_job()
+
+    def report() -> None:
+        let_go.wait()
+        job.sync.progress(9)
+
+    left_behind.append(threading.Thread(target=report))
+    left_behind[0].start()
+
+
+@app.task(isolation="process")
+def let_thread_go() -> int:
+    let_go.set()
+    left_behind[0].join()
+    return os.getpid()
 
 
 carrying = App("carrying", redis_url="redis://127.0.0.1:1/5", namespace="elsewhere")

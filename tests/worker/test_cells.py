@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from fennelq.model.progress import Progress
 from fennelq.wiring import Wiring
 from fennelq.worker.cells.cell import Cell, CellDied
 from fennelq.worker.cells.frames import Damaged, Frame, Reader, packed
+from fennelq.worker.cells.launcher import Launcher
 from fennelq.worker.cells.pool import Cells
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Held
@@ -151,6 +152,17 @@ async def test_progress_comes_back(runner: Runner) -> None:
         (run, Progress(2.5, None, "")),
         (run, Progress(3, 3, "")),
     ]
+
+
+async def test_progress_of_a_thread_that_a_job_has_left_behind_is_not_that_of_the_next(
+    runner: Runner,
+) -> None:
+    notes = Notes()
+    assert (await ended(runner, "leave_thread_behind")).kind == outcome.SUCCESS_WITHOUT_VALUE
+    assert (
+        await begin(runner, Held(held("let_thread_go").delivery, cast("Any", notes)))
+    ).kind == outcome.SUCCESS
+    assert notes.reported == []
 
 
 class Notes:
@@ -379,6 +391,23 @@ async def test_a_request_to_stop_before_the_process_exists_leaves_none_behind(sh
         await task
     pid, _ = orjson.loads(bytes(await short_lived.run(held("where"), time_out)))
     await aeventually(lambda: short_lived.pids in ([pid], []))
+
+
+async def test_a_request_to_stop_when_the_process_is_just_there_leaves_none_behind(
+    short_lived: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await aeventually(lambda: short_lived.pids == [])
+    task = asyncio.ensure_future(short_lived.run(held("where"), time_out))
+    born: Callable[[Launcher, int], None] = getattr(Launcher, "_born")  # noqa: B009 - no part of its interface
+
+    def cancelled(launcher: Launcher, pid: int) -> None:
+        born(launcher, pid)
+        task.cancel()
+
+    monkeypatch.setattr(Launcher, "_born", cancelled)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await aeventually(lambda: short_lived.pids == [])
 
 
 async def test_signals_to_the_whole_service_leave_the_jobs_to_the_executor(

@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,17 +104,30 @@ def test_no_process_outlives_an_executor_that_is_killed(
         end(family)
 
 
-def test_the_forkserver_kills_its_cells_when_its_executor_is_gone(tmp_path: Path) -> None:
-    """On systems whose kernel does not do it: here its parent, this process, lives on."""
+@contextmanager
+def forkserver_of(
+    preload: Preload, **options: Any
+) -> Generator[tuple[socket.socket, subprocess.Popen[bytes]]]:
+    """A forkserver of this process, which is ready, and the connection to it."""
     ours, theirs = socket.socketpair()
-    preload = replace(Preload.of(cramped.app, ExecutorConfig()), control=theirs.fileno())
-    command = [sys.executable, "-m", forkserver.__name__, preload.to_text()]
-    with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as server:
+    command = [sys.executable, "-m", forkserver.__name__, replace(preload, control=theirs.fileno()).to_text()]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], **options) as server:
         theirs.close()
-        job, its_job = socket.socketpair()
         assert orjson.loads(ours.recv(1000)) == {"ready": True}
+        yield ours, server
+        ours.close()
+        server.kill()
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["in order", "with unread reports"])
+def test_the_forkserver_kills_its_cells_when_its_executor_is_gone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], read: bool
+) -> None:
+    """On systems whose kernel does not do it: here its parent, this process, lives on."""
+    with forkserver_of(Preload.of(cramped.app, ExecutorConfig())) as (ours, server):
+        job, its_job = socket.socketpair()
         socket.send_fds(ours, [b"f"], [its_job.fileno()])
-        cell = psutil.Process(orjson.loads(ours.recv(1000))["pid"])
+        cell = psutil.Process(orjson.loads(ours.recv(1000, 0 if read else socket.MSG_PEEK))["pid"])
         mark = tmp_path / "computing"
         name, args = f"{cramped.__name__}:add_up", orjson.dumps([[str(mark)], {}])
         job.sendall(packed(head_of(Delivery("q", "s", "1-1", "7", name, args, b"", 0, 1, 1, 0)), args))
@@ -122,11 +135,38 @@ def test_the_forkserver_kills_its_cells_when_its_executor_is_gone(tmp_path: Path
         ours.close()
         try:
             eventually(lambda: not lives(cell), within=2)
+            assert server.wait(2) == 0
         finally:
             end([cell])
-            server.kill()
     for connection in (job, its_job):
         connection.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_the_import_of_the_app_prints_is_printed_once(tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(
+        "import fennelq\nprint('imported')\napp = fennelq.App('printing')\n"
+    )
+    preload = replace(
+        Preload.of(cramped.app, ExecutorConfig()), module="printing", name="printing", modules=()
+    )
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with (
+        forkserver_of(
+            replace(preload, path=[str(tmp_path), *preload.path]), env=buffered, stdout=subprocess.PIPE
+        ) as (ours, server),
+        ours.makefile("rb") as reports,
+    ):
+        for _ in range(2):
+            job, its_job = socket.socketpair()
+            socket.send_fds(ours, [b"f"], [its_job.fileno()])
+            pid = orjson.loads(reports.readline())["pid"]
+            job.close()
+            its_job.close()
+            assert orjson.loads(reports.readline()) == {"gone": pid, "code": 0}
+        server.kill()
+        assert server.stdout is not None
+        assert server.stdout.read() == b"imported\n"
 
 
 def end(processes: Iterable[psutil.Process]) -> None:

@@ -548,6 +548,24 @@ async def test_a_shared_value_that_cannot_be_made_fails_the_jobs_that_wait_and_i
     assert value(await run(work)) == 5
 
 
+async def test_the_error_of_a_shared_value_has_the_same_traceback_in_each_job_that_waits(run: Bench) -> None:
+    async def make_pool() -> int:
+        await asyncio.sleep(0)
+        raise ConnectionError("refused")
+
+    async def around(_: JobContext, call: Callable[[], Any]) -> Any:
+        return await call()
+
+    async def work(pool: int = Shared(make_pool)) -> int:
+        return pool
+
+    run.app.performing(around)
+    ends = await asyncio.gather(run(work), run(work), run(work))
+    traces = [orjson.loads(end.error)["traceback"] for end in ends]
+    assert traces[0].count("in around") == 1
+    assert traces == [traces[0]] * 3
+
+
 async def test_a_job_that_is_stopped_while_it_waits_does_not_disturb_the_others(run: Bench) -> None:
     ready = asyncio.Event()
 
@@ -649,6 +667,23 @@ async def test_a_shared_value_whose_task_a_job_has_cancelled_is_left_and_made_ag
     await aeventually(lambda: lines == ["entered", "left"])
     assert (await run(rude)).kind == outcome.SUCCESS_WITHOUT_VALUE
     assert lines[2] == "entered"
+
+
+async def test_a_shared_value_that_is_cancelled_before_it_begins_fails_the_job_and_is_made_for_the_next(
+    run: Bench,
+) -> None:
+    async def work(user: str = Shared(coroutine)) -> str:
+        return user
+
+    async def cancel_all() -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("shared "):
+                task.cancel()
+
+    _, first = run.begin(work)
+    await asyncio.create_task(cancel_all())
+    assert error(await asyncio.wait_for(first, 5)) == "coroutine was cancelled"
+    assert value(await asyncio.wait_for(run(work), 5)) == "coroutine"
 
 
 # Overrides

@@ -56,6 +56,8 @@ def main(text: str) -> None:
     except BaseException as error:  # an import may raise SystemExit
         server.tell(failed=_cut(f"{type(error).__name__}: {error}"), traceback=_cut(traceback.format_exc()))
         return
+    # What the import has printed, and waits in a buffer, would be written again by every cell.
+    streams.flush(sys.stdout, sys.stderr)
     # The collector would write to every object, and so copy the pages that the cells share with this process.
     gc.collect()
     gc.freeze()
@@ -96,7 +98,10 @@ class Forkserver:
 
     def _fork_one(self, app: App) -> bool:
         """Serve one request; False when the executor has closed the connection."""
-        data, received, _, _ = socket.recv_fds(self._control, 1, 1)
+        try:
+            data, received, _, _ = socket.recv_fds(self._control, 1, 1)
+        except OSError:  # it was killed before it had read all reports
+            return False
         if not data:
             return False
         if not received:

@@ -46,26 +46,33 @@ class Reader:
 
     def __init__(self) -> None:
         self._read = bytearray()
+        self._at = 0
+        """Where the next frame begins."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are complete with these bytes. Raises Damaged."""
         self._read += data
-        while (frame := self._next()) is not None:
-            yield frame
+        try:
+            while (frame := self._next()) is not None:
+                yield frame
+        finally:
+            # Once for all frames: a task that logs a lot sends a thousand at a time.
+            self._read, self._at = self._read[self._at :], 0
 
     def _next(self) -> Frame | None:
-        if len(self._read) < _PREFIX.size:
+        head_at = self._at + _PREFIX.size
+        if len(self._read) < head_at:
             return None
-        mark, header, body = _PREFIX.unpack_from(self._read)
+        mark, header, body = _PREFIX.unpack_from(self._read, self._at)
         if mark != _MARK:
             raise Damaged(f"a frame begins with {mark:#x}")
-        body_at = _PREFIX.size + header
+        body_at = head_at + header
         end = body_at + body
         if len(self._read) < end:
             return None
         whole = memoryview(self._read)
-        frame = Frame(_header(whole[_PREFIX.size : body_at]), bytes(whole[body_at:end]))
-        self._read = bytearray(whole[end:])
+        frame = Frame(_header(whole[head_at:body_at]), bytes(whole[body_at:end]))
+        self._at = end
         return frame
 
 

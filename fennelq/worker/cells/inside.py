@@ -67,12 +67,18 @@ class CellRun:
     """Always: a cell that is asked to stop is killed."""
 
     def __init__(self, delivery: Delivery, pair: Pair) -> None:
-        self.delivery, self._pair = delivery, pair
+        self.delivery, self._pair, self._has_ended = delivery, pair, False
 
     def report(self, progress: Progress) -> bool:
         """Send this progress to the executor, which writes it."""
-        self._pair.send({"kind": PROGRESS, "progress": [progress.done, progress.total, progress.note]})
+        if not self._has_ended:
+            self._pair.send({"kind": PROGRESS, "progress": [progress.done, progress.total, progress.note]})
         return False
+
+    def end(self) -> None:
+        """Drop later reports. A thread that the task has left behind may send some, which would look like those of the
+        next job."""
+        self._has_ended = True
 
 
 class Inside:
@@ -121,12 +127,15 @@ class Inside:
             return _unfit(error, "unknown_argument")
         except BaseException as error:  # validators of models are the user's code and may raise anything
             return _unfit(error, "bad_payload")
-        current.set(JobContext(CellRun(delivery, self._pair), plan))
+        run = CellRun(delivery, self._pair)
+        current.set(JobContext(run, plan))
         self._carried.restore(plan.headers)
         try:
             value = self._called(task, args, kwargs)
         except BaseException as error:
             return _raised(error, plan, delivery.tries + 1)
+        finally:
+            run.end()
         return self._returned(task, value)
 
     def _called(self, task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -74,7 +74,12 @@ class Launcher:
         finally:
             theirs.close()
         self._births.append(birth)
-        return await birth.cell
+        try:
+            return await birth.cell
+        except asyncio.CancelledError:
+            if birth.cell.done() and not birth.cell.cancelled():  # it was born just before
+                _retire(birth.cell)
+            raise
 
     def close(self) -> None:
         """End the forkserver, and with it the cells that are left."""
@@ -192,6 +197,11 @@ class Launcher:
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
+
+
+def _retire(born: asyncio.Future[Cell]) -> None:
+    if born.exception() is None:
+        born.result().retire()
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
