@@ -277,7 +277,7 @@ def test_the_error_of_a_lane_is_in_the_reply_and_the_other_lanes_are_read(desk: 
     catch = desk.fetch(sleeps=True)
     assert [delivery.key for delivery in catch.deliveries] == ["1", "2"]
     assert catch.problem.startswith("WRONGTYPE")
-    assert desk.sleepers() == set()
+    assert (catch.made, desk.sleepers()) == (["s:high", "s:low"], set())
     desk.redis.delete(desk.keys["s"])
     assert desk.fetch().problem == ""
 
