@@ -20,7 +20,7 @@ from fennelq.broker.keys import channel_name
 from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Talk, patient
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
-from fennelq.broker.verbs.jobs import ASKED, CANCELLED
+from fennelq.broker.verbs.jobs import ASKED, CANCELLED, TOO_LATE
 from fennelq.client import handle_of, handles_of, sent
 from fennelq.errors import BrokerUnavailable, ResultExpired, ResultTimeout
 from fennelq.loops import check_loop, running_loop
@@ -202,10 +202,12 @@ class BlockingResult(Generic[R_co]):
             return answer == CANCELLED
         try:
             while (left := deadline - clock.monotonic()) > 0:
-                with closing(ends_of(app, [self.id], min(left, ASK_AGAIN))) as ends:
-                    for _, end in ends:
-                        return was_cancelled(_unless_error(end))
+                if (ended := _end_within(app, self.id, min(left, ASK_AGAIN))) is not None:
+                    return was_cancelled(ended)
                 answer = converse(app, cancel(app, self.id, reason))
+            if answer == TOO_LATE:  # it has ended at the last moment
+                ended = _end_within(app, self.id, 0)
+                return ended is not None and was_cancelled(ended)
         except ResultExpired:
             return False  # it has ended, and nothing is known of its end any more
         return answer == CANCELLED
@@ -246,6 +248,14 @@ def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tu
     over = timeout is not None and is_over(timeout)
     waiting = _Waiting(app, ids, timeout)
     return waiting.ended_by_now() if over else waiting.ends()
+
+
+def _end_within(app: App, job_id: str, seconds: float) -> Ended | None:
+    """How a job has ended; None when it goes on for longer than this."""
+    with closing(ends_of(app, [job_id], seconds)) as ends:
+        for _, end in ends:
+            return _unless_error(end)
+    return None
 
 
 def _progress(app: App, job_id: str) -> Generator[Progress]:
