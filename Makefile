@@ -22,7 +22,7 @@ demo: $(STAMP) ## an embedded server, a worker and a handful of jobs, in 15 seco
 
 ##@ Work on it
 # More processes than two cores: most tests wait for a server or a worker.
-AT_ONCE ?= 3
+AT_ONCE ?= 4
 
 .PHONY: test
 test: $(STAMP) ## the whole suite (T=tests/broker for a part, ARGS="-k retry -x" for pytest)

@@ -6,7 +6,7 @@ client     sends jobs; result, waiting: return how they ended; reasons: why a jo
 declared   the schedules of the code
 middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
 carry      texts of context variables that travel with jobs
-inject     what marks a parameter that a worker fills; providers, injection, injections: how it is filled
+injection/ parameters that a worker fills: Depends, Shared, overrides, the lifespan
 executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; blocking: app.sync
 manage/    for operators: jobs, queues, dead jobs, schedules, executors
@@ -45,7 +45,7 @@ from fennelq.errors import (
     UnreadableSchedule,
     UsageError,
 )
-from fennelq.inject import Depends, Shared, injected
+from fennelq.injection.markers import Depends, Shared, injected
 from fennelq.model.events import (
     AnyEvent,
     ExecutorStarted,

@@ -39,8 +39,8 @@ from fennelq.declaration import (
 )
 from fennelq.declared import Declared
 from fennelq.errors import ConfigurationError
-from fennelq.inject import Lifespan
-from fennelq.injections import Injections
+from fennelq.injection.markers import Lifespan
+from fennelq.injection.registry import Injections
 from fennelq.middleware import (
     Middleware,
     Performer,

@@ -14,7 +14,7 @@ from fennelq import clock, reasons
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
-from fennelq.broker.verbs.jobs import ASKED, CANCELLED
+from fennelq.broker.verbs.jobs import ASKED, CANCELLED, TOO_LATE
 from fennelq.errors import JobCancelled, JobExpired, ResultExpired, ResultTimeout, TaskFailed
 from fennelq.model.checks import check_reason
 from fennelq.model.codec import ANY_RESULT, ResultCodec
@@ -132,6 +132,9 @@ class AsyncResult(Generic[R_co]):
                 if ended is not None:
                     return was_cancelled(ended)
                 answer = await client.converse(cancel(self._app, self.id, reason))
+            if answer == TOO_LATE:  # it has ended at the last moment
+                ended = await client.waiting.look(self.id)
+                return ended is not None and was_cancelled(ended)
         except ResultExpired:
             return False  # it has ended, and nothing is known of its end any more
         return answer == CANCELLED

@@ -20,7 +20,7 @@ from fennelq.broker.keys import channel_name
 from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Talk, patient
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
-from fennelq.broker.verbs.jobs import ASKED, CANCELLED
+from fennelq.broker.verbs.jobs import ASKED, CANCELLED, TOO_LATE
 from fennelq.client import handle_of, handles_of, sent
 from fennelq.errors import BrokerUnavailable, ResultExpired, ResultTimeout
 from fennelq.loops import check_loop, running_loop
@@ -202,10 +202,12 @@ class BlockingResult(Generic[R_co]):
             return answer == CANCELLED
         try:
             while (left := deadline - clock.monotonic()) > 0:
-                with closing(ends_of(app, [self.id], min(left, ASK_AGAIN))) as ends:
-                    for _, end in ends:
-                        return was_cancelled(_unless_error(end))
+                if (ended := _end_within(app, self.id, min(left, ASK_AGAIN))) is not None:
+                    return was_cancelled(ended)
                 answer = converse(app, cancel(app, self.id, reason))
+            if answer == TOO_LATE:  # it has ended at the last moment
+                ended = _end_within(app, self.id, 0)
+                return ended is not None and was_cancelled(ended)
         except ResultExpired:
             return False  # it has ended, and nothing is known of its end any more
         return answer == CANCELLED
@@ -246,6 +248,14 @@ def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tu
     over = timeout is not None and is_over(timeout)
     waiting = _Waiting(app, ids, timeout)
     return waiting.ended_by_now() if over else waiting.ends()
+
+
+def _end_within(app: App, job_id: str, seconds: float) -> Ended | None:
+    """How a job has ended; None when it goes on for longer than this."""
+    with closing(ends_of(app, [job_id], seconds)) as ends:
+        for _, end in ends:
+            return _unless_error(end)
+    return None
 
 
 def _progress(app: App, job_id: str) -> Generator[Progress]:
@@ -295,8 +305,8 @@ class _Waiting:
     def news(self) -> Generator[tuple[str, End | Reported]]:
         """Yields each job when it ends, and the progress of those that are followed."""
         channel, pauses = channel_name(self._app.namespace, process_name()), _pauses()
-        topics = [*self._going_on, *(OF_PROGRESS + job_id for job_id in self._followed)]
-        with self._app.blocking.inbox.wait_for(channel, *topics) as ticket:
+        progress = [OF_PROGRESS + job_id for job_id in self._followed]
+        with self._app.blocking.inbox.wait_for(channel, *self._going_on, newest=progress) as ticket:
             while self._going_on:
                 try:
                     patience = self._patience()
@@ -345,18 +355,24 @@ class _Waiting:
         return found
 
     def _messages(self, ticket: Ticket) -> Iterator[tuple[str, End | Reported]]:
-        """Yields the ends and the progress that arrive as messages, until it is time to look again."""
+        """Yields the ends and the progress that arrive as messages, until it is time to look again. A slow reader gets
+        the newest progress of the messages that have arrived meanwhile."""
         look_again = min(clock.monotonic() + RECHECK, self._deadline)
+        newest: dict[str, Reported] = {}
         while self._going_on:
-            message = ticket.message(max(0.0, look_again - clock.monotonic()))
-            if message is None:
+            message = ticket.message(0.0 if newest else max(0.0, look_again - clock.monotonic()))
+            if message is None and not newest:
                 return
-            topic, _, envelope = message.partition(b"\n")
+            topic, _, envelope = (message or b"").partition(b"\n")
             job_id = topic.decode()
+            if job_id.startswith(OF_PROGRESS):
+                if (reported := from_wire(envelope)) is not None:
+                    newest[job_id.removeprefix(OF_PROGRESS)] = reported
+                continue  # a later message may be newer
+            reports, newest = newest, {}
+            yield from reports.items()
             if job_id in self._going_on:
                 yield job_id, Ended(self._going_on.pop(job_id), envelope)
-            elif job_id.startswith(OF_PROGRESS) and (reported := from_wire(envelope)) is not None:
-                yield job_id.removeprefix(OF_PROGRESS), reported
 
 
 def _ends_among(news: Iterable[tuple[str, End | Reported]]) -> Iterator[tuple[str, End]]:

@@ -243,6 +243,7 @@ CUTS_INTO_PAGES = {
     "broker/verbs/runs.py": "the rows of a flat reply",
     "broker/group_commit.py": "the items that wait, which other calls add to while a batch is under way",
     "testing/recording.py": "the words of a call that has been sent, job by job",
+    "worker/cells/frames.py": "the bytes of a connection, which are no items",
 }
 """Modules besides dispatch that group items by queue or cut them into pages, and why they may."""
 

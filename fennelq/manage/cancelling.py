@@ -107,6 +107,8 @@ class Cancelling:
         Redis may not change, does not stop the others: its error is raised at the end."""
         problem: Exception | None = None
         for queue in (yield from _queues(self._app, self._selection)):
+            if self._is_enough:
+                break
             try:
                 yield from self._in_queue(queue)
             except (ReplyError, BrokerUnavailable) as error:
@@ -126,6 +128,10 @@ class Cancelling:
                 count += len(page)
         return count if self._limit is None else min(count, self._limit)
 
+    @property
+    def _is_enough(self) -> bool:
+        return self._limit is not None and self._done >= self._limit
+
     def _in_queue(self, queue: str) -> Talk[None]:
         keys, found = (
             queue_keys(self._app.namespace, queue),
@@ -134,13 +140,13 @@ class Cancelling:
         while (page := (yield from found.next())) is not None:
             for part in pages(page, MOST_JOBS):
                 chosen = part if self._limit is None else part[: self._limit - self._done]
-                if not chosen:
-                    return
                 cancel = verbs.jobs.cancel(keys, chosen, self._app.lifetimes, self._reason)
                 answers = yield from ask(cancel)
                 self._done += sum(answer in (CANCELLED, ASKED) for answer in answers)
                 if self._progress:
                     self._progress(self._done)
+                if self._is_enough:
+                    return
 
 
 def _queues(app: App, selection: Selection) -> Talk[Sequence[str]]:

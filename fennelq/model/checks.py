@@ -14,7 +14,7 @@ from fennelq.model.units import TEN_YEARS, seconds
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 KEY: Final = re.compile(r"[^\s{}\x00-\x1f\x7f\ud800-\udfff]{1,256}")
-REASON: Final = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]{1,500}")
+REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,500}")
 _MOST_HEADERS, _MOST_HEADER_BYTES = 32, 8192
 
 

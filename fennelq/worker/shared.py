@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from fennelq import clock, log
-from fennelq.injection import Recipe, Step
-from fennelq.providers import AWAITED, ENTERED, ENTERED_ASYNC, UNMADE, refuse_unmade
+from fennelq.injection.recipe import Recipe, Step
+from fennelq.injection.signatures import AWAITED, ENTERED, ENTERED_ASYNC, UNMADE, refuse_unmade
 
 _logger = log.get("fennelq.worker")
 

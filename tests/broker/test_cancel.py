@@ -137,6 +137,16 @@ def test_a_running_job_whose_record_names_no_place_or_owner_is_asked_in_vain(des
     assert desk.cancel("1") == [2]
 
 
+def test_a_set_of_a_wrong_type_does_not_stop_the_request(desk: Desk) -> None:
+    running = desk.executing()
+    desk.redis.set(desk.keys["stop"], "what?")
+    assert desk.cancel("1") == [2]
+    assert desk.record()["C"] == "cancelled"
+    desk.finish(running, DEAD)
+    assert desk.record()["s"] == "K"
+    desk.redis.delete(desk.keys["stop"])
+
+
 @IN_HAND
 def test_over_maxmemory_running_jobs_are_asked_to_stop(desk: Desk, server: Server) -> None:
     desk.executing()

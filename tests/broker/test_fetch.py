@@ -138,6 +138,13 @@ def test_a_job_that_is_queued_again_comes_with_its_delivery_number(desk: Desk, l
     assert (delivery.lane, delivery.deliveries, delivery.fence) == (lane, 3, 2)
 
 
+def test_a_job_whose_start_was_lost_in_a_failover_keeps_its_deliveries(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redelivered("1", 3)
+    (delivery,) = desk.fetch().deliveries
+    assert (delivery.deliveries, delivery.fence) == (3, 1)
+
+
 def test_the_fence_grows_with_every_start(desk: Desk) -> None:
     desk.enqueue(a_job())
     fences = list[int]()
@@ -270,7 +277,7 @@ def test_the_error_of_a_lane_is_in_the_reply_and_the_other_lanes_are_read(desk: 
     catch = desk.fetch(sleeps=True)
     assert [delivery.key for delivery in catch.deliveries] == ["1", "2"]
     assert catch.problem.startswith("WRONGTYPE")
-    assert desk.sleepers() == set()
+    assert (catch.made, desk.sleepers()) == (["s:high", "s:low"], set())
     desk.redis.delete(desk.keys["s"])
     assert desk.fetch().problem == ""
 

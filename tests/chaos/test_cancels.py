@@ -173,6 +173,7 @@ async def test_a_job_that_is_cancelled_while_it_moves_has_one_end_one_result_and
             async with handed_back_at_random([first, second], app, dice) as done:
                 ends = await asyncio.gather(*map(limited, range(number)))
             await aeventually(lambda: nothing_is_left(app), within=LEASE)
+            assert [(one.slots.taken, one.state.held.by_token) for one in (first, second)] == [(0, {})] * 2
     await all_ended_once(app, server, ends)
     found = Counter(end for _, _, end in ends)
     figure("U1-U3", f"{number} in {time.monotonic() - began:.1f} s: {dict(found)}, {dict(done)}")

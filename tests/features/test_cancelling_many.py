@@ -11,7 +11,8 @@ import pytest
 from anyio import to_thread
 
 from fennelq import App, AsyncResult, ConfigurationError, RetryPolicy, Status
-from fennelq.broker.keys import queue_keys
+from fennelq.broker import verbs
+from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.manage import cancelling
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
@@ -102,6 +103,20 @@ async def test_the_jobs_that_match_every_filter_are_cancelled(
 async def test_with_a_limit_so_many_jobs_are_cancelled_and_no_more(shop: Shop) -> None:
     await shop.app.enqueue([shop.mail.job() for _ in range(250)])
     assert [await shop.app.cancel(queue="mail", limit=limit) for limit in (120, 100, 100)] == [120, 100, 30]
+
+
+async def test_with_a_limit_no_more_is_read_than_needed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancelling, "PAGE", 1)
+    in_outline, read = verbs.jobs.in_outline, list[str]()
+
+    def noted(keys: QueueKeys, key: str) -> Any:
+        read.append(f"{keys.queue}:{key}")
+        return in_outline(keys, key)
+
+    monkeypatch.setattr(verbs.jobs, "in_outline", noted)
+    results = await shop.app.enqueue([*(shop.mail.job() for _ in range(3)), shop.work.job()])
+    assert await shop.app.cancel(queue=["mail", "default"], task="mail", limit=1) == 1
+    assert read == [results[0].id]
 
 
 async def test_a_task_may_be_given_as_it_is_and_a_reason_is_kept(shop: Shop) -> None:

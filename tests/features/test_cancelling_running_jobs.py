@@ -22,9 +22,10 @@ from fennelq import (
     Status,
     UsageError,
     current_job,
+    sync,
 )
 from tests.features.conftest import MakeApp
-from tests.kit.waiting import aeventually
+from tests.kit.waiting import aeventually, eventually
 from tests.kit.workers import running
 
 REASON = "no longer needed"
@@ -168,6 +169,30 @@ async def test_a_job_that_has_ended_or_is_unknown_is_not_cancelled(shop: Shop) -
     assert await shop.app.jobs.cancel(result.id) == JobAnswer(result.id, False, "too late: SUCCESS")
 
 
+async def test_an_end_at_the_last_moment_is_seen(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends after the last wait for it, and before it is asked again."""
+    result, other = await shop.wait.delay(), await shop.wait.delay()
+    await shop.started(result, other)
+
+    async def no_end_within(*_: object) -> None:
+        with pytest.raises(JobCancelled):
+            await asyncio.to_thread(shop.app.sync.result(result.id).get, 5)
+
+    monkeypatch.setattr(shop.app.client, "end_within", no_end_within)
+    assert await result.cancel(REASON, wait=0.2)
+    monkeypatch.undo()
+    ends_of, waits = sync.ends_of, list[float | None]()
+
+    def ends_later(app: App, ids: list[str], timeout: float | None) -> Any:
+        waits.append(timeout)
+        eventually(lambda: app.sync.result(ids[0]).status() is Status.CANCELLED)
+        return ends_of(app, ids if timeout == 0 else [], timeout)
+
+    monkeypatch.setattr(sync, "ends_of", ends_later)
+    assert await asyncio.to_thread(shop.app.sync.result(other.id).cancel, REASON, wait=0.2)
+    assert waits[-1] == 0
+
+
 async def test_without_an_event_loop_running_jobs_are_cancelled_alike(shop: Shop) -> None:
     sync = shop.app.sync
     results = [await shop.wait.delay() for _ in range(3)]
@@ -245,6 +270,7 @@ WRONG: list[tuple[type[Exception], str, Call]] = [
     (ConfigurationError, "reason '' is not valid", lambda result: result.cancel("")),
     (ConfigurationError, "1-500 characters", lambda result: result.cancel("x" * 501)),
     (ConfigurationError, "1-500 characters", lambda result: result.cancel("two\nlines")),
+    (ConfigurationError, "control characters", lambda result: result.cancel("\x9b2J")),
     (ConfigurationError, "use another word", lambda result: result.cancel("expired")),
     (ConfigurationError, "reason must be a string", lambda result: result.cancel(cast("Any", 5))),
     (UsageError, "wait is a number of seconds", lambda result: result.cancel(wait=cast("Any", "5"))),

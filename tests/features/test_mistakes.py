@@ -164,10 +164,9 @@ DECLARED: Mistakes = {
         ConfigurationError,
         "delay= belongs to a call: use report.options(delay=…).delay()",
     ),
-    "app.task(timeout=5)(report)": (
+    "app.task(timeout=0)(report)": (
         ConfigurationError,
-        f"{HERE}:report is a plain function and runs in a thread, which cannot be stopped: "
-        "timeout= is for async def tasks",
+        "timeout must be more than 0; None means no timeout",
     ),
     "app.task(retries='3')(report)": (
         ConfigurationError,

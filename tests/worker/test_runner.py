@@ -273,6 +273,13 @@ async def test_a_result_over_the_limit_is_the_jobs_death() -> None:
     assert (await runner.run(Held(delivery(b"[[99],{}]")), never)).reason == "bad_result"
 
 
+async def test_a_result_that_cannot_be_written_is_a_cancel_when_the_job_was_cancelled() -> None:
+    runner, held = runner_of(app_with(lambda: "x" * 101, most_bytes=100)), Held(delivery(b"[[],{}]"))
+    held.ask("no longer needed")
+    ended = await runner.run(held, never)
+    assert (ended.kind, ended.reason) == (outcome.CANCELLED, "no longer needed")
+
+
 # Being stopped
 
 

@@ -327,6 +327,20 @@ async def test_a_run_that_other_code_cancels_before_its_first_step_is_not_held_f
 
 
 @pytest.mark.audit(unfinished=True)
+async def test_a_run_that_never_began_and_is_lost_gives_its_slot_back(
+    app: App, bench: Bench, gate: Gate
+) -> None:
+    await held(app, gate)
+    (delivery,) = bench.start_all()
+    (task,) = bench.held.tasks()
+    task.cancel()
+    await asyncio.wait([task])
+    bench.workbench.lose([delivery.token])
+    assert not bench.workbench.holds(delivery.token)
+    assert (bench.executor.slots.taken, bench.held.by_token) == (0, {})
+
+
+@pytest.mark.audit(unfinished=True)
 async def test_a_run_that_is_stopped_before_its_first_step_never_enters_its_handler(
     app: App, bench: Bench, gate: Gate
 ) -> None:
@@ -487,6 +501,22 @@ async def test_a_run_that_is_asked_to_stop_before_its_first_step_never_enters_it
     info = await app.result(job).info()
     assert info is not None
     assert (info.status, info.reason) == (Status.CANCELLED, "not wanted")
+
+
+async def test_a_run_that_is_asked_before_its_first_step_is_not_stuck_when_the_loop_was_blocked(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop calls the timers that are due before the first step of a run."""
+    (job,) = await held(app, gate)
+    (delivery,) = bench.start_all()
+    with monkeypatch.context() as blocked:
+        blocked.setattr(asyncio.get_running_loop(), "call_later", lambda _, call, *args: call(*args))
+        bench.workbench.ask(bench.held.by_token[delivery.token], "not wanted")
+    await bench.all_done()
+    slots = bench.executor.slots
+    assert (slots.taken, slots.stuck, bench.held.stuck, bench.held.done) == (0, 0, set(), 1)
+    assert await app.result(job).status() is Status.CANCELLED
+    assert [line["event"] for line in logged] == ["job_cancelled"]
 
 
 async def test_a_run_that_ignores_both_a_request_and_its_cancellation_is_given_up_once(

@@ -32,8 +32,9 @@ end
 -- The message names the token, so it does not stop a later run of the job.
 local function ask_to_stop(job, f)
   local reason = f[F.stopping] or why
-  redis.call('SADD', K.stopping, job)
   redis.call('HSET', record_of(job), F.stopping, reason, F.ended, '')
+  -- The set is only a hint, so an error (a key of a wrong type) is ignored.
+  redis.pcall('SADD', K.stopping, job)
   local lane, entry = split(f[F.place])
   local owner = run_of(f[F.run])
   if lane and owner then tell(owner, 'stop ' .. lane .. ' ' .. entry .. ' ' .. reason) end

@@ -58,9 +58,9 @@ local function page(room)
   return math.min(room, math.max(1, math.floor((BYTES - bytes) / (bytes / taken))))
 end
 
--- The next entries of a lane; nil when there are none. A lane is made by its first job, and its group by the first executor
--- that reads it, from the beginning, so that the jobs before are delivered. XLEN comes first: reading an empty lane would
--- make a consumer there.
+-- The next entries of a lane, if there are any. A lane is made by its first job, and its group by the first executor that
+-- reads it, from the beginning, so that the jobs before are delivered. An empty lane is not read, because that would make a
+-- consumer there.
 local function read(lane, asked)
   if empty[lane] then return end
   local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
@@ -70,7 +70,7 @@ local function read(lane, asked)
     reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', asked, 'STREAMS', K[lane], '>')
   end
   if reply and reply.err then problem = reply.err end
-  return reply and not reply.err and reply[1][2] or nil
+  return reply and not reply.err and reply[1][2]
 end
 
 -- Takes jobs from a lane until it is empty or a limit is reached; true when it is empty.

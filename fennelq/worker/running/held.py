@@ -94,6 +94,11 @@ class Held:
         """Whether other code cancelled the task before its first step. Then it has not given its slot back."""
         return not self.begun and self.task is not None and self.task.done()
 
+    @property
+    def cancelled_by_client(self) -> bool:
+        """Whether it was asked to stop for good: then only its success counts."""
+        return self.asked is not None and not (self.overran or self.stopped)
+
     def ask(self, why: str) -> bool:
         """Ask the run to stop; False when it was asked before. Code on the loop is cancelled, code in a thread can see
         `job.cancelled`. The workbench calls this: it also gives up a run that goes on."""

@@ -75,11 +75,11 @@ class Runner:
                 # A handler may raise another error when it is cancelled. It does not count as a failure, because a
                 # deploy must not cost a try.
                 raise asyncio.CancelledError from error
-            if held.asked is not None and not (held.overran or held.stopped):
+            if held.cancelled_by_client:
                 return self.given_up(held)
             held.disturbed = _is_cancelled(error)
             return self._judge(bound.plan, delivery, RunCancelled() if held.disturbed else error)
-        return self._success(bound, delivery, value)
+        return self._success(bound, held, value)
 
     @property
     def cells(self) -> list[int]:
@@ -125,12 +125,15 @@ class Runner:
             return await task.function(*bound.args, **bound.kwargs)
         return await self._body.perform(bound, held, time_out)
 
-    def _success(self, bound: Bound, delivery: Delivery, value: Any) -> Outcome:
+    def _success(self, bound: Bound, held: Held, value: Any) -> Outcome:
+        delivery = held.delivery
         try:
             encoded = bound.task.returns.encode(value)
             if len(encoded) > self._most_bytes:
                 raise PayloadTooLarge(f"the result of {delivery.task}", len(encoded), self._most_bytes)
         except BaseException as error:  # encoding runs the user's code as well
+            if held.cancelled_by_client:
+                return self.given_up(held)
             return outcome.died(bad_result(error), delivery.tries + 1, bound.plan.failure_ttl_ms)
         return outcome.succeeded(encoded, bound.plan.result_ttl_ms)
 

@@ -77,6 +77,8 @@ class Workbench:
             held = self._held.by_token.get(token)
             if held is not None and held.outcome is None:
                 del self._held.by_token[token]
+                if held.never_began:
+                    self._slots.give_back()
                 report_lost(held.delivery)
                 held.stop(LOST)
                 self._give_up_later(held)
@@ -179,7 +181,8 @@ class Workbench:
     def _give_up(self, held: Held) -> None:
         """A run goes on `stop_grace` after it was asked to stop: write its outcome, if the job is still ours, and count
         its slot as stuck."""
-        if not held.running or held in self._held.stuck:
+        # The first step of a run that was asked before it ends it. A loop that was blocked may call this sooner.
+        if not held.begun or not held.running or held in self._held.stuck:
             return
         if not held.stopped:
             self._settle_without_its_task(held, None)

@@ -18,7 +18,7 @@ from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.running.held import STOPPED, Held
-from fennelq.worker.running.providing import call_in_thread
+from fennelq.worker.running.injecting import call_in_thread
 from fennelq.worker.running.runner import Runner
 from fennelq.worker.shared import LooplessValues, SharedValues
 from tests.kit.apps import LocalApp

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fennelq.errors import ConfigurationError, a_kind_of
-from fennelq.inject import Injected, Marker, Provider
+from fennelq.injection.markers import Injected, Marker, Provider
 
 PLAIN: Final = 0
 """The value is what the provider returns."""
