@@ -305,8 +305,8 @@ class _Waiting:
     def news(self) -> Generator[tuple[str, End | Reported]]:
         """Yields each job when it ends, and the progress of those that are followed."""
         channel, pauses = channel_name(self._app.namespace, process_name()), _pauses()
-        topics = [*self._going_on, *(OF_PROGRESS + job_id for job_id in self._followed)]
-        with self._app.blocking.inbox.wait_for(channel, *topics) as ticket:
+        progress = [OF_PROGRESS + job_id for job_id in self._followed]
+        with self._app.blocking.inbox.wait_for(channel, *self._going_on, newest=progress) as ticket:
             while self._going_on:
                 try:
                     patience = self._patience()
@@ -355,18 +355,24 @@ class _Waiting:
         return found
 
     def _messages(self, ticket: Ticket) -> Iterator[tuple[str, End | Reported]]:
-        """Yields the ends and the progress that arrive as messages, until it is time to look again."""
+        """Yields the ends and the progress that arrive as messages, until it is time to look again. A slow reader gets
+        the newest progress of the messages that have arrived meanwhile."""
         look_again = min(clock.monotonic() + RECHECK, self._deadline)
+        newest: dict[str, Reported] = {}
         while self._going_on:
-            message = ticket.message(max(0.0, look_again - clock.monotonic()))
-            if message is None:
+            message = ticket.message(0.0 if newest else max(0.0, look_again - clock.monotonic()))
+            if message is None and not newest:
                 return
-            topic, _, envelope = message.partition(b"\n")
+            topic, _, envelope = (message or b"").partition(b"\n")
             job_id = topic.decode()
+            if job_id.startswith(OF_PROGRESS):
+                if (reported := from_wire(envelope)) is not None:
+                    newest[job_id.removeprefix(OF_PROGRESS)] = reported
+                continue  # a later message may be newer
+            reports, newest = newest, {}
+            yield from reports.items()
             if job_id in self._going_on:
                 yield job_id, Ended(self._going_on.pop(job_id), envelope)
-            elif job_id.startswith(OF_PROGRESS) and (reported := from_wire(envelope)) is not None:
-                yield job_id.removeprefix(OF_PROGRESS), reported
 
 
 def _ends_among(news: Iterable[tuple[str, End | Reported]]) -> Iterator[tuple[str, End]]:
