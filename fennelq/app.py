@@ -201,8 +201,8 @@ class App(Connections):
     def sending(self, sender: S, /) -> S:
         """Call this with every job before it is sent: `def stamp(job: Job[Any]) -> Job[Any]`.
 
-        It returns the job that is sent: the same one, or `job.with_headers(…)`, `job.with_options(…)`. What it raises
-        reaches the caller, and the job is not sent.
+        It returns the job to send: the same one, `job.with_headers(…)` or `job.with_options(…)`. If it raises an
+        exception, the caller gets it, and the job is not sent.
         """
         self.middleware.add(sending=[sender_given("app.sending", sender)])
         return sender
@@ -211,7 +211,7 @@ class App(Connections):
         """Call this around every job: `async def timed(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any`.
 
         `await call()` runs the function of the task and returns its value. The performer that is registered first is
-        the outermost. What it returns or raises counts as the task's own.
+        the outermost. Its value or exception is treated as if it came from the task.
         """
         self.middleware.add(performing=[performer_given("app.performing", performer)])
         self._surround_tasks()
@@ -220,8 +220,8 @@ class App(Connections):
     def on(self, event: type[E], /) -> EventDecorator[E]:
         """Call a function with every event of this kind in this process: `@app.on(JobDied)`.
 
-        A plain function is called at once, and must not block. An `async def` is called with one event after another,
-        from a queue of a thousand. What a subscriber raises is logged, and changes nothing.
+        A plain function is called at once, and must not block. An `async def` is called for one event after another,
+        from a queue of at most a thousand. An exception of a subscriber is logged, and does not affect the job.
         """
         kind = event_given("app.on", event)
 
@@ -240,8 +240,8 @@ class App(Connections):
             self.subscribers.add(event, subscriber)
 
     def carry(self, variable: ContextVar[str] | ContextVar[str | None], /) -> None:
-        """Let the text of this variable travel with every job, to the code that runs it and to the jobs that it sends.
-        For variables of `structlog.contextvars` there is the setting `carry`."""
+        """Send the value of this variable, a string, with every job, and set the variable where the job runs. Jobs that
+        this job sends inherit the value. For variables of `structlog.contextvars` there is the setting `carry`."""
         first = not self.carried
         self.carried.add(variable)
         if first:

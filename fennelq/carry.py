@@ -1,4 +1,4 @@
-"""Carries texts of context variables with the jobs: from the code that sends a job to the code that runs it.
+"""Sends the values of context variables, which are strings, with the jobs, and sets them in the code that runs a job.
 
 The texts travel in the headers of the job, so that its retries and replays have them too. A job that is sent from
 inside of another one inherits them.

@@ -51,11 +51,11 @@ _CODES: Final[Mapping[Any, int]] = {
     _entered.__code__: ENTERED,
     _entered_async.__code__: ENTERED_ASYNC,
 }
-"""The code that all functions share that contextlib made of generators."""
+"""The code objects of all functions that contextlib makes of generators: each has one of these two."""
 UNMADE: Final[frozenset[Any]] = frozenset(
     {CoroutineType, GeneratorType, AsyncGeneratorType, type(_entered()), type(_entered_async())}
 )
-"""What a plain function returns that only calls another provider: it is not the value."""
+"""The types that a plain function returns if it only calls another provider: such an object is not the value."""
 
 
 def refuse_unmade(value: object, provider: str) -> TypeError:
@@ -186,7 +186,7 @@ def _names_of(function: Provider) -> dict[str, Any]:
 
 
 def _function_of(provider: Provider) -> Any:
-    """The function, or the class, that a call of the provider ends up in."""
+    """The function, or the class, that a call of the provider executes in the end."""
     while isinstance(provider, partial):
         provider = provider.func
     if not (isinstance(provider, type) or inspect.isroutine(provider)):

@@ -267,7 +267,7 @@ async def test_a_run_that_was_taken_away_writes_nothing_and_is_cancelled(app: Ap
 async def test_an_outage_of_redis_does_not_fail_a_job_that_reports(
     app: App, make_app: MakeApp, proxy: Proxy, outage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.worker.running.notes.AFTER_ERROR", 0.05)
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.AFTER_ERROR", 0.05)
     through = make_app(redis_url=proxy.url)
     steps = Steps(through)
     result = await steps.task.delay()
@@ -346,7 +346,7 @@ async def test_an_unknown_job_has_no_progress_and_its_reader_ends_at_once(app: A
 async def test_a_slow_reader_gets_the_newest_only(
     app: App, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.worker.running.notes.INTERVAL", 0.0)
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.INTERVAL", 0.0)
     async with running(app):
         result = await steps.task.delay()
         watching = result.watch()

@@ -69,7 +69,7 @@ class Body:
         return encoded if bound.task.performers is None else bound.task.returns.decode(encoded)
 
     async def _isolated(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
-        # The app may have to be imported for the process: that is no time of the job.
+        # The app may have to be imported for the process. This does not count towards the timeout of the job.
         await self._cells.ready()
         return await self._within_its_time(bound, held, time_out)
 
