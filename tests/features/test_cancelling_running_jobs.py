@@ -118,6 +118,18 @@ async def test_a_running_job_gets_a_cancelled_error_and_is_cancelled(shop: Shop)
     assert await other.get(timeout=5) == 42
 
 
+async def test_a_cancelled_run_does_not_count_as_a_try(shop: Shop) -> None:
+    result = await shop.wait.delay()
+    await shop.started(result)
+    running = await result.info()
+    assert running is not None
+    assert (running.tries, running.deliveries) == (1, 1)
+    assert await result.cancel(REASON)
+    ended = await result.info()
+    assert ended is not None
+    assert (ended.status, ended.tries, ended.deliveries) == (Status.CANCELLED, 0, 1)
+
+
 async def test_a_function_in_a_thread_sees_that_it_is_to_stop(shop: Shop) -> None:
     result = await shop.poll.delay()
     await shop.started(result)
