@@ -8,7 +8,7 @@ middleware senders and performers; subscribers: functions for events; plugin: al
 carry      texts of context variables that travel with jobs
 injection/ parameters that a worker fills: Depends, Shared, overrides, the lifespan
 executors  the facts that executors report: which are alive, which queues they serve
-sync       all of it without an event loop; blocking: app.sync
+sync       all of it without an event loop; sync_waiting: how it waits; blocking: app.sync
 manage/    for operators: jobs, queues, dead jobs, schedules, executors
 model/     the values that describe jobs, and pure decisions
 broker/    the only package that communicates with Redis: verbs, scripts, links
