@@ -181,6 +181,16 @@ async def test_a_job_that_has_ended_or_is_unknown_is_not_cancelled(shop: Shop) -
     assert await shop.app.jobs.cancel(result.id) == JobAnswer(result.id, False, "too late: SUCCESS")
 
 
+async def test_a_reason_arrives_as_it_was_given(shop: Shop) -> None:
+    reason = '  100 % «fertig» \\ / {} "é" 🙂 stop s 1-1 ' + "x" * 450
+    later, result = await shop.wait.options(delay=600).delay(), await shop.wait.delay()
+    await shop.started(result)
+    assert [await one.cancel(reason) for one in (later, result)] == [True, True]
+    assert shop.seen == [reason]
+    for one in (later, result):
+        await cancelled(one, reason)
+
+
 async def test_an_end_at_the_last_moment_is_seen(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job ends after the last wait for it, and before it is asked again."""
     result, other = await shop.wait.delay(), await shop.wait.delay()
