@@ -1,7 +1,7 @@
 """fennelq: asyncio-native jobs on Redis Streams.
 
 app        App: settings, tasks, the way to Redis
-task       tasks: functions whose calls can be sent
+task       tasks: functions whose calls can be sent; registering, declaration: how a function becomes one
 client     sends jobs; result, waiting: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
 middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fennelq.app import App, TaskDecorator
+from fennelq.app import App
 from fennelq.context import BlockingJobContext, JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
@@ -66,6 +66,7 @@ from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
 from fennelq.model.units import Seconds
 from fennelq.plugin import Plugin
+from fennelq.registering import TaskDecorator
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
 from fennelq.subscribers import EventDecorator
