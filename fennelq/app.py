@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +15,6 @@ from typing import (
     Literal,
     Never,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
     Unpack,
@@ -30,15 +28,9 @@ from fennelq.connections import Connections
 from fennelq.declaration import (
     call_without_arguments,
     check_app,
-    check_declared,
-    check_function,
-    check_isolation,
     check_when,
-    name_for,
-    place_of,
 )
 from fennelq.declared import Declared
-from fennelq.errors import ConfigurationError
 from fennelq.injection.markers import Lifespan
 from fennelq.injection.registry import Injections
 from fennelq.middleware import (
@@ -58,13 +50,13 @@ from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.model.units import Seconds
 from fennelq.origin import module_of
 from fennelq.plugin import Plugin, Plugins
+from fennelq.registering import TaskDecorator, made_task
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
 from fennelq.subscribers import EventDecorator, Subscribers, event_given, subscriber_given
 from fennelq.task import (
     AnyTask,
     AsyncTask,
-    ProcessTask,
     ThreadTask,
     described_without_code,
     is_task,
@@ -85,18 +77,6 @@ R = TypeVar("R")
 E = TypeVar("E", bound=AnyEvent)
 S = TypeVar("S", bound=Sender)
 F = TypeVar("F", bound=Performer)
-
-
-class TaskDecorator(Protocol):
-    """The type of `app.task(…)`: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
-
-    # The overloads overlap, because a coroutine function is a function too. Type checkers take the first that fits.
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
 
 
 class App(Connections):
@@ -316,23 +296,9 @@ class App(Connections):
         options: OptionArgs,
         isolation: str | None = None,
     ) -> AnyTask:
-        check_function(function)
-        name = name or name_for(function)
-        check_declared(name, function, options)
-        known = self._tasks.get(name)
-        if known is not None and not _same_code(known.function, function):
-            there = place_of(known.function)
-            raise ConfigurationError(
-                f"task {name!r} is declared twice: give one of them another name="
-                + (f" (the first is at {there})" if there else "")
-            )
-        task = _kind_of(name, function, self.service, isolation)(
-            self, name, function, Options().with_(options)
-        )
-        task.calls.check_types()
-        task.returns.check_type()
+        task = made_task(self, function, name, options, isolation)
         self._surround(task)
-        self._tasks[name] = task
+        self._tasks[task.name] = task
         return task
 
     # Sending
@@ -458,20 +424,3 @@ class App(Connections):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _kind_of(
-    name: str, function: Callable[..., Any], service: str, isolation: str | None
-) -> type[AsyncTask[Any, Any]] | type[ThreadTask[Any, Any]]:
-    if isolation is not None:
-        check_isolation(name, function, service, isolation)
-        return ProcessTask
-    return AsyncTask if inspect.iscoroutinefunction(function) else ThreadTask
-
-
-def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether both are the same function, of a module that was imported twice (as `__main__` and by its name)."""
-    a, b = getattr(one, "__code__", one), getattr(other, "__code__", other)
-    return getattr(a, "co_filename", a) == getattr(b, "co_filename", b) and getattr(
-        a, "co_firstlineno", a
-    ) == getattr(b, "co_firstlineno", b)

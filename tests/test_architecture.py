@@ -362,7 +362,7 @@ def test_a_conversation_has_one_runner_with_a_loop_and_one_without() -> None:
     runners = offenders(
         lambda path: [function.name for function in functions_of(path) if function.name == "converse"]
     )
-    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync.py"}
+    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync_waiting.py"}
     sending = offenders(lambda path: re.findall(r"\btalk\.send\(", text_of(path)))
     assert set(sending) == {"broker/broker.py", "broker/blocking.py", "broker/talk.py"}
 

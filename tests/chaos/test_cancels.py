@@ -309,6 +309,8 @@ def test_a_request_that_follows_the_fetch_at_once_stops_the_job(
             with pytest.raises(JobCancelled):
                 result.get(timeout=WITHIN)
             seconds.append(time.monotonic() - asked)
+            # It was neither handed back nor recovered, which would hide a run that is held and never ends.
+            assert result.history() == []
     figure("U3", f"{len(seconds)} requests right behind the fetch: {max(seconds) * 1000:.1f} ms at most")
     assert stopping(server) == set()
     fleet.stop()
