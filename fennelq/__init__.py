@@ -1,14 +1,14 @@
 """fennelq: asyncio-native jobs on Redis Streams.
 
 app        App: settings, tasks, the way to Redis
-task       tasks: functions whose calls can be sent
+task       tasks: functions whose calls can be sent; registering, declaration: how a function becomes one
 client     sends jobs; result, waiting: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
 middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
 carry      texts of context variables that travel with jobs
-inject     what marks a parameter that a worker fills; providers, injection, injections: how it is filled
+injection/ parameters that a worker fills: Depends, Shared, overrides, the lifespan
 executors  the facts that executors report: which are alive, which queues they serve
-sync       all of it without an event loop; blocking: app.sync
+sync       all of it without an event loop; sync_waiting: how it waits; blocking: app.sync
 manage/    for operators: jobs, queues, dead jobs, schedules, executors
 model/     the values that describe jobs, and pure decisions
 broker/    the only package that communicates with Redis: verbs, scripts, links
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fennelq.app import App, TaskDecorator
+from fennelq.app import App
 from fennelq.context import BlockingJobContext, JobContext, current_job
 from fennelq.errors import (
     BrokerUnavailable,
@@ -45,7 +45,7 @@ from fennelq.errors import (
     UnreadableSchedule,
     UsageError,
 )
-from fennelq.inject import Depends, Shared, injected
+from fennelq.injection.markers import Depends, Shared, injected
 from fennelq.model.events import (
     AnyEvent,
     ExecutorStarted,
@@ -66,6 +66,7 @@ from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
 from fennelq.model.units import Seconds
 from fennelq.plugin import Plugin
+from fennelq.registering import TaskDecorator
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
 from fennelq.subscribers import EventDecorator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +15,6 @@ from typing import (
     Literal,
     Never,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
     Unpack,
@@ -30,17 +28,11 @@ from fennelq.connections import Connections
 from fennelq.declaration import (
     call_without_arguments,
     check_app,
-    check_declared,
-    check_function,
-    check_isolation,
     check_when,
-    name_for,
-    place_of,
 )
 from fennelq.declared import Declared
-from fennelq.errors import ConfigurationError
-from fennelq.inject import Lifespan
-from fennelq.injections import Injections
+from fennelq.injection.markers import Lifespan
+from fennelq.injection.registry import Injections
 from fennelq.middleware import (
     Middleware,
     Performer,
@@ -58,13 +50,13 @@ from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.model.units import Seconds
 from fennelq.origin import module_of
 from fennelq.plugin import Plugin, Plugins
+from fennelq.registering import TaskDecorator, made_task
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
 from fennelq.subscribers import EventDecorator, Subscribers, event_given, subscriber_given
 from fennelq.task import (
     AnyTask,
     AsyncTask,
-    ProcessTask,
     ThreadTask,
     described_without_code,
     is_task,
@@ -85,18 +77,6 @@ R = TypeVar("R")
 E = TypeVar("E", bound=AnyEvent)
 S = TypeVar("S", bound=Sender)
 F = TypeVar("F", bound=Performer)
-
-
-class TaskDecorator(Protocol):
-    """The type of `app.task(…)`: it turns an `async def` into an AsyncTask and a `def` into a ThreadTask."""
-
-    # The overloads overlap, because a coroutine function is a function too. Type checkers take the first that fits.
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
 
 
 class App(Connections):
@@ -201,8 +181,8 @@ class App(Connections):
     def sending(self, sender: S, /) -> S:
         """Call this with every job before it is sent: `def stamp(job: Job[Any]) -> Job[Any]`.
 
-        It returns the job that is sent: the same one, or `job.with_headers(…)`, `job.with_options(…)`. What it raises
-        reaches the caller, and the job is not sent.
+        It returns the job to send: the same one, `job.with_headers(…)` or `job.with_options(…)`. If it raises an
+        exception, the caller gets it, and the job is not sent.
         """
         self.middleware.add(sending=[sender_given("app.sending", sender)])
         return sender
@@ -211,7 +191,7 @@ class App(Connections):
         """Call this around every job: `async def timed(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any`.
 
         `await call()` runs the function of the task and returns its value. The performer that is registered first is
-        the outermost. What it returns or raises counts as the task's own.
+        the outermost. Its value or exception is treated as if it came from the task.
         """
         self.middleware.add(performing=[performer_given("app.performing", performer)])
         self._surround_tasks()
@@ -220,8 +200,8 @@ class App(Connections):
     def on(self, event: type[E], /) -> EventDecorator[E]:
         """Call a function with every event of this kind in this process: `@app.on(JobDied)`.
 
-        A plain function is called at once, and must not block. An `async def` is called with one event after another,
-        from a queue of a thousand. What a subscriber raises is logged, and changes nothing.
+        A plain function is called at once, and must not block. An `async def` is called for one event after another,
+        from a queue of at most a thousand. An exception of a subscriber is logged, and does not affect the job.
         """
         kind = event_given("app.on", event)
 
@@ -240,8 +220,8 @@ class App(Connections):
             self.subscribers.add(event, subscriber)
 
     def carry(self, variable: ContextVar[str] | ContextVar[str | None], /) -> None:
-        """Let the text of this variable travel with every job, to the code that runs it and to the jobs that it sends.
-        For variables of `structlog.contextvars` there is the setting `carry`."""
+        """Send the value of this variable, a string, with every job, and set the variable where the job runs. Jobs that
+        this job sends inherit the value. For variables of `structlog.contextvars` there is the setting `carry`."""
         first = not self.carried
         self.carried.add(variable)
         if first:
@@ -316,23 +296,9 @@ class App(Connections):
         options: OptionArgs,
         isolation: str | None = None,
     ) -> AnyTask:
-        check_function(function)
-        name = name or name_for(function)
-        check_declared(name, function, options)
-        known = self._tasks.get(name)
-        if known is not None and not _same_code(known.function, function):
-            there = place_of(known.function)
-            raise ConfigurationError(
-                f"task {name!r} is declared twice: give one of them another name="
-                + (f" (the first is at {there})" if there else "")
-            )
-        task = _kind_of(name, function, self.service, isolation)(
-            self, name, function, Options().with_(options)
-        )
-        task.calls.check_types()
-        task.returns.check_type()
+        task = made_task(self, function, name, options, isolation)
         self._surround(task)
-        self._tasks[name] = task
+        self._tasks[task.name] = task
         return task
 
     # Sending
@@ -458,20 +424,3 @@ class App(Connections):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _kind_of(
-    name: str, function: Callable[..., Any], service: str, isolation: str | None
-) -> type[AsyncTask[Any, Any]] | type[ThreadTask[Any, Any]]:
-    if isolation is not None:
-        check_isolation(name, function, service, isolation)
-        return ProcessTask
-    return AsyncTask if inspect.iscoroutinefunction(function) else ThreadTask
-
-
-def _same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether both are the same function, of a module that was imported twice (as `__main__` and by its name)."""
-    a, b = getattr(one, "__code__", one), getattr(other, "__code__", other)
-    return getattr(a, "co_filename", a) == getattr(b, "co_filename", b) and getattr(
-        a, "co_firstlineno", a
-    ) == getattr(b, "co_firstlineno", b)

@@ -15,7 +15,8 @@ from fennelq.loops import check_loop
 from fennelq.model.job import Job, Status, split_id
 from fennelq.model.units import Seconds
 from fennelq.result import value_of
-from fennelq.sync import BlockingResult, End, converse, end_of, ends_of, enqueue, value_at
+from fennelq.sync import BlockingResult, enqueue, value_at
+from fennelq.sync_waiting import End, converse, end_of, ends_of
 from fennelq.usage import gathered, job_given, jobs_given, results_given
 
 if TYPE_CHECKING:

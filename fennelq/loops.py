@@ -5,14 +5,29 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from weakref import WeakSet
+from collections.abc import Generator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 from fennelq.errors import ConfigurationError
 
 running_loop = asyncio._get_running_loop
 """The loop that runs on this thread, or None. Without a loop it is cheaper than `asyncio.get_running_loop`."""
-executing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-"""The loops on which executors of this process run jobs."""
+executing: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+"""The loops on which executors of this process run jobs, and how many do."""
+
+
+@contextmanager
+def executes() -> Generator[None]:
+    """In this block, the running loop runs jobs. Blocks of several executors may overlap, in tests for example."""
+    loop = asyncio.get_running_loop()
+    executing[loop] = executing.get(loop, 0) + 1
+    try:
+        yield
+    finally:
+        executing[loop] -= 1
+        if not executing[loop]:
+            del executing[loop]
 
 
 def check_loop(call: str, instead: str) -> None:

@@ -114,12 +114,13 @@ class AsyncResult(Generic[R_co]):
             yield last
 
     async def cancel(self, reason: str = "cancelled", *, wait: float = 5.0) -> bool:
-        """Cancel the job. Returns whether it was cancelled: True when it will not run, or does not run any more.
+        """Cancel the job. Returns True if it is cancelled: it will not run, or it has stopped.
 
         A job that has not started is cancelled at once. One that is running is asked to stop: an `async def` task gets
-        a CancelledError, and `job.cancelled` is the reason. This waits for its end, at most `wait` seconds; with
-        `wait=0` it only asks, and returns False. The request lasts, whether the caller waits or not: the job does not
-        run again. If the task succeeds nevertheless, that stands. False also for a job that has ended, or is unknown.
+        a CancelledError, and `job.cancelled` is the reason. Then this waits at most `wait` seconds for its end; with
+        `wait=0` it returns False at once. The request stays with the job, so the job does not run again even if the
+        caller stops waiting. If the task returns a value nevertheless, the job has succeeded. Returns False also for a
+        job that has ended in another way, and for one that is unknown.
         """
         client, deadline = self._app.client, deadline_of(wait)
         answer = await client.converse(cancel(self._app, self.id, reason))

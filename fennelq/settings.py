@@ -88,7 +88,7 @@ class _Context(TypedDict, total=False):
     """Context"""
 
     carry: list[str]
-    """Names that `structlog.contextvars` binds: their texts travel with each job to the code that runs it."""
+    """Names that are bound with `structlog.contextvars`. Jobs carry their values, which are bound where a job runs."""
 
 
 class _Workers(TypedDict, total=False):
@@ -101,7 +101,7 @@ class _Workers(TypedDict, total=False):
     grace_period: float
     """Seconds that running jobs get to finish when a worker stops. 0 gives them none."""
     stop_grace: float
-    """Seconds that a run may go on after it was asked to stop. Then it ends without it, and its slot is stuck."""
+    """Seconds that a run may go on after it was asked to stop. Then its outcome is written, and its slot is stuck."""
     max_stuck: int | None
     """An executor with more stuck slots than this is replaced. None is half of its slots; 0 allows none."""
     stall_timeout: float

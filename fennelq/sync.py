@@ -6,27 +6,18 @@ a hidden thread, which a fork would break.
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from fennelq import clock, reasons
-from fennelq.broker.broker import ANSWER_TIMEOUT
-from fennelq.broker.inbox import Ticket, process_name
-from fennelq.broker.keys import channel_name
-from fennelq.broker.patience import Patience
-from fennelq.broker.talk import Finding, Finds, Talk, patient
-from fennelq.broker.trouble import ReplyError, refuses_to_publish
+from fennelq import clock
 from fennelq.broker.verbs.jobs import ASKED, CANCELLED, TOO_LATE
 from fennelq.client import handle_of, handles_of, sent
-from fennelq.errors import BrokerUnavailable, ResultExpired, ResultTimeout
+from fennelq.errors import ResultExpired
 from fennelq.loops import check_loop, running_loop
 from fennelq.model.codec import ResultCodec
-from fennelq.model.job import Event, JobInfo, Status, split_id
-from fennelq.model.progress import Newest, Progress, Reported, from_wire
+from fennelq.model.job import Event, JobInfo, Status
+from fennelq.model.progress import Progress
 from fennelq.model.wire import WireJob
 from fennelq.result import (
     ASK_AGAIN,
@@ -40,18 +31,7 @@ from fennelq.result import (
     value_of,
     was_cancelled,
 )
-from fennelq.usage import is_over
-from fennelq.waiting import (
-    FIRST_POLL,
-    LONGEST_POLL,
-    OF_PROGRESS,
-    RECHECK,
-    Ended,
-    Look,
-    ended,
-    report_refusal,
-    watched,
-)
+from fennelq.sync_waiting import End, converse, end_of, end_within, progress_until_end, unless_error
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -65,11 +45,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
-
-End = Ended | Exception
-"""How a job has ended, or why that is unknown: a ResultExpired, or an error that concerns this job only."""
-
-_SHORTEST_LOOK = 0.05
 
 
 class _OneParameter(Protocol[A_contra, R_co]):
@@ -185,7 +160,7 @@ class BlockingResult(Generic[R_co]):
         """Yields the progress of the job, from the latest on, and ends with the job: `for progress in result.watch()`.
         It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
         check_loop("BlockingResult.watch", "async for progress in app.result(id).watch()")
-        return _progress(self._app, self.id)
+        return progress_until_end(self._app, self.id)
 
     def cancel(self, reason: str = "cancelled", *, wait: float = 5.0) -> bool:
         """Cancel the job. Returns whether it was cancelled: True when it will not run, or does not run any more.
@@ -202,11 +177,11 @@ class BlockingResult(Generic[R_co]):
             return answer == CANCELLED
         try:
             while (left := deadline - clock.monotonic()) > 0:
-                if (ended := _end_within(app, self.id, min(left, ASK_AGAIN))) is not None:
+                if (ended := end_within(app, self.id, min(left, ASK_AGAIN))) is not None:
                     return was_cancelled(ended)
                 answer = converse(app, cancel(app, self.id, reason))
             if answer == TOO_LATE:  # it has ended at the last moment
-                ended = _end_within(app, self.id, 0)
+                ended = end_within(app, self.id, 0)
                 return ended is not None and was_cancelled(ended)
         except ResultExpired:
             return False  # it has ended, and nothing is known of its end any more
@@ -229,191 +204,4 @@ def enqueue(app: App, jobs: list[WireJob[R]]) -> list[BlockingResult[R]]:
 def value_at(app: App, result: BlockingResult[R], end: End) -> R:
     """The value that a job returned; raises the exception that its end describes."""
     returns = result._returns  # pyright: ignore[reportPrivateUsage] - the codec is not part of the public handle
-    return value_of(app, result.id, returns, _unless_error(end))
-
-
-def end_of(app: App, job_id: str, timeout: float | None) -> Ended:
-    """How a job has ended; raises ResultTimeout, or ResultExpired when the job is unknown or its result has expired."""
-    with closing(ends_of(app, [job_id], timeout)) as ends:
-        for _, end in ends:
-            return _unless_error(end)
-    if not timeout or is_over(timeout):
-        raise ResultTimeout(job_id, timeout or 0.0)
-    reason = app.blocking.converse(reasons.after_timeout(app, job_id, timeout))
-    raise ResultTimeout(job_id, timeout, reason)
-
-
-def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tuple[str, End]]:
-    """Yields each job and its end, as soon as it has ended, until the timeout. With `timeout=0` it checks once."""
-    over = timeout is not None and is_over(timeout)
-    waiting = _Waiting(app, ids, timeout)
-    return waiting.ended_by_now() if over else waiting.ends()
-
-
-def _end_within(app: App, job_id: str, seconds: float) -> Ended | None:
-    """How a job has ended; None when it goes on for longer than this."""
-    with closing(ends_of(app, [job_id], seconds)) as ends:
-        for _, end in ends:
-            return _unless_error(end)
-    return None
-
-
-def _progress(app: App, job_id: str) -> Generator[Progress]:
-    newest = Newest()
-    with closing(_Waiting(app, [job_id], None, follows=True).news()) as news:
-        for _, new in news:
-            if isinstance(new, Reported):
-                if (progress := newest.news_in(new)) is not None:
-                    yield progress
-            elif isinstance(new, Exception) and not isinstance(new, ResultExpired):
-                raise new
-    # The end may have been found by a look, and the last message may be lost.
-    if (last := newest.news_in(converse(app, progress_of(app, job_id)))) is not None:
-        yield last
-
-
-def _unless_error(end: End) -> Ended:
-    if isinstance(end, Exception):
-        raise end
-    return end
-
-
-class _Waiting:
-    """One thread that waits for the ends of jobs. It subscribes before it looks, so an end after the look arrives as a
-    message. It looks again from time to time, because messages can be lost."""
-
-    def __init__(self, app: App, ids: Iterable[str], timeout: float | None, *, follows: bool = False) -> None:
-        """With `follows`, `news` yields the progress of the jobs as well."""
-        self._app = app
-        self._going_on: dict[str, str | None] = dict.fromkeys(ids)
-        """The jobs that have not ended yet, with their tasks as far as they are known."""
-        for job_id in self._going_on:
-            split_id(job_id)
-        self._followed = frozenset(self._going_on) if follows else frozenset[str]()
-        self._deadline = math.inf if timeout is None else clock.monotonic() + timeout
-
-    def ended_by_now(self) -> Generator[tuple[str, End]]:
-        """Yields each job that has ended already."""
-        patience = Patience(self._app.settings.enqueue_timeout, self._app.address)
-        yield from _ends_among(self._look("", patience))
-
-    def ends(self) -> Generator[tuple[str, End]]:
-        """Yields each job when it ends."""
-        with closing(self.news()) as news:
-            yield from _ends_among(news)
-
-    def news(self) -> Generator[tuple[str, End | Reported]]:
-        """Yields each job when it ends, and the progress of those that are followed."""
-        channel, pauses = channel_name(self._app.namespace, process_name()), _pauses()
-        topics = [*self._going_on, *(OF_PROGRESS + job_id for job_id in self._followed)]
-        with self._app.blocking.inbox.wait_for(channel, *topics) as ticket:
-            while self._going_on:
-                try:
-                    patience = self._patience()
-                    hearing = _subscribed(self._app, ticket, patience)
-                    found = self._look(channel if hearing else "", patience)
-                except BrokerUnavailable:
-                    if clock.monotonic() < self._deadline:
-                        raise
-                    return
-                yield from found
-                if not self._going_on:
-                    return
-                if hearing:
-                    yield from self._messages(ticket)
-                else:
-                    time.sleep(min(next(pauses), self._left()))
-                if clock.monotonic() >= self._deadline:
-                    return
-
-    def _left(self) -> float:
-        return max(0.0, self._deadline - clock.monotonic())
-
-    def _patience(self) -> Patience:
-        # Even with a very short timeout there must be enough time to look once.
-        seconds = min(self._app.settings.enqueue_timeout, max(self._left(), _SHORTEST_LOOK))
-        return Patience(seconds, self._app.address, renewable=False)
-
-    def _look(self, channel: str, patience: Patience) -> list[tuple[str, End | Reported]]:
-        """Ask for every job that goes on; returns those that have ended, and progress. The error of one job counts as
-        its end here."""
-        ids = list(self._going_on)
-        asked = watched(self._app.namespace, channel, ids, self._followed)
-        looks = self._app.blocking.converse(patient(asked, patience))
-        found: list[tuple[str, End | Reported]] = []
-        for job_id, look in zip(ids, looks, strict=True):
-            if isinstance(look, BrokerUnavailable) and look.retriable:
-                raise look
-            end = _end(job_id, look)
-            if end is not None:
-                del self._going_on[job_id]
-                found.append((job_id, end))
-            elif not isinstance(look, Exception):
-                self._going_on[job_id] = look[1]
-                if (reported := from_wire(look[2])) is not None:
-                    found.append((job_id, reported))
-        return found
-
-    def _messages(self, ticket: Ticket) -> Iterator[tuple[str, End | Reported]]:
-        """Yields the ends and the progress that arrive as messages, until it is time to look again."""
-        look_again = min(clock.monotonic() + RECHECK, self._deadline)
-        while self._going_on:
-            message = ticket.message(max(0.0, look_again - clock.monotonic()))
-            if message is None:
-                return
-            topic, _, envelope = message.partition(b"\n")
-            job_id = topic.decode()
-            if job_id in self._going_on:
-                yield job_id, Ended(self._going_on.pop(job_id), envelope)
-            elif job_id.startswith(OF_PROGRESS) and (reported := from_wire(envelope)) is not None:
-                yield job_id.removeprefix(OF_PROGRESS), reported
-
-
-def _ends_among(news: Iterable[tuple[str, End | Reported]]) -> Iterator[tuple[str, End]]:
-    for job_id, new in news:
-        if not isinstance(new, Reported):
-            yield job_id, new
-
-
-def _end(job_id: str, look: Look | Exception) -> End | None:
-    if isinstance(look, Exception):
-        return look
-    try:
-        return ended(job_id, look)
-    except ResultExpired as error:
-        return error
-
-
-def _subscribed(app: App, ticket: Ticket, patience: Patience) -> bool:
-    """Subscribe; False when the server refuses the subscription, and the caller has to poll."""
-    while True:
-        try:
-            ticket.open(min(patience.left(), ANSWER_TIMEOUT))
-            return True
-        except Exception as error:
-            if isinstance(error, ReplyError) and refuses_to_publish(error):
-                report_refusal(app.namespace, error)
-                return False
-            pause = patience.pause_after(error)
-        time.sleep(pause)
-
-
-def _pauses() -> Iterator[float]:
-    """The seconds between two looks of a caller that polls."""
-    pause = FIRST_POLL
-    while True:
-        yield pause
-        pause = min(pause * 2, LONGEST_POLL)
-
-
-def converse(app: App, talk: Talk[A]) -> A:
-    """Run a conversation, step by step; raises BrokerUnavailable when Redis does not reply."""
-    return app.blocking.converse(patient(talk, Patience(app.settings.enqueue_timeout, app.address)))
-
-
-def each(app: App, finding: Finding[A]) -> Iterator[A]:
-    """Run a conversation and yield each value as soon as it is found."""
-    finds = Finds(finding)
-    with closing(finding):
-        while (found := converse(app, finds.next())) is not None:
-            yield found
+    return value_of(app, result.id, returns, unless_error(end))

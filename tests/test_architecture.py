@@ -243,6 +243,7 @@ CUTS_INTO_PAGES = {
     "broker/verbs/runs.py": "the rows of a flat reply",
     "broker/group_commit.py": "the items that wait, which other calls add to while a batch is under way",
     "testing/recording.py": "the words of a call that has been sent, job by job",
+    "worker/cells/frames.py": "the bytes of a connection, which are no items",
 }
 """Modules besides dispatch that group items by queue or cut them into pages, and why they may."""
 
@@ -361,7 +362,7 @@ def test_a_conversation_has_one_runner_with_a_loop_and_one_without() -> None:
     runners = offenders(
         lambda path: [function.name for function in functions_of(path) if function.name == "converse"]
     )
-    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync.py"}
+    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync_waiting.py"}
     sending = offenders(lambda path: re.findall(r"\btalk\.send\(", text_of(path)))
     assert set(sending) == {"broker/broker.py", "broker/blocking.py", "broker/talk.py"}
 

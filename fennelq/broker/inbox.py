@@ -34,9 +34,10 @@ class Inbox:
         self._address = address
         self._desks: dict[int, _Desk] = {}
 
-    def wait_for(self, channel: str, *topics: str) -> Ticket:
-        """A ticket for one waiting thread, to be used as a context manager."""
-        return Ticket(self._desk(), channel, topics)
+    def wait_for(self, channel: str, *topics: str, newest: Iterable[str] = ()) -> Ticket:
+        """A ticket for one waiting thread, to be used as a context manager. Of the topics in `newest`, only the newest
+        message waits for the thread."""
+        return Ticket(self._desk(), channel, topics, newest)
 
     def renew(self) -> None:
         """Make the connection anew: it may lead to a server that has become a replica and no longer publishes messages.
@@ -61,8 +62,9 @@ class Inbox:
 class Ticket:
     """One thread that waits for messages of one topic or several."""
 
-    def __init__(self, desk: _Desk, channel: str, topics: Iterable[str]) -> None:
-        self.channel, self.topics = channel, {topic.encode() for topic in topics}
+    def __init__(self, desk: _Desk, channel: str, topics: Iterable[str], newest: Iterable[str] = ()) -> None:
+        self._newest = frozenset(topic.encode() for topic in newest)
+        self.channel, self.topics = channel, {topic.encode() for topic in topics} | self._newest
         self.messages: deque[bytes] = deque()
         self.wakes = threading.Condition(desk.lock)
         self.subscription = 0
@@ -83,6 +85,13 @@ class Ticket:
         Raises ReplyError when the server refuses the subscription, OSError when it cannot be reached.
         """
         self._desk.open(self, timeout)
+
+    def receive(self, topic: bytes, message: bytes) -> None:
+        """A message has arrived; called with the lock of the desk."""
+        if topic in self._newest:
+            self.messages = deque(one for one in self.messages if one.partition(b"\n")[0] != topic)
+        self.messages.append(message)
+        self.wakes.notify()
 
     def message(self, timeout: float) -> bytes | None:
         """The next message; None when none arrives in time, or when the connection is lost and must be opened again."""
@@ -221,8 +230,7 @@ class _Desk:
         topic = reply[2].partition(b"\n")[0]
         with self.lock:
             for ticket in self._tickets.get(topic, ()):
-                ticket.messages.append(reply[2])
-                ticket.wakes.notify()
+                ticket.receive(topic, reply[2])
 
     # With the lock held
 

@@ -11,6 +11,7 @@ from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
 from fennelq.errors import suggestion
 from fennelq.manage.queues import queues_of
+from fennelq.manage.search import named
 from fennelq.model.job import split_id
 
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ async def require_queues(app: App, queues: Iterable[str]) -> None:
     for queue in queues:
         if queue not in known:
             raise Problem(f"queue {queue!r} does not exist{suggestion(queue, known)}", Exit.NOT_FOUND)
+
+
+def note_unknown_task(app: App, task: str | None) -> None:
+    """Print on stderr that the app has no such task. It is not an error: jobs of a removed task may exist."""
+    if task is not None and not any(named(name, task, ":") for name in app.tasks):
+        output.note(f"fennelq: the app has no task {task!r}{suggestion(task, _names_like(task, app))}")
+
+
+def _names_like(task: str, app: App) -> Iterable[str]:
+    """The names of the tasks, without their modules if `task` has none."""
+    return app.tasks if ":" in task else {name.rpartition(":")[2] for name in app.tasks}
 
 
 async def no_record(app: App, job: str) -> Problem:

@@ -216,7 +216,7 @@ OlderThan = Annotated[
         "--older-than",
         parser=duration,
         metavar="DURATION",
-        help="Only jobs that were sent longer ago than this: 30m, 2h, 7d. Default: of any age.",
+        help="Only jobs that were sent longer ago than this: 30m, 2h, 7d. Default: jobs of any age.",
     ),
 ]
 OfStatus = Annotated[
@@ -231,7 +231,9 @@ OfStatus = Annotated[
 ]
 Reason = Annotated[
     str,
-    typer.Option("--reason", metavar="REASON", help="The reason, which the job and its waiters get."),
+    typer.Option(
+        "--reason", metavar="REASON", help="The reason. The code of the job and its waiters can read it."
+    ),
 ]
 
 DeadIds = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fennelq import sync
+from fennelq import sync_waiting
 from fennelq.broker import verbs
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Talk, ask
@@ -117,7 +117,7 @@ class BlockingJobs(JobTalks, Blocking):
         check_loop("app.sync.jobs.cancel", "await app.jobs.cancel(…)")
         if self._app.sync.result(job_id).cancel(reason, wait=wait):
             return JobAnswer(job_id, True, "cancelled")
-        return sync.converse(self._app, self._not_cancelled(job_id))
+        return sync_waiting.converse(self._app, self._not_cancelled(job_id))
 
     def wait(self, job_id: str, timeout: float | None = None) -> JobEnd:
         """Wait for the end of a job, well or not. Raises ResultTimeout, or ResultExpired when the job is unknown or its

@@ -13,7 +13,7 @@ from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from fennelq import sync
+from fennelq import sync_waiting
 from fennelq.broker.talk import Finding, Talk
 from fennelq.loops import check_loop
 
@@ -56,7 +56,7 @@ class Operation(Generic[P, A]):
         @_like(talk, "Blocking")
         def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
             _check_loop(family, talk.__name__, "await")
-            return sync.converse(_app_of(family), talk(family, *args, **kwargs))
+            return sync_waiting.converse(_app_of(family), talk(family, *args, **kwargs))
 
         self._awaiting, self._blocking = awaiting, blocking
 
@@ -83,7 +83,7 @@ class Scan(Generic[P, A]):
         @_like(finding, "Blocking", Iterator)
         def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> Iterator[A]:
             _check_loop(family, finding.__name__, f"async for {_item_of(family)} in")
-            return sync.each(_app_of(family), finding(family, *args, **kwargs))
+            return sync_waiting.each(_app_of(family), finding(family, *args, **kwargs))
 
         self._awaiting, self._blocking = awaiting, blocking
 

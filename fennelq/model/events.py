@@ -1,5 +1,5 @@
-"""The events that `app.on(…)` subscribes to. They are told inside one process and are not stored: a job that is
-cancelled or recovered where no code of yours runs has no event."""
+"""The events that `app.on(…)` subscribes to. The subscribers are called in the process where an event happens, and
+events are not stored. A script in Redis makes no events: a job that it cancels or recovers has none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JobSent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted:
-    """This executor starts a run of a job."""
+    """The executor starts a run of a job."""
 
     id: str
     task: str

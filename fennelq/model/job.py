@@ -171,13 +171,15 @@ class JobInfo:
     status: Status
     priority: Priority = "normal"
     tries: int = 0
+    """Runs that count as tries: those that failed, and the one that is running or has succeeded. A run that was
+    snoozed, handed back or cancelled does not count."""
     deliveries: int = 0
     place: str | None = None
     owner: str | None = None
     reason: str | None = None
-    """The reason for the way in which it ended."""
+    """Why it is dead or cancelled."""
     stopping: str | None = None
-    """The reason for which it was asked to stop while it ran; None when it was not, and when it has ended."""
+    """Why a client has asked the run to stop. None without such a request, and when the job has ended."""
     waiting_because: str | None = None
     """The problem that must be solved before it can run: no worker serves its queue, or the workers' code is too old
     for it. None otherwise: then it runs, has ended, or only has to wait for its turn."""

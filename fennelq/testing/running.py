@@ -139,15 +139,14 @@ class Running:
         """The value that the task of this job returns, called here as an executor calls it, but not through Redis."""
         if (senders := self._app.middleware.senders) is not None:
             job = senders.through(job)
-        state, loop = State(self._app, self._config), asyncio.get_running_loop()
+        state = State(self._app, self._config)
         lifespan, held = Lifespan(state), Held(_delivery_of(job))
         runner = Runner(self._app, 1, state.shared)
-        loops.executing.add(loop)
         try:
-            await lifespan.enter(asyncio.Event())
-            return await _value(runner, held)
+            with loops.executes():
+                await lifespan.enter(asyncio.Event())
+                return await _value(runner, held)
         finally:
-            loops.executing.discard(loop)
             await runner.close()
             await lifespan.leave()
 

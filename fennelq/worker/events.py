@@ -1,4 +1,4 @@
-"""Tells the subscribers of an app what happens in an executor."""
+"""Calls the subscribers of an app with the events of an executor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EventFeed:
         self._subscribers.attach(self)
 
     def hear(self, kind: type[AnyEvent]) -> None:
-        """Tell events of this kind from now on."""
+        """Pass events of this kind to the subscribers from now on."""
         if kind in _SOURCES and kind not in self._heard:
             self._heard.add(kind)
             fact, event_of = _SOURCES[kind]
@@ -93,4 +93,4 @@ _SOURCES: Final[Mapping[type[AnyEvent], tuple[type, EventOf]]] = {
     events.ExecutorStarted: (bus.ExecutorBegun, lambda _, name: events.ExecutorStarted(executor=name)),
     events.ExecutorStopped: (bus.ExecutorEnded, lambda _, name: events.ExecutorStopped(executor=name)),
 }
-"""The kinds of events that an executor tells, with the fact of which each is made. Clients and tickers tell JobSent."""
+"""The kinds of events of an executor, with the fact from which each is made. Clients and tickers make JobSent."""

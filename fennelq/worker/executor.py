@@ -73,9 +73,8 @@ class Executor:
             await self._lifespan.leave()
 
     async def _run(self) -> None:
-        loop, bus = asyncio.get_running_loop(), self.state.bus
-        loops.executing.add(loop)
-        try:
+        bus = self.state.bus
+        with loops.executes():
             bus.publish(ExecutorBegun())
             self._plugins.start()
             try:
@@ -84,8 +83,6 @@ class Executor:
                 await self._plugins.end()
                 bus.publish(ExecutorEnded())
                 await self._events.end()
-        finally:
-            loops.executing.discard(loop)
 
     async def _run_parts(self) -> None:
         state = self.state

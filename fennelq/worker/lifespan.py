@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from fennelq.injection.recipe import Recipe
 from fennelq.worker.processes.signals import Signal
 from fennelq.worker.state import State
 
@@ -21,20 +23,30 @@ class Lifespan:
         recipe = self._injections.lifespan
         if recipe is None:
             return True
-        making = asyncio.create_task(self._state.shared.make_all(recipe), name="lifespan")
+        making = asyncio.create_task(self._made(recipe), name="lifespan")
         stopping = asyncio.create_task(stop.wait(), name="stopped")
         try:
             await asyncio.wait([making, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not making.done():
                 return False
-            self.failed = making.cancelled() or making.exception() is not None
-            self._injections.begin(self._state.name, making.result())
+            value, error = making.result()
+            if error is not None:
+                self.failed = True
+                raise error
+            self._injections.begin(self._state.name, value)
         finally:
             making.cancel()
             stopping.cancel()
         # From now on the supervisor expects signs of life. Until here it is as patient as with an import.
         self._state.signals.send(Signal.IMPORTED)
         return True
+
+    async def _made(self, recipe: Recipe) -> tuple[Any, BaseException | None]:
+        """The value or the error. A SystemExit that a task raises would end the loop at once."""
+        try:
+            return await self._state.shared.make_all(recipe), None
+        except BaseException as error:
+            return None, error
 
     async def leave(self) -> None:
         """Leave all values that jobs share, the lifespan last."""

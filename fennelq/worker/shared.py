@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from fennelq import clock, log
-from fennelq.injection import Recipe, Step
-from fennelq.providers import AWAITED, ENTERED, ENTERED_ASYNC, UNMADE, refuse_unmade
+from fennelq.injection.recipe import Recipe, Step
+from fennelq.injection.signatures import AWAITED, ENTERED, ENTERED_ASYNC, UNMADE, refuse_unmade
 
 _logger = log.get("fennelq.worker")
 
@@ -64,9 +64,13 @@ class SharedValues:
         # A run that ignores the request to stop may still ask for values: none of them would be left.
         self._ended = True
         deadline = clock.monotonic() + within
-        for life in reversed([*self._lives.values()]):
-            if not await life.end(max(0.0, deadline - clock.monotonic())):
-                _logger.warning("shared_value_not_left", provider=life.step.name, seconds=within)
+        lives = [*self._lives.values()]
+        while lives:
+            life = lives.pop()
+            # All but the last get half of the time that is left: one that hangs must not cost the others their end.
+            share = max(0.0, deadline - clock.monotonic()) / (2 if lives else 1)
+            if not await life.end(share):
+                _logger.warning("shared_value_not_left", provider=life.step.name, seconds=round(share, 3))
 
     def note_made(self, life: _Life, value: Any) -> None:
         """Keep the value for the next jobs."""

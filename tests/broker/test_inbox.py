@@ -70,6 +70,19 @@ def test_every_thread_gets_its_own_message_over_one_connection(room: Room) -> No
         assert waiter.result(PATIENCE) == f"{topic}\nof {topic}".encode()
 
 
+def test_of_some_topics_only_the_newest_message_waits_for_a_slow_thread(room: Room) -> None:
+    with room.inbox.wait_for(CHANNEL, "mail:1", newest=["+mail:1"]) as slow:
+        slow.open(PATIENCE)
+        reader = room.waits("mail:2")
+        for n in range(5):
+            room.publish("+mail:1", str(n))
+            room.publish("mail:1", str(n))
+        room.publish("mail:2")
+        assert reader.result(PATIENCE) == b"mail:2\n"
+        waiting = [slow.message(PATIENCE) for _ in range(6)]
+    assert waiting == [*(b"mail:1\n%d" % n for n in range(4)), b"+mail:1\n4", b"mail:1\n4"]
+
+
 def test_when_the_reading_thread_has_its_message_another_one_reads_on(room: Room) -> None:
     waiting = [room.waits(f"mail:{n}") for n in range(20)]
     for n in range(20):  # each in its turn is the one that reads

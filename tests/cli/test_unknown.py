@@ -35,6 +35,24 @@ def test_a_queue_exists_once_a_job_was_sent_to_it(shop: Shop) -> None:
     assert len(shop.ok("queue", "peek", "new").rows) == 1
 
 
+@pytest.mark.parametrize(("task", "nearest"), [("welcom", "welcome"), ("task:welcome", "tasks:welcome")])
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        (["job", "cancel"], "0 jobs to cancel\n"),
+        (["dlq", "replay"], "0 dead jobs to replay\n"),
+        (["dlq", "purge"], "0 dead jobs to remove\n"),
+    ],
+    ids=["cancel", "replay", "purge"],
+)
+def test_a_task_that_the_app_does_not_have_is_named_when_no_job_matches(
+    shop: Shop, words: list[str], out: str, task: str, nearest: str
+) -> None:
+    sentence = f"fennelq: the app has no task {task!r}: did you mean {nearest!r}?\n"
+    assert shop.run(*words, "--task", task, "--yes") == (Exit.OK, out, sentence)
+    assert shop.run(*words, "--task", nearest, "--yes") == (Exit.OK, out, "")
+
+
 @pytest.mark.parametrize("words", [["job", "show"], ["job", "wait"], ["dlq", "show"]], ids=" ".join)
 def test_a_job_that_does_not_exist(shop: Shop, words: list[str]) -> None:
     never = "it was never sent, or it ended too long ago"

@@ -69,7 +69,7 @@ async def address(server_kind: Kind) -> AsyncIterator[Address]:
 async def test_workers_senders_and_waiters_move_to_the_new_primary(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("waiting", "sync"):
+    for module in ("waiting", "sync_waiting"):
         monkeypatch.setattr(f"fennelq.{module}.RECHECK", 0.5)
     app = LocalApp("shop", redis_url=address.proxy.url, enqueue_timeout=20, lease=4, **IMPATIENT)
     gate = asyncio.Event()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fennelq import App
+from fennelq import App, loops
 
 
 class Interleaved(App):
@@ -55,3 +55,14 @@ async def test_a_loop_gets_its_own_client_whatever_another_thread_does_meanwhile
     assert len(others) == 1
     assert others[0] is not mine
     await app.close()
+
+
+async def test_a_loop_runs_jobs_until_the_last_of_its_executors_has_ended() -> None:
+    loop = asyncio.get_running_loop()
+    first, second = loops.executes(), loops.executes()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert loop in loops.executing
+    second.__exit__(None, None, None)
+    assert loop not in loops.executing

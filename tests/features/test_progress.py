@@ -27,7 +27,7 @@ from fennelq.worker.executor import Executor
 from tests.features.conftest import MakeApp, new_namespace, refusals, user_who_may_not, waiters_on
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
-from tests.kit.waiting import aeventually
+from tests.kit.waiting import aeventually, eventually
 from tests.kit.workers import running, running_aside
 
 HALF = Progress(5, 10, "rows")
@@ -267,7 +267,7 @@ async def test_a_run_that_was_taken_away_writes_nothing_and_is_cancelled(app: Ap
 async def test_an_outage_of_redis_does_not_fail_a_job_that_reports(
     app: App, make_app: MakeApp, proxy: Proxy, outage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.worker.running.notes.AFTER_ERROR", 0.05)
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.AFTER_ERROR", 0.05)
     through = make_app(redis_url=proxy.url)
     steps = Steps(through)
     result = await steps.task.delay()
@@ -346,7 +346,7 @@ async def test_an_unknown_job_has_no_progress_and_its_reader_ends_at_once(app: A
 async def test_a_slow_reader_gets_the_newest_only(
     app: App, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.worker.running.notes.INTERVAL", 0.0)
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.INTERVAL", 0.0)
     async with running(app):
         result = await steps.task.delay()
         watching = result.watch()
@@ -491,6 +491,24 @@ def test_a_thread_follows_a_job_to_its_end(blocking_app: App, fail: bool) -> Non
         assert list(result.watch()) == [Progress(3, 3)]
         assert result.status() is (Status.DEAD if fail else Status.SUCCESS)
     assert list(blocking_app.sync.result("mail:unknown").watch()) == []
+
+
+def test_a_slow_thread_gets_the_newest_only(blocking_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would fall behind the job more and more."""
+    monkeypatch.setattr("fennelq.worker.running.notes.INTERVAL", 0.0)
+    threaded = Threaded(blocking_app)
+    with running_aside(blocking_app):
+        result = threaded.task.sync.delay(20)
+        threaded.go_on.release()
+        watching = result.watch()
+        seen = [next(watching)]
+        for done in range(2, 20):
+            threaded.go_on.release()
+            eventually(lambda: result.progress() == Progress(done, 20))  # noqa: B023
+        seen.append(next(watching))
+        threaded.go_on.release(2)
+        seen += list(watching)
+    assert seen == [Progress(1, 20), Progress(19, 20), Progress(20, 20)]
 
 
 def test_a_thread_follows_while_others_wait_for_the_same_job(blocking_app: App) -> None:

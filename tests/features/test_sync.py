@@ -791,7 +791,7 @@ def test_polling_gets_slower_up_to_a_bound(
     with user_who_may_not(server, "-subscribe") as url:
         deaf = Shop(url)
         result = deaf.double.sync.delay(1)
-        monkeypatch.setattr("fennelq.sync.time.sleep", noted)
+        monkeypatch.setattr("fennelq.sync_waiting.time.sleep", noted)
         with pytest.raises(JobCancelled):
             result.get()
         monkeypatch.undo()

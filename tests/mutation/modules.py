@@ -36,7 +36,7 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
     "workbench": ["worker/test_workbench.py", "worker/test_bus.py", "features/test_timeouts.py"],
     "held": ["worker/test_workbench.py", "features/test_timeouts.py"],
     "waiting": ["test_waiting.py"],
-    "notes": ["worker/test_notes.py"],
+    "progress_notes": ["worker/test_progress_notes.py"],
     "talk": ["broker/test_talk.py"],
     "dispatch": ["broker/test_dispatch.py"],
 }
@@ -56,7 +56,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
     "heartbeat": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "lease": ["worker/test_stopping.py", "worker/test_damaged_queues.py"],
     "waiting": ["features/test_waiting.py", "features/test_progress.py"],
-    "notes": ["features/test_progress.py", "worker/test_settling.py"],
+    "progress_notes": ["features/test_progress.py", "worker/test_settling.py"],
     "talk": ["test_client.py", "features/test_sending.py"],
     "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
 }

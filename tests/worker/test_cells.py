@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -25,9 +25,9 @@ from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.model.progress import Progress
 from fennelq.wiring import Wiring
+from fennelq.worker.cells import launcher
 from fennelq.worker.cells.cell import Cell, CellDied
 from fennelq.worker.cells.frames import Damaged, Frame, Reader, packed
-from fennelq.worker.cells.launcher import Launcher
 from fennelq.worker.cells.pool import Cells
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Held
@@ -398,13 +398,15 @@ async def test_a_request_to_stop_when_the_process_is_just_there_leaves_none_behi
 ) -> None:
     await aeventually(lambda: short_lived.pids == [])
     task = asyncio.ensure_future(short_lived.run(held("where"), time_out))
-    born: Callable[[Launcher, int], None] = getattr(Launcher, "_born")  # noqa: B009 - no part of its interface
 
-    def cancelled(launcher: Launcher, pid: int) -> None:
-        born(launcher, pid)
-        task.cancel()
+    class Hasty(Cell):
+        def __init__(self, connection: socket.socket, pid: int) -> None:
+            super().__init__(connection, pid)
+            asyncio.get_running_loop().call_soon(
+                task.cancel
+            )  # when the run has its cell, and does not know it yet
 
-    monkeypatch.setattr(Launcher, "_born", cancelled)
+    monkeypatch.setattr(launcher, "Cell", Hasty)
     with pytest.raises(asyncio.CancelledError):
         await task
     await aeventually(lambda: short_lived.pids == [])

@@ -64,8 +64,9 @@ async def test_the_lifespan_is_entered_before_the_first_job_and_left_after_the_l
     ]
 
 
+@pytest.mark.parametrize("error", [ConnectionError("no database"), SystemExit("no database")], ids=repr)
 async def test_a_lifespan_that_fails_ends_the_executor_with_its_error_and_no_job_is_read(
-    redis_url: str,
+    redis_url: str, error: BaseException
 ) -> None:
     left: list[str] = []
 
@@ -74,13 +75,13 @@ async def test_a_lifespan_that_fails_ends_the_executor_with_its_error_and_no_job
         left.append("pool")
 
     async def broken(app: App, pool: None = Shared(pool)) -> AsyncIterator[None]:
-        raise ConnectionError("no database")
+        raise error
         yield
 
     async with app_with(broken, redis_url) as app:
         job = await app.task(name="shop:work")(asyncio.sleep).delay(0)
         executor = Executor(app)
-        with pytest.raises(ConnectionError, match="no database"):
+        with pytest.raises(type(error), match="no database"):
             await executor.run()
         assert executor.lifespan_failed
         assert await job.status() is Status.SENT

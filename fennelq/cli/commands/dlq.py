@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,7 +13,7 @@ from fennelq.cli import output
 from fennelq.cli.command import command, family
 from fennelq.cli.consent import agree, on_a_terminal
 from fennelq.cli.exits import Exit, Problem
-from fennelq.cli.known import name_unknown, no_record, require_queues
+from fennelq.cli.known import name_unknown, no_record, note_unknown_task, require_queues
 from fennelq.cli.options import (
     DeadIds,
     DryRun,
@@ -185,7 +185,10 @@ def _counted(session: Session, meant: Filters, limit: int | None) -> tuple[int, 
 
     async def count(app: App) -> tuple[int, bool]:
         await require_queues(app, meant.get("queue", ()))
-        return await app.dlq.count(**meant), await name_unknown(app, meant.get("ids", ()))
+        number = await app.dlq.count(**meant)
+        if not number:
+            note_unknown_task(app, cast("str | None", meant.get("task")))
+        return number, await name_unknown(app, meant.get("ids", ()))
 
     number, unknown = session.run(count)
     return number if limit is None else min(number, limit), Exit.NOT_FOUND if unknown else Exit.OK

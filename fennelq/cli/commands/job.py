@@ -16,7 +16,7 @@ from fennelq.cli.consent import agree
 from fennelq.cli.ending import ended, print_end
 from fennelq.cli.exits import Exit
 from fennelq.cli.following import display, followed
-from fennelq.cli.known import name_unknown, no_record, require_queues
+from fennelq.cli.known import name_unknown, no_record, note_unknown_task, require_queues
 from fennelq.cli.options import (
     DryRun,
     Follow,
@@ -83,7 +83,7 @@ def wait(
 ) -> None:
     """Wait until a job has ended, and print its result as JSON. Exits with 1 if it ended without a result.
 
-    With --follow --json, each line is an object: the progress, and at last the end.
+    With --follow --json, each line is a JSON object: a report of progress, or, in the last line, the end.
     """
     if not follow:
         print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
@@ -104,7 +104,7 @@ def cancel(
             "--wait",
             parser=duration,
             metavar="DURATION",
-            help="Wait at most this long for the ends of running jobs that are named.",
+            help="With ids: wait at most this long until running jobs have ended.",
         ),
     ] = "5s",
     limit: Annotated[
@@ -116,8 +116,8 @@ def cancel(
 ) -> None:
     """Cancel jobs, by their ids or by options that select them. Running ones are asked to stop.
 
-    With ids, it exits with 1 if one of the jobs has ended before, or goes on after --wait. With options, the command
-    asks first; without a terminal it needs --yes.
+    With ids, it exits with 1 if one of the jobs had ended already, or still runs after --wait. With options, the
+    command asks first; without a terminal it needs --yes.
     """
     if jobs and (which.given or dry_run):
         raise typer.BadParameter("name jobs by their ids, or select them with options, but not both")
@@ -125,7 +125,8 @@ def cancel(
         _print_answers(session.run(lambda app: _cancelled(app, jobs, reason, wait)), as_json=as_json)
     if not which.given:
         raise typer.BadParameter(
-            "name jobs by their ids, or select them with --queue, --task, --status or --older-than; --all is every job"
+            "name jobs by their ids, or select them with --queue, --task, --status or --older-than; "
+            "--all selects every job"
         )
     selected = _Selected(session, which, limit, reason)
     count = selected.count()
@@ -158,7 +159,10 @@ class _Selected:
 
         async def counted(app: App) -> int:
             await require_queues(app, self.which.queue or ())
-            return await app.client.converse(self._cancelling(app, None).count())
+            count = await app.client.converse(self._cancelling(app, None).count())
+            if not count:
+                note_unknown_task(app, self.which.task)
+            return count
 
         return self.session.run(counted)
 

@@ -57,7 +57,8 @@ class Reader:
                 yield frame
         finally:
             # Once for all frames: a task that logs a lot sends a thousand at a time.
-            self._read, self._at = self._read[self._at :], 0
+            del self._read[: self._at]
+            self._at = 0
 
     def _next(self) -> Frame | None:
         head_at = self._at + _PREFIX.size

@@ -26,7 +26,7 @@ from fennelq.task import AnyTask
 from fennelq.worker.cells import forwarding
 from fennelq.worker.cells.frames import CLOSED, LEAVING, PROGRESS, Frame
 from fennelq.worker.cells.pair import Pair
-from fennelq.worker.running.providing import call_in_thread
+from fennelq.worker.running.injecting import call_in_thread
 from fennelq.worker.shared import LooplessValues
 
 _logger = log.get("fennelq.worker")

@@ -20,7 +20,7 @@ from fennelq.worker.cells.launcher import Launcher, NoCell
 from fennelq.worker.cells.preload import Preload
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Held
-from fennelq.worker.running.providing import Limit
+from fennelq.worker.running.injecting import Limit
 
 _logger = log.get("fennelq.worker")
 IDLE: Final = 60.0

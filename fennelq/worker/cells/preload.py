@@ -21,9 +21,9 @@ from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.discovery import load_app
 
 REDIS_URL: Final = "_FENNELQ_CELLS_REDIS_URL"
-"""Has the URL for an app that an executor was made from. It may have a password, so it is no argument of a command."""
+"""The URL for an app from which an executor was made. Not an argument of a command: it may contain a password."""
 _for_ever: Final = ExitStack()
-"""What this process never leaves."""
+"""Contexts that this process never leaves."""
 _importing: list[str] = []
 """The app that this process has imported for its cells; empty in all other processes."""
 
@@ -35,13 +35,13 @@ class Preload:
     app: str = ""
     """Where the app is: `module:attribute`; empty for an executor that was made in a program, from its App."""
     module: str = ""
-    """Then: the module that makes the app."""
+    """If `app` is empty: the module that makes the app."""
     name: str = ""
-    """Then: the name of the app."""
+    """If `app` is empty: the name of the app."""
     modules: Sequence[str] = ()
-    """Then: the modules of the tasks that run in cells."""
+    """If `app` is empty: the modules of the tasks that run in cells."""
     namespace: str = ""
-    """Then: the namespace of the app, which may be under test."""
+    """If `app` is empty: the namespace of the app. In a test it is not the usual one."""
     folder: str = "."
     path: Sequence[str] = ()
     """The folders in which the executor looks for modules."""

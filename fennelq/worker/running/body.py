@@ -16,8 +16,8 @@ from fennelq.model.plan import Plan
 from fennelq.task import AnyTask
 from fennelq.worker.cells.pool import Cells
 from fennelq.worker.running.held import Held
+from fennelq.worker.running.injecting import Injecting
 from fennelq.worker.running.invoke import Invoker
-from fennelq.worker.running.providing import Providing
 from fennelq.worker.shared import SharedValues
 
 
@@ -50,7 +50,7 @@ class Body:
 
     def __init__(self, threads: int, shared: SharedValues, cells: Cells, stop_grace: float) -> None:
         self._invoker, self._cells = Invoker(threads), cells
-        self._providing = Providing(self._invoker, shared, stop_grace)
+        self._injecting = Injecting(self._invoker, shared, stop_grace)
 
     def perform(self, bound: Bound, held: Held, time_out: TimeOut) -> Awaitable[Any]:
         """The value that the body returns. Raises TaskTimeout when it takes longer than its timeout, even if it then
@@ -69,7 +69,7 @@ class Body:
         return encoded if bound.task.performers is None else bound.task.returns.decode(encoded)
 
     async def _isolated(self, bound: Bound, held: Held, time_out: TimeOut) -> Any:
-        # The app may have to be imported for the process: that is no time of the job.
+        # The app may have to be imported for the process. This does not count towards the timeout of the job.
         await self._cells.ready()
         return await self._within_its_time(bound, held, time_out)
 
@@ -115,8 +115,8 @@ class Body:
         if injection is None:
             return self._invoker.call(bound.task, held, bound.args, bound.kwargs)
         if injection.recipe.is_direct:
-            return self._providing.call_directly(injection, bound)
-        return self._providing.call(injection, bound, held, time_out)
+            return self._injecting.call_directly(injection, bound)
+        return self._injecting.call(injection, bound, held, time_out)
 
 
 def too_late(held: Held, timeout: float | None) -> TaskTimeout:

@@ -17,7 +17,7 @@ from fennelq.model.progress import Progress
 from fennelq.worker.running.reports import report_lost
 
 if TYPE_CHECKING:
-    from fennelq.worker.running.notes import Notes
+    from fennelq.worker.running.progress_notes import Notes
 
 _MOST_CALLS = 10
 

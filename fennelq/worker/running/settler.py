@@ -25,7 +25,7 @@ from fennelq.worker.bus import JobLost
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.running.held import Answer
-from fennelq.worker.running.notes import Notes
+from fennelq.worker.running.progress_notes import Notes
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.settler")

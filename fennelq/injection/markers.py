@@ -1,4 +1,4 @@
-"""What a parameter of a task, or of another provider, is marked with so that a worker fills it: `Depends`, `Shared`."""
+"""`Depends` and `Shared`: they mark the parameters of tasks and providers to which a worker passes values."""
 
 from __future__ import annotations
 

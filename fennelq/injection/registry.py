@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fennelq.errors import ConfigurationError, a_kind_of, suggestion
-from fennelq.inject import Lifespan, Marker, Provider, provider_name
-from fennelq.injection import Injection, Overrides, Recipe, Resolver
-from fennelq.providers import ENTERED, ENTERED_ASYNC, markers_of, way_of
+from fennelq.injection.markers import Lifespan, Marker, Provider, provider_name
+from fennelq.injection.recipe import Injection, Overrides, Recipe, Resolver
+from fennelq.injection.signatures import ENTERED, ENTERED_ASYNC, markers_of, way_of
 
 if TYPE_CHECKING:
     from fennelq.app import App

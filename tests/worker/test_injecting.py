@@ -18,7 +18,7 @@ from fennelq.model import outcome
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.worker.running.held import STOPPED, Held
-from fennelq.worker.running.providing import call_in_thread
+from fennelq.worker.running.injecting import call_in_thread
 from fennelq.worker.running.runner import Runner
 from fennelq.worker.shared import LooplessValues, SharedValues
 from tests.kit.apps import LocalApp
@@ -648,6 +648,29 @@ async def test_shared_values_are_left_in_reverse_by_the_task_that_entered_them(
     ]
     assert run.shared.made == {}
     assert "the executor has stopped, so it does not make pool any more" in error(await run(work))
+
+
+async def test_a_shared_value_that_hangs_at_its_end_leaves_time_for_those_that_are_left_after_it(
+    run: Bench,
+) -> None:
+    lines: list[str] = []
+
+    async def pool() -> AsyncIterator[str]:
+        yield "pool"
+        for _ in range(50):  # as a pool does that closes its connections
+            await asyncio.sleep(0)
+        lines.append("pool")
+
+    async def hanging(pool: str = Shared(pool)) -> AsyncIterator[str]:
+        yield pool
+        await asyncio.Event().wait()
+
+    async def work(pool: str = Shared(hanging)) -> str:
+        return pool
+
+    assert value(await run(work)) == "pool"
+    await run.shared.leave(0.2)
+    assert lines == ["pool"]
 
 
 async def test_a_shared_value_whose_task_a_job_has_cancelled_is_left_and_made_again(run: Bench) -> None:

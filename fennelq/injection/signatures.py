@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fennelq.errors import ConfigurationError, a_kind_of
-from fennelq.inject import Injected, Marker, Provider
+from fennelq.injection.markers import Injected, Marker, Provider
 
 PLAIN: Final = 0
 """The value is what the provider returns."""
@@ -51,11 +51,11 @@ _CODES: Final[Mapping[Any, int]] = {
     _entered.__code__: ENTERED,
     _entered_async.__code__: ENTERED_ASYNC,
 }
-"""The code that all functions share that contextlib made of generators."""
+"""The code objects of all functions that contextlib makes of generators: each has one of these two."""
 UNMADE: Final[frozenset[Any]] = frozenset(
     {CoroutineType, GeneratorType, AsyncGeneratorType, type(_entered()), type(_entered_async())}
 )
-"""What a plain function returns that only calls another provider: it is not the value."""
+"""The types that a plain function returns if it only calls another provider: such an object is not the value."""
 
 
 def refuse_unmade(value: object, provider: str) -> TypeError:
@@ -106,7 +106,7 @@ def check_filled(provider: Provider, path: Path, filled: Mapping[str, object]) -
             raise _refusal(
                 path,
                 parameter,
-                "has neither a provider nor a default. Give it one of both, "
+                "has neither a provider nor a default. Give it one of them, "
                 f"like {parameter.name}=Depends(…), or make the value in a provider without parameters",
             )
 
@@ -186,7 +186,7 @@ def _names_of(function: Provider) -> dict[str, Any]:
 
 
 def _function_of(provider: Provider) -> Any:
-    """The function, or the class, that a call of the provider ends up in."""
+    """The function, or the class, that a call of the provider executes in the end."""
     while isinstance(provider, partial):
         provider = provider.func
     if not (isinstance(provider, type) or inspect.isroutine(provider)):

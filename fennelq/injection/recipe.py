@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fennelq.errors import ConfigurationError
-from fennelq.inject import Injected, Marker, Provider, provider_name
-from fennelq.providers import (
+from fennelq.injection.markers import Injected, Marker, Provider, provider_name
+from fennelq.injection.signatures import (
     AWAITED,
     ENTERED,
     ENTERED_ASYNC,
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     make: Callable[..., Any]
     how: int
-    """One of the ways in `providers`."""
+    """One of the ways in `signatures`."""
     needs: tuple[tuple[str, int], ...]
     """The name of each argument, and the place of its value."""
     key: Hashable | None

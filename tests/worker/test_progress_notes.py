@@ -19,7 +19,7 @@ from fennelq.model.outcome import Outcome, retried
 from fennelq.model.progress import Progress, from_wire
 from fennelq.worker.bus import LeasesLost
 from fennelq.worker.running.held import Held
-from fennelq.worker.running.notes import INTERVAL
+from fennelq.worker.running.progress_notes import INTERVAL
 from fennelq.worker.running.settler import Settler
 from tests.broker.desk import DEAD, DONE, FAILURE, Desk, some_jobs
 from tests.kit.waiting import aeventually
@@ -106,7 +106,7 @@ async def reports(redis_url: str) -> AsyncIterator[Reports]:
 @pytest.fixture(autouse=True)
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that has failed is tried again almost at once."""
-    monkeypatch.setattr("fennelq.worker.running.notes.AFTER_ERROR", 0.02)
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.AFTER_ERROR", 0.02)
 
 
 def progress_of(desk: Desk, key: str = "1") -> str | None:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fennelq.injection import Injection, Recipe, Step
-from fennelq.providers import AWAITED, ENTERED, UNMADE, refuse_unmade
+from fennelq.injection.recipe import Injection, Recipe, Step
+from fennelq.injection.signatures import AWAITED, ENTERED, UNMADE, refuse_unmade
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import Invoker, loop_is_gone
 from fennelq.worker.shared import MISSING, LooplessValues, SharedValues
@@ -21,7 +21,7 @@ Entered = list[tuple[Any, bool]]
 """The managers that were entered, each with whether it is asynchronous."""
 
 
-class Providing:
+class Injecting:
     """Calls the tasks of one executor that have injected parameters."""
 
     def __init__(self, invoker: Invoker, shared: SharedValues, stop_grace: float) -> None:
