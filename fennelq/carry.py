@@ -1,6 +1,6 @@
 """Sends the values of context variables, which are strings, with the jobs, and sets them in the code that runs a job.
 
-The texts travel in the headers of the job, so that its retries and replays have them too. A job that is sent from
+The values are headers of the job, so that its retries and replays have them too. A job that is sent from
 inside of another one inherits them.
 """
 
@@ -42,8 +42,8 @@ class Carried:
         """Carry this ContextVar too. Raises ConfigurationError when it cannot be carried."""
         if not isinstance(given, ContextVar):
             raise ConfigurationError(
-                f"app.carry takes a ContextVar of texts, not {a_kind_of(given)}; names that structlog.contextvars "
-                'binds belong into the setting: App(…, carry=["request_id"])'
+                f"app.carry takes a ContextVar of strings, not {a_kind_of(given)}; names that structlog.contextvars "
+                'binds belong in the setting: App(…, carry=["request_id"])'
             )
         variable = cast("ContextVar[Any]", given)  # type: ignore[redundant-cast]
         if not NAME.fullmatch(variable.name):
@@ -53,7 +53,7 @@ class Carried:
         default = _default_of(variable)
         if not isinstance(default, str | None):
             raise ConfigurationError(
-                f"app.carry carries texts, and the default of {variable.name} is {a_kind_of(default)}: "
+                f"app.carry carries strings, and the default of {variable.name} is {a_kind_of(default)}: "
                 "make it a ContextVar[str]"
             )
         if f"{PREFIX}{variable.name}" in self._variables:
@@ -108,6 +108,6 @@ def _text_of(header: str, value: object) -> str:
         return value
     name = header.removeprefix(PREFIX)
     raise UsageError(
-        f"the context variable {name} is {a_kind_of(value)}, and only texts travel with a job: "
+        f"the context variable {name} is {a_kind_of(value)}, and a job carries only strings: "
         f"set it to a str, or do not carry {name}"
     )

@@ -76,7 +76,7 @@ class JobContext:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The short texts that travel with the job."""
+        """The strings that were sent with the job."""
         return self._plan.headers
 
     @property

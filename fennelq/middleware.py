@@ -145,7 +145,7 @@ def sender_given(where: str, given: object) -> Sender:
 def performer_given(where: str, given: object) -> Performer:
     """The performer; raises ConfigurationError for anything that cannot be one."""
     if not is_async(given) or not takes(given, 2):
-        what = "" if is_async(given) or not callable(given) else ", which is no async def"
+        what = "" if is_async(given) or not callable(given) else ", which is not an async def"
         raise ConfigurationError(
             f"{where} takes an async function of a job and a call, not {name_of(given)}{what}: write {_PERFORMER}"
         )

@@ -255,7 +255,7 @@ def event_given(where: str, given: object) -> type[AnyEvent]:
     what = repr(given[:60]) if isinstance(given, str) else name or a_kind_of(given)
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean the class {near[0]}?" if near else f"known: {', '.join(known)}"
-    raise ConfigurationError(f"{where} takes an event, and {what} is none; {hint}")
+    raise ConfigurationError(f"{where} takes an event, and {what} is not one; {hint}")
 
 
 def subscriber_given(where: str, given: object) -> Subscriber:

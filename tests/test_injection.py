@@ -72,7 +72,7 @@ def test_a_parameter_of_a_provider_with_neither_provider_nor_default_is_refused(
     async def charge(db: Any = Depends(session)) -> None: ...
 
     assert refusal(app, charge) == (
-        "shop:charge → session → make_pool: parameter 'url' has neither a provider nor a default. Give it one of both, "
+        "shop:charge → session → make_pool: parameter 'url' has neither a provider nor a default. Give it one of them, "
         "like url=Depends(…), or make the value in a provider without parameters"
     )
 

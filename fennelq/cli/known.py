@@ -29,7 +29,7 @@ async def require_queues(app: App, queues: Iterable[str]) -> None:
 
 
 def note_unknown_task(app: App, task: str | None) -> None:
-    """Print on stderr that the app has no such task. It is no error: there may be jobs of a task that was removed."""
+    """Print on stderr that the app has no such task. It is not an error: jobs of a removed task may exist."""
     if task is not None and not any(named(name, task, ":") for name in app.tasks):
         output.note(f"fennelq: the app has no task {task!r}{suggestion(task, _names_like(task, app))}")
 

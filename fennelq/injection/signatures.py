@@ -106,7 +106,7 @@ def check_filled(provider: Provider, path: Path, filled: Mapping[str, object]) -
             raise _refusal(
                 path,
                 parameter,
-                "has neither a provider nor a default. Give it one of both, "
+                "has neither a provider nor a default. Give it one of them, "
                 f"like {parameter.name}=Depends(…), or make the value in a provider without parameters",
             )
 

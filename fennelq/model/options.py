@@ -130,7 +130,7 @@ class OptionArgs(TypedDict, total=False):
     ]
     """Deliveries that may end in a crash before the job is dead. Default: `max_deliveries`."""
     headers: Annotated[Mapping[str, str], _worker("h", checks.check_headers, dict[str, str], dict)]
-    """Small texts that travel with the job. Those of a call are merged with those of its task, and override them."""
+    """Small strings, sent with the job. Those of a call are merged with those of its task, and override them."""
 
 
 def _declared() -> Mapping[str, Option]:

@@ -22,8 +22,9 @@ from fennelq import (
     Status,
     UsageError,
     current_job,
-    sync,
+    sync_waiting,
 )
+from fennelq.result import ASK_AGAIN
 from tests.features.conftest import MakeApp
 from tests.kit.waiting import aeventually, eventually
 from tests.kit.workers import running
@@ -191,28 +192,40 @@ async def test_a_reason_arrives_as_it_was_given(shop: Shop) -> None:
         await cancelled(one, reason)
 
 
+class OneWait:
+    """A deadline that is over after one wait."""
+
+    def __init__(self, _: float) -> None:
+        self.left = [5.0]
+
+    def __sub__(self, _: float) -> float:
+        return self.left.pop() if self.left else -1.0
+
+
 async def test_an_end_at_the_last_moment_is_seen(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job ends after the last wait for it, and before it is asked again."""
     result, other = await shop.wait.delay(), await shop.wait.delay()
     await shop.started(result, other)
+    for module in ("result", "sync"):
+        monkeypatch.setattr(f"fennelq.{module}.deadline_of", OneWait)
 
     async def no_end_within(*_: object) -> None:
         with pytest.raises(JobCancelled):
             await asyncio.to_thread(shop.app.sync.result(result.id).get, 5)
 
-    monkeypatch.setattr(shop.app.client, "end_within", no_end_within)
-    assert await result.cancel(REASON, wait=0.2)
-    monkeypatch.undo()
-    ends_of, waits = sync.ends_of, list[float | None]()
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.app.client, "end_within", no_end_within)
+        assert await result.cancel(REASON)
+    ends_of, waits = sync_waiting.ends_of, list[float | None]()
 
     def ends_later(app: App, ids: list[str], timeout: float | None) -> Any:
         waits.append(timeout)
         eventually(lambda: app.sync.result(ids[0]).status() is Status.CANCELLED)
         return ends_of(app, ids if timeout == 0 else [], timeout)
 
-    monkeypatch.setattr(sync, "ends_of", ends_later)
-    assert await asyncio.to_thread(shop.app.sync.result(other.id).cancel, REASON, wait=0.2)
-    assert waits[-1] == 0
+    monkeypatch.setattr(sync_waiting, "ends_of", ends_later)
+    assert await asyncio.to_thread(shop.app.sync.result(other.id).cancel, REASON)
+    assert waits == [ASK_AGAIN, 0]
 
 
 async def test_without_an_event_loop_running_jobs_are_cancelled_alike(shop: Shop) -> None:

@@ -189,11 +189,16 @@ async def test_a_value_that_is_no_text_is_refused_where_the_job_is_sent(
 
     with (
         structlog.contextvars.bound_contextvars(request_id=value),
-        pytest.raises(UsageError, match=r"the context variable request_id is an? \w+ object, and only texts"),
+        pytest.raises(
+            UsageError,
+            match=r"variable request_id is an? \w+ object, and a job carries only strings",
+        ),
     ):
         await welcome.delay()
     token = anything.set(value)
-    with pytest.raises(UsageError, match=r"the context variable tenant is an? \w+ object, and only texts"):
+    with pytest.raises(
+        UsageError, match=r"variable tenant is an? \w+ object, and a job carries only strings"
+    ):
         await asyncio.to_thread(welcome.sync.delay)
     anything.reset(token)
     assert (await app.queues.info("default")).waiting == 0
@@ -213,8 +218,8 @@ async def test_texts_beyond_the_limit_of_headers_are_refused_where_the_job_is_se
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ("request_id", r"takes a ContextVar of texts, not a str object.*carry=\["),
-        (ContextVar("limit", default=5), "carries texts, and the default of limit is an int object"),
+        ("request_id", r"takes a ContextVar of strings, not a str object.*carry=\["),
+        (ContextVar("limit", default=5), "carries strings, and the default of limit is an int object"),
         (ContextVar[str]("no spaces"), "the name of .* is not valid for a header"),
     ],
 )

@@ -449,11 +449,11 @@ def unknown(_: Any) -> None: ...
 @pytest.mark.parametrize(
     ("event", "rule"),
     [
-        ("JobDied", "'JobDied' is none; did you mean the class JobDied?"),
-        (JobFailure, "JobFailure is none; did you mean the class"),
-        (Job, "Job is none; "),
-        (5, "an int object is none; known: JobSent, "),
-        (None, "None is none; known: JobSent, "),
+        ("JobDied", "'JobDied' is not one; did you mean the class JobDied?"),
+        (JobFailure, "JobFailure is not one; did you mean the class"),
+        (Job, "Job is not one; "),
+        (5, "an int object is not one; known: JobSent, "),
+        (None, "None is not one; known: JobSent, "),
     ],
 )
 def test_an_unknown_event_is_refused(event: Any, rule: str) -> None:

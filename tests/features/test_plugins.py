@@ -230,7 +230,7 @@ def plain_service() -> float:
         ({"subscribers": [stamp]}, "plugin demo: subscribers is a dict"),
         (
             {"subscribers": {"JobSent": stamp}},
-            "plugin demo: subscribers takes an event, and 'JobSent' is none",
+            "plugin demo: subscribers takes an event, and 'JobSent' is not one",
         ),
         (
             {"subscribers": {JobSent: None}},

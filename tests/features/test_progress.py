@@ -495,7 +495,7 @@ def test_a_thread_follows_a_job_to_its_end(blocking_app: App, fail: bool) -> Non
 
 def test_a_slow_thread_gets_the_newest_only(blocking_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would fall behind the job more and more."""
-    monkeypatch.setattr("fennelq.worker.running.notes.INTERVAL", 0.0)
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.INTERVAL", 0.0)
     threaded = Threaded(blocking_app)
     with running_aside(blocking_app):
         result = threaded.task.sync.delay(20)
@@ -508,7 +508,9 @@ def test_a_slow_thread_gets_the_newest_only(blocking_app: App, monkeypatch: pyte
         seen.append(next(watching))
         threaded.go_on.release(2)
         seen += list(watching)
-    assert seen == [Progress(1, 20), Progress(19, 20), Progress(20, 20)]
+    assert (seen[0], seen[-1]) == (Progress(1, 20), Progress(20, 20))
+    # The last messages may be on their way yet when it reads.
+    assert len(seen) < 10
 
 
 def test_a_thread_follows_while_others_wait_for_the_same_job(blocking_app: App) -> None:

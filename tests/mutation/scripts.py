@@ -60,8 +60,11 @@ class Scripts:
             import_module(module)
 
     def suites_of(self, mutant: Mutant) -> Iterable[Suite]:
-        """First the arrow's own tests, then all the others."""
-        own = own_tests(mutant.file.removesuffix(".lua"))
+        """First the tests of the arrows that contain the file, then all the others."""
+        name = mutant.file.removesuffix(".lua")
+        own = own_tests(name) or [
+            test for arrow in all_arrows() if name in files_of(arrow) for test in own_tests(arrow)
+        ]
         ignored = [f"--ignore={TESTS / name}" for name in APART]
         return [Suite(30, targets) for targets in (own, [str(TESTS), *ignored]) if targets]
 

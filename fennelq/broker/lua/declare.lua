@@ -50,7 +50,7 @@ end
 local function open()
   redis.call('ZADD', K.known, 'NX', stamp, digest .. ' ' .. service)
   redis.call('ZREMRANGEBYRANK', K.known, 0, -KNOWN - 1)
-  if holder and holder == current then hold_legacy() end
+  if holder == current then hold_legacy() end
   round, reached = redis.call('HINCRBY', K.sources, of('round'), 1), '0'
   set('digest', digest)
   set('at', reached)

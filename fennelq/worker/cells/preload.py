@@ -21,9 +21,9 @@ from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.discovery import load_app
 
 REDIS_URL: Final = "_FENNELQ_CELLS_REDIS_URL"
-"""Has the URL for an app that an executor was made from. It may have a password, so it is no argument of a command."""
+"""The URL for an app from which an executor was made. Not an argument of a command: it may contain a password."""
 _for_ever: Final = ExitStack()
-"""What this process never leaves."""
+"""Contexts that this process never leaves."""
 _importing: list[str] = []
 """The app that this process has imported for its cells; empty in all other processes."""
 
