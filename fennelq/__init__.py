@@ -2,7 +2,7 @@
 
 app        App: settings, tasks, the way to Redis
 task       tasks: functions whose calls can be sent; registering, declaration: how a function becomes one
-client     sends jobs; result, waiting: return how they ended; reasons: why a job has not ended yet
+client     sends jobs; result, waiting, looks: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
 middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
 carry      texts of context variables that travel with jobs

@@ -22,11 +22,12 @@ from fennelq.broker.talk import Finding, Finds, Talk, ask, patient
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
+from fennelq.looks import Ended
 from fennelq.model.events import JobSent
 from fennelq.model.job import Event, JobInfo
 from fennelq.model.wire import AnyWireJob, WireJob
 from fennelq.result import AsyncResult, history_of, info_of
-from fennelq.waiting import Ended, Waiting
+from fennelq.waiting import Waiting
 
 if TYPE_CHECKING:
     from fennelq.app import App

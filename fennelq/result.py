@@ -25,7 +25,7 @@ from fennelq.usage import is_over
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.waiting import Ended
+    from fennelq.looks import Ended
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

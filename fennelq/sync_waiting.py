@@ -16,21 +16,12 @@ from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Talk, patient
 from fennelq.broker.trouble import ReplyError, refuses_to_publish
 from fennelq.errors import BrokerUnavailable, ResultExpired, ResultTimeout
+from fennelq.looks import OF_PROGRESS, Ended, Look, ended, watched
 from fennelq.model.job import split_id
 from fennelq.model.progress import Newest, Progress, Reported, from_wire
 from fennelq.result import progress_of
 from fennelq.usage import is_over
-from fennelq.waiting import (
-    FIRST_POLL,
-    LONGEST_POLL,
-    OF_PROGRESS,
-    RECHECK,
-    Ended,
-    Look,
-    ended,
-    report_refusal,
-    watched,
-)
+from fennelq.waiting import FIRST_POLL, LONGEST_POLL, RECHECK, report_refusal
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -15,24 +15,22 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fennelq import clock
-from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.diagnosis import diagnose
-from fennelq.broker.dispatch import dispatch
 from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.inbox import REFUSED_FOR, process_name
-from fennelq.broker.keys import QueueKeys, channel_name, queue_keys
+from fennelq.broker.keys import channel_name
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.patience import Patience
-from fennelq.broker.talk import Talk, ask, ask_all
 from fennelq.broker.trouble import ReplyError, classify, refuses_to_publish
 from fennelq.errors import BrokerUnavailable, ResultExpired
+from fennelq.looks import OF_PROGRESS, Ended, Look, ended, watched
 from fennelq.model.job import split_id
 from fennelq.model.progress import Reported, from_wire
 
@@ -44,19 +42,6 @@ RECHECKING, SUBSCRIBING = "fennelq: look again at jobs", "fennelq: subscribe to 
 _CLOSED = "the app was closed"
 reported: set[tuple[str, str]] = set()
 """The refused subscriptions that were logged, by app and kind of error: each is logged once per process."""
-
-Look = tuple[str, str | None, bytes | None]
-"""The reply of `watch`: end, wait or gone; the task; the envelope, or the progress of a job that goes on."""
-
-OF_PROGRESS = "+"
-"""The first character of messages about progress. All others are about the end of a job."""
-
-
-class Ended(NamedTuple):
-    """How a job ended: the envelope that settling wrote, and the task if it is known."""
-
-    task: str | None
-    envelope: bytes
 
 
 class Waiting:
@@ -339,53 +324,6 @@ class _Follower:
         if not end.cancelled():
             end.exception()  # marks it as retrieved: the reader may have gone
         self._changed.set()
-
-
-def watched(
-    app: str, channel: str, ids: Sequence[str], followed: Collection[str] = ()
-) -> Talk[list[Look | Exception]]:
-    """The reply of `watch` for each job, or its own error: an id that cannot be sent or read does not fail the others.
-    With an empty channel it only looks. The progress of the `followed` jobs is asked for as well."""
-
-    def watch(queue: str, page: list[str]) -> Talk[list[Look]]:
-        keys = queue_keys(app, queue)
-        if not followed:
-            return ask(verbs.jobs.watch(keys, channel, list(map(_key, page))))
-        return _watch_and_follow(keys, channel, page, followed)
-
-    return dispatch(ids, _queue, watch)
-
-
-def _watch_and_follow(
-    keys: QueueKeys, channel: str, page: list[str], followed: Collection[str]
-) -> Talk[list[Look]]:
-    """Jobs that are followed and others, in one round trip."""
-    parts = [[job_id for job_id in page if (job_id in followed) is follows] for follows in (False, True)]
-    calls = [
-        verbs.jobs.watch(keys, channel, list(map(_key, part)), follows=follows)
-        for part, follows in zip(parts, (False, True), strict=True)
-        if part
-    ]
-    looks: dict[str, Look] = {}
-    for part, reply in zip(filter(None, parts), (yield from ask_all(calls)), strict=True):
-        looks.update(zip(part, reply, strict=True))
-    return [looks[job_id] for job_id in page]
-
-
-def _key(job_id: str) -> str:
-    return job_id.partition(":")[2]
-
-
-def _queue(job_id: str) -> str:
-    return split_id(job_id)[0]
-
-
-def ended(job_id: str, look: Look) -> Ended | None:
-    """The end in a reply of `watch`; None while the job goes on. Raises ResultExpired for a job that is gone."""
-    code, task, envelope = look
-    if code == "gone":
-        raise ResultExpired(job_id)
-    return Ended(task, envelope or b"") if code == "end" else None
 
 
 def report_refusal(app: str, error: ReplyError) -> None:

@@ -18,8 +18,9 @@ from fennelq.broker.link import Link, LinkDown, OnMessage
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.errors import BrokerUnavailable, ResultExpired
+from fennelq.looks import Ended, Look, watched
 from fennelq.model.outcome import succeeded
-from fennelq.waiting import RECHECKING, SUBSCRIBING, Ended, Look, Waiting, report_refusal, watched
+from fennelq.waiting import RECHECKING, SUBSCRIBING, Waiting, report_refusal
 from tests.broker.desk import Desk, a_job
 from tests.kit.namespace import Namespace
 from tests.kit.proxy import Proxy

@@ -70,9 +70,10 @@ def Depends(provider: Callable[..., T], /) -> T: ...
 def Depends(provider: Provider, /) -> Any:  # noqa: N802 - as in FastAPI, whose providers work here as well
     """Fill a parameter with the value of `provider`: `db: Db = Depends(get_db)`.
 
-    The worker calls it once per job, whichever parameters need it. A generator, or what `@contextmanager` or
-    `@asynccontextmanager` made of one, is entered before the task and left after it, with the task's exception. Any
-    other value is passed as it is. The parameters of a provider may have providers themselves.
+    The worker calls it once per job, even if several parameters need its value. If it is a generator function, or has
+    the decorator `@contextmanager` or `@asynccontextmanager`, it yields the value; its code after `yield` runs after
+    the task, and gets the exception of the task. Any other value is passed as it is. The parameters of a provider may
+    have providers themselves.
 
     `db: Annotated[Db, Depends(get_db)] = injected` is the same. There, `injected` only lets type checkers accept a
     `delay()` without this argument.

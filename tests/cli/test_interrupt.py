@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fennelq.cli.exits import Exit, Interrupted
-from fennelq.cli.progress import Steps
+from fennelq.cli.steps import Steps
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
 from tests.kit.server import Server

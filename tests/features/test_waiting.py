@@ -27,8 +27,8 @@ from fennelq import (
     wait,
 )
 from fennelq.broker import verbs
+from fennelq.looks import watched
 from fennelq.sync import BlockingResult
-from fennelq.waiting import watched
 from tests.features.conftest import MakeApp, new_namespace, refusals, user_who_may_not, waiters_on
 from tests.kit.ageing import age
 from tests.kit.apps import LocalApp

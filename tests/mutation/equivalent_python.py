@@ -137,7 +137,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/running/consumer.py", "Consumer._turn", "removed: return"),
     ],
     "an end always comes with an envelope, which may be empty": [
-        ("waiting.py", "ended", "without 'b''' in: envelope or b''"),
+        ("looks.py", "ended", "without 'b''' in: envelope or b''"),
     ],
     "only whether there is one counts, not which": [
         ("broker/talk.py", "patient", "backwards: received"),

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -106,17 +106,19 @@ def test_no_process_outlives_an_executor_that_is_killed(
 
 @contextmanager
 def forkserver_of(
-    preload: Preload, **options: Any
+    preload: Preload, env: Mapping[str, str] | None = None, stdout: int | None = None
 ) -> Generator[tuple[socket.socket, subprocess.Popen[bytes]]]:
     """A forkserver of this process, which is ready, and the connection to it."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", forkserver.__name__, replace(preload, control=theirs.fileno()).to_text()]
-    with subprocess.Popen(command, pass_fds=[theirs.fileno()], **options) as server:
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env, stdout=stdout) as server:
         theirs.close()
-        assert orjson.loads(ours.recv(1000)) == {"ready": True}
-        yield ours, server
-        ours.close()
-        server.kill()
+        try:
+            assert orjson.loads(ours.recv(1000)) == {"ready": True}
+            yield ours, server
+        finally:
+            ours.close()
+            server.kill()
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["in order", "with unread reports"])

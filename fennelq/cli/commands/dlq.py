@@ -22,8 +22,8 @@ from fennelq.cli.options import (
     Which,
     Yes,
 )
-from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import Session
+from fennelq.cli.steps import Steps, progress
 from fennelq.cli.table import Column
 from fennelq.manage.dead_letter import DeadLetter, ReplayReport
 from fennelq.manage.documents import of_letter, of_report

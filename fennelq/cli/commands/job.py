@@ -30,8 +30,8 @@ from fennelq.cli.options import (
     Yes,
     duration,
 )
-from fennelq.cli.progress import Steps, progress
 from fennelq.cli.session import Session
+from fennelq.cli.steps import Steps, progress
 from fennelq.cli.table import Column
 from fennelq.manage.cancelling import Cancelling
 from fennelq.manage.documents import of_answer, of_event, of_job, text_of, words_of

@@ -11,9 +11,9 @@ from fennelq.cli.command import command, family
 from fennelq.cli.consent import agree
 from fennelq.cli.known import require_queues
 from fennelq.cli.options import DryRun, Json, QueueName, Yes
-from fennelq.cli.progress import Steps, progress
 from fennelq.cli.queue_table import show_queues
 from fennelq.cli.session import Session
+from fennelq.cli.steps import Steps, progress
 from fennelq.cli.table import Column
 from fennelq.manage.documents import of_job, of_queue, text_of
 from fennelq.manage.queues import Place, QueueInfo
