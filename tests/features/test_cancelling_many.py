@@ -54,6 +54,13 @@ class Shop:
             self.results[f"later {number}"] = await self.work.options(delay=600).delay()
             self.results[f"mail {number}"] = await self.mail.delay()
 
+    async def now(self) -> int:
+        """The server's clock, in milliseconds."""
+        return await self.app.client.ask(verbs.server.now())
+
+    async def is_after(self, moment: int) -> bool:
+        return await self.now() > moment
+
     async def cancelled(self) -> Counter[str]:
         """How many of each kind have been cancelled or asked to stop."""
         kinds = Counter[str]()
@@ -95,6 +102,8 @@ async def test_the_jobs_that_match_every_filter_are_cancelled(
 ) -> None:
     async with running(shop.app, queues="default"):
         await shop.fill()
+        filled = await shop.now()
+        await aeventually(lambda: shop.is_after(filled))  # the last job is older than a millisecond
         assert await shop.app.cancel(**which) == sum(kinds.values())
         assert await shop.cancelled() == kinds
         shop.gate.set()
