@@ -506,6 +506,36 @@ async def test_providers_that_end_in_time_leave_no_timer(run: Bench, journal: Jo
     assert run.timed_out == []
 
 
+def test_a_run_that_the_interpreter_closes_while_its_providers_end_waits_for_nothing_more() -> None:
+    """The loop has ended before the run: code that waits again could never go on."""
+    leaving = asyncio.Event()
+
+    async def outer() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.sleep(0)
+
+    async def inner(_: None = Depends(outer)) -> AsyncIterator[None]:
+        yield
+        leaving.set()
+        await asyncio.Event().wait()
+
+    async def work(_: None = Depends(inner)) -> None: ...
+
+    async def begin() -> asyncio.Task[Outcome]:
+        _, run = Bench().begin(work)
+        await leaving.wait()
+        return run
+
+    loop = asyncio.new_event_loop()
+    run = loop.run_until_complete(begin())
+    loop.close()
+    coroutine: Any = run.get_coro()
+    coroutine.close()
+    assert coroutine.cr_frame is None
+
+
 # Shared values
 
 

@@ -190,6 +190,8 @@ async def _left(
                 else:
                     manager.__exit__(*_raised(failed))
             except BaseException as error:
+                if isinstance(error, GeneratorExit) and loop_is_gone():
+                    raise
                 failed = error
     finally:
         limit.end()
