@@ -509,8 +509,12 @@ async def test_a_run_that_is_asked_before_its_first_step_is_not_stuck_when_the_l
     """uvloop calls the timers that are due before the first step of a run."""
     (job,) = await held(app, gate)
     (delivery,) = bench.start_all()
+
+    def call_at_once(_: float, call: Callable[..., object], *args: Any) -> None:
+        call(*args)
+
     with monkeypatch.context() as blocked:
-        blocked.setattr(asyncio.get_running_loop(), "call_later", lambda _, call, *args: call(*args))
+        blocked.setattr(asyncio.get_running_loop(), "call_later", call_at_once)
         bench.workbench.ask(bench.held.by_token[delivery.token], "not wanted")
     await bench.all_done()
     slots = bench.executor.slots
