@@ -25,6 +25,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "only the cost is different": [
         ("fetch.lua", "start", "if f[F.run] or f[F.options] or deliverie… → true"),
         ("fetch.lua", "start", "without f[F.run]"),
+        ("fetch.lua", "take", "removed: last[lane] = entries[#entries][1]"),
     ],
     "then every run is judged by its record, which has the same result, one by one": [
         ("finish.lua", "", "removed: entries[lane] = {entry}"),
