@@ -21,12 +21,15 @@ demo: $(STAMP) ## an embedded server, a worker and a handful of jobs, in 15 seco
 	$(PY) -m examples.demo
 
 ##@ Work on it
+# The tests start hundreds of interpreters. Without bytecode each of them would compile fennelq again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # More processes than two cores: most tests wait for a server or a worker.
 AT_ONCE ?= 4
 
 .PHONY: test
 test: $(STAMP) ## the whole suite (T=tests/broker for a part, ARGS="-k retry -x" for pytest)
-	$(PY) -m pytest -n $(AT_ONCE) --dist loadfile $(ARGS) $(T)
+	$(PY) -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder $(ARGS) $(T)
 
 # The interpreters of `test-all`: of each version the first that really runs, on PATH or among those of pyenv (whose own
 # python3.12 is a command that fails unless that version is selected). Each has an environment of its own.
@@ -72,6 +75,14 @@ fmt: $(STAMP) ## format and apply every safe lint fix
 docs: $(STAMP) ## write the generated reference pages anew
 	$(PY) docs/generate.py
 
+.PHONY: proto
+proto: $(STAMP) ## generate the code of the gRPC messages anew
+	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. fennelq/grpc/fennelq.proto
+
+.PHONY: pictures
+pictures: $(STAMP) ## make the pictures of the guides anew, from a real run
+	$(PY) docs/pictures.py
+
 .PHONY: bench
 bench: $(STAMP) ## measure against a hand-written loop (PEERS=arq,saq,… measures them too)
 	$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS)) $(ARGS)
@@ -99,5 +110,5 @@ $(STAMP): pyproject.toml
 	@$(PY) -m pip --version >/dev/null 2>&1 \
 	  || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
 	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(PY) install -qq pip; }
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[embedded,uvloop,dev]'
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[embedded,top,uvloop,dev]'
 	@touch $@

@@ -120,18 +120,25 @@ class Arena:
 
     # -- workers
 
-    def worker(self, crew: Crew = ONE_PROCESS) -> Worker:
+    def worker(self, crew: Crew = ONE_PROCESS, flags: Sequence[str] = ()) -> Worker:
         """A worker that has not been started yet; its jobs wait at the closed gate."""
-        return self._worker(self.contestant.command(crew, self.server.url, self._loop))
+        return self._worker([*self.contestant.command(crew, self.server.url, self._loop), *flags])
 
     def fleet(self, fleet: Fleet) -> Worker:
         """Many executors of fennelq that have not been started yet."""
         size = ["--executors", str(fleet.executors), "--processes", str(fleet.processes)]
-        return self._program("fleet", *size, "--queues", ",".join(fleet.queues))
+        size += ["--slots", str(fleet.slots)]
+        size += [] if fleet.watched else ["--unwatched"]
+        return self._program("fleet", *size, "--queues", _in_turns(fleet.queues))
 
-    def presences(self, executors: int) -> Worker:
-        """The presence of many executors of fennelq, without the executors."""
-        return self._program("presences", "--executors", str(executors))
+    def presences(self, executors: int, sleep_at: Sequence[str] = ()) -> Worker:
+        """The presence of many executors of fennelq, without the executors, and perhaps their names at these queues."""
+        sleep = ["--sleep", "--queues", _in_turns(sleep_at)] if sleep_at else []
+        return self._program("presences", "--executors", str(executors), *sleep)
+
+    def searcher(self, where: str) -> Worker:
+        """A person who searches with fennelq, again and again."""
+        return self._program("searcher", "--where", where)
 
     def _program(self, name: str, *arguments: str) -> Worker:
         return self._worker(["-m", f"benchmarks.{name}", "--loop", self._loop, *arguments])
@@ -181,3 +188,8 @@ class Arena:
     def _environment(self) -> Mapping[str, str]:
         own = self.contestant.environment(self.server.url, self._loop)
         return {"BENCH_URL": self.server.url, **own}
+
+
+def _in_turns(queues: Sequence[str]) -> str:
+    """Queues that are read in equal turns, as without -q."""
+    return ",".join(f"{queue}:1" for queue in queues)

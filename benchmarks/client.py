@@ -91,6 +91,23 @@ async def send_in_bulk(client: Client, count: int) -> Answer:
     return await _rate(in_chunks(), count)
 
 
+async def send_for(client: Client, seconds: float, width: int) -> Answer:
+    """So many callers at a time, each one job after the other for so long: milliseconds per call."""
+    for number in range(_WARM_TURNS):
+        await client.send("noop", number)
+    deadline = time.monotonic() + seconds
+    taken: list[float] = []
+
+    async def one_by_one() -> None:
+        while time.monotonic() < deadline:
+            began = time.perf_counter()
+            await client.send("noop", len(taken))
+            taken.append((time.perf_counter() - began) * 1e3)
+
+    await asyncio.gather(*[one_by_one() for _ in range(width)])
+    return {"ms": taken}
+
+
 async def round_trips(client: Client, samples: int, budget: float) -> Answer:
     """Send one job, wait for its result, again: milliseconds per turn, at most ``budget`` seconds of it."""
     for number in range(_WARM_TURNS):
@@ -145,6 +162,7 @@ ACTIONS: dict[str, Callable[..., Awaitable[Answer]]] = {
         send_alone,
         send_concurrently,
         send_in_bulk,
+        send_for,
         round_trips,
         concurrent_waits,
         lone_jobs,

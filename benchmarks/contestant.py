@@ -30,11 +30,14 @@ ONE_PROCESS = Crew()
 
 @dataclass(frozen=True)
 class Fleet:
-    """Executors with one slot each, many in a process."""
+    """Executors, many in a process."""
 
     executors: int
     queues: Sequence[str] = ("default",)
     in_a_process: int = 256
+    slots: int = 1
+    watched: bool = True
+    """With the watchdogs of the executors: see `benchmarks.fleet`."""
 
     @property
     def processes(self) -> int:

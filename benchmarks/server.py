@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from benchmarks.cpu import process_seconds
 
 Engine = Literal["valkey", "redis"]
 
-_START_SECONDS = 10.0
+_START_SECONDS = 30.0
 
 
 class ServerMissing(RuntimeError):
@@ -50,10 +51,11 @@ def _free_port() -> int:
 
 
 class Server:
-    """A context manager around one server process and a connection for questions about it."""
+    """A context manager around one server process and a connection for questions about it. `under` are the words of a
+    program that runs it, such as a profiler."""
 
-    def __init__(self, engine: Engine, directory: Path) -> None:
-        self._command = [binary_of(engine), *_arguments(port := _free_port(), directory)]
+    def __init__(self, engine: Engine, directory: Path, *, under: Sequence[str] = ()) -> None:
+        self._command = [*under, binary_of(engine), *_arguments(port := _free_port(), directory)]
         self.port = port
         self.url = f"redis://127.0.0.1:{port}/0"
         self._log = directory / "server.log"
@@ -113,7 +115,8 @@ class Server:
     def scripts(self) -> int:
         """Calls of scripts so far."""
         calls = self.info("commandstats")
-        return sum(int(calls.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("eval", "evalsha"))
+        names = ("eval", "evalsha", "eval_ro", "evalsha_ro")
+        return sum(int(calls.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in names)
 
     def ask(self, *words: str) -> Any:
         """The reply to a command."""

@@ -18,8 +18,9 @@ sys.path.insert(0, str(DOCS.parent))
 
 import fennelq  # noqa: E402
 from docs import source  # noqa: E402
-from fennelq import errors, testing  # noqa: E402
-from fennelq.broker import keys  # noqa: E402
+from fennelq import dedupe, errors, testing  # noqa: E402
+from fennelq.broker import key_kinds, keys  # noqa: E402
+from fennelq.model import metrics  # noqa: E402
 from fennelq.model.fields import MEANINGS  # noqa: E402
 from fennelq.model.options import OptionArgs  # noqa: E402
 from fennelq.settings import SettingArgs, Settings  # noqa: E402
@@ -129,11 +130,11 @@ OF_THE_APP: Final = "{app} "
 """How KEY_KINDS marks keys that belong to no queue."""
 
 
-def every_key() -> Iterator[keys.KeyKind]:
+def every_key() -> Iterator[key_kinds.KeyKind]:
     """The kinds of keys of a queue, then those of an app, each by its whole name: `fq:{<app>}:queues`."""
     prefix = keys.AppKeys("<app>").prefix
-    of_the_app = [kind for kind in keys.KEY_KINDS if kind.pattern.startswith(OF_THE_APP)]
-    yield from (kind for kind in keys.KEY_KINDS if kind not in of_the_app)
+    of_the_app = [kind for kind in key_kinds.KEY_KINDS if kind.pattern.startswith(OF_THE_APP)]
+    yield from (kind for kind in key_kinds.KEY_KINDS if kind not in of_the_app)
     for kind in of_the_app:
         yield kind._replace(pattern=prefix + kind.pattern.removeprefix(OF_THE_APP))
 
@@ -161,6 +162,9 @@ Each field has a name of one letter, because every job needs memory for it.
 
 `{keys.channel_name("<app>", "<process>")}` is the pub/sub channel on which one process receives the ends of the
 jobs that it waits for.
+
+`{keys.AppKeys("<app>").questions("<executor>")}` is the sharded channel on which one executor receives what people ask
+of it, such as `fennelq worker stacks`. Only clients publish on it.
 """
 
 
@@ -232,9 +236,13 @@ def api_page() -> str:
             "have pages of their own. Attributes and methods that this page does not list, such as `app.client`, are "
             "internal and may change in any version.",
             *map(api_section, public),
+            "## dedupe.arguments",
+            "`from fennelq import dedupe`. [How to use it](../guides/dedupe.md)",
+            *function_parts(dedupe.arguments),
             "## Task options",
             "`@app.task(…)` and `task.options(…)` take these options; `task.options(…)` overrides the "
-            "decorator. `delay`, `at`, `key` and `job_id` belong to a single call: the decorator refuses them. "
+            "decorator. `delay`, `at` and `job_id` belong to a single call: the decorator refuses them, and a `key` "
+            "that is a text, unless it has a mode (`dedupe`). "
             "A duration is a number of "
             "seconds or a `timedelta`.",
             table_of(
@@ -379,7 +387,7 @@ def cli_page() -> str:
 def commands_of(name: str, command: Any) -> Iterator[str]:
     """A command, or those of a group."""
     inner: Mapping[str, Any] = getattr(command, "commands", {})
-    if not inner:
+    if not inner or (getattr(command, "invoke_without_command", False) and name != "fennelq"):
         yield command_section(name, command)
     elif name != "fennelq":
         yield f"## {name}\n\n{command.help}"
@@ -428,8 +436,26 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "reference/testing.md": testing_page,
     "reference/cli.md": cli_page,
 }
+# ── metrics ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def metrics_table(every: Iterable[metrics.Metric]) -> str:
+    """Metrics with their type, their labels and their meaning."""
+    rows = ((f"`{one.name}`", one.kind, _labels_of(one), one.help) for one in every)
+    return table_of(("metric", "type", "labels", "meaning"), rows)
+
+
+def _labels_of(metric: metrics.Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"{labels}: {' '.join(metric.values)}" if metric.values else labels
+
+
 TABLES: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "concepts/lifetimes.md": {"keys": lifetimes_table, "permanent": permanent_keys},
+    "guides/metrics.md": {
+        "workers": lambda: metrics_table(metrics.OF_WORKERS),
+        "redis": lambda: metrics_table(metrics.OF_REDIS),
+    },
 }
 
 if __name__ == "__main__":

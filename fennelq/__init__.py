@@ -5,7 +5,7 @@ task       tasks: functions whose calls can be sent; registering, declaration: h
 client     sends jobs; result, waiting, looks: return how they ended; reasons: why a job has not ended yet
 declared   the schedules of the code
 middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
-carry      texts of context variables that travel with jobs
+dedupe     keys that are computed from arguments; carry: texts of context variables that travel with jobs
 injection/ parameters that a worker fills: Depends, Shared, overrides, the lifespan
 executors  the facts that executors report: which are alive, which queues they serve
 sync       all of it without an event loop; sync_waiting: how it waits; blocking: app.sync
@@ -15,7 +15,7 @@ broker/    the only package that communicates with Redis: verbs, scripts, links
 worker/    runs jobs
 cli/       the command line
 testing/   an app under test, on a real server; pytest_fennelq: its pytest plugin
-embedded   a private server when none is configured
+embedded   a private server when none is configured; later: names that are imported when they are first used
 """
 
 from __future__ import annotations
@@ -29,23 +29,38 @@ from fennelq.errors import (
     ConfigurationError,
     DuplicateJob,
     EnqueueFailed,
+    ExecutorUnavailable,
     FennelqError,
+    HistoryRefused,
+    HistoryUnavailable,
+    ImportRefused,
     InvalidArguments,
+    InvalidFilter,
     InvalidJobId,
     JobCancelled,
     JobError,
     JobExpired,
+    OperationBusy,
     PayloadTooLarge,
+    QueueFull,
+    QueuePaused,
+    ReplayRefused,
     ResultExpired,
     ResultTimeout,
     TaskFailed,
     UnknownArgument,
+    UnknownExecutor,
+    UnknownLimit,
+    UnknownOperation,
+    UnknownQueue,
     UnknownSchedule,
     UnknownTask,
     UnreadableSchedule,
     UsageError,
 )
 from fennelq.injection.markers import Depends, Shared, injected
+from fennelq.model.bounds import WhenFull
+from fennelq.model.dedupe import OnDuplicate
 from fennelq.model.events import (
     AnyEvent,
     ExecutorStarted,
@@ -58,14 +73,18 @@ from fennelq.model.events import (
     JobStopped,
     LeaseLost,
 )
-from fennelq.model.job import Event, Job, JobFailure, JobInfo, Priority, Status
+from fennelq.model.job import Dedupe, Event, Job, JobFailure, JobInfo, Priority, Status
+from fennelq.model.limits import Limit, Rate
 from fennelq.model.options import OptionArgs
-from fennelq.model.outcome import Reject, Retry, Snooze
+from fennelq.model.outcome import RateLimited, Reject, Retry, Snooze
+from fennelq.model.pause import QueuePause, QueueSide
 from fennelq.model.progress import Progress
 from fennelq.model.retry import Curve, RetryPolicy
 from fennelq.model.schedule import Overlap, Schedule, ScheduledArgs, When
+from fennelq.model.secrets import Secret
+from fennelq.model.times import Times
 from fennelq.model.units import Seconds
-from fennelq.plugin import Plugin
+from fennelq.plugin import Plugin, PluginMaker
 from fennelq.registering import TaskDecorator
 from fennelq.result import AsyncResult
 from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
@@ -75,27 +94,67 @@ from fennelq.task import AsyncTask, Task, ThreadTask
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
     from fennelq.gathering import as_completed, gather, wait
+    from fennelq.manage.acting import Act
+    from fennelq.manage.audit import (
+        Audit,
+        AuditedOperation,
+        AwaitedOperation,
+        BlockingAudit,
+        BlockingOperation,
+    )
+    from fennelq.manage.audit_entry import AuditEntry, AuditState
     from fennelq.manage.dead import BlockingDeadLetters, DeadLetters, Order
     from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
-    from fennelq.manage.executors import BlockingExecutors, ExecutorInfo, Executors
+    from fennelq.manage.executor_info import BlockedLoop, ExecutorInfo, ExecutorStacks, LongestRun, Stack
+    from fennelq.manage.executor_profile import ExecutorProfile, ProfiledCall, ProfiledStack, ProfiledTask
+    from fennelq.manage.executors import BlockingExecutors, Executors
+    from fennelq.manage.finding import OnSearch, SearchProgress
+    from fennelq.manage.history.looking import BlockingHistory, History
+    from fennelq.manage.history.store import HistoryBucket, HistoryStats
+    from fennelq.manage.importing import ImportReport
     from fennelq.manage.jobs import BlockingJobs, JobAnswer, JobEnd, Jobs
-    from fennelq.manage.queues import BlockingQueues, OnProgress, Place, QueueInfo, Queues
+    from fennelq.manage.limits import BlockingLimits, LimitInfo, LimitKind, Limits
+    from fennelq.manage.new_arguments import NewArguments
+    from fennelq.manage.operations import BlockingOperations, OperationInfo, OperationPlan, Operations
+    from fennelq.manage.queue import BlockingQueue, Queue
+    from fennelq.manage.queue_info import QueueInfo
+    from fennelq.manage.queues import BlockingQueues, OnProgress, Place, Queues
+    from fennelq.manage.replay_plan import ReplayPlan
+    from fennelq.manage.running import RunningJob
     from fennelq.manage.schedules import BlockingSchedules, ScheduleInfo, Schedules
     from fennelq.manage.search import Filters, Moment
+    from fennelq.manage.times import BlockingRunTimes, RunMinute, RunTimes, TaskTimes
+    from fennelq.model.happened import StoryLine
+    from fennelq.model.runs import StoryRun
+    from fennelq.model.story import Story
     from fennelq.sync import BlockingResult, BlockingTask
 
 __all__ = [
+    "Act",
     "AnyEvent",
     "App",
     "AsyncResult",
     "AsyncTask",
+    "Audit",
+    "AuditEntry",
+    "AuditState",
+    "AuditedOperation",
+    "AwaitedOperation",
+    "BlockedLoop",
     "BlockingApp",
+    "BlockingAudit",
     "BlockingDeadLetters",
     "BlockingExecutors",
+    "BlockingHistory",
     "BlockingJobContext",
     "BlockingJobs",
+    "BlockingLimits",
+    "BlockingOperation",
+    "BlockingOperations",
+    "BlockingQueue",
     "BlockingQueues",
     "BlockingResult",
+    "BlockingRunTimes",
     "BlockingSchedules",
     "BlockingTask",
     "BrokerUnavailable",
@@ -103,19 +162,31 @@ __all__ = [
     "Curve",
     "DeadLetter",
     "DeadLetters",
+    "Dedupe",
     "Depends",
     "DuplicateJob",
     "EnqueueFailed",
     "Event",
     "EventDecorator",
     "ExecutorInfo",
+    "ExecutorProfile",
+    "ExecutorStacks",
     "ExecutorStarted",
     "ExecutorStopped",
+    "ExecutorUnavailable",
     "Executors",
     "FennelqError",
     "Filters",
     "Group",
+    "History",
+    "HistoryBucket",
+    "HistoryRefused",
+    "HistoryStats",
+    "HistoryUnavailable",
+    "ImportRefused",
+    "ImportReport",
     "InvalidArguments",
+    "InvalidFilter",
     "InvalidJobId",
     "Job",
     "JobAnswer",
@@ -134,46 +205,87 @@ __all__ = [
     "JobStopped",
     "Jobs",
     "LeaseLost",
+    "Limit",
+    "LimitInfo",
+    "LimitKind",
+    "Limits",
     "LogFormat",
     "LogLevel",
+    "LongestRun",
     "Moment",
+    "NewArguments",
+    "OnDuplicate",
     "OnProgress",
+    "OnSearch",
+    "OperationBusy",
+    "OperationInfo",
+    "OperationPlan",
+    "Operations",
     "OptionArgs",
     "Order",
     "Overlap",
     "PayloadTooLarge",
     "Place",
     "Plugin",
+    "PluginMaker",
     "Priority",
+    "ProfiledCall",
+    "ProfiledStack",
+    "ProfiledTask",
     "Progress",
+    "Queue",
+    "QueueFull",
     "QueueInfo",
+    "QueuePause",
+    "QueuePaused",
+    "QueueSide",
     "Queues",
+    "Rate",
+    "RateLimited",
     "Reject",
+    "ReplayPlan",
+    "ReplayRefused",
     "ReplayReport",
     "ResultExpired",
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
+    "RunMinute",
+    "RunTimes",
+    "RunningJob",
     "Schedule",
     "ScheduleInfo",
     "ScheduledArgs",
     "Schedules",
+    "SearchProgress",
     "Seconds",
+    "Secret",
     "SettingArgs",
     "Settings",
     "Shared",
     "Snooze",
+    "Stack",
     "Status",
+    "Story",
+    "StoryLine",
+    "StoryRun",
     "Task",
     "TaskDecorator",
     "TaskFailed",
+    "TaskTimes",
     "ThreadTask",
+    "Times",
     "UnknownArgument",
+    "UnknownExecutor",
+    "UnknownLimit",
+    "UnknownOperation",
+    "UnknownQueue",
     "UnknownSchedule",
     "UnknownTask",
     "UnreadableSchedule",
     "UsageError",
     "When",
+    "WhenFull",
     "as_completed",
     "current_job",
     "gather",
@@ -183,39 +295,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LATER = {
-    "fennelq.blocking": ("BlockingApp",),
-    "fennelq.gathering": ("as_completed", "gather", "wait"),
-    "fennelq.manage.dead": ("BlockingDeadLetters", "DeadLetters", "Order"),
-    "fennelq.manage.dead_letter": ("DeadLetter", "Group", "ReplayReport"),
-    "fennelq.manage.executors": ("BlockingExecutors", "ExecutorInfo", "Executors"),
-    "fennelq.manage.jobs": ("BlockingJobs", "JobAnswer", "JobEnd", "Jobs"),
-    "fennelq.manage.queues": (
-        "BlockingQueues",
-        "OnProgress",
-        "Place",
-        "QueueInfo",
-        "Queues",
-    ),
-    "fennelq.manage.schedules": (
-        "BlockingSchedules",
-        "ScheduleInfo",
-        "Schedules",
-    ),
-    "fennelq.manage.search": ("Filters", "Moment"),
-    "fennelq.sync": (
-        "BlockingResult",
-        "BlockingTask",
-    ),
-}
-"""The names that are imported when they are first used, by module: most programs never use them."""
-
 if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept names that do not exist
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        for module, names in _LATER.items():
+        from fennelq.later import LATER
+
+        for module, names in LATER.items():
             if name in names:
                 value = globals()[name] = getattr(import_module(module), name)
                 return value

@@ -1,85 +1,49 @@
-"""The App: settings, the registry of tasks, sending jobs. It runs no job."""
+"""The App: what its code registers (`registry.py`), sending jobs, operating them. It runs no job."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    Never,
-    ParamSpec,
-    Self,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from fennelq import embedded
-from fennelq.carry import Carried
-from fennelq.connections import Connections
-from fennelq.declaration import (
-    call_without_arguments,
-    check_app,
-    check_when,
-)
-from fennelq.declared import Declared
+from fennelq.codeless import described_without_code, warn_of_name
+from fennelq.counting import Counting
+from fennelq.declaration import check_app, check_fingerprint
 from fennelq.injection.markers import Lifespan
-from fennelq.injection.registry import Injections
-from fennelq.middleware import (
-    Middleware,
-    Performer,
-    Sender,
-    performer_given,
-    performers_given,
-    sender_given,
-    senders_given,
-)
 from fennelq.model.checks import valid_name
-from fennelq.model.events import AnyEvent
 from fennelq.model.job import Job, Status, split_id
 from fennelq.model.options import OptionArgs, Options
-from fennelq.model.schedule import ScheduledArgs, split_when
 from fennelq.model.units import Seconds
 from fennelq.origin import module_of
-from fennelq.plugin import Plugin, Plugins
-from fennelq.registering import TaskDecorator, made_task
+from fennelq.registry import Registry
 from fennelq.result import AsyncResult
 from fennelq.settings import SettingArgs, Settings
-from fennelq.subscribers import EventDecorator, Subscribers, event_given, subscriber_given
-from fennelq.task import (
-    AnyTask,
-    AsyncTask,
-    ThreadTask,
-    described_without_code,
-    is_task,
-    warn_of_name,
-)
+from fennelq.task import AnyTask
 from fennelq.usage import check_sent, job_given, jobs_given
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
+    from fennelq.manage.audit import Audit
     from fennelq.manage.dead import DeadLetters
     from fennelq.manage.executors import Executors
+    from fennelq.manage.history.looking import History
     from fennelq.manage.jobs import Jobs
+    from fennelq.manage.limits import Limits
+    from fennelq.manage.operations import Operations
+    from fennelq.manage.queue import Queue
     from fennelq.manage.queues import Queues
     from fennelq.manage.schedules import Schedules
+    from fennelq.manage.times import RunTimes
+    from fennelq.model.bounds import WhenFull
 
-P = ParamSpec("P")
 R = TypeVar("R")
-E = TypeVar("E", bound=AnyEvent)
-S = TypeVar("S", bound=Sender)
-F = TypeVar("F", bound=Performer)
 
 
-class App(Connections):
+class App(Registry):
     """A set of tasks, and the Redis through which their jobs are sent.
 
     Settings come from `[tool.fennelq]` in pyproject.toml, `FENNELQ_…` variables and these keyword arguments; later
@@ -94,212 +58,40 @@ class App(Connections):
     """The service that owns the schedules of this code. A worker names it after the module it was started with."""
     settings: Settings
     """The settings, merged from all sources."""
+    fingerprint: Callable[[str, BaseException], str | None] | None
+    """The function that makes the fingerprints of failures; None for the usual ones."""
 
     def __init__(
-        self, name: str, *nameless: Never, lifespan: Lifespan | None = None, **settings: Unpack[SettingArgs]
+        self,
+        name: str,
+        *nameless: Never,
+        lifespan: Lifespan | None = None,
+        fingerprint: Callable[[str, BaseException], str | None] | None = None,
+        **settings: Unpack[SettingArgs],
     ) -> None:
         """`name` is the first part of every key in Redis.
 
         `lifespan` is an async generator that gets the app. Every executor runs it to its `yield` before its first job,
         and on from there after its last. What it yields is `app.state`.
 
+        `fingerprint` decides which failures belong together in `dlq.groups()`. It gets the name of the task and the
+        exception, and returns a text that is equal for failures of one cause, or None to use the usual fingerprint.
+
         The other arguments are settings; an editor shows the meaning of each. They override `FENNELQ_…` variables, and
         those override `[tool.fennelq]` in pyproject.toml.
         """
         check_app(name, nameless)
+        check_fingerprint(fingerprint)
         self.name = valid_name("app name", name)
         made_by = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         self.service = f"{module_of(made_by)}:{name}"
         root = embedded.project_root(Path(made_by.f_globals.get("__file__") or Path.cwd()))
-        super().__init__(Settings.load(root, **settings), root)
-        self.namespace = self.settings.namespace or name
-        self.declared = Declared()
-        self.injections = Injections(self, lifespan)
-        self._tasks: dict[str, AnyTask] = {}
-        self.middleware, self.subscribers, self.plugins = Middleware(), Subscribers(), Plugins()
-        self.carried = Carried(self.settings.carry)
-        if self.carried:
-            self.middleware.put_first(self.carried.stamp, self.carried.perform)
+        super().__init__(Settings.load(root, **settings), root, lifespan)
+        self.namespace, self.fingerprint = self.settings.namespace or name, fingerprint
+        self.counting = Counting(self.settings.metrics_by if self.settings.metrics else "")
 
     def __repr__(self) -> str:
         return f"<App {self.name}>"
-
-    # Tasks
-
-    @overload
-    def task(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> ThreadTask[P, R]: ...
-    @overload
-    def task(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        isolation: Literal["process"] | None = None,
-        sending: Sequence[Sender] = (),
-        performing: Sequence[Performer] = (),
-        **options: Unpack[OptionArgs],
-    ) -> TaskDecorator: ...
-    def task(
-        self,
-        function: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        isolation: Literal["process"] | None = None,
-        sending: Sequence[Sender] = (),
-        performing: Sequence[Performer] = (),
-        **options: Unpack[OptionArgs],
-    ) -> Any:
-        """Make a function a task of this app: `@app.task` or `@app.task(queue="mail", retries=5)`.
-
-        With `isolation="process"`, a `def` function runs in a process of its own, which a timeout or a cancel kills.
-        `sending` and `performing` are middleware for this task only, inside of that for every task.
-        """
-        senders = senders_given("app.task(sending=…)", sending)
-        performers = performers_given("app.task(performing=…)", performing)
-
-        def register(function: Callable[..., Any]) -> AnyTask:
-            task = self._register(function, name, options, isolation)
-            if senders or performers:
-                self.middleware.of_task(task.name, senders, performers)
-                self._surround(task)
-            return task
-
-        return register if function is None else register(function)
-
-    @property
-    def tasks(self) -> Mapping[str, AnyTask]:
-        """The tasks by name."""
-        return MappingProxyType(self._tasks)
-
-    # Middleware, events, plugins
-
-    def sending(self, sender: S, /) -> S:
-        """Call this with every job before it is sent: `def stamp(job: Job[Any]) -> Job[Any]`.
-
-        It returns the job to send: the same one, `job.with_headers(…)` or `job.with_options(…)`. If it raises an
-        exception, the caller gets it, and the job is not sent.
-        """
-        self.middleware.add(sending=[sender_given("app.sending", sender)])
-        return sender
-
-    def performing(self, performer: F, /) -> F:
-        """Call this around every job: `async def timed(job: JobContext, call: Callable[[], Awaitable[Any]]) -> Any`.
-
-        `await call()` runs the function of the task and returns its value. The performer that is registered first is
-        the outermost. Its value or exception is treated as if it came from the task.
-        """
-        self.middleware.add(performing=[performer_given("app.performing", performer)])
-        self._surround_tasks()
-        return performer
-
-    def on(self, event: type[E], /) -> EventDecorator[E]:
-        """Call a function with every event of this kind in this process: `@app.on(JobDied)`.
-
-        A plain function is called at once, and must not block. An `async def` is called for one event after another,
-        from a queue of at most a thousand. An exception of a subscriber is logged, and does not affect the job.
-        """
-        kind = event_given("app.on", event)
-
-        def subscribe(subscriber: Any, /) -> Any:
-            self.subscribers.add(kind, subscriber_given(f"app.on({kind.__name__})", subscriber))
-            return subscriber
-
-        return subscribe
-
-    def use(self, plugin: Plugin, /) -> None:
-        """Register all that a plugin brings."""
-        used = self.plugins.add(plugin)
-        self.middleware.add(used.sending, used.performing)
-        self._surround_tasks()
-        for event, subscriber in used.subscribers.items():
-            self.subscribers.add(event, subscriber)
-
-    def carry(self, variable: ContextVar[str] | ContextVar[str | None], /) -> None:
-        """Send the value of this variable, a string, with every job, and set the variable where the job runs. Jobs that
-        this job sends inherit the value. For variables of `structlog.contextvars` there is the setting `carry`."""
-        first = not self.carried
-        self.carried.add(variable)
-        if first:
-            self.middleware.put_first(self.carried.stamp, self.carried.perform)
-            self._surround_tasks()
-
-    def _surround_tasks(self) -> None:
-        for task in self._tasks.values():
-            self._surround(task)
-
-    def _surround(self, task: AnyTask) -> None:
-        task._surround(self.middleware.performers(task.name))  # pyright: ignore[reportPrivateUsage]
-
-    # Injection
-
-    @property
-    def state(self) -> Any:
-        """What the lifespan has yielded. It exists while an executor runs; elsewhere this raises AttributeError."""
-        return self.injections.state
-
-    def overrides(
-        self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], /
-    ) -> AbstractContextManager[None]:
-        """Use other providers for the length of a `with` block, in tests: `with app.overrides({get_db: fake_db}):`.
-
-        The blocks nest. Raises ConfigurationError for a provider that no task of the app uses.
-        """
-        self.injections.check(replaced)
-        return self.injections.overridden(replaced)
-
-    # Schedules
-
-    def cron(
-        self, expression: str, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
-    ) -> TaskDecorator:
-        """Make a function a task that runs on a cron schedule: `@app.cron("0 9 * * 1-5", tz="Europe/Paris")`."""
-        return cast("TaskDecorator", self._recurring(expression, None, name, when))
-
-    def every(
-        self, interval: Seconds, /, *, name: str | None = None, **when: Unpack[ScheduledArgs]
-    ) -> TaskDecorator:
-        """Make a function a task that runs at an interval: `@app.every(30)`."""
-        return cast("TaskDecorator", self._recurring(None, interval, name, when))
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        """Recurring jobs, declared in code or made at run time."""
-        from fennelq.manage.schedules import Schedules
-
-        return Schedules(self)
-
-    def _recurring(
-        self, cron: str | None, every: Seconds | None, name: str | None, args: ScheduledArgs
-    ) -> Any:
-        check_when("cron" if every is None else "every", cron if every is None else every)
-        times, options = split_when(args)
-
-        def decorate(function: Callable[..., Any]) -> AnyTask:
-            if is_task(function):
-                task, called = function, function.options(**options)
-            else:
-                task = called = self._register(function, None, options)
-            self.declared.add(call_without_arguments(called), name=name, cron=cron, every=every, when=times)
-            return task
-
-        return decorate
-
-    def _register(
-        self,
-        function: Callable[..., Any],
-        name: str | None,
-        options: OptionArgs,
-        isolation: str | None = None,
-    ) -> AnyTask:
-        task = made_task(self, function, name, options, isolation)
-        self._surround(task)
-        self._tasks[task.name] = task
-        return task
 
     # Sending
 
@@ -351,6 +143,8 @@ class App(Connections):
         split_id(job_id)
         return AsyncResult(self, job_id, None)
 
+    # Operating
+
     async def cancel(
         self,
         *,
@@ -358,6 +152,7 @@ class App(Connections):
         task: str | AnyTask | None = None,
         status: Status | Sequence[Status] | None = None,
         older_than: Seconds | None = None,
+        where: str = "",
         limit: int | None = None,
         reason: str = "cancelled",
         all: bool = False,
@@ -366,14 +161,21 @@ class App(Connections):
 
         Jobs that do not run are cancelled at once. Running ones are asked to stop, as `AsyncResult.cancel` does it, and
         this does not wait for their ends. `task` is a task, `module:function`, or only the function's name;
-        `older_than` is the time since a job was sent. Without a filter, `all=True` is required. Jobs that are sent or
-        change their state meanwhile may be missed: it can be called again.
+        `older_than` is the time since a job was sent. `where` is a filter such as `task:welcome tenant-17`, and stands
+        alone. Without a filter, `all=True` is required. Jobs that are sent meanwhile are left alone.
         """
         from fennelq.manage.cancelling import Cancelling, Selection
 
-        selection = Selection.of(queue, task, status, older_than)
+        selection = Selection.of(queue, task, status, older_than, where)
         cancelling = Cancelling(self, selection, limit=limit, reason=reason, everything=all)
         return await self.client.converse(cancelling.run())
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Recurring jobs, declared in code or made at run time."""
+        from fennelq.manage.schedules import Schedules
+
+        return Schedules(self)
 
     @cached_property
     def dlq(self) -> DeadLetters:
@@ -384,10 +186,22 @@ class App(Connections):
 
     @cached_property
     def queues(self) -> Queues:
-        """The queues: count and list their jobs, and empty a queue."""
+        """The queues: count and list their jobs, pause, resume and empty a queue."""
         from fennelq.manage.queues import Queues
 
         return Queues(self)
+
+    def queue(self, name: str, *, max_waiting: int | None = None, when_full: WhenFull | None = None) -> Queue:
+        """One queue: `await app.queue("mail").pause(why="the mail server is down")`.
+
+        With `max_waiting=`, this declares how many jobs may wait in it, in the module that declares the tasks. A call
+        that finds so many raises QueueFull; with `when_full="wait"` it waits for room until none of its jobs got in for
+        `enqueue_timeout`, and with `when_full="drop_oldest"` the oldest job that waits goes to the dead-letter queue.
+        """
+        from fennelq.manage.queue import Queue
+
+        self.bounds.declare(name, max_waiting, when_full)
+        return Queue(self, name)
 
     @cached_property
     def jobs(self) -> Jobs:
@@ -397,11 +211,46 @@ class App(Connections):
         return Jobs(self)
 
     @cached_property
+    def operations(self) -> Operations:
+        """Operations on all jobs that meet a filter, which outlive the process that performs them."""
+        from fennelq.manage.operations import Operations
+
+        return Operations(self)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits of the queues: list them, and change their numbers at run time."""
+        from fennelq.manage.limits import Limits
+
+        return Limits(self)
+
+    @cached_property
     def executors(self) -> Executors:
         """The executors, as they have reported themselves."""
         from fennelq.manage.executors import Executors
 
         return Executors(self)
+
+    @cached_property
+    def times(self) -> RunTimes:
+        """How long the runs of each task take, and how long its jobs wait."""
+        from fennelq.manage.times import RunTimes
+
+        return RunTimes(self)
+
+    @cached_property
+    def audit(self) -> Audit:
+        """The record of operations: who has changed what, and how it ended."""
+        from fennelq.manage.audit import Audit
+
+        return Audit(self)
+
+    @cached_property
+    def history(self) -> History:
+        """The jobs that have ended, in a database of your own: the setting `history_url`."""
+        from fennelq.manage.history.looking import History
+
+        return History(self)
 
     @cached_property
     def sync(self) -> BlockingApp:

@@ -11,10 +11,11 @@ from contextvars import Context, ContextVar
 from typing import Any, Final, NamedTuple, cast
 
 from fennelq.context import JobContext
-from fennelq.errors import ConfigurationError, UsageError, a_kind_of
+from fennelq.errors import ConfigurationError, UsageError
 from fennelq.middleware import Call
 from fennelq.model.checks import NAME
 from fennelq.model.job import Job
+from fennelq.wording import a_kind_of
 
 PREFIX: Final = "ctx."
 """The headers of context variables begin with this."""

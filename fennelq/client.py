@@ -6,7 +6,7 @@ Operations that need several steps with Redis are conversations, which `fennelq.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import closing
 from functools import partial
 from operator import attrgetter
@@ -18,15 +18,25 @@ from fennelq.broker.dispatch import dispatch
 from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.patience import Patience
-from fennelq.broker.talk import Finding, Finds, Talk, ask, patient
+from fennelq.broker.talk import Finding, Finds, Talk, ask, patient, pause
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Step
-from fennelq.errors import BrokerUnavailable, DuplicateJob, EnqueueFailed, FennelqError
+from fennelq.errors import (
+    BrokerUnavailable,
+    DuplicateJob,
+    EnqueueFailed,
+    FennelqError,
+    QueueFull,
+    QueuePaused,
+)
 from fennelq.looks import Ended
+from fennelq.middleware import within
 from fennelq.model.events import JobSent
-from fennelq.model.job import Event, JobInfo
+from fennelq.model.job import AnyJob, Event, JobInfo
+from fennelq.model.pause import QueuePause
 from fennelq.model.wire import AnyWireJob, WireJob
 from fennelq.result import AsyncResult, history_of, info_of
+from fennelq.room import Attempts, creating, found_full, full
 from fennelq.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -36,12 +46,13 @@ A = TypeVar("A")
 R = TypeVar("R")
 H = TypeVar("H")
 
-Reply = int | bytes | Exception
-"""The reply of `enqueue` about a job, or the error because of which it was not sent."""
+Answer = int | bytes | list[bytes] | list[int]
+"""The reply of `enqueue` about a job."""
+Reply = Answer | Exception
+"""The same, or the error because of which the job was not sent."""
 _queue: Callable[[AnyWireJob], str] = attrgetter("queue")
 _size: Callable[[AnyWireJob], int] = attrgetter("size")
 _SENT_AT_ONCE = 1000
-_NOTED_FOR = 60.0
 _ASKING_WHY = 20
 """The most waiters that look up their reason at a time: each lookup takes two round trips, and the timeouts of
 thousands of waiters may be over at once."""
@@ -53,25 +64,48 @@ class Client:
     def __init__(self, app: App) -> None:
         self.app = app
         self.broker = app.wiring.broker(app.address)
-        self.waiting = Waiting(app.namespace, self.broker, patience=app.settings.enqueue_timeout)
-        self._outgoing: GroupCommit[Given, int | bytes] = GroupCommit(self._send, _SENT_AT_ONCE)
+        self.waiting = Waiting(
+            app.namespace, self.broker, app.lifetimes, patience=app.settings.enqueue_timeout
+        )
+        self._outgoing: GroupCommit[Given, Answer] = GroupCommit(self._send, _SENT_AT_ONCE)
         self._replied = 0.0
         self._asking_why = 0
 
-    async def send(self, job: WireJob[R]) -> AsyncResult[R]:
+    def send(self, job: WireJob[R]) -> Coroutine[Any, Any, AsyncResult[R]]:
         """Send one job, in one batch with all others that are sent in this turn of the loop."""
+        surrounding = self.app.middleware.surrounding
+        if surrounding is None:
+            return self._send_one(job)
+        return within(surrounding, [job], partial(self._send_one, job))
+
+    def send_all(self, jobs: Sequence[WireJob[R]]) -> Coroutine[Any, Any, list[AsyncResult[R]]]:
+        """Send many jobs. When some are refused, the others are sent, and it raises EnqueueFailed."""
+        surrounding = self.app.middleware.surrounding
+        if surrounding is None or not jobs:
+            return self._send_many(jobs)
+        return within(surrounding, jobs, partial(self._send_many, jobs))
+
+    async def _send_one(self, job: WireJob[R]) -> AsyncResult[R]:
         if (senders := self.app.middleware.senders) is not None:
             job = senders.through(job)
-        reply = await self._outgoing.submit(Given(job, clock.monotonic()))
+        now = clock.monotonic()
+        try:
+            reply = await self._outgoing.submit(Given(job, now))
+        except Exception as error:
+            return handle_of(AsyncResult, self.app, job, error)
+        if isinstance(reply, list) and found_full(reply):
+            (last,) = await self._until_there_is_room([job], now, [reply])
+            return handle_of(AsyncResult, self.app, job, last)
         return handle_of(AsyncResult, self.app, job, reply)
 
-    async def send_all(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
-        """Send many jobs. When some are refused, the others are sent, and it raises EnqueueFailed."""
+    async def _send_many(self, jobs: Sequence[WireJob[R]]) -> list[AsyncResult[R]]:
         if (senders := self.app.middleware.senders) is not None:
             jobs = senders.through_all(jobs)
         now = clock.monotonic()
         sending = [self._outgoing.submit(Given(job, now)) for job in jobs]
         replies = await asyncio.gather(*sending, return_exceptions=True)
+        if self.app.bounds and any(map(found_full, replies)):
+            replies = await self._until_there_is_room(jobs, now, replies)
         return handles_of(partial(handle_of, AsyncResult, self.app), jobs, replies)
 
     async def converse(self, talk: Talk[A]) -> A:
@@ -131,6 +165,20 @@ class Client:
         await self.waiting.close()
         await self.broker.close()
 
+    async def _until_there_is_room(
+        self, jobs: Sequence[AnyWireJob], since: float, replies: Sequence[Reply | BaseException]
+    ) -> list[Reply | BaseException]:
+        """The final replies about jobs of which some met a full queue. It waits outside of the batches, so calls for
+        other queues go on."""
+        attempts, final = Attempts(self.app, jobs, since), list(replies)
+        while places := attempts.next(final):
+            await asyncio.sleep(attempts.pause())
+            sending = [self._outgoing.submit(Given(jobs[place], attempts.since)) for place in places]
+            received = await asyncio.gather(*sending, return_exceptions=True)
+            for place, reply in zip(places, received, strict=True):
+                final[place] = reply
+        return attempts.final(final)
+
     async def _send(self, batch: list[Given]) -> list[Reply]:
         # Time counts from the call or from the last reply. So a long batch may take long, and yet a page does not get
         # the whole time anew when the server did not reply to the page before it.
@@ -155,8 +203,7 @@ class Client:
         if self.app.noted.is_due(job.queue):
             return None
         try:
-            enqueue = verbs.jobs.enqueue(self.keys(job.queue), [job])
-            replies = await self.broker.run(enqueue, patience.left())
+            replies = await self.broker.run(creating(self.app, job.queue, [job]), patience.left())
         except Exception as error:
             return await _refusal(job, error, patience)
         self._replied = clock.monotonic()
@@ -195,33 +242,17 @@ class Given(NamedTuple):
         return unavailable and self.since + timeout > clock.monotonic()
 
 
-class NotedQueues:
-    """When this process last added each queue to the app's list of queues, where workers that serve every queue find
-    it. It is added again from time to time: otherwise a flush of Redis would hide the queue for ever."""
-
-    def __init__(self) -> None:
-        self._noted: dict[str, float] = {}
-
-    def is_due(self, queue: str) -> bool:
-        """Whether the queue should be added to the list (again)."""
-        return self._noted.get(queue, -_NOTED_FOR) + _NOTED_FOR <= clock.monotonic()
-
-    def done(self, queue: str) -> None:
-        """The queue was added to the list."""
-        self._noted[queue] = clock.monotonic()
-
-
 # Sending, with an event loop or without
 
 
 def sent(app: App, jobs: Sequence[AnyWireJob]) -> Talk[list[Reply]]:
     """Send jobs; returns the reply or the error for each. Sending a job twice is harmless: it is created once."""
 
-    def enqueue(queue: str, page: list[AnyWireJob]) -> Talk[Sequence[int | bytes]]:
+    def enqueue(queue: str, page: list[AnyWireJob]) -> Talk[Sequence[Answer]]:
         if app.noted.is_due(queue):
             yield from ask(verbs.queues.note_queues(app.namespace, [queue]))
             app.noted.done(queue)
-        return (yield from ask(verbs.jobs.enqueue(queue_keys(app.namespace, queue), page)))
+        return (yield from ask(creating(app, queue, page)))
 
     replies = yield from dispatch(jobs, _queue, enqueue, _size)
     for place, reply in enumerate(replies):
@@ -230,17 +261,53 @@ def sent(app: App, jobs: Sequence[AnyWireJob]) -> Talk[list[Reply]]:
     return replies
 
 
+def sent_with_room(app: App, jobs: Sequence[AnyWireJob]) -> Talk[list[Reply]]:
+    """Send jobs, and those again that met a full queue which is to be waited for."""
+    since = clock.monotonic()
+    replies = yield from sent(app, jobs)
+    if not app.bounds:
+        return replies
+    attempts = Attempts(app, jobs, since)
+    while places := attempts.next(replies):
+        yield from pause(attempts.pause())
+        received = yield from sent(app, [jobs[place] for place in places])
+        for place, reply in zip(places, received, strict=True):
+            replies[place] = reply
+    return attempts.final(replies)
+
+
 def handle_of(kind: Callable[..., H], app: App, job: WireJob[Any], reply: Reply | BaseException) -> H:
     """The handle of a job, made by `kind`; raises the error of a job that was refused."""
+    if app.counting.on:
+        app.counting.note_sent(job, reply)
     if isinstance(reply, BaseException):
         raise reply
     if reply == -1:
         raise DuplicateJob(job.id, job.task)
+    if reply == 2 or isinstance(reply, bytes):
+        _check_may_return(job, reply)
     if isinstance(reply, bytes):
         return kind(app, f"{job.queue}:{reply.decode()}", job.returns, deduplicated=True)
+    if isinstance(reply, list):
+        (why,) = reply
+        raise full(app, job.queue, why, [job]) if isinstance(why, int) else refused(job.queue, why, [job])
     if app.subscribers.to_sent and reply != 2:
         app.subscribers.tell(JobSent(id=job.id, task=job.task, queue=job.queue))
     return kind(app, job.id, job.returns, deduplicated=reply == 2)
+
+
+def _check_may_return(job: WireJob[Any], reply: Reply) -> None:
+    """Raises DuplicateJob when a job of an earlier call is there, and the call is to raise then."""
+    if job.carried.get("duplicate") == "raise":
+        key = str(job.carried["idempotency"]).removeprefix(f"{job.task}:")
+        raise DuplicateJob(
+            f"{job.queue}:{reply.decode()}" if isinstance(reply, bytes) else job.id, job.task, key
+        )
+
+
+def refused(queue: str, pause: bytes, jobs: Sequence[AnyJob] = ()) -> QueuePaused:
+    """The error of jobs that were not created because the queue is paused."""
+    return QueuePaused(queue, QueuePause.from_wire(pause), jobs)
 
 
 def handles_of(
@@ -262,12 +329,19 @@ def handles_of(
 
 
 def _joined(jobs: Sequence[WireJob[R]], handles: Sequence[Any], failures: dict[int, Exception]) -> Exception:
-    """One error for a bulk call: that of its only job, a BrokerUnavailable with all unsent jobs, or EnqueueFailed."""
+    """One error for a bulk call: that of its only job, a BrokerUnavailable or a QueueFull with all unsent jobs, a
+    QueuePaused with all jobs, or EnqueueFailed."""
     if len(jobs) == 1:
         return failures[0]
     outages = [error for error in failures.values() if isinstance(error, BrokerUnavailable)]
     if len(outages) == len(failures):
         return outages[0].concerning([jobs[i] for i in failures])
+    fulls = [error for error in failures.values() if isinstance(error, QueueFull)]
+    if len(fulls) == len(failures) and len({error.queue for error in fulls}) == 1:
+        return fulls[-1].concerning([jobs[i] for i in failures])
+    pauses = [error for error in failures.values() if isinstance(error, QueuePaused)]
+    if len(pauses) == len(jobs) and len({error.queue for error in pauses}) == 1:
+        return pauses[0].concerning(jobs)
     return EnqueueFailed(failures, handles)
 
 

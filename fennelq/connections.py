@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from fennelq import embedded
+from fennelq import clock, embedded
 from fennelq.broker.connection import Address, address_of
-from fennelq.client import NotedQueues
 from fennelq.errors import ConfigurationError
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.settings import Settings
@@ -27,8 +26,25 @@ if TYPE_CHECKING:
     from fennelq.broker.blocking import BlockingBroker
     from fennelq.client import Client
 
+_NOTED_FOR: Final = 60.0
 _CACHED: Final = ("address", "blocking")
 _REWIRED: Final = ("settings", "namespace", "wiring", "noted", "_clients", "_lock", "_last")
+
+
+class NotedQueues:
+    """When this process last added each queue to the app's list of queues, where workers that serve every queue find
+    it. It is added again from time to time: otherwise a flush of Redis would hide the queue for ever."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, float] = {}
+
+    def is_due(self, queue: str) -> bool:
+        """Whether the queue should be added to the list (again)."""
+        return self._noted.get(queue, -_NOTED_FOR) + _NOTED_FOR <= clock.monotonic()
+
+    def done(self, queue: str) -> None:
+        """The queue was added to the list."""
+        self._noted[queue] = clock.monotonic()
 
 
 class Connections:

@@ -120,6 +120,11 @@ class BlockingJobContext:
         self._run.report(checked(done, total, note))
 
 
+def delivery_of(job: JobContext) -> Delivery:
+    """All that the executor has got of this job, for plugins: arguments, numbers and times."""
+    return job._run.delivery  # pyright: ignore[reportPrivateUsage] - it is no part of the context that tasks see
+
+
 current: ContextVar[JobContext] = ContextVar("fennelq_job")
 
 

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from fennelq.errors import ConfigurationError, InvalidArguments, a_kind_of
+from fennelq.errors import ConfigurationError, InvalidArguments
 from fennelq.model.options import OptionArgs
+from fennelq.wording import a_kind_of
 
 if TYPE_CHECKING:
     from fennelq.model.job import Job
@@ -31,6 +32,17 @@ def check_app(name: object, nameless: tuple[object, ...]) -> None:
             "App(__name__) is named __main__ in a script and after the module in its worker, which would not find "
             'the jobs: write a fixed name, like App("shop")'
         )
+
+
+def check_fingerprint(function: object) -> None:
+    """Raises ConfigurationError when this cannot make fingerprints: it is called in the middle of a failure."""
+    if function is None or (callable(function) and not inspect.iscoroutinefunction(function)):
+        return
+    given = "an async function" if callable(function) else repr(function)
+    raise ConfigurationError(
+        "App(fingerprint=…) takes a function of the task's name and the exception, which returns a text: "
+        f"not {given}"
+    )
 
 
 def check_when(decorator: str, when: object) -> None:
@@ -119,9 +131,10 @@ def main_module() -> str:
 def check_declared(name: str, function: Callable[..., Any], options: OptionArgs) -> None:
     """Raises ConfigurationError for a function that cannot be a task, and for options that only one call can have."""
     for option in _PER_JOB:
-        if option in options:
+        if option in options and not _is_for_all(option, options):
+            mode = ', or add dedupe="until_done"' if option == "key" else ""
             raise ConfigurationError(
-                f"{option}= belongs to a call: use {function.__name__}.options({option}=…).delay()"
+                f"{option}= belongs to a call: use {function.__name__}.options({option}=…).delay(){mode}"
             )
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise ConfigurationError(
@@ -129,6 +142,12 @@ def check_declared(name: str, function: Callable[..., Any], options: OptionArgs)
         )
     _check_no_self(name, function)
     check_name(name)
+
+
+def _is_for_all(option: str, options: OptionArgs) -> bool:
+    """Whether all calls of a task may have this option, although each job has a value of its own: a key that is
+    computed, or one with a mode that frees it."""
+    return option == "key" and ("dedupe" in options or not isinstance(options.get("key"), str))
 
 
 def check_isolation(name: str, function: Callable[..., Any], service: str, isolation: object) -> None:
@@ -149,6 +168,24 @@ def check_isolation(name: str, function: Callable[..., Any], service: str, isola
         raise ConfigurationError(
             f'{name} is declared in a program that has no file, like a shell, and isolation="process" runs it in a '
             "process that imports its module: put the app and the task into a file, and import that"
+        )
+
+
+def check_speculation(speculate: object, idempotent: object) -> None:
+    """Raises ConfigurationError for a `speculate=` that is not between 0 and 1, and for a task that must not run twice
+    at the same time."""
+    if not isinstance(idempotent, bool):
+        raise ConfigurationError(f"idempotent= is True or False, not {idempotent!r:.80}")
+    if speculate is None:
+        return
+    if isinstance(speculate, bool) or not isinstance(speculate, int | float) or not 0 < speculate < 1:
+        raise ConfigurationError(
+            f"speculate= is a part of the runs, more than 0 and less than 1, like 0.95, not {speculate!r:.80}"
+        )
+    if not idempotent:
+        raise ConfigurationError(
+            "speculate= runs a job a second time while its first run goes on: if the task does no harm when it runs "
+            "twice, write idempotent=True as well, and leave speculate= out if it does"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fennelq.model.job import AnyJob
+    from fennelq.model.routes import Routes
 
 
 class Declared:
@@ -23,11 +25,21 @@ class Declared:
         self._schedules: dict[str, WireSchedule] = {}
         self.schedules: Mapping[str, WireSchedule] = MappingProxyType(self._schedules)
         """By name."""
+        self._routed: set[str] = set()
+        """The schedules whose queue the routes of the app decide."""
 
     def add(
-        self, job: AnyJob, *, name: str | None, cron: str | None, every: Seconds | None, when: When
+        self,
+        job: AnyJob,
+        *,
+        name: str | None,
+        cron: str | None,
+        every: Seconds | None,
+        when: When,
+        routed: bool = False,
     ) -> Schedule:
-        """Declare a schedule. Raises ConfigurationError, with the reason, when it is not valid."""
+        """Declare a schedule. Raises ConfigurationError, with the reason, when it is not valid. `routed`: neither the
+        task nor the call names a queue."""
         sent = job_given("app.declared.add", job)
         schedule = WireSchedule.of(name or name_after(job.task), sent, cron=cron, every=every, when=when)
         known = self._schedules.get(schedule.name)
@@ -36,7 +48,17 @@ class Declared:
                 f"schedule {schedule.name!r} is declared twice: give one of them another name="
             )
         self._schedules[schedule.name] = schedule
+        if routed:
+            self._routed.add(schedule.name)
         return schedule
+
+    def follow(self, routes: Routes) -> None:
+        """Give the schedules the queues of these routes, which may have been added after the schedules."""
+        for name in self._routed:
+            schedule = self._schedules[name]
+            queue = routes.queue_of(schedule.task)
+            if queue != schedule.queue:
+                self._schedules[name] = replace(schedule, queue=queue)
 
 
 def name_after(task: str) -> str:

@@ -2,16 +2,29 @@
 
     FennelqError
     ├── ConfigurationError      the settings, the app or the deployment are wrong
+    │   └── HistoryRefused      the database of the history does not fit this app or this version
+    ├── HistoryUnavailable      the database of the history is away, full, locked or read-only
     ├── UnknownTask             no task of this name is registered
+    ├── UnknownQueue            the app has no queue of this name
     ├── UnknownSchedule         no schedule has this name
+    ├── UnknownLimit            a queue has no limit of this name
+    ├── UnknownExecutor         no executor has this name, or several have names that begin like it
+    ├── ExecutorUnavailable     an executor does not answer a question
     ├── UnreadableSchedule      only a later version can read this schedule
+    ├── UnknownOperation        no operation on jobs has this id
+    ├── OperationBusy           another process performs this operation on jobs
     ├── InvalidArguments        a call does not fit the task's signature
     │   └── UnknownArgument     it has an argument that the task in this worker does not take
     ├── InvalidJobId            (also a ValueError) the text is not a job id
+    ├── InvalidFilter           (also a ValueError) a filter of jobs cannot be read, or cannot be used here
     ├── UsageError              (also a TypeError) a method was given a value of the wrong kind
+    ├── ReplayRefused           new arguments of a dead job do not fit: nothing was replayed
+    ├── ImportRefused           lines of an export cannot be imported: nothing was imported
     ├── PayloadTooLarge         arguments or result exceed `max_payload_bytes`
-    ├── DuplicateJob            this job id is taken by another call
+    ├── DuplicateJob            this job id, or with on_duplicate="raise" this key, is taken by another call
     ├── BrokerUnavailable       Redis did not reply in time, or cannot be used; the outcome may be unknown
+    ├── QueuePaused             a person has paused the queue: no job was created
+    ├── QueueFull               so many jobs wait in the queue that it takes no more
     ├── EnqueueFailed           some jobs of a bulk call were refused; the others were sent
     ├── ResultTimeout           (also a TimeoutError) the job has not ended yet
     └── JobError                the job ended without a value
@@ -26,11 +39,13 @@ Errors carry facts as attributes; their text describes what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+
+from fennelq.wording import a_kind_of, suggestion
 
 if TYPE_CHECKING:
     from fennelq.model.job import Job
+    from fennelq.model.pause import QueuePause
 
 
 class FennelqError(Exception):
@@ -51,6 +66,15 @@ class ConfigurationError(FennelqError):
     """The settings, the app or the deployment are wrong; the text names the cause and the correction."""
 
 
+class HistoryRefused(ConfigurationError):
+    """The database of the history cannot be used by this version or this app. Waiting does not help."""
+
+
+class HistoryUnavailable(FennelqError):
+    """The database of the history cannot be used now: it is away, full, locked or read-only. The text says what to
+    do."""
+
+
 class UnknownTask(FennelqError):
     """No task of this name is registered in this process."""
 
@@ -60,12 +84,71 @@ class UnknownTask(FennelqError):
         super().__init__(f"unknown task {shown!r}{suggestion(task, known)}")
 
 
+class UnknownQueue(FennelqError):
+    """No task of the app belongs to this queue, and no job was ever sent to it."""
+
+    def __init__(self, queue: str, known: Iterable[str] = ()) -> None:
+        self.queue = queue
+        super().__init__(f"queue {queue[:140]!r} does not exist{suggestion(queue, known)}")
+
+
 class UnknownSchedule(FennelqError):
     """No schedule has this name."""
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         self.name = name
         super().__init__(f"no schedule {name[:200]!r}{suggestion(name, known)}")
+
+
+class UnknownLimit(FennelqError):
+    """A queue has no limit of this name."""
+
+    def __init__(self, name: str, queue: str, known: Iterable[str] = ()) -> None:
+        self.name, self.queue = name, queue
+        super().__init__(f"queue {queue!r} has no limit {name[:200]!r}{suggestion(name, set(known))}")
+
+
+class UnknownOperation(FennelqError):
+    """No operation on jobs has this id, or it ended more than thirty days ago."""
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        super().__init__(f"no operation {operation[:140]!r}: `fennelq op list` shows them")
+
+
+class OperationBusy(FennelqError):
+    """Another process performs this operation on jobs, and has reported lately."""
+
+    def __init__(self, operation: str, by: str) -> None:
+        self.operation, self.by = operation, by
+        super().__init__(
+            f"operation {operation} is being performed by {by[:200]}. Stop it first, or wait until that process has "
+            "been silent for 30 s"
+        )
+
+
+class UnknownExecutor(FennelqError):
+    """No executor has this name, or the names of several begin like it: `matching` lists these."""
+
+    def __init__(self, name: str, known: Iterable[str] = (), matching: Sequence[str] = ()) -> None:
+        self.name, self.matching = name, list(matching)
+        if self.matching:
+            shown = ", ".join(self.matching[:8]) + (", …" if len(self.matching) > 8 else "")
+            super().__init__(
+                f"{len(self.matching)} executors have names that begin with {name[:200]!r}: {shown}. "
+                "Write more of the name"
+            )
+        else:
+            super().__init__(f"no executor {name[:200]!r}{suggestion(name, known)}")
+
+
+class ExecutorUnavailable(FennelqError):
+    """An executor does not answer a question, so nothing was done: it has ended, does not listen, or its process does
+    not run. `reason` describes which."""
+
+    def __init__(self, executor: str, reason: str) -> None:
+        self.executor, self.reason = executor, reason
+        super().__init__(f"executor {executor} {reason}")
 
 
 class UnreadableSchedule(FennelqError):
@@ -111,6 +194,10 @@ def _not_an_id(given: object) -> str:
     )
 
 
+class InvalidFilter(FennelqError, ValueError):
+    """A filter of jobs cannot be read, or cannot be used for this; the text says what to write instead."""
+
+
 class UsageError(FennelqError, TypeError):
     """A method got a value of the wrong kind; the text has the right call."""
 
@@ -126,12 +213,58 @@ class PayloadTooLarge(FennelqError):
         )
 
 
-class DuplicateJob(FennelqError):
-    """A job with this id exists and is another call: another task or other arguments."""
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith(("?", ".")) else f"{sentence}."
 
-    def __init__(self, job_id: str, task: str) -> None:
-        self.job_id, self.task = job_id, task
-        super().__init__(f"job id {job_id!r} already belongs to another call (of {task}): choose another id")
+
+class ReplayRefused(FennelqError):
+    """New arguments of a dead job do not fit its task, or could not be computed. Nothing was replayed."""
+
+    def __init__(self, job_id: str, number: int, fitting: int, error: FennelqError) -> None:
+        self.job_id, self.number, self.error = job_id, number, error
+        self.fitting = fitting
+        """The number of jobs before it that could be replayed."""
+        self.parameter: str | None = getattr(error, "parameter", None)
+        """The parameter whose argument does not fit; None when another one is the problem."""
+        advice = f": pass continue_=True to replay the {fitting} before it" if fitting else ""
+        super().__init__(f"{_ended(self.why)} Nothing was replayed{advice}")
+
+    @property
+    def why(self) -> str:
+        """The job, and its problem."""
+        return f"job {self.job_id} (number {self.number:,} of those selected): {self.error}"
+
+
+class ImportRefused(FennelqError):
+    """Lines of an export cannot be imported. Nothing was imported."""
+
+    def __init__(self, problems: Sequence[tuple[int, FennelqError]], more: int = 0) -> None:
+        self.problems = problems
+        """The numbers of the first lines that cannot be imported, with their errors."""
+        self.more = more
+        """The number of further lines that cannot be imported."""
+        super().__init__(
+            f"{_ended(self.why)} Nothing was imported: pass continue_=True to import the other lines"
+        )
+
+    @property
+    def why(self) -> str:
+        """The lines, and their problems."""
+        lines = "; ".join(f"line {number}: {error}" for number, error in self.problems)
+        return f"{lines}; and {self.more:,} more lines" if self.more else lines
+
+
+class DuplicateJob(FennelqError):
+    """A job with this id exists and is another call: another task or other arguments. Or, with
+    `on_duplicate="raise"`, an earlier call with this `key` holds it: `job_id` is its job."""
+
+    def __init__(self, job_id: str, task: str, key: str | None = None) -> None:
+        self.job_id, self.task, self.key = job_id, task, key
+        super().__init__(
+            f"job id {job_id!r} already belongs to another call (of {task}): choose another id"
+            if key is None
+            else f"no job was sent: an earlier call of {task} holds the key {key!r}, its job is {job_id}"
+        )
 
 
 class BrokerUnavailable(FennelqError):
@@ -164,6 +297,43 @@ class BrokerUnavailable(FennelqError):
 def _caused(error: BrokerUnavailable, cause: BaseException | None) -> BrokerUnavailable:
     error.__cause__ = cause
     return error
+
+
+class QueuePaused(FennelqError):
+    """A person has paused the enqueuing of this queue, so its `jobs` were not created. `pause` describes by whom, since
+    when and why. After the queue was resumed, `await app.enqueue(error.jobs)` sends them."""
+
+    def __init__(self, queue: str, pause: QueuePause, jobs: Sequence[Job[Any]] = ()) -> None:
+        self.queue, self.pause, self.jobs = queue, pause, list(jobs)
+        super().__init__(
+            f"queue {queue!r} takes no jobs: enqueuing is paused{pause.origin}. "
+            f"Send the jobs again (app.enqueue(error.jobs)) after `fennelq queue resume {queue}`"
+        )
+
+    def concerning(self, jobs: Sequence[Job[Any]]) -> QueuePaused:
+        """The same error about other jobs."""
+        return QueuePaused(self.queue, self.pause, jobs)
+
+
+class QueueFull(FennelqError):
+    """So many jobs wait in this queue that it takes no more: its `jobs` were not created. With `when_full="wait"`, no
+    job of the call got in for `enqueue_timeout`. `waiting` is how many jobs waited at the last attempt, and
+    `max_waiting` the bound.
+
+    `await app.enqueue(error.jobs)` sends them again. The other jobs of the same call were sent."""
+
+    def __init__(self, queue: str, waiting: int, max_waiting: int, jobs: Sequence[Job[Any]] = ()) -> None:
+        self.queue, self.waiting, self.max_waiting, self.jobs = queue, waiting, max_waiting, list(jobs)
+        count = "1 job was" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs were"
+        super().__init__(
+            f"queue {queue!r} is full: {waiting} jobs wait, and max_waiting is {max_waiting}. {count} not sent: "
+            "send again when the workers have caught up (app.enqueue(error.jobs)), start more workers, or, if the "
+            f"queue is paused, resume it (`fennelq queue resume {queue}`)"
+        )
+
+    def concerning(self, jobs: Sequence[Job[Any]]) -> QueueFull:
+        """The same error about other jobs."""
+        return QueueFull(self.queue, self.waiting, self.max_waiting, jobs)
 
 
 class EnqueueFailed(FennelqError):
@@ -208,7 +378,11 @@ class TaskFailed(JobError):
         self.job_id, self.error_type, self.message = job_id, error_type, message
         self.traceback, self.tries = traceback, tries
         count = "1 try" if tries == 1 else f"{tries} tries"
-        super().__init__(f"job {job_id} failed after {count}: {error_type}: {message}")
+        if error_type == "Dropped":  # by fennelq: the types of other errors are those of exceptions
+            when = f"after {count}" if tries else "before it ran"
+            super().__init__(f"job {job_id} was dropped {when}: {message}")
+        else:
+            super().__init__(f"job {job_id} failed after {count}: {error_type}: {message}")
 
 
 class JobCancelled(JobError):
@@ -233,23 +407,3 @@ class ResultExpired(JobError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"job {job_id} is unknown or its result has expired (see result_ttl)")
-
-
-def a_kind_of(value: object) -> str:
-    """A description of a value: `a UUID object`, `None`."""
-    if value is None:
-        return "None"
-    name = type(value).__name__[:100]
-    article = "an" if name[:1] in "AEIOaeio" or name[:2] in ("Un", "un") else "a"
-    return f"{article} {name} object"
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`: did you mean 'x'?` when a known name is close to `name`, else a list of the known names."""
-    choices = sorted(known)
-    if not choices:
-        return ""
-    if near := get_close_matches(name[:200], choices, n=1):
-        return f": did you mean {near[0]!r}?"
-    shown = ", ".join(choices[:8]) + (", …" if len(choices) > 8 else "")
-    return f"; known: {shown}"

@@ -18,6 +18,7 @@ Facts = dict[str, Any]
 
 _SILENT_BEATS, _SILENT_MS = 3, 5000
 _QUEUES_SHOWN = 5
+_ENDING = ("draining", "stopping")
 
 
 class Executors:
@@ -38,7 +39,14 @@ class Executors:
         facts = self.facts[name]
         if "died" in facts:
             return f"ended: {facts['died']}"
-        return "works" if name in self.living else "silent"
+        if name not in self.living:
+            return "silent"
+        state, blocked = facts.get("state"), facts.get("blocked")
+        if state in _ENDING:
+            return str(state)
+        if isinstance(blocked, dict) and "ago" not in blocked:
+            return "blocked"
+        return "starting" if state == "starting" else "works"
 
     def is_gone(self, name: str) -> bool:
         """Whether an executor is known to have ended, or to be silent."""
@@ -52,6 +60,8 @@ class Executors:
         """Why no executor takes jobs from there, and how to start one that does; None when one does."""
         if not self.living:
             return "no worker runs; start one with `fennelq worker`"
+        if all(facts.get("consumes") is False for facts in self.living.values()):
+            return "the running workers take no jobs (--no-consume); start one with `fennelq worker`"
         if self.serving(queue, lane):
             return None
         if lane is not None and self.serving(queue):
@@ -59,6 +69,13 @@ class Executors:
             return f"no worker takes jobs of {priority} priority from queue {queue!r}; start one without --priority"
         command = f"start one with `fennelq worker -q {queue}`, or without -q for every queue"
         return f"no worker serves queue {queue!r}{self._served()}; {command}"
+
+    def ignoring_pause(self, queue: str) -> tuple[str, ...]:
+        """The living executors that serve a queue and go on when it is paused. The versions of fennelq that know no
+        pause do not report their version."""
+        return tuple(
+            name for name, facts in self.living.items() if _serves(facts, queue) and "version" not in facts
+        )
 
     def too_old_for(self, queue: str) -> list[str]:
         """Why some of the executors that serve a queue cannot run some of its jobs, in a sentence for each reason."""
@@ -82,7 +99,7 @@ class Executors:
     def _readers(self, queue: str) -> Iterator[tuple[str, Facts]]:
         """The living executors that take jobs of any priority from a queue, without those for the quarantine lane."""
         for name, facts in self.living.items():
-            if _serves(facts, queue) and facts.get("lanes") != [QUARANTINE]:
+            if takes_from(facts, queue):
                 yield name, facts
 
     def _served(self) -> str:
@@ -98,7 +115,13 @@ def recent_of(lease: float) -> int:
     return round(2000 * lease)
 
 
-def _serves(facts: Facts, queue: str) -> bool:
+def takes_from(facts: Mapping[str, Any], queue: str) -> bool:
+    """Whether an executor with these facts takes jobs of any priority from a queue. Those for the quarantine lane do
+    not."""
+    return _serves(facts, queue) and facts.get("lanes") != [QUARANTINE]
+
+
+def _serves(facts: Mapping[str, Any], queue: str) -> bool:
     if facts.get("every_queue") is True or queue in _list(facts.get("queues")):
         return True
     return any(fits(queue, str(pattern)) for pattern in _list(facts.get("patterns")))

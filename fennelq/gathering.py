@@ -167,7 +167,7 @@ async def wait(
     timeout: float | None = None,
     return_when: Literal["first", "all"] = "all",
 ) -> tuple[set[AsyncResult[R]], set[AsyncResult[R]]]:
-    """Two sets: the results whose jobs have ended, well or not, and the others, after at most `timeout`."""
+    """Two sets: the results whose jobs have ended, successfully or not, and the others, after at most `timeout`."""
     results = results_given("wait", results, more)
     if timeout is not None and is_over(timeout):
         return await _ended_by_now(results)
@@ -187,7 +187,8 @@ async def wait(
 async def as_completed(
     results: Iterable[AsyncResult[R]], *more: Never, timeout: float | None = None
 ) -> AsyncIterator[AsyncResult[R]]:
-    """Yields each result when its job ends, well or not; raises TimeoutError `timeout` seconds after the call."""
+    """Yields each result when its job ends, successfully or not; raises TimeoutError `timeout` seconds after the
+    call."""
     results = results_given("as_completed", results, more)
     if timeout is not None and is_over(timeout):
         there, going_on = await _ended_by_now(results)

@@ -35,15 +35,21 @@ _OURS: Final = object()
 
 Way = Callable[[str, str, str, dict[str, object]], None]
 About = Callable[[], Mapping[str, object]]
+Hide = Callable[[str, object], object]
 
 
 def _about_nothing() -> Mapping[str, object]:
     return {}
 
 
+def _as_it_is(_: str, value: object) -> object:
+    return value
+
+
 _least = 0
 _detail = "traceback"
 _about: About = _about_nothing
+_hide: Hide = _as_it_is
 _render: Render = for_machines
 _seldom: Seldom | None = None
 _stream = LogStream()
@@ -121,6 +127,12 @@ def setup(
     else:
         # Until then, this shows warnings in fennelq's format, but only those that no handler takes.
         logging.lastResort = _Handler(logging.WARNING)
+
+
+def hide(fact: Hide) -> None:
+    """Call this function with the name and the value of each context variable, and log what it returns."""
+    global _hide
+    _hide = fact
 
 
 def aim(stream: TextIO) -> None:
@@ -215,8 +227,17 @@ def _line_of(logger: object, method: str, facts: MutableMapping[str, Any]) -> st
         raise structlog.DropEvent from None
 
 
+def _merge_context(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the context variables, without the secrets among them: jobs carry them from the code that sent them."""
+    own = len(facts)
+    merged = structlog.contextvars.merge_contextvars(logger, method, facts)
+    for name in [*merged][own:]:
+        merged[name] = _hide(name, merged[name])
+    return merged
+
+
 _processors: Final[list[Any]] = [
-    structlog.contextvars.merge_contextvars,
+    _merge_context,
     structlog.processors.StackInfoRenderer(),
     _line_of,
 ]

@@ -1,4 +1,4 @@
-"""What a waiter asks of jobs, with a loop and without one: the calls of `watch`, and how to read the replies."""
+"""How a waiter looks at jobs, with and without an event loop: the calls of `watch`, and how to read the replies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all
 from fennelq.errors import ResultExpired
 from fennelq.model.job import split_id
+from fennelq.model.lifetimes import Lifetimes
 
 Look = tuple[str, str | None, bytes | None]
 """The reply of `watch`: end, wait or gone; the task; the envelope, or the progress of a job that goes on."""
@@ -27,27 +28,31 @@ class Ended(NamedTuple):
 
 
 def watched(
-    app: str, channel: str, ids: Sequence[str], followed: Collection[str] = ()
+    app: str,
+    channel: str,
+    ids: Sequence[str],
+    lifetimes: Lifetimes,
+    followed: Collection[str] = (),
 ) -> Talk[list[Look | Exception]]:
     """The reply of `watch` for each job, or its own error: an id that cannot be sent or read does not fail the others.
-    With an empty channel it only looks. The progress of the `followed` jobs is asked for as well."""
+    With an empty channel it registers nothing. The progress of the `followed` jobs is asked for as well."""
 
     def watch(queue: str, page: list[str]) -> Talk[list[Look]]:
         keys = queue_keys(app, queue)
         if not followed:
-            return ask(verbs.jobs.watch(keys, channel, list(map(_key, page))))
-        return _watch_and_follow(keys, channel, page, followed)
+            return ask(verbs.jobs.watch(keys, channel, list(map(_key, page)), lifetimes))
+        return _watch_and_follow(keys, channel, page, lifetimes, followed)
 
     return dispatch(ids, _queue, watch)
 
 
 def _watch_and_follow(
-    keys: QueueKeys, channel: str, page: list[str], followed: Collection[str]
+    keys: QueueKeys, channel: str, page: list[str], lifetimes: Lifetimes, followed: Collection[str]
 ) -> Talk[list[Look]]:
     """Jobs that are followed and others, in one round trip."""
     parts = [[job_id for job_id in page if (job_id in followed) is follows] for follows in (False, True)]
     calls = [
-        verbs.jobs.watch(keys, channel, list(map(_key, part)), follows=follows)
+        verbs.jobs.watch(keys, channel, list(map(_key, part)), lifetimes, follows=follows)
         for part, follows in zip(parts, (False, True), strict=True)
         if part
     ]

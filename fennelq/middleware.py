@@ -1,4 +1,5 @@
 """Code around every job: senders see it before it is sent, performers are around its function while it runs.
+Surrounders are around the calls that send jobs.
 
 Chains are built when something is registered. An app without middleware has None in their place, which is all that a
 plain job tests.
@@ -7,14 +8,16 @@ plain job tests.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from fennelq.context import JobContext
-from fennelq.errors import ConfigurationError, UsageError, a_kind_of
+from fennelq.errors import ConfigurationError, UsageError
 from fennelq.model.job import Job
 from fennelq.model.wire import WireJob
+from fennelq.wording import a_kind_of
 
 R = TypeVar("R")
 
@@ -22,8 +25,13 @@ Sender = Callable[[Job[Any]], Job[Any]]
 Call = Callable[[], Awaitable[Any]]
 Performer = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
+Surrounder = Callable[[Sequence[Job[Any]]], AbstractContextManager[object]]
+"""Called with the jobs of one call that sends jobs. Its context manager is entered before the senders see them, and
+left with the reply of Redis, or with the error of the call."""
+
 _SENDER: Final = "def stamp(job): return job.with_headers({…})"
 _PERFORMER: Final = "async def timed(job, call): return await call()"
+_SURROUNDER: Final = "@contextmanager def traced(jobs): yield"
 
 
 class Senders:
@@ -89,6 +97,9 @@ class Middleware:
 
     def __init__(self) -> None:
         self.senders: Senders | None = None
+        self.surrounding: Surrounder | None = None
+        """What is around every call that sends jobs; None without any."""
+        self._surrounders: list[Surrounder] = []
         self._sending: list[Sender] = []
         self._performing: list[Performer] = []
         self._of_tasks: dict[str, tuple[Sequence[Sender], Sequence[Performer]]] = {}
@@ -98,6 +109,12 @@ class Middleware:
         self._sending += sending
         self._performing += performing
         self._link()
+
+    def surround(self, surrounders: Iterable[Surrounder]) -> None:
+        """Put these around every call that sends jobs, inside of those that are registered already."""
+        self._surrounders += surrounders
+        if self._surrounders:
+            self.surrounding = _all_of(self._surrounders)
 
     def put_first(self, sender: Sender, performer: Performer) -> None:
         """Register these for every job, outside of all others."""
@@ -120,6 +137,27 @@ class Middleware:
         self.senders = Senders(self._sending, of_tasks) if self._sending or of_tasks else None
 
 
+def _all_of(surrounders: Sequence[Surrounder]) -> Surrounder:
+    """All of them as one. A lone one is returned as it is, because an ExitStack takes as long as a short span."""
+    if len(surrounders) == 1:
+        return surrounders[0]
+
+    @contextmanager
+    def around(jobs: Sequence[Job[Any]]) -> Generator[None]:
+        with ExitStack() as stack:
+            for surrounder in surrounders:
+                stack.enter_context(surrounder(jobs))
+            yield
+
+    return around
+
+
+async def within(surrounder: Surrounder, jobs: Sequence[Job[Any]], send: Callable[[], Awaitable[R]]) -> R:
+    """Send these jobs inside of the surrounder."""
+    with surrounder(jobs):
+        return await send()
+
+
 def senders_given(where: str, given: object) -> tuple[Sender, ...]:
     """The senders of a list; raises ConfigurationError for anything else."""
     return tuple(map(partial(sender_given, where), _list_of(where, given, "senders", _SENDER)))
@@ -128,6 +166,18 @@ def senders_given(where: str, given: object) -> tuple[Sender, ...]:
 def performers_given(where: str, given: object) -> tuple[Performer, ...]:
     """The performers of a list; raises ConfigurationError for anything else."""
     return tuple(map(partial(performer_given, where), _list_of(where, given, "performers", _PERFORMER)))
+
+
+def surrounders_given(where: str, given: object) -> tuple[Surrounder, ...]:
+    """The surrounders of a list; raises ConfigurationError for anything else."""
+    found = _list_of(where, given, "functions", _SURROUNDER)
+    for one in found:
+        if is_async(one) or not takes(one, 1):
+            raise ConfigurationError(
+                f"{where} takes a plain function of the jobs that returns a context manager, not {name_of(one)}: "
+                f"write {_SURROUNDER}"
+            )
+    return tuple(cast("list[Surrounder]", found))
 
 
 def sender_given(where: str, given: object) -> Sender:

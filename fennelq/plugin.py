@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from fennelq.errors import ConfigurationError
-from fennelq.middleware import Performer, Sender, is_async, name_of, performers_given, senders_given, takes
+from fennelq.middleware import (
+    Performer,
+    Sender,
+    Surrounder,
+    is_async,
+    name_of,
+    performers_given,
+    senders_given,
+    surrounders_given,
+    takes,
+)
 from fennelq.model.checks import valid_name
 from fennelq.model.events import AnyEvent
 from fennelq.subscribers import Subscriber, event_given, subscriber_given
+
+if TYPE_CHECKING:
+    from fennelq.app import App
 
 Service = Callable[[], Awaitable[float]]
 
@@ -29,12 +42,15 @@ class Plugin:
     """A function for each event, as for `app.on`."""
     services: Sequence[Service] = ()
     """`async def` functions that every executor calls again and again: each returns the seconds until its next call."""
+    surrounding: Sequence[Surrounder] = ()
+    """Functions that get the jobs of each call that sends jobs, and return a context manager around it."""
 
     def __post_init__(self) -> None:
         valid_name("plugin name", self.name)
         where = f"plugin {self.name}"
         senders_given(f"{where}: sending", self.sending)
         performers_given(f"{where}: performing", self.performing)
+        surrounders_given(f"{where}: surrounding", self.surrounding)
         if not isinstance(cast("object", self.subscribers), Mapping):
             raise ConfigurationError(f"{where}: subscribers is a dict, like {{JobDied: note}}")
         for kind, subscriber in self.subscribers.items():
@@ -52,14 +68,25 @@ class Plugin:
                 )
 
 
+class PluginMaker(Protocol):
+    """Makes its plugin when an app uses it, because the plugin needs the app."""
+
+    def plugin(self, app: App) -> Plugin:
+        """The plugin for this app."""
+        ...
+
+
 class Plugins:
     """The plugins of an app, by name."""
 
     def __init__(self) -> None:
         self._used: dict[str, Plugin] = {}
 
-    def add(self, given: object) -> Plugin:
-        """Note that it is used; raises ConfigurationError for the second plugin of a name, and for anything else."""
+    def add(self, given: object, app: App) -> Plugin:
+        """Note that this app uses it; raises ConfigurationError for the second plugin of a name, and for anything
+        else."""
+        if not isinstance(given, type) and callable(make := getattr(given, "plugin", None)):
+            given = make(app)
         if not isinstance(given, Plugin):
             raise ConfigurationError(
                 f"app.use takes a Plugin, not {name_of(given)}: write app.use(Plugin(…))"

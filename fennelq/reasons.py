@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.broker.talk import Talk, ask, ask_all, at_most
-from fennelq.broker.trouble import classify, lacks_permission
+from fennelq.broker.talk import Talk, ask, ask_all, at_most, together
+from fennelq.broker.trouble import ReplyError, classify, lacks_permission
 from fennelq.broker.verb import Step
 from fennelq.errors import BrokerUnavailable
 from fennelq.executors import Executors
+from fennelq.model import because
+from fennelq.model.gates import CONCURRENCY, in_words, line_of
 from fennelq.model.job import JobInfo, Status, split_id
+from fennelq.model.pause import QueuePause
 
 if TYPE_CHECKING:
     from fennelq.app import App
 
 _LATER = ("sched", "retry")
+LINE = "line"
+"""The place of a job that waits for its limits."""
+_HOLDERS = 3
+"""So many jobs that hold a limit are named."""
 SHORTEST, LONGEST = 0.05, 0.5
 """Seconds within which a reason must be found, so that looking it up does not make a timeout much longer."""
 
@@ -52,39 +59,50 @@ def within(timeout: float) -> float:
 
 def known_of(keys: QueueKeys, key: str) -> Talk[JobInfo | None]:
     """Everything known about a job, and why it waits."""
-    info = yield from ask(verbs.jobs.record(keys, key))
+    info: JobInfo | None
+    pause: QueuePause | None
+    talks: list[Talk[Any]] = [ask(verbs.jobs.record(keys, key)), pause_of(keys)]
+    info, pause = yield from together(talks)
     if info is None or info.status.ended or info.status is Status.EXECUTING:
         return info
     if info.place in _LATER:
         info = _due_at(info, (yield from ask(verbs.jobs.due(keys, info.place, key))))
     executors = yield from executors_of(keys.app)
     if executors is None:
-        return info
-    return replace(info, waiting_because=_hindrance(info, executors, executors.now_ms))
+        later = info.due_at is not None or pause is None
+        return info if later else replace(info, waiting_because=because_of_pause(info.queue, pause))
+    reason = _hindrance(info, executors, executors.now_ms, pause)
+    if reason is None and info.place == LINE:
+        reason = yield from in_line(keys, info)
+    return replace(info, waiting_because=reason)
 
 
 def of_timeout(keys: QueueKeys, key: str) -> Talk[str | None]:
-    """Why a job that a caller waits for has not ended, in at most two round trips."""
+    """Why a job that a caller waits for has not ended, in at most two round trips, or four for a job in a line."""
     steps: list[Step[Any]] = [
         verbs.jobs.outline(keys, key),
         verbs.server.now(),
         verbs.executors.known_executors(keys.app),
     ]
-    info, now, facts = yield from ask_all(steps)
+    talks: list[Talk[Any]] = [ask_all(steps), pause_of(keys)]
+    (info, now, facts), pause = yield from together(talks)
     if info is None or info.status.ended:
         return None
     executors = Executors(facts, now)
     if info.status is Status.EXECUTING:
-        return _running(info, executors, now)
+        return because.running(info, clock.from_ms(now), gone_of(info, executors))
     if info.place in _LATER:
         info = _due_at(info, (yield from ask(verbs.jobs.due(keys, info.place, key))))
-        return _hindrance(info, executors, now) or _later(info, now)
-    if hindrance := _hindrance(info, executors, now):
+        return _hindrance(info, executors, now, pause) or because.later(info, clock.from_ms(now))
+    if hindrance := _hindrance(info, executors, now, pause):
         return hindrance
-    lane = _lane(info)
+    if info.place == LINE and (reason := (yield from in_line(keys, info))):
+        return reason
+    lane = lane_of(info)
     of_lane: list[Step[Any]] = [verbs.queues.length(keys, lane), verbs.queues.reading(keys, lane)]
     length, reading = yield from ask_all(of_lane)
-    return _queued(info, max(0, length - reading.pending - 1), len(executors.serving(info.queue, lane)))
+    others, serving = max(0, length - reading.pending - 1), executors.serving(info.queue, lane)
+    return because.queued(info, others, len(serving))
 
 
 def executors_of(app: str) -> Talk[Executors | None]:
@@ -99,52 +117,75 @@ def executors_of(app: str) -> Talk[Executors | None]:
     return Executors(facts, now)
 
 
+def pause_of(keys: QueueKeys) -> Talk[QueuePause | None]:
+    """What people have paused in a queue; None when nothing is, and when the user of Redis may not read that."""
+    try:
+        return (yield from ask(verbs.queues.paused(keys)))
+    except (ReplyError, BrokerUnavailable) as error:
+        if isinstance(error, ReplyError) or lacks_permission(error):
+            return None
+        raise
+
+
+def because_of_pause(queue: str, pause: QueuePause | None) -> str | None:
+    """Why no executor starts the jobs of a queue, and how to change that; None when consuming is not paused."""
+    if pause is None or not pause.consuming:
+        return None
+    return (
+        f"consuming of queue {queue!r} is paused{pause.origin}; `fennelq queue resume {queue}` ends the pause"
+    )
+
+
+def in_line(keys: QueueKeys, info: JobInfo) -> Talk[str | None]:
+    """Which gate keeps a job in its line, how many jobs are before it there, and which hold the gate; None when the job
+    has left the line."""
+    _, key = split_id(info.id)
+    gates = yield from ask(verbs.lines.gates(keys, key))
+    line = line_of(gates, verbs.queues.lane_of(info.priority))
+    of_line: list[Step[Any]] = [verbs.lines.gate_of(keys, line), verbs.lines.before(keys, line, key)]
+    gate, before = yield from ask_all(of_line)
+    if not gate or before is None:
+        return None
+    of_gate: list[Step[Any]] = [
+        verbs.lines.through(keys, gate, _HOLDERS + 1),
+        verbs.lines.alarm(keys, gate),
+        verbs.server.now(),
+    ]
+    through, due, now = yield from ask_all(of_gate)
+    others = (
+        "next in its line" if not before else f"with {before:,} other{'s' if before > 1 else ''} before it"
+    )
+    return f"it waits for {in_words(gate)}, {others}{_holding(keys.queue, gate, through, due, now)}"
+
+
+def _holding(queue: str, gate: str, through: Sequence[str], due: int | None, now: int) -> str:
+    """Which jobs keep a gate shut, or when it opens."""
+    if through:
+        shown = ", ".join(f"{queue}:{job}" for job in through[:_HOLDERS])
+        more = ", …" if len(through) > _HOLDERS else ""
+        return f"; {'held by' if gate[:1] == CONCURRENCY else 'after'} {shown}{more}"
+    return "" if due is None else f"; it opens in {because.span((due - now) / 1000)}"
+
+
 def _due_at(info: JobInfo, due: int | None) -> JobInfo:
     return info if due is None else replace(info, due_at=clock.from_ms(due))
 
 
-def _hindrance(info: JobInfo, executors: Executors, now: int) -> str | None:
+def _hindrance(info: JobInfo, executors: Executors, now: int, pause: QueuePause | None) -> str | None:
     """The problem that must be solved before the job can run; None when the job only has to wait for its turn."""
     if info.waiting_because is None and info.due_at is not None and info.due_at > clock.from_ms(now):
         return None
-    return executors.unserved(info.queue, _lane(info)) or info.waiting_because
+    paused = because_of_pause(info.queue, pause)
+    return paused or executors.unserved(info.queue, lane_of(info)) or info.waiting_because
 
 
-def _lane(info: JobInfo) -> str:
+def gone_of(info: JobInfo, executors: Executors) -> str | None:
+    """The state of the executor that runs a job, if it does not answer any more."""
+    owner = info.owner
+    return executors.state(owner) if owner is not None and executors.is_gone(owner) else None
+
+
+def lane_of(info: JobInfo) -> str:
+    """The lane in which a job waits, or will wait."""
     place = info.place or ""
     return place.partition("/")[0] if "/" in place else verbs.queues.lane_of(info.priority)
-
-
-def _running(info: JobInfo, executors: Executors, now: int) -> str:
-    seconds = _ago(info.started_at, now)
-    if info.owner is not None and executors.is_gone(info.owner):
-        return (
-            f"it was started {seconds} ago on {info.owner}, which does not answer any more "
-            f"({executors.state(info.owner)}); another executor takes the job over when its lease has run out"
-        )
-    asked = f", and was asked to stop ({info.stopping})" if info.stopping else ""
-    return f"it has been running for {seconds} on {info.owner}{asked}"
-
-
-def _later(info: JobInfo, now: int) -> str:
-    due = "now" if info.due_at is None else f"in {_span((info.due_at - clock.from_ms(now)).total_seconds())}"
-    if info.status is not Status.RETRY or info.error is None:
-        return f"it is scheduled, due {due}"
-    return f"try {info.tries} has failed ({info.error.error_type}: {info.error.message}), the next one is due {due}"
-
-
-def _queued(info: JobInfo, others: int, executors: int) -> str:
-    served = f"{executors} executor{'s serve' if executors != 1 else ' serves'} it"
-    with_others = f" with {others:,} other{'s' if others != 1 else ''}" if others else ""
-    return f"it waits in queue {info.queue!r}{with_others}; {served}"
-
-
-def _ago(moment: datetime | None, now: int) -> str:
-    return _span(0.0 if moment is None else (clock.from_ms(now) - moment).total_seconds())
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

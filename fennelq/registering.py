@@ -1,4 +1,4 @@
-"""Makes a task of a function: checks it, names it, and finds out of which kind it is."""
+"""Makes a task of a function: checks the function, names the task, and decides which kind of task it is."""
 
 from __future__ import annotations
 

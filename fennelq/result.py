@@ -17,10 +17,10 @@ from fennelq.broker.talk import Talk, ask
 from fennelq.broker.verbs.jobs import ASKED, CANCELLED, TOO_LATE
 from fennelq.errors import JobCancelled, JobExpired, ResultExpired, ResultTimeout, TaskFailed
 from fennelq.model.checks import check_reason
-from fennelq.model.codec import ANY_RESULT, ResultCodec
 from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.outcome import failure_from_wire
 from fennelq.model.progress import Newest, Progress, Reported
+from fennelq.model.result_codec import ANY_RESULT, ResultCodec
 from fennelq.usage import is_over
 
 if TYPE_CHECKING:
@@ -157,9 +157,14 @@ def record_of(app: App, job_id: str) -> Talk[JobInfo | None]:
     """The record of a job, or None. For lists of jobs: without the reason why it waits, which needs more steps."""
     keys, key = _place(app, job_id)
     info = yield from ask(verbs.jobs.record(keys, key))
-    if info is None or info.place not in ("sched", "retry"):
+    return info and (yield from with_due(keys, info))
+
+
+def with_due(keys: QueueKeys, info: JobInfo) -> Talk[JobInfo]:
+    """The same job, with the time at which it is due if it waits for that."""
+    if info.place not in ("sched", "retry"):
         return info
-    due = yield from ask(verbs.jobs.due(keys, info.place, key))
+    due = yield from ask(verbs.jobs.due(keys, info.place, split_id(info.id)[1]))
     return info if due is None else replace(info, due_at=clock.from_ms(due))
 
 

@@ -7,8 +7,8 @@ effect of zero or None: an editor shows this text for a keyword of `App(…)`, a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypedDict
 
@@ -18,12 +18,15 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Setting
 from fennelq.broker.connection import address_of, masked
 from fennelq.errors import ConfigurationError
 from fennelq.model.checks import valid_name
-from fennelq.sources import PREFIX, from_environment, from_pyproject, refuse_unknown
+from fennelq.model.secrets import rule_of
+from fennelq.setting_conflicts import conflicts
+from fennelq.sources import PREFIX, HistoryUrl, from_environment, from_pyproject, refuse_unknown
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogErrors = Literal["type", "message", "traceback"]
 LogConfig = Literal["fennelq", "none"]
+MetricsBy = Literal["task", "queue"]
 
 _LONGEST = 100 * 366 * 86400
 """Seconds. Redis would refuse a larger number, and only when a job ends."""
@@ -34,6 +37,7 @@ exists, a retry of delay() finds the job and creates no second one. After a lost
 `enqueue_timeout`, and its last attempt may reach Redis later still; callers that retry a BrokerUnavailable come later
 than that. This is not a setting: the memory that a lower value could save is that of ten minutes of small records, and
 a higher value is what `record_ttl` is for."""
+_REDACTED_NAME = re.compile(r"[\w.-]{1,128}")
 _LONGEST_BEAT = 900
 """Seconds. Other executors forget an executor that sends no heartbeat for an hour."""
 
@@ -73,6 +77,8 @@ class _Results(TypedDict, total=False):
     """Seconds that the result of a failed job is kept. 0 keeps none."""
     record_ttl: float
     """Seconds that the record of an ended job is kept: never less than 600, 3 × enqueue_timeout, or its result."""
+    history_url: str | None
+    """Where the history is: sqlite:///folder/file (an absolute path) or postgresql://. None keeps no history."""
 
 
 class _DeadLetters(TypedDict, total=False):
@@ -89,6 +95,13 @@ class _Context(TypedDict, total=False):
 
     carry: list[str]
     """Names that are bound with `structlog.contextvars`. Jobs carry their values, which are bound where a job runs."""
+
+
+class _Secrets(TypedDict, total=False):
+    """Secrets"""
+
+    redact: list[str]
+    """Names of arguments and headers whose values no output shows, besides `password`, `token`, `card` and the like."""
 
 
 class _Workers(TypedDict, total=False):
@@ -126,6 +139,17 @@ class _Schedules(TypedDict, total=False):
     """Seconds between two looks for due jobs and schedules while no messages arrive; else at least the heartbeat's."""
 
 
+class _Metrics(TypedDict, total=False):
+    """Metrics"""
+
+    metrics_ttl: float
+    """Seconds that the runs and the run and wait times of each task are kept in Redis, at least 1200. 0 writes none."""
+    metrics: bool
+    """Count runs and jobs sent for `fennelq.metrics`. A worker with --health-port counts them in any case."""
+    metrics_by: MetricsBy
+    """task counts each task by itself, up to 500; queue leaves out the label `task`."""
+
+
 class _Logging(TypedDict, total=False):
     """Logging"""
 
@@ -140,7 +164,18 @@ class _Logging(TypedDict, total=False):
 
 
 class SettingArgs(
-    _Redis, _Jobs, _Results, _DeadLetters, _Context, _Workers, _Leases, _Schedules, _Logging, total=False
+    _Redis,
+    _Jobs,
+    _Results,
+    _DeadLetters,
+    _Context,
+    _Secrets,
+    _Workers,
+    _Leases,
+    _Schedules,
+    _Metrics,
+    _Logging,
+    total=False,
 ):
     """The settings as keyword arguments of `App`: [each with its meaning](settings.md)."""
 
@@ -172,11 +207,14 @@ class Settings(BaseSettings):
     result_ttl: float = Field(3600, ge=0, le=_LONGEST)
     failure_ttl: float = Field(86400, ge=0, le=_LONGEST)
     record_ttl: float = Field(86400, ge=0, le=_LONGEST)
+    history_url: HistoryUrl = None
 
     dlq_max_age: float = Field(30 * 86400, gt=0, le=_LONGEST)
     dlq_max_len: int = Field(100_000, ge=0)
 
     carry: Annotated[list[str], NoDecode] = []
+
+    redact: Annotated[list[str], NoDecode] = []
 
     processes: int | None = Field(None, ge=1)
     concurrency: int = Field(32, ge=1, le=10_000)
@@ -190,6 +228,10 @@ class Settings(BaseSettings):
     maintenance_interval: float | None = Field(None, gt=0)
 
     schedule_interval: float = Field(1, gt=0, le=60)
+
+    metrics_ttl: float = Field(86400, ge=0, le=_LONGEST)
+    metrics: bool = False
+    metrics_by: MetricsBy = "task"
 
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"
@@ -219,7 +261,7 @@ class Settings(BaseSettings):
         # place.
         return None if name is None else valid_name(f"setting {info.field_name}: name", masked(name))
 
-    @field_validator("carry", mode="before")
+    @field_validator("carry", "redact", mode="before")
     @classmethod
     def _is_list(cls, names: object) -> object:
         # A variable of the environment is one text: FENNELQ_CARRY=request_id,user
@@ -236,9 +278,19 @@ class Settings(BaseSettings):
                 raise ConfigurationError(f"setting carry: {name!r} is there twice")
         return names
 
+    @field_validator("redact")
+    @classmethod
+    def _have_words(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not rule_of(name) or not _REDACTED_NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"setting redact: name {masked(name)[:140]!r} is not valid: use letters, digits, _ . and -"
+                )
+        return names
+
     @model_validator(mode="after")
     def _work_together(self) -> Self:
-        for problem in _conflicts(self):
+        for problem in conflicts(self):
             raise ValueError(problem)
         return self
 
@@ -286,35 +338,6 @@ class Settings(BaseSettings):
     def maintenance(self) -> float:
         """Seconds between two sweeps for jobs of dead executors."""
         return self.maintenance_interval or self.lease / 4
-
-
-def _conflicts(settings: Settings) -> Iterator[str]:
-    """Errors for values that are valid alone, but together would silently disable a mechanism."""
-    lease = settings.lease
-    # An executor sweeps only while its last heartbeat is younger than half a lease; a sixth is left for the round trip.
-    if settings.beat > lease / 3:
-        yield (
-            f"setting heartbeat_interval: {settings.beat:g} s is too long for lease, {lease:g} s: "
-            "executors would never take over the jobs of one that died. "
-            f"It may be at most a third of lease, {_down(lease / 3)} s: lower heartbeat_interval or raise lease"
-        )
-    if settings.maintenance > lease:
-        yield (
-            f"setting maintenance_interval: {settings.maintenance:g} s is longer than lease, {lease:g} s: "
-            "the jobs of a dead executor would wait for more than two leases. "
-            f"It may be at most lease, {lease:g} s: lower maintenance_interval or raise lease"
-        )
-    if settings.max_stuck is not None and settings.max_stuck >= settings.concurrency:
-        yield (
-            f"setting max_stuck: {settings.max_stuck} is not below concurrency, {settings.concurrency}: an executor "
-            "whose slots are all stuck would never be replaced. "
-            f"It may be at most {settings.concurrency - 1}: lower max_stuck or raise concurrency"
-        )
-
-
-def _down(seconds: float) -> str:
-    """The largest allowed value as text, rounded down so that it is still allowed."""
-    return f"{math.floor(seconds * 1000) / 1000:g}"
 
 
 def _refusal(error: ValidationError | ConfigurationError) -> tuple[str, str]:

@@ -7,9 +7,13 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fennelq.errors import ConfigurationError, suggestion
+from pydantic import AfterValidator
+
+from fennelq.broker.connection import masked
+from fennelq.errors import ConfigurationError
+from fennelq.wording import suggestion
 
 PREFIX = "FENNELQ_"
 _OF_THE_COMMAND_LINE = "FENNELQ_APP"
@@ -76,3 +80,22 @@ def refuse_unknown(where: str, given: Iterable[str], known: Collection[str]) -> 
             meant = _CALLED_ELSEWHERE.get(name.lower())
             hint = f": did you mean {meant!r}?" if meant else suggestion(name, known)
             raise ConfigurationError(f"{where}: unknown setting {name!r}{hint}")
+
+
+def _history_url(url: str | None) -> str | None:
+    if url is None or url.startswith(("postgresql://", "postgres://")):
+        return url
+    if not url.startswith("sqlite:"):
+        raise ConfigurationError(
+            f"history_url {masked(url)!r} is not understood: use sqlite:///folder/file or postgresql://"
+        )
+    path = url.removeprefix("sqlite:")
+    if not path.startswith("///") or path.endswith("/") or "?" in path:
+        raise ConfigurationError(
+            f"history_url {url!r} names no file: write sqlite:///folder/file, with three slashes and an absolute path"
+        )
+    return url
+
+
+HistoryUrl = Annotated[str | None, AfterValidator(_history_url)]
+"""The URL of a database for the history."""

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from fennelq import clock
-from fennelq.errors import ConfigurationError, a_kind_of
+from fennelq.errors import ConfigurationError
 from fennelq.loops import executing, running_loop
 from fennelq.middleware import is_async, name_of, takes
 from fennelq.model.events import EVENTS, AnyEvent, JobSent
 from fennelq.model.outcome import failure_of
+from fennelq.wording import a_kind_of
 
 if TYPE_CHECKING:
     from fennelq.log import Logger

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Protocol, Type
 
 from fennelq import clock
 from fennelq.broker.verbs.jobs import ASKED, CANCELLED, TOO_LATE
-from fennelq.client import handle_of, handles_of, sent
+from fennelq.client import handle_of, handles_of, sent_with_room
 from fennelq.errors import ResultExpired
 from fennelq.loops import check_loop, running_loop
-from fennelq.model.codec import ResultCodec
 from fennelq.model.job import Event, JobInfo, Status
 from fennelq.model.progress import Progress
+from fennelq.model.result_codec import ResultCodec
 from fennelq.model.wire import WireJob
 from fennelq.result import (
     ASK_AGAIN,
@@ -163,12 +163,13 @@ class BlockingResult(Generic[R_co]):
         return progress_until_end(self._app, self.id)
 
     def cancel(self, reason: str = "cancelled", *, wait: float = 5.0) -> bool:
-        """Cancel the job. Returns whether it was cancelled: True when it will not run, or does not run any more.
+        """Cancel the job. Returns True if it is cancelled: it will not run, or it has stopped.
 
         A job that has not started is cancelled at once. One that is running is asked to stop: an `async def` task gets
-        a CancelledError, and `job.cancelled` is the reason. This waits for its end, at most `wait` seconds; with
-        `wait=0` it only asks, and returns False. The request lasts, whether the caller waits or not: the job does not
-        run again. If the task succeeds nevertheless, that stands. False also for a job that has ended, or is unknown.
+        a CancelledError, and `job.cancelled` is the reason. Then this waits at most `wait` seconds for its end; with
+        `wait=0` it returns False at once. The request stays with the job, so the job does not run again even if the
+        caller stops waiting. If the task returns a value nevertheless, the job has succeeded. Returns False also for a
+        job that has ended in another way, and for one that is unknown.
         """
         _check_result("cancel")
         app, deadline = self._app, deadline_of(wait)
@@ -195,9 +196,17 @@ def _check_result(method: str) -> None:
 def enqueue(app: App, jobs: list[WireJob[R]]) -> list[BlockingResult[R]]:
     """Send any number of jobs, as `App.enqueue` does."""
     _ = app.blocking  # raises a mistake in the configuration once, and not as an error of each job
+    surrounding = app.middleware.surrounding
+    if surrounding is None or not jobs:
+        return _enqueue(app, jobs)
+    with surrounding(jobs):
+        return _enqueue(app, jobs)
+
+
+def _enqueue(app: App, jobs: list[WireJob[R]]) -> list[BlockingResult[R]]:
     if (senders := app.middleware.senders) is not None:
         jobs = senders.through_all(jobs)
-    replies = converse(app, sent(app, jobs))
+    replies = converse(app, sent_with_room(app, jobs))
     return handles_of(partial(handle_of, BlockingResult, app), jobs, replies)
 
 

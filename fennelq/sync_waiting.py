@@ -36,9 +36,8 @@ _SHORTEST_LOOK = 0.05
 
 def end_of(app: App, job_id: str, timeout: float | None) -> Ended:
     """How a job has ended; raises ResultTimeout, or ResultExpired when the job is unknown or its result has expired."""
-    with closing(ends_of(app, [job_id], timeout)) as ends:
-        for _, end in ends:
-            return unless_error(end)
+    if (ended := end_within(app, job_id, timeout)) is not None:
+        return ended
     if not timeout or is_over(timeout):
         raise ResultTimeout(job_id, timeout or 0.0)
     reason = app.blocking.converse(reasons.after_timeout(app, job_id, timeout))
@@ -52,7 +51,7 @@ def ends_of(app: App, ids: Iterable[str], timeout: float | None) -> Generator[tu
     return waiting.ended_by_now() if over else waiting.ends()
 
 
-def end_within(app: App, job_id: str, seconds: float) -> Ended | None:
+def end_within(app: App, job_id: str, seconds: float | None) -> Ended | None:
     """How a job has ended; None when it goes on for longer than this."""
     with closing(ends_of(app, [job_id], seconds)) as ends:
         for _, end in ends:
@@ -142,7 +141,7 @@ class _Waiting:
         """Ask for every job that goes on; returns those that have ended, and progress. The error of one job counts as
         its end here."""
         ids = list(self._going_on)
-        asked = watched(self._app.namespace, channel, ids, self._followed)
+        asked = watched(self._app.namespace, channel, ids, self._app.lifetimes, self._followed)
         looks = self._app.blocking.converse(patient(asked, patience))
         found: list[tuple[str, End | Reported]] = []
         for job_id, look in zip(ids, looks, strict=True):

@@ -18,13 +18,15 @@ from typing import (
     overload,
 )
 
-from fennelq.errors import FennelqError, InvalidArguments, PayloadTooLarge, suggestion
+from fennelq.errors import ConfigurationError, FennelqError, InvalidArguments, PayloadTooLarge
 from fennelq.middleware import Performers
-from fennelq.model.checks import valid_name
-from fennelq.model.codec import Call, CallCodec, RelayedResultCodec, ResultCodec
+from fennelq.model.codec import Call, CallArguments, CallCodec
+from fennelq.model.dedupe import Deduplication
 from fennelq.model.job import Job, new_key
+from fennelq.model.limits import Limits
 from fennelq.model.options import OptionArgs, Options
 from fennelq.model.plan import Plan
+from fennelq.model.result_codec import RelayedResultCodec, ResultCodec
 from fennelq.model.schedule import Schedule, When
 from fennelq.model.units import Seconds
 from fennelq.model.wire import NOTHING, WireJob
@@ -72,7 +74,7 @@ class Task(Generic[P, R]):
 
     def __init__(self, app: App, name: str, function: Callable[P, Any], declared: Options) -> None:
         self.app, self.name, self.function = app, name, function
-        self.declared = declared
+        self.declared, self._routed = declared, app.routes.routed(name)
         self.is_async = inspect.iscoroutinefunction(function)
         self.injection = app.injections.of(name, function, process=self.isolated)
         """What the worker makes for the parameters that are injected; None when there are none."""
@@ -92,7 +94,7 @@ class Task(Generic[P, R]):
         self.__wrapped__ = function
 
     def __repr__(self) -> str:
-        return f"<Task {self.name} on {self._queue}>"
+        return f"<Task {self.name} on {self.queue}>"
 
     def _surround(self, performers: Performers | None) -> None:
         """Run the function inside of these from now on. The app calls it when middleware is registered."""
@@ -103,8 +105,13 @@ class Task(Generic[P, R]):
 
     @property
     def queue(self) -> str:
-        """The queue of its jobs."""
-        return self._queue
+        """The queue of its jobs: that of its options, of the closest route, or `default_queue`."""
+        return self._own_queue or self._routed.known or self._routed.queue()
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether neither the task nor the call names a queue, so that the routes of the app decide."""
+        return self._own_queue is None
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Describe a call without sending it. Raises InvalidArguments when the arguments do not fit."""
@@ -172,7 +179,9 @@ class Task(Generic[P, R]):
     ) -> Schedule:
         """Declare that this task runs on a cron schedule, with these arguments."""
         job = self._call(args, kwargs)
-        return self.app.declared.add(job, name=name, cron=expression, every=None, when=when)
+        return self.app.declared.add(
+            job, name=name, cron=expression, every=None, when=when, routed=self.is_routed
+        )
 
     def every(
         self,
@@ -186,7 +195,9 @@ class Task(Generic[P, R]):
     ) -> Schedule:
         """Declare that this task runs at an interval, with these arguments."""
         job = self._call(args, kwargs)
-        return self.app.declared.add(job, name=name, cron=None, every=interval, when=when)
+        return self.app.declared.add(
+            job, name=name, cron=None, every=interval, when=when, routed=self.is_routed
+        )
 
     @property
     def sync(self) -> BlockingTask[P, R]:
@@ -204,26 +215,54 @@ class Task(Generic[P, R]):
             raise
         if len(encoded) > self._most_bytes:
             raise PayloadTooLarge(f"the arguments of {self.name}", len(encoded), self._most_bytes)
+        queue = self.queue
+        carried = self._carried
+        if self.limits is not None:
+            carried = {**carried, "gates": self.limits.gates(self.calls.named(args, kwargs))}
+        if self.deduplication is not None:
+            carried = self.deduplication.added_to(carried, CallArguments(self.calls, args, kwargs, encoded))
         if self._job_id is None:
-            return WireJob(self._queue, new_key(), self.name, encoded, self.returns, self._carried)
+            return WireJob(queue, new_key(), self.name, encoded, self.returns, carried)
         # By the nonce, Redis distinguishes this caller's own retry from another caller's job of the same id.
-        carried = {**self._carried, "nonce": new_key()}
-        return WireJob(self._queue, self._job_id, self.name, encoded, self.returns, carried)
+        carried = {**carried, "nonce": new_key()}
+        return WireJob(queue, self._job_id, self.name, encoded, self.returns, carried)
 
     def _bind(self, of_the_call: Options) -> None:
         """Compute once what all calls through this task have in common."""
         merged = self.declared.with_(of_the_call.given)
         self._of_the_call = of_the_call
-        self._queue = merged.given.get("queue", self.app.settings.default_queue)
+        self._own_queue = merged.given.get("queue")
         self._job_id = merged.given.get("job_id")
         self._most_bytes = self.app.settings.max_payload_bytes
+        self.limits = Limits.of(self.name, merged.given)
+        """What bounds the starts of its jobs; None when nothing does."""
+        if self.limits is not None:
+            self.limits.check(self.calls.names, self.calls.parameters)
+            self._check_one_queue(self.limits, of_the_call)
+        self.deduplication = Deduplication.of(self.name, merged.given)
+        """What its calls do about duplicates; None when they carry nothing but perhaps a key that is a text."""
+        if self.deduplication is not None:
+            self.deduplication.check(self.calls.names, self.calls.parameters)
         self._carried = self._carry(merged, of_the_call.to_wire()) or NOTHING
+
+    def _check_one_queue(self, limits: Limits, of_the_call: Options) -> None:
+        """Raises ConfigurationError for a call to another queue: a limit counts within one."""
+        queue = of_the_call.given.get("queue")
+        if not queue or not limits.counts_in_one_queue:
+            return
+        usual = self.declared.given.get("queue") or self._routed.queue()
+        if queue != usual:
+            raise ConfigurationError(
+                f"{self.name} has a limit, which counts in its queue {usual!r}, so its jobs cannot be sent to "
+                f"{queue!r} as well: let each queue count for itself, with Limit(…, per_queue=True) or "
+                "Rate(…, per_queue=True), or give the other queue a task of its own"
+            )
 
     def _carry(self, merged: Options, for_worker: bytes) -> dict[str, Any]:
         carried = merged.carried()
         if "idempotency" in carried:
             carried["idempotency"] = f"{self.name}:{carried['idempotency']}"
-        else:
+        elif self.deduplication is None:
             # `ttl` is the time for which a key is held: without a key it must not make the record larger.
             carried.pop("window_ms", None)
         if for_worker:
@@ -290,29 +329,3 @@ AnyTask = Task[Any, Any]
 def is_task(function: Callable[..., Any]) -> TypeGuard[AnyTask]:
     """Whether this is a task already, because decorators may be stacked."""
     return isinstance(function, Task)
-
-
-def warn_of_name(task: str, known: Mapping[str, AnyTask], stacklevel: int = 3) -> None:
-    """Warns the caller of the caller (`stacklevel` 3) when none of the registered tasks has this name."""
-    if not known or task in known:
-        return
-    import warnings
-
-    hint = suggestion(task, known)
-    stop = "" if hint.endswith("?") else "."
-    warnings.warn(
-        f"no task {task[:200]!r} is registered in this app{hint}{stop} "
-        "The job is sent all the same, and waits for a worker that has the task.",
-        stacklevel=stacklevel,
-    )
-
-
-def described_without_code(
-    app: App, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-) -> Job[Any]:
-    """A job for a task whose code is not here: its arguments must be JSON values."""
-
-    async def call(*args: Any, **kwargs: Any) -> Any: ...
-
-    valid_name("queue", options.given.get("queue", app.settings.default_queue))
-    return Task[Any, Any](app, task, call, Options()).options(**options.given).job(*args, **kwargs)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, TypeVar, c
 import orjson
 
 from fennelq.declaration import check_name
-from fennelq.errors import ConfigurationError, InvalidArguments, UsageError, a_kind_of, suggestion
+from fennelq.errors import ConfigurationError, InvalidArguments, UsageError
 from fennelq.model.job import Job
 from fennelq.model.options import OptionArgs
 from fennelq.model.wire import WireJob
+from fennelq.wording import a_kind_of, suggestion
 
 if TYPE_CHECKING:
     from fennelq.result import AsyncResult

@@ -32,6 +32,7 @@ from fennelq.broker.trouble import ReplyError, classify, refuses_to_publish
 from fennelq.errors import BrokerUnavailable, ResultExpired
 from fennelq.looks import OF_PROGRESS, Ended, Look, ended, watched
 from fennelq.model.job import split_id
+from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.progress import Reported, from_wire
 
 RECHECK = 5.0
@@ -47,8 +48,8 @@ reported: set[tuple[str, str]] = set()
 class Waiting:
     """All waiters for jobs of this process and event loop."""
 
-    def __init__(self, app: str, broker: Broker, *, patience: float) -> None:
-        self._app, self._broker, self._patience = app, broker, patience
+    def __init__(self, app: str, broker: Broker, lifetimes: Lifetimes, *, patience: float) -> None:
+        self._app, self._broker, self._lifetimes, self._patience = app, broker, lifetimes, patience
         self._channel = channel_name(app, process_name())
         self._waiters: defaultdict[str, set[asyncio.Future[Ended]]] = defaultdict(set)
         self._followers: defaultdict[str, set[_Follower]] = defaultdict(set)
@@ -91,7 +92,7 @@ class Waiting:
             with suppress(ResultExpired):
                 end.result()
         finally:
-            end.cancel()
+            end.cancel()  # also marks the error of an end that was not read as retrieved
             self._followers[job_id].discard(follower)
             if not self._followers[job_id]:
                 del self._followers[job_id]
@@ -136,13 +137,12 @@ class Waiting:
         raise BrokerUnavailable(_CLOSED)
 
     async def _subscribe_and_watch(self, ids: list[str]) -> Sequence[Look | Exception]:
-        if not self._decided:
-            async with asyncio.timeout(min(self._patience, RECHECK)):
-                await self._subscribed()
+        async with asyncio.timeout(min(self._patience, RECHECK)):
+            await self._subscribed()
         return await self._watch(self._channel, ids)
 
     async def _watch(self, channel: str, ids: list[str]) -> Sequence[Look | Exception]:
-        return await self._broker.converse(watched(self._app, channel, ids, self._followers))
+        return await self._broker.converse(watched(self._app, channel, ids, self._lifetimes, self._followers))
 
     def _replied(self, job_id: str, look: Look) -> None:
         task = look[1]
@@ -319,10 +319,8 @@ class _Follower:
             self._newest = reported
             self._changed.set()
 
-    def ended(self, end: asyncio.Future[Ended]) -> None:
+    def ended(self, _: asyncio.Future[Ended]) -> None:
         """The job has ended, or it is unknown how it goes on."""
-        if not end.cancelled():
-            end.exception()  # marks it as retrieved: the reader may have gone
         self._changed.set()
 
 

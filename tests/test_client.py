@@ -184,7 +184,7 @@ async def test_a_server_without_memory_is_named_as_the_cause(server: Server, red
 async def test_the_error_of_the_first_attempt_is_the_cause_when_the_next_gets_no_reply(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with LocalApp("shop", redis_url=redis_url, enqueue_timeout=0.1) as app:
+    async with LocalApp("shop", redis_url=redis_url, enqueue_timeout=1) as app:
         await app.send("shop:add", 1)
         attempts = Attempts(app, monkeypatch, ConnectionRefusedError(111, "Connection refused"), None)
         with pytest.raises(BrokerUnavailable) as refused:

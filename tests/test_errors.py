@@ -10,20 +10,36 @@ import pytest
 
 from fennelq import errors
 from fennelq.errors import FennelqError
+from fennelq.model.pause import QueuePause
 
 KNOWN: list[FennelqError] = [
     errors.ConfigurationError("no such setting"),
     errors.UnknownTask("shop:welcom", ["shop:welcome"]),
+    errors.UnknownQueue("mial", ["mail"]),
     errors.UnknownSchedule("nightly", ["nightly2"]),
+    errors.UnknownExecutor("web.1", ["web.2"]),
+    errors.ExecutorUnavailable("web.1", "has ended: SIGKILL"),
+    errors.HistoryRefused("the history has version 7 of its tables"),
+    errors.HistoryUnavailable("the disk is full"),
+    errors.UnknownLimit("acount", "mail", ["account"]),
     errors.UnreadableSchedule("nightly", "version 9"),
     errors.InvalidArguments("shop:welcome", "is not a number", "n"),
     errors.UnknownArgument("shop:welcome", "the task has no such parameter", "n"),
     errors.InvalidJobId("mail"),
+    errors.InvalidFilter("unknown filter word 'taks'"),
+    errors.UnknownOperation("3f9a21c0"),
+    errors.OperationBusy("3f9a21c0", "anna@web-1 17 ab12cd"),
     errors.UsageError("app.enqueue takes a list of jobs"),
     errors.PayloadTooLarge("the arguments of shop:welcome", 2, 1),
+    errors.ReplayRefused("mail:7", 3, 2, errors.InvalidArguments("shop:welcome", "is not a number", "n")),
+    errors.ImportRefused([(3, errors.UnknownQueue("mial", ["mail"]))], 4),
     errors.DuplicateJob("mail:7", "shop:welcome"),
     errors.BrokerUnavailable("no answer within 5 s"),
     errors.BrokerUnavailable("has no room", url="redis://h", cure="Make room.", retriable=False),
+    errors.QueuePaused(
+        "mail", QueuePause.from_wire(b"e\nanna@web-1\n1700000000000\nthe mail server is down")
+    ),
+    errors.QueueFull("mail", 10, 9),
     errors.EnqueueFailed({1: ValueError("no")}, ["handle"]),
     errors.ResultTimeout("mail:7", 1.5),
     errors.ResultTimeout("mail:7", 1.5, "no worker runs"),

@@ -50,6 +50,19 @@ def test_a_queue_is_served_by_those_that_name_it_and_by_those_that_serve_every_q
     assert executors.unserved("new") is None
 
 
+def test_executors_that_report_no_version_ignore_a_pause() -> None:
+    executors = reporting(
+        anna={"queues": ["mail"], "version": "0.1.0"},
+        berta={"queues": ["mail"]},
+        clara={"queues": ["mail"], "lanes": ["iso"]},
+        dora={"every_queue": True},
+        eve={"patterns": ["ma*"]},
+        fay={"queues": ["default"]},
+        gone={"queues": ["mail"], "died": "SIGKILL"},
+    )
+    assert executors.ignoring_pause("mail") == ("berta", "clara", "dora", "eve")
+
+
 def test_an_unserved_queue_is_named_with_some_of_those_that_are_served() -> None:
     executors = reporting(anna={"queues": ["g", "f", "e"]}, berta={"queues": ["d", "c", "b"]})
     assert executors.unserved("mail", "s") == (

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from fennelq.broker import verbs
 from fennelq.broker.broker import ANSWER_TIMEOUT, Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.inbox import REFUSED_FOR, process_name
@@ -17,11 +18,13 @@ from fennelq.broker.keys import channel_name
 from fennelq.broker.link import Link, LinkDown, OnMessage
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
+from fennelq.broker.verbs.runs import Report
 from fennelq.errors import BrokerUnavailable, ResultExpired
-from fennelq.looks import Ended, Look, watched
+from fennelq.looks import OF_PROGRESS, Ended, Look, watched
 from fennelq.model.outcome import succeeded
+from fennelq.model.progress import Progress, Reported, to_wire
 from fennelq.waiting import RECHECKING, SUBSCRIBING, Waiting, report_refusal
-from tests.broker.desk import Desk, a_job
+from tests.broker.desk import LIFETIMES, Desk, a_job
 from tests.kit.namespace import Namespace
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -52,7 +55,7 @@ class Watching(Broker):
         self.may_listen.set()
 
     async def run(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
-        self.calls.append(len(verb.args) - 3)
+        self.calls.append(len(verb.args) - len(verb.script.args))
         if self.refusals:
             raise self.refusals.pop(0)
         answer = await super().run(verb, within)
@@ -100,7 +103,7 @@ async def waiting(broker: Watching, recheck: pytest.MonkeyPatch) -> AsyncIterato
 
 @asynccontextmanager
 async def waiting_for(broker: Broker, patience: float) -> AsyncGenerator[Waiting]:
-    waiting = Waiting("shop", broker, patience=patience)
+    waiting = Waiting("shop", broker, LIFETIMES, patience=patience)
     yield waiting
     await waiting.close()
 
@@ -156,6 +159,115 @@ def executing(desk: Desk, *names: str) -> None:
 
 def ended(name: str) -> Ended:
     return Ended(TASK, f'{{"ok":"{name}"}}'.encode())
+
+
+# Following
+
+
+async def reports(waiting: Waiting, job_id: str) -> list[Reported]:
+    async with aclosing(waiting.follow(job_id)) as reported:
+        return [one async for one in reported]
+
+
+async def test_a_reader_of_a_job_that_reports_nothing_gets_nothing(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a")
+    reader = asyncio.create_task(reports(waiting, "mail:a"))
+    await registered(desk, "a")
+    assert waiting.followed == 1
+    end(desk, "a")
+    assert await soon(reader) == []
+    assert waiting.followed == 0
+
+
+def publish_progress(desk: Desk, name: str, *numbers: int) -> None:
+    """Reports of a run, by their numbers; 0 is one that cannot be read. They reach a process together."""
+    (channel,) = desk.redis.pubsub_channels()
+    topic = f"{OF_PROGRESS}mail:{name}\n".encode()
+    each = [topic + (to_wire(1, number, Progress(number)) if number else b"what?") for number in numbers]
+    script = "for i = 2, #ARGV do redis.call('PUBLISH', ARGV[1], ARGV[i]) end"
+    desk.redis.eval(script, 0, channel, *each)
+
+
+async def test_every_reader_of_a_job_gets_its_reports(waiting: Waiting, desk: Desk) -> None:
+    executing(desk, "a")
+    readers = [asyncio.create_task(reports(waiting, "mail:a")) for _ in range(3)]
+    await registered(desk, "a")
+    publish_progress(desk, "a", 1)
+    end(desk, "a")
+    assert [await soon(reader) for reader in readers] == [[Reported((1, 1), Progress(1))]] * 3
+
+
+async def test_an_older_report_that_arrives_later_does_not_replace_the_newer_one(
+    waiting: Waiting, desk: Desk
+) -> None:
+    executing(desk, "a")
+    reader = asyncio.create_task(reports(waiting, "mail:a"))
+    await registered(desk, "a")
+    publish_progress(desk, "a", 2, 3, 1)
+    end(desk, "a")
+    assert await soon(reader) == [Reported((1, 3), Progress(3))]
+
+
+async def test_a_report_that_cannot_be_read_takes_away_none_that_was_not_read_yet(
+    waiting: Waiting, desk: Desk
+) -> None:
+    executing(desk, "a")
+    reader = asyncio.create_task(reports(waiting, "mail:a"))
+    await registered(desk, "a")
+    publish_progress(desk, "a", 2, 0)
+    end(desk, "a")
+    assert await soon(reader) == [Reported((1, 2), Progress(2))]
+
+
+async def test_a_reader_that_breaks_off_logs_no_error(
+    waiting: Waiting, desk: Desk, complaints: list[dict[str, Any]]
+) -> None:
+    """Neither when the job goes on, nor when its reader misses that waiting has failed."""
+    executing(desk, "a")
+    leaving, late = waiting.follow("mail:a"), waiting.follow("mail:a")
+    first = [asyncio.ensure_future(anext(reader)) for reader in (leaving, late)]
+    await registered(desk, "a")
+    publish_progress(desk, "a", 1)
+    await soon(asyncio.gather(*first))
+    await leaving.aclose()
+    await asyncio.sleep(0)  # what it waited for is cancelled
+    await waiting.close()
+    await asyncio.sleep(0)  # the other one's fails
+    await late.aclose()
+    await asyncio.sleep(0)  # its callbacks run
+    del leaving, late, first
+    gc.collect()
+    assert complaints == []
+
+
+async def test_a_reader_of_progress_learns_that_the_app_was_closed(waiting: Waiting, desk: Desk) -> None:
+    """The job goes on: the reader must not take this for its end."""
+    executing(desk, "a")
+    reader = asyncio.create_task(reports(waiting, "mail:a"))
+    await registered(desk, "a")
+    await waiting.close()
+    with pytest.raises(BrokerUnavailable, match="the app was closed"):
+        await soon(reader)
+
+
+async def test_jobs_that_are_followed_and_others_are_asked_about_together(
+    waiting: Waiting, desk: Desk, broker: Watching
+) -> None:
+    del waiting
+    executing(desk, *"abcdef")
+    end(desk, "a", "b")
+    for delivery in held[id(desk)][2:]:
+        note = Report(delivery, to_wire(delivery.fence, 1, Progress(ord(delivery.key))))
+        desk.do(verbs.runs.note, [note])
+    ids = [f"mail:{name}" for name in ("c", "a", "unknown", "d", "e", "b", "f")]
+    followed = {"mail:d", "mail:b", "mail:f"}
+    expected = [
+        (await broker.converse(watched("shop", "", [one], LIFETIMES, {one} & followed)))[0] for one in ids
+    ]
+    assert len({(end, envelope) for end, _, envelope in cast("list[Look]", expected)}) == 6
+    broker.calls.clear()
+    assert await broker.converse(watched("shop", "", ids, LIFETIMES, followed)) == expected
+    assert broker.calls == [4, 3]
 
 
 # Each its own
@@ -302,7 +414,7 @@ async def test_a_bad_id_among_others_has_an_error_of_its_own(broker: Watching, d
 
 async def watch(broker: Broker, *jobs: str) -> Sequence[Look | Exception]:
     """The reply about each job, without registering anything."""
-    return await broker.converse(watched("shop", "", jobs))
+    return await broker.converse(watched("shop", "", jobs, LIFETIMES))
 
 
 async def test_a_question_that_is_refused_as_a_whole_is_asked_one_by_one(
@@ -558,6 +670,25 @@ async def test_an_attempt_to_subscribe_that_is_not_answered_leaves_no_connection
     assert await soon(waiter) == ended("a")
 
 
+async def test_a_subscription_that_takes_longer_than_a_caller_waits_is_not_begun_twice(
+    broker: Watching, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing(desk, "a")
+    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    broker.may_listen.clear()
+    async with waiting_for(broker, PATIENCE) as waiting:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waiting.end_of("mail:a"), 0.5)
+        assert broker.listened == 1
+        monkeypatch.setattr("fennelq.waiting.RECHECK", PATIENCE)
+        broker.may_listen.set()
+        (waiter,) = waits(waiting, "mail:a")
+        await registered(desk, "a")
+        end(desk, "a")
+        assert await soon(waiter) == ended("a")
+        assert broker.listened == 1
+
+
 async def test_nothing_is_asked_before_the_subscription_is_confirmed(
     waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching
 ) -> None:
@@ -676,13 +807,13 @@ async def test_between_two_attempts_to_subscribe_there_is_a_pause(
 async def test_an_attempt_that_fails_or_is_cancelled_when_nothing_waits_for_it_logs_no_error(
     broker: Watching, complaints: list[dict[str, Any]], end: str
 ) -> None:
-    waiting = Waiting("shop", broker, patience=PATIENCE)
+    waiting = Waiting("shop", broker, LIFETIMES, patience=0.05)
     broker.deaf = ConnectionRefusedError()
     broker.may_listen.clear()
     (waiter,) = waits(waiting, "mail:a")
-    await aeventually(lambda: broker.listened == 1)
-    waiter.cancel()
-    await asyncio.wait([waiter])
+    with pytest.raises(BrokerUnavailable):
+        await soon(waiter)
+    assert broker.listened == 1
     if end == "it fails":
         broker.may_listen.set()
     else:
@@ -746,7 +877,7 @@ async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_th
     client: Any = desk.redis
     client.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
     broker = Watching(server.url.replace("redis://", "redis://mute:pw@"))
-    waiting = Waiting("shop", broker, patience=PATIENCE)
+    waiting = Waiting("shop", broker, LIFETIMES, patience=PATIENCE)
     (waiter,) = waits(waiting, "mail:a")
     await aeventually(lambda: waiting.stored == (1, 1, 0))
     for _ in range(5):
@@ -860,8 +991,9 @@ async def test_a_question_is_asked_no_longer_than_the_patience_lasts(
 
 
 async def test_a_subscription_that_is_not_answered_is_waited_for_no_longer_than_the_patience_lasts(
-    broker: Watching, proxy: Proxy
+    broker: Watching, proxy: Proxy, recheck: pytest.MonkeyPatch
 ) -> None:
+    del recheck
     proxy.drop_replies(command="SUBSCRIBE")
     async with waiting_for(broker, patience=0.2) as waiting:
         with pytest.raises(BrokerUnavailable):
@@ -909,6 +1041,17 @@ async def test_closing_ends_a_waiting_whose_subscription_is_under_way(
     del first, second
     gc.collect()
     assert complaints == []
+
+
+async def test_closing_ends_a_waiting_whose_subscription_is_not_answered(
+    waiting: Waiting, broker: Watching, desk: Desk
+) -> None:
+    broker.may_listen.clear()
+    waiters = waits(waiting, "mail:a", "mail:b")
+    await aeventually(lambda: broker.listened == 1)
+    await waiting.close()
+    errors = await soon(asyncio.gather(*waiters, return_exceptions=True))
+    assert [str(error) for error in errors] == [CLOSED] * 2
 
 
 async def test_a_waiter_that_gives_up_while_its_subscription_is_under_way_is_cancelled(

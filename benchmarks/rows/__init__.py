@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.rows.backlog import Backlog
+from benchmarks.rows.counting import Counting
+from benchmarks.rows.dead import Dead
 from benchmarks.rows.delayed_fleet import DelayedFleet
 from benchmarks.rows.drain import Drain, TwoProcesses
 from benchmarks.rows.empty_queues import EmptyQueues
 from benchmarks.rows.enqueue import Enqueue
+from benchmarks.rows.history import History, HistoryInPostgres
 from benchmarks.rows.idle import Idle
 from benchmarks.rows.idle_fleet import IdleFleet
 from benchmarks.rows.imports import Imports
 from benchmarks.rows.lanes import Lanes
 from benchmarks.rows.latency import Latency
+from benchmarks.rows.limits import Limits
+from benchmarks.rows.looking import Looking
 from benchmarks.rows.memory import Memory
 from benchmarks.rows.payload import Payload
 from benchmarks.rows.presence import Presence
@@ -22,6 +27,7 @@ from benchmarks.rows.row import Row
 from benchmarks.rows.sleep import Sleep
 from benchmarks.rows.sleepers import Sleepers
 from benchmarks.rows.waits import Waits
+from benchmarks.rows.web import Web
 
 FULL: Sequence[Row] = (
     Drain(),
@@ -42,6 +48,13 @@ FULL: Sequence[Row] = (
     IdleFleet(),
     Presence(),
     DelayedFleet(),
+    Limits(),
+    Looking(),
+    Dead(),
+    Web(),
+    History(),
+    HistoryInPostgres(),
+    Counting(),
     Imports(),
 )
 
@@ -61,9 +74,16 @@ QUICK: Sequence[Row] = (
     DueAtOnce(),
     Sleepers(executors=128, jobs=500, settle=15.0, idle=10.0),
     EmptyQueues(jobs=20_000),
-    IdleFleet(executors=100, seconds=15.0),
+    IdleFleet(executors=200, real=50, settle=15.0, seconds=30.0),
     Presence(executors=400, more=2_000, settle=8.0, seconds=15.0),
     DelayedFleet(jobs=2, delay=5.0),
+    Limits(jobs=10_000, keys=1_000, waiting=10_000),
+    Looking(many=100_000, rounds=9),
+    Dead(jobs=10_000, rounds=10),
+    Web(waiting=10_000, dead=10_000, times=50, seconds=8.0),
+    History(jobs=16_000, rows=100_000),
+    HistoryInPostgres(jobs=16_000, rows=100_000),
+    Counting(jobs=15_000, turns=2, rounds=10),
     Imports(),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.arena import Arena
@@ -21,16 +21,14 @@ _START_SECONDS = 120.0
 def asleep(arena: Arena, fleet: Fleet, settle: float) -> Generator[Worker]:
     """A fleet whose executors all sleep at all their queues, for this many seconds by now."""
     with arena.fleet(fleet) as worker:
-        arena.wait(worker, _START_SECONDS, "sleep", lambda: _all_sleep(arena, fleet))
+        arena.wait(worker, _START_SECONDS, "sleep", lambda: all_sleep(arena, fleet.queues, fleet.executors))
         time.sleep(settle)
         yield worker
 
 
-def _all_sleep(arena: Arena, fleet: Fleet) -> bool:
-    return all(
-        arena.server.ask("SCARD", queue_keys("bench", queue)["idle"]) >= fleet.executors
-        for queue in fleet.queues
-    )
+def all_sleep(arena: Arena, queues: Sequence[str], executors: int) -> bool:
+    """Whether so many executors sleep at each of these queues."""
+    return all(arena.server.ask("SCARD", queue_keys("bench", queue)["idle"]) >= executors for queue in queues)
 
 
 def server_share(arena: Arena, seconds: float) -> float:

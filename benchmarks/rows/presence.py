@@ -68,9 +68,9 @@ class Presence(Row):
 
     def _check(self, calls: float, executors: int) -> None:
         """Raises SampleFailed when the executors report more rarely than they mean to: then the machine is too slow. An
-        executor reports with every beat. From a thousand executors on, the interval grows with their number, up to a
-        lease."""
-        interval = min(_BEAT * max(1.0, executors / 1000), _LEASE)
+        executor reports with every beat. From a thousand executors on, the interval grows with their number, up to two
+        leases."""
+        interval = min(_BEAT * max(1.0, executors / 1000), 2 * _LEASE)
         if calls / executors * interval * _SLOWEST < 1:
             raise SampleFailed(
                 f"{calls / executors:.3f} reports/s per executor, and not {1 / interval:.3f}: "

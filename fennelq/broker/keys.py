@@ -1,4 +1,4 @@
-"""Every key name, its type and its lifetime. No other place holds a key literal.
+"""Every key name. No other place holds a key literal. `key_kinds` has the type and the lifetime of each.
 
 All keys of a queue share the hash tag `{app/queue}`, so that each arrow is one script on one slot of a Redis Cluster.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final, NamedTuple
+
+from fennelq.broker.key_kinds import KEY_KINDS, TYPES, KeyKind
 
 GROUP: Final = "fq"
 """The only consumer group of each lane."""
@@ -27,7 +29,14 @@ QUEUE_NAMES: Final = {
     "cursors": "sweep",
     "outbox": "out",
     "sleepers": "idle",
+    "paused": "paused",
+    "halted": "halted",
     "stopping": "stop",
+    "lines": "lines",
+    "alarms": "turn",
+    "limits": "limits",
+    "ends": "ends",
+    "ends_read": "ends:read",
 }
 """The name that scripts use for a key of a queue, as in `K.dead`, and its name in Redis, which is short because every
 call of a script contains it. `K[lane]` is the stream of a lane."""
@@ -45,142 +54,10 @@ APP_NAMES: Final = {
     "sources": "cron:sources",
     "known": "cron:known",
     "queued": "cron:queued",
+    "operations": "ops",
     "outbox": "out",
 }
 """The same for the keys of an app."""
-
-
-class KeyKind(NamedTuple):
-    """The facts about a kind of key, for the reference page and for the test that finds keys without a TTL."""
-
-    pattern: str
-    type: str
-    holds: str
-    created_by: str
-    ended_by: str
-    permanent: bool
-
-
-KEY_KINDS: Final = (
-    KeyKind(
-        "j:<key>",
-        "hash",
-        "the job's record",
-        "enqueue",
-        "TTL from finish or cancel; gc or purge when dead",
-        False,
-    ),
-    KeyKind(
-        "s, s:high, s:low", "stream", "ready jobs, one stream per priority", "the first job", "never", True
-    ),
-    KeyKind("iso", "stream", "quarantine lane", "recover", "never", True),
-    KeyKind("sched", "zset", "due time → job", "enqueue", "empty when idle", True),
-    KeyKind("retry", "zset", "due time → failed job", "finish", "empty when idle", True),
-    KeyKind("dlq", "stream", "dead jobs", "finish", "entries by replay, gc, purge", True),
-    KeyKind("r:<key>", "list", "one element, the result", "finish", "TTL", False),
-    KeyKind(
-        "idem:<task>:<key>", "string", "idempotency key → job", "enqueue", "TTL, or with the record", False
-    ),
-    KeyKind(
-        "hist:<key>",
-        "list",
-        "lines of a job's history",
-        "release, recover, finish, replay",
-        "with the record",
-        False,
-    ),
-    KeyKind("stats", "hash", "counters", "finish", "never", True),
-    KeyKind("out", "hash", "jobs on their way to another slot", "any script", "empty when idle", True),
-    KeyKind(
-        "idle",
-        "set",
-        "executors that sleep until a job arrives",
-        "fetch",
-        "ring, stay_awake, close, gc",
-        True,
-    ),
-    KeyKind(
-        "idle:<lane>",
-        "set",
-        "executors that sleep and read only some lanes",
-        "fetch",
-        "ring, stay_awake, close, gc",
-        True,
-    ),
-    KeyKind("stop", "set", "running jobs that were asked to stop", "cancel", "empty when idle", True),
-    KeyKind("sweep", "hash", "how far recovery has walked each lane", "recover", "empty when idle", True),
-    KeyKind(
-        "{app} alive",
-        "zset",
-        "when each executor was last present",
-        "present, died",
-        "members after an hour",
-        True,
-    ),
-    KeyKind("{app} deaths", "hash", "how executors have ended lately", "died", "TTL", False),
-    KeyKind("{app} watcher", "string", "the executor that reads the facts of all", "present", "TTL", False),
-    KeyKind("{app} queues", "set", "queues ever used", "clients, workers", "never", True),
-    KeyKind(
-        "{app} executors",
-        "hash",
-        "facts about executors, for people",
-        "present, died",
-        "fields after an hour",
-        True,
-    ),
-    KeyKind("{app} cron:due", "zset", "due time → schedule", "declare, schedule", "never", True),
-    KeyKind("{app} cron:names", "set", "schedules", "declare, schedule", "never", True),
-    KeyKind(
-        "{app} cron:meta",
-        "hash",
-        "last look; version that declares, for workers of a fennelq without services",
-        "declare, look",
-        "never",
-        True,
-    ),
-    KeyKind(
-        "{app} cron:versions",
-        "zset",
-        "versions that workers of a fennelq without services must not replace",
-        "declare",
-        "never",
-        True,
-    ),
-    KeyKind(
-        "{app} cron:sources",
-        "hash",
-        "per service that declares schedules: the holding version, when it was seen, its progress",
-        "declare, look",
-        "never",
-        True,
-    ),
-    KeyKind(
-        "{app} cron:known", "zset", "versions of each service that have declared", "declare", "never", True
-    ),
-    KeyKind("{app} cron:of:<service>", "zset", "schedules of a service", "declare", "empty when idle", True),
-    KeyKind(
-        "{app} cron:denied:<service>",
-        "hash",
-        "schedules of a service whose names belong to another one",
-        "declare",
-        "empty when idle",
-        True,
-    ),
-    KeyKind(
-        "{app} cron:queued", "hash", "runs that wait for the one before them", "tick", "empty when idle", True
-    ),
-    KeyKind("{app} cron:s:<name>", "hash", "state of a schedule", "declare, schedule", "remove", True),
-    KeyKind("{app} out", "hash", "jobs on their way to another slot", "tick", "empty when idle", True),
-    KeyKind("swept", "string", "this interval's sweep is done", "recover", "TTL", False),
-)
-
-TYPES: Final = {
-    name: kind.type
-    for kind in KEY_KINDS
-    if "<" not in kind.pattern and "{app}" not in kind.pattern
-    for name in kind.pattern.split(", ")
-}
-"""The keys that have the same name in every queue, with their types."""
 
 
 class KeyName(NamedTuple):
@@ -243,6 +120,26 @@ class QueueKeys:
         """The channel that wakes one executor when this queue has jobs for it."""
         return f"{self.prefix}bell:{executor}"
 
+    def minutes(self, hour: int) -> str:
+        """The runs of each minute of one hour: so many hours after the epoch."""
+        return f"{self.prefix}t:{hour}"
+
+    def times(self, window: int) -> str:
+        """The run and wait times of the tasks in one window: so many times ten minutes after the epoch."""
+        return f"{self.prefix}m:{window}"
+
+    def line(self, line: str) -> str:
+        """The jobs that wait in a line."""
+        return f"{self.prefix}line:{line}"
+
+    def slots(self, gate: str) -> str:
+        """The jobs that are through a gate."""
+        return f"{self.prefix}slots:{gate}"
+
+    def rate(self, gate: str) -> str:
+        """When the next start of a rate is due."""
+        return f"{self.prefix}rate:{gate}"
+
     def idempotency(self, name: str) -> str:
         """The idempotency key `name`: the name of the task, a colon and the user's key."""
         return f"{self.prefix}idem:{name}"
@@ -259,6 +156,23 @@ class AppKeys:
     def __getitem__(self, name: str) -> str:
         """A permanent key by its name."""
         return self.prefix + name
+
+    def operation(self, operation: str) -> str:
+        """The record of an operation on many jobs."""
+        return f"{self.prefix}op:{operation}"
+
+    def questions(self, executor: str) -> str:
+        """The channel on which one executor receives what people ask of it. Only clients publish on it, because the
+        script of a queue may not publish into another slot."""
+        return f"{self.prefix}x:{executor}"
+
+    def answer(self, request: str) -> str:
+        """The answer of an executor to one question."""
+        return f"{self.prefix}answer:{request}"
+
+    def profile(self, request: str) -> str:
+        """The profile of an executor that a client has asked for."""
+        return f"{self.prefix}prof:{request}"
 
     def schedule(self, name: str) -> str:
         """The state of a schedule."""

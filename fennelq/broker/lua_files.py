@@ -10,6 +10,12 @@ A script that runs gates lists them in its header, and pastes their checks into 
     --@gates place, expired         files of `lua/gates`, in the order in which they decide
       --@pass gates                 here the check of each gate is pasted: the code after `--@check` in its file
 
+A function that few calls need makes its own functions, so that the other calls do not:
+
+      --@paste holder, replace      here these files are pasted, and those that they need and the file with the
+                                    function does not include. A file that keeps something for the whole script,
+                                    such as counts, has to be included there: otherwise each function has its own
+
 The file that calls the leavings, which act when a run is over, lists them in its header (`lua/lib/run_over.lua`):
 
     --@leavings waiters, history    files of `lua/leaving`, in the order in which they act
@@ -29,7 +35,7 @@ from typing import Final, NamedTuple
 _DIRECTIVE: Final = re.compile(r"^--@(\w+) +(.+)$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*(--.*)?\n", re.MULTILINE)
 _PART: Final = re.compile(r"^--@(check|when [^\n]*)\n", re.MULTILINE)
-_MARKER: Final = re.compile(r"^( +)--@(pass|read|leave) +(.+)\n", re.MULTILINE)
+_MARKER: Final = re.compile(r"^( +)--@(pass|paste|read|leave) +(.+)\n", re.MULTILINE)
 _CASES: Final = ("ended", "later", "again")
 _KNOWN: Final = "how, record, job, what, more, keep"
 """The arguments of every part of a leaving, before its fields."""
@@ -78,11 +84,30 @@ class LuaFile:
     def needed(self) -> Iterator[LuaFile]:
         """The files that have to be pasted before it."""
         for name in self.words("include"):
-            yield lua_file(name if "/" in name else f"lib/{name}")
+            yield _file_called(name)
         for gate in self.words("gates"):
             yield lua_file(f"gates/{gate}")
         for leaving in self._called:
             yield lua_file(f"leaving/{leaving.name}")
+
+    @property
+    def pasted(self) -> list[LuaFile]:
+        """The files that are pasted into its functions."""
+        found: dict[str, LuaFile] = {}
+        for _, kind, words in _MARKER.findall(self._text):
+            for file in self._pasted_for(words) if kind == "paste" else ():
+                found[file.name] = file
+        return list(found.values())
+
+    def _pasted_for(self, words: str) -> list[LuaFile]:
+        """The files that are pasted in one place: these, and those that they need and this file does not include."""
+        found: dict[str, LuaFile] = {}
+        for needed in self.needed():
+            _add(needed, found)
+        before = set(found)
+        for name in _words(words):
+            _add(_file_called(name), found)
+        return [file for file in found.values() if file.name not in before]
 
     @property
     def code(self) -> str:
@@ -108,6 +133,8 @@ class LuaFile:
         indent, kind, words = marker.groups()
         if kind == "pass":
             return "".join(lua_file(f"gates/{gate}").check for gate in self.words(words))
+        if kind == "paste":
+            return "".join(file.code for file in self._pasted_for(words))
         cases = _words(words)
         if kind == "read":
             return self._reading(cases)
@@ -137,6 +164,11 @@ class LuaFile:
         return next((file.words("leavings") for file in listed if file.words("leavings")), ())
 
 
+def _file_called(name: str) -> LuaFile:
+    """The file that a directive names, from `lua/lib` unless with its folder."""
+    return lua_file(name if "/" in name else f"lib/{name}")
+
+
 @cache
 def lua_file(name: str) -> LuaFile:
     """The file of this name, with its folder and without `.lua`."""
@@ -148,6 +180,14 @@ def with_includes(file: LuaFile) -> list[LuaFile]:
     found: dict[str, LuaFile] = {}
     _add(file, found)
     return list(found.values())
+
+
+def with_pasted(file: LuaFile) -> Iterator[LuaFile]:
+    """The same files, and those that are pasted into functions of theirs."""
+    for part in with_includes(file):
+        yield part
+        for pasted in part.pasted:
+            yield from with_pasted(pasted)
 
 
 def _add(file: LuaFile, found: dict[str, LuaFile]) -> None:

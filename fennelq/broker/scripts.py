@@ -6,6 +6,7 @@ A file opens with comments, among them
     --@each lane, entry        the arguments after them, repeated per job: `first` is the index of the first of these,
                                and `stride` their number per job
     --@flags allow-oom         it may run over maxmemory
+    --@flags no-writes         it only reads: a user of Redis without the right to write may call it
 
 and the files that it includes (`lua_files.py`).
 
@@ -14,6 +15,8 @@ The loader replaces, in all files,
     F.place                    the letter of a field of a record, quoted (`fennelq/model/fields.py`)
     K.dead                     a key of the queue or of the app (`fennelq/broker/keys.py`)
     K[lane]                    the stream of a lane
+    N.dead                     the name of a key without its prefix, quoted: `prefix .. N.dead` is the key, and the call
+                               does not declare it
     LANES, PRIORITIES          the lanes in the order they are read, with and without the quarantine
     NORMAL, QUARANTINE, GROUP  the names of two lanes, and of the group that reads them all
 
@@ -41,11 +44,12 @@ from fennelq.broker.keys import (
     AppKeys,
     QueueKeys,
 )
-from fennelq.broker.lua_files import lua_file, with_includes
+from fennelq.broker.lua_files import lua_file, with_includes, with_pasted
 from fennelq.model.fields import LETTERS
 
 _FIELD: Final = re.compile(r"\bF\.(\w+)")
 _KEY: Final = re.compile(r"\bK\.(\w+)")
+_NAME: Final = re.compile(r"\bN\.(\w+)")
 _LANE: Final = re.compile(r"\bK\[(\w+)\]")
 _ADDING: Final = ("lib/entries", "lib/later")
 """The files with which a script adds entries or due times."""
@@ -69,6 +73,8 @@ class Script(NamedTuple):
     """Their names in Redis, without the prefix of the queue or the app."""
     args: tuple[str, ...]
     each: tuple[str, ...]
+    read_only: bool = False
+    """Whether the server refuses every write of it."""
 
     def of(self, owner: QueueKeys | AppKeys) -> list[str]:
         """The keys that a call declares, of this queue or app."""
@@ -79,10 +85,10 @@ class Script(NamedTuple):
 def script(name: str, variant: str = "") -> Script:
     """The script of an arrow. `variant` is text put before everything else, such as the test kit's clock."""
     arrow = lua_file(name)
-    parts = with_includes(arrow)
+    parts = list(with_pasted(arrow))
     if any(part.name in _ADDING for part in parts) and "wake_sleepers()" not in arrow.code:
         raise LookupError(f"{name}.lua may add entries or due times, and does not end with wake_sleepers()")
-    code = "".join(part.code for part in parts)
+    code = "".join(part.code for part in with_includes(arrow))
     # See `lua/lib/job_ended.lua`.
     code = code.replace("ONLY_MARKED", "false" if any(part.words("every") for part in parts) else "true")
     names = _names_of_keys(name, code)
@@ -92,7 +98,8 @@ def script(name: str, variant: str = "") -> Script:
     args, each = arrow.words("args"), arrow.words("each")
     lines = [_shebang(arrow.words("flags")), variant, *_locals(names, args, each), _replaced(name, code)]
     source = "\n".join(line for line in lines if line)
-    return Script(name, source, hashlib.sha1(source.encode()).hexdigest(), keys, args, each)
+    sha, read_only = hashlib.sha1(source.encode()).hexdigest(), "no-writes" in arrow.words("flags")
+    return Script(name, source, sha, keys, args, each, read_only)
 
 
 def _names_of_keys(script: str, code: str) -> dict[str, str]:
@@ -112,7 +119,12 @@ def _replaced(script: str, code: str) -> str:
             raise _unknown(script, "F", field[1], LETTERS)
         return f"'{LETTERS[field[1]]}'"
 
-    code = _FIELD.sub(letter, code)
+    def quoted(name: re.Match[str]) -> str:
+        if name[1] not in QUEUE_NAMES:
+            raise _unknown(script, "N", name[1], QUEUE_NAMES)
+        return f"'{QUEUE_NAMES[name[1]]}'"
+
+    code = _NAME.sub(quoted, _FIELD.sub(letter, code))
     code = _LANE.sub(r"(prefix .. \1)", _KEY.sub(r"K_\1", code))
     return _CONSTANT.sub(lambda name: _CONSTANTS[name[1]], code)
 

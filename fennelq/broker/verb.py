@@ -41,11 +41,16 @@ class Verb(NamedTuple, Generic[A]):
 
     def by_sha(self) -> list[Word]:
         """The words of the call, for a server that knows the script."""
-        return ["EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args]
+        return [f"EVALSHA{self._suffix}", self.script.sha, len(self.keys), *self.keys, *self.args]
 
     def by_source(self) -> list[Word]:
         """The words of the call, for a server that does not know the script."""
-        return ["EVAL", self.script.source, len(self.keys), *self.keys, *self.args]
+        return [f"EVAL{self._suffix}", self.script.source, len(self.keys), *self.keys, *self.args]
+
+    @property
+    def _suffix(self) -> str:
+        # EVALSHA asks for the right to write its keys, whatever the script does.
+        return "_RO" if self.script.read_only else ""
 
 
 class Command(NamedTuple, Generic[A]):

@@ -2,6 +2,9 @@
 
 A parameter may be a dataclass: then each of its fields is an option, and several commands can share the dataclass. With
 a parameter `session: Session`, a command has `--app`, `--app-dir` and a connection to Redis.
+
+A command that changes something declares it: `@command(commands, "purge", changes=True)`, and does it in
+`session.change(…)`, which records it for `fennelq audit`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import Any, TypeVar, cast
 
 import typer
 
-from fennelq.cli.helps import Command, Group
+from fennelq.cli.auditing import calling
+from fennelq.cli.helps import Command, Group, GroupThatRuns
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -23,11 +27,39 @@ def family(text: str) -> typer.Typer:
     return typer.Typer(cls=Group, no_args_is_help=True, help=text)
 
 
-def command(commands: typer.Typer, name: str) -> Callable[[F], F]:
-    """Make a function a command of this family."""
+def family_that_runs() -> typer.Typer:
+    """A family whose first word alone is a command as well: see `itself`."""
+    return typer.Typer(cls=GroupThatRuns)
+
+
+def itself(commands: typer.Typer) -> Callable[[F], F]:
+    """Make a function the command of a family without a further word, as in `fennelq worker`. Typer also calls it
+    before every other command of the family. So it takes the typer.Context, whose `invoked_subcommand` is the name of
+    that command."""
 
     def add(function: F) -> F:
-        commands.command(name, cls=Command)(_Flat(function))
+        commands.callback(cls=GroupThatRuns, invoke_without_command=True)(_Flat(function))
+        return function
+
+    return add
+
+
+def given_options(context: typer.Context) -> list[str]:
+    """The options on the command line before the name of the command."""
+    given = (
+        one
+        for one in context.command.params
+        if getattr(context.get_parameter_source(str(one.name)), "name", "") == "COMMANDLINE"
+    )
+    return [max(one.opts, key=len) for one in given]
+
+
+def command(commands: typer.Typer, name: str, *, changes: bool = False) -> Callable[[F], F]:
+    """Make a function a command of this family. With `changes`, it is a command that changes something, and is
+    recorded."""
+
+    def add(function: F) -> F:
+        commands.command(name, cls=Command)(Changing(function) if changes else _Flat(function))
         return function
 
     return add
@@ -61,6 +93,22 @@ class _Flat:
         options = _parameters(cast("Callable[..., Any]", group))
         self._groups[parameter.name] = group, [option.name for option in options]
         return options
+
+
+class Changing(_Flat):
+    """A command that changes something: `session.change` records the words of the command line."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        super().__init__(function)
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        self.__signature__ = self.__signature__.replace(
+            parameters=[*self.__signature__.parameters.values(), context]
+        )
+        self.__annotations__["context"] = typer.Context
+
+    def __call__(self, **given: Any) -> None:
+        with calling(given.pop("context")):
+            super().__call__(**given)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -50,6 +50,15 @@ def schedules(ctx: typer.Context, incomplete: str) -> list[str]:
     return [] if app is None else _beginning(app.declared.schedules, incomplete)
 
 
+def limits(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes the name of a limit that the app's code declares."""
+    app = _app(ctx)
+    if app is None:
+        return []
+    declared = (task.limits.definitions.values() for task in app.tasks.values() if task.limits is not None)
+    return _beginning({limit.name for limits in declared for limit in limits}, incomplete)
+
+
 def _beginning(choices: Iterable[str], incomplete: str) -> list[str]:
     return sorted(choice for choice in choices if choice.startswith(incomplete))
 

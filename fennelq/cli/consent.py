@@ -15,7 +15,17 @@ def agree(question: str, *, yes: bool) -> None:
         return
     if not on_a_terminal():
         raise Problem(f"{question} Add --yes to do it.", Exit.USAGE)
-    typer.confirm(question, abort=True, err=True)
+    confirm(question)
+
+
+def confirm(question: str) -> None:
+    """Ask; any answer but yes ends the command. So does Ctrl-C, with the exit code of an interrupted command."""
+    try:
+        typer.confirm(question, abort=True, err=True)
+    except typer.Abort as refused:
+        if isinstance(refused.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def on_a_terminal() -> bool:

@@ -22,7 +22,7 @@ from fennelq.streams import clean, is_terminal
 if TYPE_CHECKING:
     from fennelq.app import App
 
-_LAST_REPORT: Final = 5.0
+LAST_REPORT: Final = 5.0
 """Seconds after the end of the job for its last report to arrive."""
 _LONGEST_BAR, _SHORTEST_BAR = 40, 10
 _SHORTEST_NOTE: Final = 8
@@ -51,10 +51,10 @@ def display(job: str, *, as_json: bool) -> Display:
 
 async def followed(app: App, job: str, timeout: float | None, display: Display) -> Document:
     """Wait for the end of a job, and show its progress in the meantime. Raises as `ended`."""
-    showing = asyncio.ensure_future(_show(app, job, display))
+    showing = asyncio.ensure_future(show_progress(app, job, display))
     try:
         end = await ended(app, job, timeout)
-        await asyncio.wait([showing], timeout=_LAST_REPORT)
+        await asyncio.wait([showing], timeout=LAST_REPORT)
     except Interrupted as how_far:
         raise Interrupted(str(how_far), at_line_start=display.close()) from None
     finally:
@@ -63,8 +63,9 @@ async def followed(app: App, job: str, timeout: float | None, display: Display) 
     return end
 
 
-async def _show(app: App, job: str, display: Display) -> None:
-    with suppress(FennelqError):  # the wait for the end raises it as well
+async def show_progress(app: App, job: str, display: Display) -> None:
+    """Show the progress of a job until it ends. It ignores a FennelqError: the wait for the end raises it too."""
+    with suppress(FennelqError):
         async for progress in app.result(job).watch():
             display.show(progress)
 

@@ -17,8 +17,18 @@ WIDEST: Final = 100
 _NAMES_WIDTH: Final = 26
 
 
+_GIVEN: Final = "fennelq.given"
+
+
 class Command(TyperCommand):
     """A command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line. It keeps the words of each parameter, because the values are not what was typed."""
+        words = [*args]
+        rest = super().parse_args(ctx, args)
+        ctx.meta[_GIVEN] = self.make_parser(ctx).parse_args(words)[0]
+        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] ID…`."""
@@ -45,6 +55,20 @@ class Group(TyperGroup):
         ]
         write_rows(formatter, "Commands", rows)
         _write_parameters(self, ctx, formatter)
+
+
+class GroupThatRuns(Group):
+    """Several commands, and one without a word of its own."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS] [COMMAND …]`."""
+        return ["[OPTIONS]", "[COMMAND …]"]
+
+
+def given_words(ctx: Any) -> dict[str, Any]:
+    """The parameters that the command line contains, by name, with their words."""
+    given: dict[str, Any] = ctx.meta.get(_GIVEN, {})
+    return {name: words for name, words in given.items() if words not in (None, (), [])}
 
 
 def write_rows(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:

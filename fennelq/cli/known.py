@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from fennelq.broker.dispatch import pages
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
-from fennelq.errors import suggestion
 from fennelq.manage.queues import queues_of
 from fennelq.manage.search import named
 from fennelq.model.job import split_id
+from fennelq.wording import suggestion
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -26,6 +26,31 @@ async def require_queues(app: App, queues: Iterable[str]) -> None:
     for queue in queues:
         if queue not in known:
             raise Problem(f"queue {queue!r} does not exist{suggestion(queue, known)}", Exit.NOT_FOUND)
+
+
+def queue_of_limit(app: App, name: str) -> str:
+    """The queue of the tasks that have this limit. Raises a Problem when no task has it, and when those of several
+    queues do."""
+    having: set[str] = set()
+    names: set[str] = set()
+    for task in app.tasks.values():
+        for definition in task.limits.definitions.values() if task.limits else ():
+            names.add(definition.name)
+            if definition.name == name or named(task.name, name, ":"):
+                having.add(task.queue)
+    if len(having) > 1:
+        raise Problem(
+            f"queues {', '.join(sorted(having))} have a limit {name!r}: add --queue with one of them",
+            Exit.USAGE,
+        )
+    if not having:
+        hint = suggestion(name, names)
+        end = "" if hint.endswith("?") else "."
+        raise Problem(
+            f"no task has a limit {name[:200]!r}{hint}{end} For one that only Redis knows, add --queue",
+            Exit.NOT_FOUND,
+        )
+    return having.pop()
 
 
 def note_unknown_task(app: App, task: str | None) -> None:

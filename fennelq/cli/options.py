@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from fennelq.cli import complete
 from fennelq.errors import ConfigurationError, InvalidJobId
-from fennelq.manage.cancelling import Selection
-from fennelq.manage.search import Filters, Moment
-from fennelq.model.checks import valid_name
-from fennelq.model.job import Priority, Status, split_id
-
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_LONGEST = 100 * 366 * 86400
+from fennelq.model.checks import check_line, valid_name
+from fennelq.model.job import Priority, split_id
+from fennelq.model.units import duration_in
 
 
 def duration(text: str) -> float:
     """Seconds: `60`, `90s`, `30m`, `1h30m`, `7d`."""
-    written = text.strip()
-    if re.fullmatch(r"\d+(?:\.\d+)?", written):
-        seconds = float(written)
-    elif written and not _PART.sub("", written):
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(written))
-    else:
-        raise typer.BadParameter(f"{text!r} is not a duration: write seconds, or 90s, 30m, 1h30m, 7d")
-    if seconds > _LONGEST:
-        raise typer.BadParameter(f"{text!r} is too long")
+    seconds = duration_in(text)
+    if seconds is None:
+        raise typer.BadParameter(
+            f"{text[:200]!r} is not a duration up to a century: write seconds, or 90s, 30m, 1h30m, 7d"
+        )
     return seconds
 
 
@@ -68,21 +58,6 @@ def moment(text: str) -> datetime:
         ) from None
 
 
-def ago(text: str) -> Moment:
-    """A time before now, such as 2h, or a moment."""
-    try:
-        return timedelta(seconds=duration(text))
-    except typer.BadParameter:
-        return _moment_or_duration(text)
-
-
-def _moment_or_duration(text: str) -> datetime:
-    try:
-        return moment(text)
-    except typer.BadParameter:
-        raise typer.BadParameter(f"{text!r} is neither a time before now (30m, 2h, 7d) nor a date") from None
-
-
 def job_id(text: str) -> str:
     """The id of a job."""
     try:
@@ -100,13 +75,26 @@ def queue_name(text: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
-def status(text: str) -> Status:
-    """A status of a job that has not ended."""
-    word = text.upper()
-    going_on = [one for one in Status if not one.ended and one is not Status.UNKNOWN]
-    if word not in going_on:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(going_on)}")
-    return Status(word)
+def queue_option(sentence: str) -> Any:
+    """The option `--queue` of a command; `sentence` says what the queue is for."""
+    return typer.Option(
+        "--queue",
+        "-q",
+        parser=queue_name,
+        metavar="QUEUE",
+        help=sentence,
+        autocompletion=complete.queues,
+    )
+
+
+def one_line(text: str) -> str:
+    """A text for people; may be empty."""
+    try:
+        if text:
+            check_line("the text", text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
 
 
 AppPath = Annotated[
@@ -128,6 +116,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Follow = Annotated[
     bool,
     typer.Option("--follow", help="Show the progress that the task reports, until the job has ended."),
+]
+FollowStory = Annotated[
+    bool,
+    typer.Option("--follow", help="Print what happens to the job, and its progress, until it has ended."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of jobs; change nothing.")]
@@ -173,17 +165,7 @@ CallKeywords = Annotated[
         help="A keyword argument, or a JSON object of several; repeatable. Default: none.",
     ),
 ]
-ToQueue = Annotated[
-    Any,
-    typer.Option(
-        "--queue",
-        "-q",
-        parser=queue_name,
-        metavar="QUEUE",
-        help="The queue to send it to. Default: the task's.",
-        autocompletion=complete.queues,
-    ),
-]
+ToQueue = Annotated[Any, queue_option("The queue to send it to. Default: the task's.")]
 ToLane = Annotated[
     Any,
     typer.Option(
@@ -204,31 +186,6 @@ Expires = Annotated[
     ),
 ]
 
-SomeIds = Annotated[
-    list[Any] | None,
-    typer.Argument(
-        parser=job_id, metavar="[ID…]", help="Ids of jobs. Default: those that the options select."
-    ),
-]
-OlderThan = Annotated[
-    Any,
-    typer.Option(
-        "--older-than",
-        parser=duration,
-        metavar="DURATION",
-        help="Only jobs that were sent longer ago than this: 30m, 2h, 7d. Default: jobs of any age.",
-    ),
-]
-OfStatus = Annotated[
-    list[Any] | None,
-    typer.Option(
-        "--status",
-        parser=status,
-        metavar="STATUS",
-        help="Only jobs with this status: SENT, SCHEDULED, EXECUTING or RETRY; repeatable. Default: all of these.",
-        autocompletion=complete.words("SENT", "SCHEDULED", "EXECUTING", "RETRY"),
-    ),
-]
 Reason = Annotated[
     str,
     typer.Option(
@@ -236,93 +193,14 @@ Reason = Annotated[
     ),
 ]
 
-DeadIds = Annotated[
-    list[Any] | None,
-    typer.Argument(parser=job_id, metavar="[ID…]", help="Only these jobs. Default: every dead job."),
+ToFile = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default: stdout."),
 ]
-InQueue = Annotated[
-    list[Any] | None,
+WithSecrets = Annotated[
+    bool,
     typer.Option(
-        "--queue",
-        "-q",
-        parser=queue_name,
-        metavar="QUEUE",
-        help="Only of this queue; repeatable. Default: every queue.",
-        autocompletion=complete.queues,
+        "--with-secrets",
+        help="Also write secrets, which are hidden otherwise. `fennelq audit` records this.",
     ),
 ]
-OfTask = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        metavar="TASK",
-        help="Only of this task: module:function, or function. Default: every task.",
-        autocompletion=complete.tasks,
-    ),
-]
-OfError = Annotated[
-    str | None,
-    typer.Option(
-        "--error",
-        metavar="TYPE",
-        help="Only with this error: shop.CardRefused, or ValueError. Default: every error.",
-    ),
-]
-Since = Annotated[
-    Any,
-    typer.Option(
-        "--since",
-        parser=ago,
-        metavar="WHEN",
-        help="Only jobs that died after this time: 30m, 2h, 7d (ago), or a date. Default: the first dead job.",
-    ),
-]
-Until = Annotated[
-    Any,
-    typer.Option(
-        "--until",
-        parser=ago,
-        metavar="WHEN",
-        help="Only jobs that died before this time: 30m, 2h, 7d (ago), or a date. Default: now.",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class Which:
-    """The options that select dead jobs, for the commands of the family `dlq`."""
-
-    queue: InQueue = None
-    task: OfTask = None
-    error: OfError = None
-    since: Since = None
-    until: Until = None
-
-    def filters(self, ids: list[Any] | None = None) -> Filters:
-        """The filters; empty when the command line contains none."""
-        given = {"ids": ids, **vars(self)}
-        return cast(
-            "Filters", {name: value for name, value in given.items() if value is not None and value != []}
-        )
-
-
-@dataclass(frozen=True)
-class WhichJobs:
-    """The options that select jobs that have not ended."""
-
-    queue: InQueue = None
-    task: OfTask = None
-    status: OfStatus = None
-    older_than: OlderThan = None
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every job of the app, if no other option selects jobs.")
-    ] = False
-
-    @property
-    def given(self) -> bool:
-        """Whether the command line selects jobs."""
-        return any(value not in (None, [], False) for value in vars(self).values())
-
-    def selection(self) -> Selection:
-        """The filters."""
-        return Selection.of(self.queue or None, self.task, self.status or None, self.older_than)

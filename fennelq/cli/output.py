@@ -1,51 +1,79 @@
 """The output of commands: tables for people, tab-separated lines for pipes, JSON for programs.
 
 Control characters in texts out of Redis are escaped: otherwise the message of an error could control the terminal of an
-operator.
+operator. Texts for people are cut after 10,000 characters; JSON has all of them.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Final
 
 import orjson
 
-from fennelq.cli.table import EMPTY, GAP, Column, fit, padded, shortened, width
+from fennelq.cli.table import ELLIPSIS, EMPTY, GAP, Column, fit, folded, padded, shortened, width, wrapped
 from fennelq.manage.documents import plain
 from fennelq.streams import clean, colours, is_terminal
 
 _NO_NUMBER = (None, "", "?")
+_LONGEST: Final = 10_000
+"""Characters of a text. More would push everything else off the screen."""
+_NOT_ASCII: Final = re.compile(r"[^ -~\n]")
+"""A character that may have to be escaped."""
+_LONGEST_LINES: Final = 65_536
+"""Characters of a text of several lines. Workers keep 8 KiB of a traceback."""
 
 
 def note(sentence: str) -> None:
     """Print a sentence for people on stderr, separate from the output for pipes. Programs read the exit code, so an
-    error of stderr must not change it."""
+    error of stderr must not change it.
+
+    On a terminal it is wrapped at spaces, but not within `commands`, which people copy.
+    """
+    text = clean(_cut(sentence))
     with suppress(OSError, ValueError):
-        print(clean(sentence), file=sys.stderr, flush=True)
+        if is_terminal(sys.stderr):
+            text = wrapped(text, shutil.get_terminal_size().columns)
+        print(text, file=sys.stderr, flush=True)
 
 
 def line(text: str) -> None:
     """Print one line."""
-    print(clean(text))
+    print(clean(_cut(text)))
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str = "") -> None:
+def title(text: str) -> None:
+    """Print one line, in bold on a terminal that shows colours."""
+    print(bold(clean(text)))
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str = "", label: str = ""
+) -> None:
     """Print a table on a terminal, as wide as the terminal; in a pipe, one line per row, with tabs and without a
-    heading.
+    heading. With a label, each line in a pipe begins with it.
 
     Without rows, print the sentence `empty` on a terminal, and nothing in a pipe.
     """
     if not is_terminal(sys.stdout):
         for row in rows:
-            print("\t".join(map(cell, row)))
+            print("\t".join(map(cell, (label, *row) if label else row)))
     elif rows:
         _draw(columns, rows)
     elif empty:
         print(empty)
+
+
+def blank() -> None:
+    """Print an empty line between two parts on a terminal; nothing in a pipe."""
+    if is_terminal(sys.stdout):
+        print()
 
 
 def facts(known: Mapping[str, object]) -> None:
@@ -60,6 +88,13 @@ def facts(known: Mapping[str, object]) -> None:
         print(f"{bold(name.ljust(widest))}{GAP}{value}")
 
 
+def labelled(label: str, text: str) -> None:
+    """Print a sentence: on a terminal in lines that fit, in a pipe on a line that begins with the label."""
+    text = clean(_cut(text))
+    terminal = is_terminal(sys.stdout)
+    print(folded(text, shutil.get_terminal_size().columns) if terminal else f"{label}\t{text}", flush=True)
+
+
 def answer(count: int, what: str, rest: str) -> None:
     """Print `2,000 jobs cancelled`; in a pipe the number has no separators."""
     line(f"{number(count)} {what}{'' if count == 1 else 's'} {rest}")
@@ -67,12 +102,24 @@ def answer(count: int, what: str, rest: str) -> None:
 
 def document(value: object) -> None:
     """Print a value as JSON on several lines."""
-    print(orjson.dumps(value, default=plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
+    print(_json(value, orjson.OPT_INDENT_2))
 
 
 def record(value: object) -> str:
     """A value as JSON on one line."""
-    return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS).decode()
+    return _json(value, 0)
+
+
+def _json(value: object, option: int) -> str:
+    """JSON for programs. It may be printed on a terminal as well: orjson escapes only the first 32 characters."""
+    text = orjson.dumps(value, default=plain, option=option | orjson.OPT_NON_STR_KEYS).decode()
+    if text.isprintable():
+        return text
+    return _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def cell(value: object) -> str:
@@ -83,7 +130,7 @@ def cell(value: object) -> str:
         return moment(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return number(value)
-    return clean(str(value))
+    return clean(_cut(str(value)))
 
 
 def number(value: int) -> str:
@@ -93,7 +140,11 @@ def number(value: int) -> str:
 
 def lines(text: str) -> str:
     """A text of several lines, with control characters escaped."""
-    return "\n".join(map(clean, text.splitlines()))
+    return "\n".join(map(clean, _cut(text, _LONGEST_LINES).splitlines()))
+
+
+def _cut(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}{ELLIPSIS}"
 
 
 def moment(value: datetime) -> str:

@@ -9,9 +9,11 @@ from zoneinfo import ZoneInfo
 
 from fennelq.cli import output
 from fennelq.cli.table import Column
-from fennelq.manage.documents import in_words, in_zone, of_schedule, state_of
+from fennelq.manage.documents import of_schedule, state_of
 from fennelq.manage.schedules import ScheduleInfo
+from fennelq.manage.words_of_time import in_words, in_zone
 from fennelq.model.schedule import Schedule
+from fennelq.redaction import Redaction
 from fennelq.streams import is_terminal
 
 _COLUMNS = (
@@ -37,9 +39,9 @@ def show_schedules(infos: Sequence[ScheduleInfo], tasks: Collection[str], now: d
     )
 
 
-def show_schedule(info: ScheduleInfo, now: datetime) -> None:
+def show_schedule(info: ScheduleInfo, now: datetime, redaction: Redaction) -> None:
     """Everything about one schedule, a line for each fact."""
-    document, zone = of_schedule(info, now), info.schedule.tz
+    document, zone = of_schedule(info, now, redaction), info.schedule.tz
     times = {"next_run": info.next_run, "last_run": info.last_run, "last_error_at": info.last_error_at}
     shown = {name: written(value, zone, now) for name, value in times.items()}
     arguments = output.record(document["arguments"])

@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, TypeVar
 from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.trouble import NoReply, ReplyError, Trouble, classify
+from fennelq.cli import output
+from fennelq.cli.auditing import Outcome, recorded
 from fennelq.cli.options import AppDir, AppPath
 
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.broker.broker import Broker
+    from fennelq.redaction import Redaction
     from fennelq.worker.processes.discovery import FoundApp
 
 T = TypeVar("T")
+
+
+def _number(result: object) -> Outcome:
+    return Outcome(result if isinstance(result, int) else None)
 
 
 @dataclass(frozen=True)
@@ -36,10 +43,31 @@ class Session:
 
         return find_app(self.app, self.app_dir)
 
+    @property
+    def redaction(self) -> Redaction:
+        """The rules by which the app hides secrets."""
+        return self.found.app.redaction
+
     def run(self, work: Callable[[App], Awaitable[T]]) -> T:
         """Run `work` with a connection to the app's Redis; returns its result. Raises BrokerUnavailable without
         retries."""
         return asyncio.run(_connected(self.found.app, work))
+
+    def change(
+        self,
+        work: Callable[[App], Awaitable[T]],
+        *,
+        planned: int | None = None,
+        outcome: Callable[[T], Outcome] = _number,
+    ) -> T:
+        """As `run`, for work that changes something: it is recorded for `fennelq audit`, before and after. `planned` is
+        the number of jobs that it is going to change, and `outcome` describes what it returned."""
+
+        async def recording(app: App) -> T:
+            result: T = await recorded(app, work, planned, outcome, output.note)
+            return result
+
+        return self.run(recording)
 
 
 async def _connected(app: App, work: Callable[[App], Awaitable[T]]) -> T:

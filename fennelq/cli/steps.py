@@ -37,11 +37,15 @@ class Steps:
         what: str = "job",
         advice: str = "run it again to go on",
         show: Callable[[int], None] | None = None,
+        done: int = 0,
     ) -> None:
-        """`show` is called with the number of items that were finished since its last call."""
+        """`show` is called with the number of items that were finished since its last call. `done` were finished
+        before."""
         self._total, self._what, self._advice, self._show = total, what, advice, show
-        self._done = 0
+        self._done = done
         self._interrupted = False
+        self.stopped_short = False
+        """Whether the work has ended before all items were finished."""
 
     def __call__(self, done: int) -> None:
         """Report how many items are finished; raises Interrupted after Ctrl-C, unless all are finished."""
@@ -53,7 +57,11 @@ class Steps:
 
     def shown_by(self, show: Callable[[int], None]) -> Steps:
         """New steps for the same work, which report their progress to `show`."""
-        return Steps(self._total, self._what, self._advice, show)
+        return Steps(self._total, self._what, self._advice, show, self._done)
+
+    def stop_short(self) -> None:
+        """Record that the work has ended before all items were finished: a bar stays where it is."""
+        self.stopped_short = True
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work and return its result; raises Interrupted after Ctrl-C."""
@@ -79,13 +87,19 @@ class Steps:
 
 @contextmanager
 def progress(title: str, steps: Steps, total: int, *, quiet: bool = False) -> Generator[Steps]:
-    """The same steps, with a bar on a terminal."""
+    """The same steps, with a bar on a terminal.
+
+    At the end of the work the bar is full, also if some items were gone: otherwise it would look as if work was left.
+    """
     if quiet or not total or not is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
         yield steps
         return
     with typer.progressbar(length=total, label=title, file=sys.stderr) as bar:
+        shown = steps.shown_by(bar.update)
         try:
-            yield steps.shown_by(bar.update)
+            yield shown
+            if not shown.stopped_short:
+                bar.update(max(0, total - bar.pos))
         except Interrupted as how_far:
             raise Interrupted(str(how_far), at_line_start=True) from None  # the bar ends its line
 

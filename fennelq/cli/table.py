@@ -6,8 +6,9 @@ because people copy it. When even that is not enough, the lines are longer than 
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 GAP: Final = "  "
@@ -82,6 +83,33 @@ def width(text: str, most: int | None = None) -> int:
         if most is not None and taken > most:
             break
     return taken
+
+
+def wrapped(text: str, room: int) -> str:
+    """The text in lines of this width, broken at spaces. A word that is longer, and a command in backticks, stays in
+    one piece."""
+    if width(text, room) <= room:
+        return text
+    lines: list[str] = []
+    for piece in re.findall(r"(?:`[^`]*`|[^\s`]|`)+", text):
+        if lines and width(lines[-1]) + 1 + width(piece) <= room:
+            lines[-1] += f" {piece}"
+        else:
+            lines.append(piece)
+    return "\n".join(lines)
+
+
+def folded(text: str, room: int) -> str:
+    """The same as `wrapped`, but a word that is longer is broken as well: it may come out of Redis."""
+    return "\n".join(part for line in wrapped(text, room).split("\n") for part in _parts(line, room))
+
+
+def _parts(line: str, room: int) -> Iterator[str]:
+    while width(line, room) > room and "`" not in line:
+        begin = _beginning(line, room) or line[:1]
+        yield begin
+        line = line[len(begin) :]
+    yield line
 
 
 def _width_of(character: str, before: int) -> int:

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from fennelq.errors import ConfigurationError, a_kind_of
+from fennelq.errors import ConfigurationError
+from fennelq.wording import a_kind_of
 
 if TYPE_CHECKING:
     # What `@asynccontextmanager` and `@contextmanager` return. Their base classes would fit every class that has an

@@ -85,7 +85,7 @@ class Injection:
         self._signature = inspect.signature(function)
         self._is_async = inspect.iscoroutinefunction(function)
         self.names = tuple(markers)
-        """The injected parameters. They are no arguments of a job."""
+        """The injected parameters. They are not arguments of a job."""
         self.in_between = _in_between(self._signature, self.names)
         """The injected parameters that are passed by their places, because other arguments may be passed after them."""
 

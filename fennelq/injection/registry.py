@@ -6,10 +6,11 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fennelq.errors import ConfigurationError, a_kind_of, suggestion
+from fennelq.errors import ConfigurationError
 from fennelq.injection.markers import Lifespan, Marker, Provider, provider_name
 from fennelq.injection.recipe import Injection, Overrides, Recipe, Resolver
 from fennelq.injection.signatures import ENTERED, ENTERED_ASYNC, markers_of, way_of
+from fennelq.wording import a_kind_of, suggestion
 
 if TYPE_CHECKING:
     from fennelq.app import App

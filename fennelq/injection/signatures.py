@@ -17,8 +17,9 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fennelq.errors import ConfigurationError, a_kind_of
+from fennelq.errors import ConfigurationError
 from fennelq.injection.markers import Injected, Marker, Provider
+from fennelq.wording import a_kind_of
 
 PLAIN: Final = 0
 """The value is what the provider returns."""

@@ -1,4 +1,4 @@
-"""Cancels the jobs that match filters: those that wait at once, and those that run by asking them to stop."""
+"""Cancels the jobs that match filters: waiting jobs at once, and running jobs by asking them to stop."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import pages
-from fennelq.broker.keys import STREAMS, QueueKeys, queue_keys
-from fennelq.broker.talk import Finding, Finds, Found, Replies, Talk, ask
-from fennelq.broker.trouble import ReplyError
-from fennelq.broker.verb import MOST_JOBS
-from fennelq.broker.verbs.jobs import ASKED, CANCELLED, Outline
-from fennelq.errors import BrokerUnavailable, ConfigurationError, a_kind_of
-from fennelq.manage.queues import OnProgress, queues_of
-from fennelq.manage.search import PAGE, named
+from fennelq.broker.talk import Finds, Talk, ask
+from fennelq.errors import ConfigurationError
+from fennelq.manage.acting import Order, Work, narrowed
+from fennelq.manage.finding import read_filter
+from fennelq.manage.queues import OnProgress
 from fennelq.model.checks import check_count, check_duration, check_reason, valid_name
 from fennelq.model.job import Status
+from fennelq.model.query import Query, State, Term, moment_text
 from fennelq.model.units import Seconds, milliseconds
+from fennelq.wording import a_kind_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.task import AnyTask
 
-_PLACES: Final[Mapping[str, Status]] = {"sched": Status.SCHEDULED, "retry": Status.RETRY}
-"""The places besides the lanes. They are read first, because a due job moves from there to a lane."""
-_IN_LANES: Final = frozenset({Status.SENT, Status.EXECUTING})
-_CANCELLABLE: Final = frozenset({*_PLACES.values(), *_IN_LANES})
-
-Page = list[str]
-"""The keys of some jobs of a queue."""
+_STATES: Final[Mapping[Status, frozenset[State]]] = {
+    Status.SENT: frozenset({State.WAITING, State.LIMITED}),
+    Status.EXECUTING: frozenset({State.RUNNING}),
+    Status.SCHEDULED: frozenset({State.SCHEDULED}),
+    Status.RETRY: frozenset({State.RETRY}),
+}
+_CANCELLABLE: Final = frozenset(_STATES)
 
 
 class Selection(NamedTuple):
-    """The jobs that match: of these queues (None: of all), of this task, with one of these statuses, of this age."""
+    """The jobs that match: of these queues (None: of all), of this task, with one of these statuses, of this age, and
+    that meet a filter."""
 
-    queues: Sequence[str] | None
-    task: str | None
-    statuses: frozenset[Status]
-    older_than_ms: int
+    queues: Sequence[str] | None = None
+    task: str | None = None
+    statuses: frozenset[Status] = _CANCELLABLE
+    older_than_ms: int = 0
+    where: str = ""
 
     @classmethod
     def of(
@@ -47,8 +47,13 @@ class Selection(NamedTuple):
         task: str | AnyTask | None,
         status: Status | Sequence[Status] | None,
         older_than: Seconds | None,
+        where: str = "",
     ) -> Selection:
         """These filters, checked."""
+        if where and not (queue is None and task is None and status is None and older_than is None):
+            raise ConfigurationError(
+                "where= stands alone: write queue:, task:, state: and until: into the filter instead"
+            )
         queues = [queue] if isinstance(queue, str) else queue
         if older_than is not None:
             check_duration("older_than", older_than)
@@ -57,25 +62,33 @@ class Selection(NamedTuple):
             _name_of(task),
             _CANCELLABLE if status is None else _statuses([status] if isinstance(status, str) else status),
             milliseconds(older_than or 0),
+            where,
         )
 
     @property
     def everything(self) -> bool:
         """Whether every job of the app matches."""
-        return self.queues is None and self.whole_queues
+        whole_queues = self.task is None and self.statuses == _CANCELLABLE and not self.older_than_ms
+        return self.queues is None and whole_queues and not self.where.strip()
 
-    @property
-    def whole_queues(self) -> bool:
-        """Whether every job of the queues matches, so that their records need not be read."""
-        return self.task is None and self.statuses == _CANCELLABLE and not self.older_than_ms
+    def query(self) -> Talk[Query]:
+        """The selection as one filter."""
+        terms = [Term("queue", queue) for queue in self.queues or ()]
+        if self.task is not None:
+            terms.append(Term("task", self.task))
+        if self.statuses != _CANCELLABLE:
+            terms += [Term("state", str(state)) for status in self.statuses for state in _STATES[status]]
+        if self.older_than_ms:
+            now_ms = yield from ask(verbs.server.now())
+            terms.append(Term("until", moment_text(max(0, now_ms - self.older_than_ms))))
+        return (yield from read_filter(self.where)).also(terms)
 
-    def meets(self, job: Outline, now_ms: int) -> bool:
-        """Whether a job of one of these queues matches."""
-        return (
-            job.status in self.statuses
-            and named(job.task, self.task, ":")
-            and job.created_ms <= now_ms - self.older_than_ms
-        )
+    def order(self, reason: str, limit: int | None) -> Talk[Order | None]:
+        """The order to cancel those of these jobs that were sent before now; None when the list of queues is empty."""
+        if self.queues is not None and not self.queues:
+            return None
+        query = narrowed("cancel", (yield from self.query()))
+        return Order("cancel", query, (yield from ask(verbs.server.now())), reason, limit)
 
 
 class Cancelling:
@@ -96,113 +109,25 @@ class Cancelling:
             check_count("limit", limit)
         if selection.everything and not everything:
             raise ConfigurationError(
-                "this cancels every job of the app: pass queue=, task=, status= or older_than=, or all=True"
+                "this cancels every job of the app: pass queue=, task=, status=, older_than= or where=, or all=True"
             )
         self._app, self._selection, self._limit = app, selection, limit
         self._reason, self._progress = reason, progress
-        self._done = 0
 
     def run(self) -> Talk[int]:
         """Cancel; returns how many jobs were cancelled or asked to stop. A queue that is damaged, or that the user of
         Redis may not change, does not stop the others: its error is raised at the end."""
-        problem: Exception | None = None
-        for queue in (yield from _queues(self._app, self._selection)):
-            if self._is_enough:
-                break
-            try:
-                yield from self._in_queue(queue)
-            except (ReplyError, BrokerUnavailable) as error:
-                if isinstance(error, BrokerUnavailable) and error.retriable:
-                    raise
-                problem = problem or error
-        if problem is not None:
-            raise problem
-        return self._done
-
-    def count(self) -> Talk[int]:
-        """How many jobs `run` would cancel or ask to stop now."""
-        count = 0
-        for queue in (yield from _queues(self._app, self._selection)):
-            found = Finds(_matching(self._app, queue, self._selection))
-            while (page := (yield from found.next())) is not None:
-                count += len(page)
-        return count if self._limit is None else min(count, self._limit)
-
-    @property
-    def _is_enough(self) -> bool:
-        return self._limit is not None and self._done >= self._limit
-
-    def _in_queue(self, queue: str) -> Talk[None]:
-        keys, found = (
-            queue_keys(self._app.namespace, queue),
-            Finds(_matching(self._app, queue, self._selection)),
-        )
-        while (page := (yield from found.next())) is not None:
-            for part in pages(page, MOST_JOBS):
-                chosen = part if self._limit is None else part[: self._limit - self._done]
-                cancel = verbs.jobs.cancel(keys, chosen, self._app.lifetimes, self._reason)
-                answers = yield from ask(cancel)
-                self._done += sum(answer in (CANCELLED, ASKED) for answer in answers)
-                if self._progress:
-                    self._progress(self._done)
-                if self._is_enough:
-                    return
-
-
-def _queues(app: App, selection: Selection) -> Talk[Sequence[str]]:
-    if selection.queues is not None:
-        return selection.queues
-    return sorted((yield from queues_of(app)))
-
-
-def _matching(app: App, queue: str, selection: Selection) -> Finding[Page]:
-    """Yields the jobs of a queue that match, a page at a time."""
-    keys, now_ms = queue_keys(app.namespace, queue), (yield from ask(verbs.server.now()))
-    found = Finds(_members(keys, selection.statuses))
-    while (page := (yield from found.next())) is not None:
-        if not selection.whole_queues:
-            page = yield from _chosen(keys, page, selection, now_ms)
-        if page:
-            yield Found(page)
-
-
-def _chosen(keys: QueueKeys, page: Page, selection: Selection, now_ms: int) -> Talk[Page]:
-    """The jobs of a page that match. A job whose record cannot be read does not."""
-    replies: Replies = yield [verbs.jobs.in_outline(keys, key) for key in page]
-    for reply in replies:
-        if isinstance(reply, BrokerUnavailable):
-            raise reply
-    known = zip(page, replies, strict=True)
-    return [key for key, job in known if isinstance(job, Outline) and selection.meets(job, now_ms)]
-
-
-def _members(keys: QueueKeys, statuses: frozenset[Status]) -> Finding[Page]:
-    """Yields the jobs of the places where jobs with one of these statuses are."""
-    for place, status in _PLACES.items():
-        if status in statuses:
-            yield from _in_set(keys, place)
-    if statuses & _IN_LANES:
-        for lane in STREAMS:
-            yield from _in_lane(keys, lane)
-
-
-def _in_set(keys: QueueKeys, place: str) -> Finding[Page]:
-    # By ZSCAN and not by rank: cancelled jobs leave the set, and all others would change their rank.
-    cursor = "0"
-    while True:
-        cursor, members = yield from ask(verbs.queues.scan(keys, place, cursor, PAGE))
-        if members:
-            yield Found(members)
-        if cursor == "0":
-            return
-
-
-def _in_lane(keys: QueueKeys, lane: str) -> Finding[Page]:
-    """Not the jobs that arrive from now on: a lane that is written to all the time has no end."""
-    last, at = (yield from ask(verbs.queues.last(keys, lane))), "0-0"
-    while last and (page := (yield from ask(verbs.queues.waiting(keys, lane, at, PAGE, until=last)))):
-        yield Found([entry.key for entry in page if entry.key])
-        at = page[-1].entry
+        order = yield from self._selection.order(self._reason, self._limit)
+        if order is None:
+            return 0
+        work = Work(self._app, order)
+        pages = Finds(work.pages())
+        while (acted := (yield from pages.next())) is not None:
+            if acted and self._progress:
+                self._progress(work.done)
+        if work.problem is not None:
+            raise work.problem
+        return work.done
 
 
 def _name_of(task: str | AnyTask | None) -> str | None:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Literal, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from fennelq.broker import verbs
-from fennelq.broker.dispatch import pages
 from fennelq.broker.keys import queue_keys
-from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, together
+from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all
 from fennelq.broker.verb import MOST_JOBS
+from fennelq.errors import ConfigurationError
 from fennelq.manage.choices import check_choice
-from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport, detailed, letter_of
+from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport, detailed, letter_of, with_record
+from fennelq.manage.exporting import exported
+from fennelq.manage.groups import Tally, count_dead
+from fennelq.manage.importing import Importing, ImportReport
+from fennelq.manage.jobs import JobAnswer, edited
+from fennelq.manage.new_arguments import NewArguments, Rewriting
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
 from fennelq.manage.pace import Pace
-from fennelq.manage.queues import OnProgress, queues_of
-from fennelq.manage.search import (
-    Filters,
-    Keys,
-    Page,
-    Search,
-    Wanted,
-    dlq_entry,
-    keys_in_queues,
-)
-from fennelq.model.checks import valid_name
+from fennelq.manage.queues import OnProgress
+from fennelq.manage.replay_plan import Batch, Planning, ReplayPlan, changed, plan_of, selected_by
+from fennelq.manage.replaying import Replaying, checked_canary
+from fennelq.manage.search import Filters, dlq_entry
+from fennelq.manage.selecting import Selected, in_pages_of, number_of, searches, selected
 from fennelq.model.job import split_id
+from fennelq.model.units import Seconds
+from fennelq.wording import a_kind_of
+
+if TYPE_CHECKING:
+    from fennelq.app import App
 
 Order = Literal["newest", "oldest"]
 
@@ -33,7 +37,6 @@ Order = Literal["newest", "oldest"]
 # Defined here, because inside the class `list` is a method.
 Letters = list[DeadLetter]
 Groups = list[Group]
-Names = list[str]
 
 
 class DeadLetterTalks(Family):
@@ -49,7 +52,7 @@ class DeadLetterTalks(Family):
         check_choice("order", order, Order)
         newest = order == "newest"
         found: Letters = []
-        for search in (yield from self._searches(filters)):
+        for search in (yield from searches(self._app, filters)):
             found += map(letter_of, (yield from search.first(limit, newest)))
         found.sort(key=lambda letter: letter.died_at, reverse=newest)
         return found[:limit]
@@ -72,48 +75,131 @@ class DeadLetterTalks(Family):
     @Operation
     def count(self, **filters: Unpack[Filters]) -> Talk[int]:
         """The number of dead jobs that match the filters."""
-        searches = yield from self._searches(filters)
-        return sum((yield from together(search.count() for search in searches)))
+        return (yield from number_of((yield from searches(self._app, filters))))
 
     @Operation
     def groups(self, **filters: Unpack[Filters]) -> Talk[Groups]:
-        """The numbers of dead jobs by task and error type, the largest first."""
-        kinds, letters = Counter[tuple[str, str]](), Finds(self._scan(filters))
-        while (letter := (yield from letters.next())) is not None:
-            kinds[letter.task, letter.error_type] += 1
-        return [Group(task, error, jobs) for (task, error), jobs in kinds.most_common()]
+        """The dead jobs by cause, the largest group first. With other filters than `queue`, this reads every dead
+        job."""
+        tally, found = Tally(), (yield from searches(self._app, filters))
+        if filters.keys() <= {"queue"}:
+            yield from count_dead([search.keys for search in found], tally)
+            return tally.groups()
+        for search in found:
+            read = Finds(search.pages())
+            while (page := (yield from read.next())) is not None:
+                tally.add_jobs(page)
+        return tally.groups()
+
+    @Operation
+    def plan(
+        self,
+        *,
+        limit: int | None = None,
+        arguments: NewArguments | None = None,
+        anyway: bool = False,
+        continue_: bool = False,
+        who: str | None = None,
+        check: bool = True,
+        progress: OnProgress | None = None,
+        **filters: Unpack[Filters],
+    ) -> Talk[ReplayPlan]:
+        """What `replay` with these arguments would do now. `replay(plan=plan)` does it, without the jobs that die after
+        the plan was made.
+
+        With `check=False`, it only counts the jobs, and does not ask whether they can go back.
+        """
+        rewriting = self._rewriting(arguments, who, anyway=anyway)
+        if check or rewriting is not None or limit is not None:
+            return (yield from self._planned(limit, rewriting, filters, progress, continue_=continue_))
+        jobs, found = yield from selected(self._app, filters, limit)
+        return plan_of(jobs, (yield from number_of(found)), [])
 
     @Operation
     def replay(
         self,
         *,
+        plan: ReplayPlan | None = None,
         limit: int | None = None,
         rate: float | None = None,
+        canary: int | None = None,
+        canary_timeout: Seconds = 60.0,
+        arguments: NewArguments | None = None,
+        anyway: bool = False,
+        continue_: bool = False,
+        who: str | None = None,
         progress: OnProgress | None = None,
         **filters: Unpack[Filters],
     ) -> Talk[ReplayReport]:
         """Put dead jobs back, each as the same job with all its retries again, the oldest first.
 
-        It does not replay jobs that die while it runs. When it is interrupted and run again, it creates no
-        duplicates: a job is either still dead or back in its queue. `rate` limits the jobs per second.
+        It does not replay jobs that die while it runs, or after the `plan` was made. When it is interrupted and run
+        again, it creates no duplicates: a job is either still dead or back in its queue. `rate` limits the jobs per
+        second: it is the average, and never exceeded by more than a tenth within a second. With `canary=5`, it puts
+        five jobs back first, and leaves the others dead if one of these dies as before, or does not end within
+        `canary_timeout` seconds.
+
+        `arguments` are new values of some arguments by name, or a function that gets the arguments of a job by name and
+        returns the new ones; None leaves this job dead. The limits and the computed key of the job follow from them. It
+        raises ReplayRefused, and replays nothing, when new arguments do not fit the task; with `continue_=True`, it
+        replays the jobs before that one. `anyway=True` changes also jobs whose tasks this app does not have, without a
+        check. The history of each job keeps its old arguments, and `who` has changed them: the user and the host by
+        default.
         """
-        report, pace = ReplayReport(), Pace(rate)
-        work = Finds(self._work(filters, limit, pace.most))
-        while (found := (yield from work.next())) is not None:
-            search, page = found
-            yield from pace.wait_for(len(page))
-            report += yield from search.replay(page)
-            if progress:
-                progress(report.total)
-        return report
+        pace, timeout = Pace(rate), checked_canary(canary, canary_timeout)
+        if plan is not None:
+            _check_alone(limit, arguments, filters)
+        elif canary is not None or arguments is not None:
+            rewriting = self._rewriting(arguments, who, anyway=anyway)
+            plan = yield from self._planned(limit, rewriting, filters, None, continue_=continue_)
+        jobs = Selected(filters, limit) if plan is None else selected_by(plan)
+        replaying = Replaying(self._batches(jobs), pace, progress)
+        if plan is None:
+            return (yield from replaying.all())
+        return (yield from replaying.by(self._app, plan, canary, timeout))
+
+    @Operation
+    def edit(
+        self, job_id: str, arguments: Mapping[str, Any], *, anyway: bool = False, who: str | None = None
+    ) -> Talk[JobAnswer]:
+        """Put one dead job back with other arguments: all of them, by name. The limits and the computed key of the job
+        follow from them.
+
+        Raises InvalidArguments when they do not fit the task, and UnknownTask when this app does not have the task,
+        unless `anyway=True`. The history of the job keeps the old arguments, and `who` has changed them.
+        """
+        if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"arguments must be a dict of all arguments by name, not {a_kind_of(arguments)}"
+            )
+        rewriting = Rewriting(self._app, lambda _: arguments, anyway=anyway, who=who)
+        return (yield from edited(self._app, job_id, rewriting))
 
     @Operation
     def purge(
-        self, *, limit: int | None = None, progress: OnProgress | None = None, **filters: Unpack[Filters]
+        self,
+        *,
+        plan: ReplayPlan | None = None,
+        limit: int | None = None,
+        all: bool = False,
+        progress: OnProgress | None = None,
+        **filters: Unpack[Filters],
     ) -> Talk[int]:
-        """Remove dead jobs for good, with their records and results, the oldest first; returns how many."""
+        """Remove dead jobs for good, with their records and results, the oldest first; returns how many.
+
+        Without a filter, `all=True` is required. With a `plan`, it removes the jobs of the plan, and not those that
+        died later.
+        """
+        if plan is not None:
+            _check_alone(limit, None, filters)
+        elif not (all or any(name != "where" or str(value).strip() for name, value in filters.items())):
+            raise ConfigurationError(
+                "this removes every dead job of the app: pass queue=, task=, error=, fingerprint=, since=, until=, "
+                "ids= or where=, or all=True"
+            )
         removed = done = 0
-        work = Finds(self._work(filters, limit, MOST_JOBS))
+        jobs = Selected(filters, limit) if plan is None else selected_by(plan)
+        work = Finds(in_pages_of(self._app, jobs, MOST_JOBS))
         while (found := (yield from work.next())) is not None:
             search, page = found
             removed += yield from search.forget(page)
@@ -122,45 +208,71 @@ class DeadLetterTalks(Family):
                 progress(done)
         return removed
 
+    @Scan
+    def export(self, *, secrets: bool = False, **filters: Unpack[Filters]) -> Finding[dict[str, Any]]:
+        """Yields everything about each dead job that matches the filters, as JSON values: `import_` reads them.
+
+        Secrets (arguments and headers with names like `password` or `api_key`) are hidden, and such a job cannot be
+        imported; with `secrets=True` they are in the export.
+        """
+        return self._export(filters, secrets=secrets)
+
+    @Operation
+    def import_(
+        self,
+        lines: Iterable[str | bytes | Mapping[str, Any]],
+        *,
+        dead: bool = False,
+        continue_: bool = False,
+        progress: OnProgress | None = None,
+    ) -> Talk[ImportReport]:
+        """Send the jobs of an export, with their ids; with `dead=True`, put them back into the dead-letter queues.
+
+        A job whose id is known is left alone, so an import may be repeated. Raises ImportRefused, with the numbers of
+        the lines, and imports nothing, when lines cannot be imported; with `continue_=True`, it imports the others.
+        """
+        return (yield from Importing(self._app, dead=dead, continue_=continue_).run(lines, progress))
+
+    def _rewriting(
+        self, arguments: NewArguments | None, who: str | None, *, anyway: bool
+    ) -> Rewriting | None:
+        return None if arguments is None else Rewriting(self._app, arguments, anyway=anyway, who=who)
+
+    def _planned(
+        self,
+        limit: int | None,
+        rewriting: Rewriting | None,
+        filters: Filters,
+        progress: OnProgress | None,
+        *,
+        continue_: bool,
+    ) -> Talk[ReplayPlan]:
+        jobs, found = yield from selected(self._app, filters, limit)
+        return (yield from Planning(found, rewriting, continue_=continue_).run(jobs, progress))
+
+    def _batches(self, jobs: Selected) -> Finding[Batch]:
+        """The selected jobs, with their changes."""
+        if jobs.changes is not None:
+            yield from changed(self._app.namespace, jobs.changes, MOST_JOBS)
+            return
+        work = Finds(in_pages_of(self._app, jobs, MOST_JOBS))
+        while (found := (yield from work.next())) is not None:
+            search, page = found
+            yield Found(Batch(search.keys, page, {}))
+
+    def _export(self, filters: Filters, *, secrets: bool) -> Finding[dict[str, Any]]:
+        work = Finds(in_pages_of(self._app, Selected(filters, None), MOST_JOBS))
+        while (found := (yield from work.next())) is not None:
+            search, page = found
+            for line in (yield from exported(self._app, search, page, secrets=secrets)):
+                yield Found(line)
+
     def _scan(self, filters: Filters) -> Finding[DeadLetter]:
-        for search in (yield from self._searches(filters)):
+        for search in (yield from searches(self._app, filters)):
             read = Finds(search.pages())
             while (page := (yield from read.next())) is not None:
                 for dead in page:
                     yield Found(letter_of(dead))
-
-    def _work(self, filters: Filters, limit: int | None, most: int) -> Finding[tuple[Search, Page]]:
-        """The jobs that match the filters, in pages of at most `most`, and at most `limit` in all."""
-        done = 0
-        for search in (yield from self._searches(filters)):
-            read = Finds(search.pages())
-            while (found := (yield from read.next())) is not None:
-                page = found if limit is None else found[: limit - done]
-                for part in pages(page, most):
-                    yield Found((search, part))
-                done += len(page)
-                if done == limit:
-                    return
-
-    def _searches(self, filters: Filters) -> Talk[Searches]:
-        """One search per queue. Its end is the newest job that is dead now: it does not find jobs that die later."""
-        wanted = Wanted.of(filters, (yield from ask(verbs.server.now())))
-        ids = keys_in_queues(filters["ids"]) if "ids" in filters else None
-        queues = yield from self._queues(filters, ids)
-        keys = [queue_keys(self._app.namespace, queue) for queue in queues]
-        newest = yield from ask_all(verbs.dead.dead(of, "", 1, newest_first=True) for of in keys)
-        return [
-            Search(of, wanted.until_entry(last[0].entry), None if ids is None else ids[of.queue])
-            for of, last in zip(keys, newest, strict=True)
-            if last
-        ]
-
-    def _queues(self, filters: Filters, ids: dict[str, Keys] | None) -> Talk[Names]:
-        wanted = filters.get("queue")
-        if wanted is not None:
-            names = [valid_name("queue", name) for name in ([wanted] if isinstance(wanted, str) else wanted)]
-            return [name for name in names if ids is None or name in ids]
-        return sorted((yield from queues_of(self._app)) if ids is None else ids)
 
 
 class DeadLetters(DeadLetterTalks, Awaiting):
@@ -172,4 +284,21 @@ class BlockingDeadLetters(DeadLetterTalks, Blocking):
     """The dead-letter queues of an app, for code without an event loop: `app.sync.dlq`."""
 
 
-Searches = list[Search]
+def _check_alone(limit: int | None, arguments: NewArguments | None, filters: Filters) -> None:
+    """Raises ConfigurationError for what a plan decides."""
+    if limit is not None or arguments is not None or filters:
+        raise ConfigurationError(
+            "plan= has the filters, the limit and the arguments: pass them to app.dlq.plan(…)"
+        )
+
+
+def with_details(app: App, letters: Sequence[DeadLetter]) -> Talk[list[DeadLetter]]:
+    """The same jobs with their records, in one round trip; without those that are not dead any more."""
+    infos = yield from ask_all(
+        verbs.jobs.record(queue_keys(app.namespace, one.queue), split_id(one.id)[1]) for one in letters
+    )
+    return [
+        with_record(letter, info)
+        for letter, info in zip(letters, infos, strict=True)
+        if info is not None and dlq_entry(info) == letter.entry
+    ]

@@ -27,6 +27,8 @@ class DeadLetter:
     died_at: datetime
     entry: str
     """Its place in the queue; a job that dies again gets a new one."""
+    fingerprint: str
+    """8 hexadecimal digits, equal for all failures of one cause."""
     tries: int = 0
     """The number of its tries. Only `get` sets this attribute and the following ones."""
     traceback: str = ""
@@ -42,9 +44,18 @@ class ReplayReport:
     key_taken: int = 0
     """Still dead, because another job holds their idempotency key now."""
     gone: int = 0
-    """Not dead any more: another caller has replayed or removed them at the same time."""
+    """Not dead any more: another caller has replayed or removed them at the same time. Or this one has replayed them,
+    and the reply of the server was lost."""
     broken: int = 0
     """Still dead, because their records cannot be read."""
+
+    skipped: int = 0
+    """Still dead, because the function that makes new arguments has returned None for them, or because they come after
+    one whose new arguments do not fit."""
+    died_anew: int = 0
+    """Canary jobs that have died of something else than before."""
+    stopped: str = ""
+    """Why the replay has stopped early; empty when it has not. The other jobs are untouched."""
 
     def __add__(self, other: ReplayReport) -> ReplayReport:
         return ReplayReport(
@@ -52,7 +63,15 @@ class ReplayReport:
             self.key_taken + other.key_taken,
             self.gone + other.gone,
             self.broken + other.broken,
+            self.skipped + other.skipped,
+            self.died_anew + other.died_anew,
+            self.stopped or other.stopped,
         )
+
+    @property
+    def failed(self) -> bool:
+        """Whether jobs are still dead that were to go back, or a canary job has died."""
+        return bool(self.key_taken or self.broken or self.died_anew or self.stopped)
 
     @property
     def total(self) -> int:
@@ -60,14 +79,24 @@ class ReplayReport:
         return self.replayed + self.key_taken + self.gone + self.broken
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Dead jobs of one kind."""
+    """Dead jobs of one cause: their failures have one fingerprint."""
 
+    fingerprint: str
+    """`other` when a queue has a thousand groups already: then the jobs of further causes are counted together, and
+    this group has no task, no type and no message."""
     task: str
     error_type: str
+    reason: str
+    message: str
+    """The message of one of these jobs, cut."""
     jobs: int
     """The number of these jobs."""
+    first: datetime
+    """When the first of them died, or an earlier job of the group that was replayed or removed."""
+    newest: datetime
+    """When a job of the group died last, even if it was replayed or removed since."""
 
 
 def letter_of(dead: DeadJob) -> DeadLetter:
@@ -81,12 +110,18 @@ def letter_of(dead: DeadJob) -> DeadLetter:
         reason=dead.reason,
         died_at=clock.from_ms(dead.died_ms),
         entry=dead.entry,
+        fingerprint=dead.fingerprint,
     )
 
 
 def detailed(dead: DeadJob, info: JobInfo) -> DeadLetter:
     """The facts in the entry and in the record."""
-    letter, failure = letter_of(dead), info.error
+    return with_record(letter_of(dead), info)
+
+
+def with_record(letter: DeadLetter, info: JobInfo) -> DeadLetter:
+    """The same job, with what its record has."""
+    failure = info.error
     return replace(
         letter,
         message=failure.message if failure else letter.message,

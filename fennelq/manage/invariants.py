@@ -8,81 +8,19 @@ or while no other client writes: a job that moves in the meantime looks as if it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from fennelq.broker.keys import GROUP, STREAMS, KeyKind, QueueKeys, parse_key
-from fennelq.model.fields import LETTERS, STATUSES
+from fennelq.broker.key_kinds import KeyKind
+from fennelq.broker.keys import GROUP, STREAMS, QueueKeys, parse_key
+from fennelq.manage.group_invariants import DeadGroups
+from fennelq.manage.line_invariants import Lines
+from fennelq.manage.picture import Group, Hash, Key, Length, Members, Stream, Value
+from fennelq.manage.picture_records import Record
 from fennelq.model.job import Status
-
-# The picture
-
-
-class Hash(NamedTuple):
-    """A hash; of a record, at least the fields of RECORD_FIELDS that it has."""
-
-    fields: Mapping[str, str]
-
-
-class Group(NamedTuple):
-    """A consumer group of a stream."""
-
-    name: str
-    last_delivered: str
-    pending: Mapping[str, str]
-    """Entry → consumer."""
-
-
-class Stream(NamedTuple):
-    """A stream and its groups."""
-
-    entries: Mapping[str, str | None]
-    """Entry → the job it names; None when it names none."""
-    groups: Sequence[Group]
-
-
-class Members(NamedTuple):
-    """A set, or a sorted set."""
-
-    members: Sequence[str]
-
-
-class Length(NamedTuple):
-    """A list."""
-
-    length: int
-
-
-class Value(NamedTuple):
-    """A string."""
-
-    value: str
-
-
-class Key(NamedTuple):
-    """A key in the picture."""
-
-    name: str
-    type: str
-    """As the server's TYPE names it."""
-    expires_ms: int | None
-    """In milliseconds since the epoch; None when it never expires."""
-    content: Hash | Stream | Members | Length | Value
-
-
-_STATUS, _PLACE, _IDEMPOTENCY, _ENDED, _STOPPING = (
-    LETTERS[name] for name in ("status", "place", "idempotency", "ended", "stopping")
-)
-_HAS_LEAVINGS: Final = (
-    _IDEMPOTENCY,
-    _STOPPING,
-    *(LETTERS[name] for name in ("watchers", "history", "kept_at_least")),
-)
-
-RECORD_FIELDS: Final = (_STATUS, _PLACE, _ENDED, *_HAS_LEAVINGS)
-"""The fields of a record that are checked."""
+from fennelq.model.pause import pause_in
 
 
 class Problem(NamedTuple):
@@ -142,46 +80,26 @@ _Found = tuple[str | None, str]
 """The key of a job, and the sentence."""
 
 
-class _Record(NamedTuple):
-    status: Status
-    shown_status: str
-    place: str
-    idempotency: str
-    expires_ms: int | None
-    unmarked: bool
-    """It has leavings, but the field `ended` is missing: the script that ends the job would not call them."""
-    stopping: bool
-    """It was asked to stop while it ran."""
-
-    @classmethod
-    def of(cls, fields: Mapping[str, str], expires_ms: int | None) -> _Record:
-        letter = fields.get(_STATUS)
-        status = STATUSES.get(letter or "Q", Status.UNKNOWN)
-        return cls(
-            status=status,
-            shown_status=status if status is not Status.UNKNOWN else repr(letter),
-            place=fields.get(_PLACE, ""),
-            idempotency=fields.get(_IDEMPOTENCY, ""),
-            expires_ms=expires_ms,
-            unmarked=any(name in fields for name in _HAS_LEAVINGS) and (_ENDED not in fields or not letter),
-            stopping=_STOPPING in fields,
-        )
-
-
 @dataclass
 class _Queue:
     """The keys of one queue, sorted by kind."""
 
     keys: QueueKeys
-    records: dict[str, _Record] = field(default_factory=dict[str, _Record])
+    records: dict[str, Record] = field(default_factory=dict[str, Record])
     streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
     sorted_sets: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     results: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, tuple[int, int | None]])
     """Job → elements, and when it expires."""
     holders: dict[str, tuple[str, int | None]] = field(default_factory=dict[str, tuple[str, int | None]])
     """Idempotency key → the job it names, and when it expires."""
+    lines: Lines = field(default_factory=Lines)
+    groups: DeadGroups = field(default_factory=DeadGroups)
     stopping: Sequence[str] = ()
     """The jobs of the set `stop`."""
+    paused: str = ""
+    """The value of the key `paused`."""
+    sleepers: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Each set of executors that a new job wakes."""
     others: list[Key] = field(default_factory=list[Key])
     misfits: list[_Found] = field(default_factory=list[_Found])
 
@@ -196,15 +114,21 @@ class _Queue:
             self._sort(key, name, job or "")
 
     def _sort(self, key: Key, name: str, job: str) -> None:
+        if self.lines.add(key, name) or self.groups.add(key, name):
+            return
         match key.content:
             case Hash(fields) if key.name.startswith(self.keys.record("")):
-                self.records[job] = _Record.of(fields, key.expires_ms)
-            case Stream() as stream:
+                self.records[job] = Record.of(fields, key.expires_ms)
+            case Stream() as stream if name != "ends":
                 self.streams[name] = stream
             case Members(members) if name in _SORTED_SETS:
                 self.sorted_sets[name] = members
             case Members(members) if name == "stop":
                 self.stopping = members
+            case Members(members) if name.partition(":")[0] == "idle":
+                self.sleepers[name] = members
+            case Value(value) if name == "paused":
+                self.paused = value
             case Length(length) if key.name.startswith(self.keys.result("")):
                 self.results[job] = length, key.expires_ms
             case Value(holder) if key.name.startswith(self.keys.idempotency("")):
@@ -220,6 +144,11 @@ class _Queue:
         yield from self._problems_of_groups()
         yield from self._problems_of_results()
         yield from self._problems_of_holders()
+        yield from self.lines.problems(
+            {job: record.limits for job, record in self.records.items() if record.limits}
+        )
+        yield from self.groups.problems(self.streams["dlq"].fields if "dlq" in self.streams else {})
+        yield from self._problems_of_pause()
         yield from self._problems_of_others()
         if all_stopped:
             yield from self._left_pending()
@@ -234,7 +163,8 @@ class _Queue:
             for name, stream in self.streams.items()
             for entry, job in stream.entries.items()
         ]
-        return streams + [(name, job) for name, jobs in self.sorted_sets.items() for job in jobs]
+        sets = [(name, job) for name, jobs in self.sorted_sets.items() for job in jobs]
+        return streams + sets + [("line", job) for jobs in self.lines.jobs.values() for job in jobs]
 
     @cached_property
     def _entries(self) -> Counter[tuple[str, str | None]]:
@@ -247,7 +177,7 @@ class _Queue:
                 yield None, f"the entry {place} names no job"
             elif record is None:
                 yield job, f"the entry {place} is of job {job}, which has no record"
-            elif record.place != place:
+            elif place not in (record.place, record.twin):
                 where = f"whose record names the place {record.place!r} ({record.shown_status})"
                 yield job, f"the entry {place} is of job {job}, {where}"
 
@@ -262,33 +192,45 @@ class _Queue:
                 wrong = self._problems_of_gone(record, entries)
             else:
                 wrong = self._problems_of_alive(job, record, entries)
-            for text in wrong:
+            for text in (*wrong, *self._problems_of_twin(job, record)):
                 yield job, f"job {job} ({record.shown_status}, at {record.place!r}) {text}"
 
-    def _problems_of_gone(self, record: _Record, entries: int) -> Iterator[str]:
+    def _problems_of_gone(self, record: Record, entries: int) -> Iterator[str]:
         if entries:
             yield "has ended, but its entry is still there"
         if record.expires_ms is None:
             yield "has ended, but its record never expires"
 
-    def _problems_of_alive(self, job: str, record: _Record, entries: int) -> Iterator[str]:
+    def _problems_of_alive(self, job: str, record: Record, entries: int) -> Iterator[str]:
         if entries != 1:
             yield f"has {entries} entries there" if entries else "has no entry there, so it can never go on"
         if record.expires_ms is not None:
             yield "can still run, but its record expires"
         if record.unmarked:
-            yield "has a history, a key, clients that wait or a request to stop, but its record is not marked for them"
+            yield "has a history, a key, limits, clients that wait or a request to stop, but its record is not marked"
         if record.status not in self._statuses_at(record.place):
             yield "cannot have this status at this place"
         if record.status is Status.EXECUTING and not self._consumer(record.place):
             yield "is executing, but its entry is pending for no consumer"
         if record.status is Status.EXECUTING and record.stopping and job not in self.stopping:
             yield "was asked to stop, but `stop` does not name it: no beat would tell its executor"
-        if record.idempotency.startswith("="):
+        if record.holds_key:
             yield from self._problems_of_its_key(job, record.idempotency[1:])
+
+    def _problems_of_twin(self, job: str, record: Record) -> Iterator[str]:
+        if not record.twin:
+            return
+        if record.status is not Status.EXECUTING:
+            yield "does not run, but has a second copy"
+        if record.twin == record.place or self._entries[record.twin, job] != 1:
+            yield f"has a second copy at {record.twin}, which has {self._entries[record.twin, job]} entries"
+        if record.twin_runs and not self._consumer(record.twin):
+            yield f"runs a second time at {record.twin}, but that entry is pending for no consumer"
 
     def _statuses_at(self, place: str) -> tuple[Status, ...]:
         home = place.partition("/")[0]
+        if place == "line":
+            return (Status.SENT,)
         if home in STREAMS:
             return Status.SENT, Status.EXECUTING
         return (_SORTED_SETS.get(home, Status.DEAD if home == "dlq" else Status.UNKNOWN),)
@@ -327,7 +269,9 @@ class _Queue:
                 yield job, f"the entry {name}/{entry} (job {job}) {lost}"
 
     def _job_at(self, place: str) -> str | None:
-        return next((job for job, record in self.records.items() if record.place == place), None)
+        return next(
+            (job for job, record in self.records.items() if place in (record.place, record.twin)), None
+        )
 
     def _left_pending(self) -> Iterator[_Found]:
         for name, stream in self.streams.items():
@@ -346,7 +290,7 @@ class _Queue:
             for text in self._problems_of_lifetime(self.records.get(job), expires_ms):
                 yield job, f"the result of job {job} {text}"
 
-    def _problems_of_lifetime(self, record: _Record | None, expires_ms: int | None) -> Iterator[str]:
+    def _problems_of_lifetime(self, record: Record | None, expires_ms: int | None) -> Iterator[str]:
         if expires_ms is None:
             yield "never expires"
         if record is None:
@@ -368,6 +312,19 @@ class _Queue:
                 yield job, f"{its} never expires, but the job's record does"
             elif record is not None and record.idempotency[1:] != name:
                 yield job, f"{its} is not the one that its record names ({record.idempotency!r})"
+
+    def _problems_of_pause(self) -> Iterator[_Found]:
+        """No job may wake an executor while the queue is paused. An executor that knows no pause still adds its name to
+        the sleepers, so this holds only when all are of this version."""
+        pause = pause_in(self.paused.encode())
+        if self.paused and pause is None:
+            yield None, f"paused is {self.paused[:100]!r}, which pauses nothing"
+        elif pause is not None and pause.consuming:
+            for name, executors in self.sleepers.items():
+                yield (
+                    None,
+                    f"{name} has {', '.join(executors)}, although executors start no jobs of this queue",
+                )
 
     def _problems_of_others(self) -> Iterator[_Found]:
         for key in self.others:

@@ -7,6 +7,7 @@ runs them on an event loop, its subclass with `Blocking` without one. The three 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
@@ -98,16 +99,46 @@ class Scan(Generic[P, A]):
         return _bound(instance, self._awaiting if issubclass(owner, Awaiting) else self._blocking)
 
 
+class Call(Generic[P, A]):
+    """A function that blocks, such as a call of a database, as a method. With an event loop it runs in a thread."""
+
+    def __init__(self, call: Callable[Concatenate[Any, P], A]) -> None:
+        @_like(call)
+        async def awaiting(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
+            return await asyncio.to_thread(call, family, *args, **kwargs)
+
+        @_like(call, "Blocking")
+        def blocking(family: Family, *args: P.args, **kwargs: P.kwargs) -> A:
+            _check_loop(family, call.__name__, "await")
+            return call(family, *args, **kwargs)
+
+        self._awaiting, self._blocking = awaiting, blocking
+
+    @overload
+    def __get__(self, instance: Awaiting, owner: Any) -> Callable[P, Coroutine[Any, Any, A]]: ...
+    @overload
+    def __get__(self, instance: Blocking, owner: Any) -> Callable[P, A]: ...
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Callable[..., Any]: ...
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        """The method for this family, or the function of its class."""
+        return _bound(instance, self._awaiting if issubclass(owner, Awaiting) else self._blocking)
+
+
 def _like(talk: Callable[..., Any], prefix: str = "", iterator: Any = None) -> Callable[[F], F]:
     """`functools.wraps`, but with the name and the return type of the method that users call: `help()` shows neither
     conversations nor their classes."""
     signature = inspect.signature(talk)
-    found = str(signature.return_annotation).partition("[")[2].removesuffix("]")
+    returned = str(signature.return_annotation)
+    is_talk = returned.startswith(("Talk[", "Finding["))
+    found = returned.partition("[")[2].removesuffix("]") if is_talk else returned
     shown = f"{iterator.__name__}[{found}]" if iterator else found
 
     def like(function: F) -> F:
         method: Any = wraps(talk)(function)
-        method.__qualname__ = prefix + talk.__qualname__.replace("Talks.", "s.")
+        method.__qualname__ = prefix + talk.__qualname__.replace("Talks.", "s.").replace(
+            "HistoryCalls.", "History."
+        )
         # Only the part in quotes is resolved in the module of the conversation, which need not import the iterator.
         method.__annotations__ = {**talk.__annotations__, "return": iterator[found] if iterator else found}
         method.__signature__ = signature.replace(return_annotation=shown)

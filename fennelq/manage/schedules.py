@@ -28,6 +28,8 @@ from fennelq.usage import job_given
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fennelq.app import App
+
 _PAGE = 500
 
 
@@ -57,6 +59,8 @@ class ScheduleInfo:
     last_error: str | None
     """The error of the last run that failed."""
     last_error_at: datetime | None
+    error_count: int = 0
+    """How many runs have failed so far."""
 
     @property
     def name(self) -> str:
@@ -66,6 +70,8 @@ class ScheduleInfo:
 
 # Defined here, because inside the class `list` is a method.
 Infos = list[ScheduleInfo]
+Unreadable = list[UnreadableSchedule]
+Known = tuple[Infos, Unreadable]
 
 
 class ScheduleTalks(Family):
@@ -121,13 +127,9 @@ class ScheduleTalks(Family):
     @Operation
     def list(self) -> Talk[Infos]:
         """All schedules, sorted by name. A schedule that only a later version can read is left out, and logged."""
-        infos: Infos = []
-        for page in pages((yield from self._names()), _PAGE):
-            for info in (yield from self._infos(page)):
-                if isinstance(info, UnreadableSchedule):
-                    _log_unreadable(info)
-                else:
-                    infos.append(info)
+        infos, unreadable = yield from self._known()
+        for error in unreadable:
+            _log_unreadable(error)
         return infos
 
     @Operation
@@ -154,6 +156,16 @@ class ScheduleTalks(Family):
 
     def _unknown(self, name: str) -> Talk[UnknownSchedule]:
         return UnknownSchedule(name, (yield from self._names()))
+
+    def _known(self) -> Talk[Known]:
+        infos, unreadable = Infos(), Unreadable()
+        for page in pages((yield from self._names()), _PAGE):
+            for info in (yield from self._infos(page)):
+                if isinstance(info, UnreadableSchedule):
+                    unreadable.append(info)
+                else:
+                    infos.append(info)
+        return infos, unreadable
 
     def _names(self) -> Talk[Sequence[str]]:
         names, cursor = set[str](), ""
@@ -229,6 +241,15 @@ class BlockingSchedules(ScheduleTalks, Blocking):
         return sync.enqueue(self._app, [self._begin_run(name)])[0]
 
 
+def schedules_of(app: App) -> Talk[Known]:
+    """All schedules, sorted by name, and the errors of those that only a later version can read."""
+    return ScheduleTalks(app)._known()  # pyright: ignore[reportPrivateUsage]  # not a part of the public API
+
+
+_MOST_DIGITS = 15
+"""A time with as many digits is after the year 9999, which no datetime has."""
+
+
 def has_workers(info: ScheduleInfo, now: datetime) -> bool:
     """Whether a worker of the service that declares it was running within the last minute. If none was, the schedule
     may be removed by hand."""
@@ -262,6 +283,8 @@ def _info_of(
     facts = {name: value.decode() for name, value in state.items() if name != "definition"}
     paused = facts.get("paused") == "1"
     error, error_ms = last_failure(job)
+    # The next tick counts the last run. A run that has failed for good counts at once.
+    died = job is not None and job.status is Status.DEAD and facts.get("last_job") != facts.get("failed_job")
     return ScheduleInfo(
         schedule=schedule,
         declared=_is_of_code(facts.get("source", "")),
@@ -272,13 +295,20 @@ def _info_of(
         last_run=_moment(facts.get("last_run")),
         last_job=facts.get("last_job"),
         last_status=job.status if job is not None else None,
-        run_count=int(facts.get("runs", 0)),
+        run_count=_whole(facts.get("runs")) or 0,
         waiting=waiting,
-        skipped=int(facts.get("skipped", 0)),
+        skipped=_whole(facts.get("skipped")) or 0,
         last_error=error or facts.get("last_error"),
         last_error_at=clock.from_ms(error_ms) if error_ms else _moment(facts.get("last_error_at")),
+        error_count=(_whole(facts.get("errors")) or 0) + died,
     )
 
 
+def _whole(number: str | None) -> int | None:
+    """A number of a schedule; None when it is missing or damaged, which hides no other schedule."""
+    return int(number) if number and number.isdecimal() and len(number) < _MOST_DIGITS else None
+
+
 def _moment(ms: str | None) -> datetime | None:
-    return clock.from_ms(int(ms)) if ms else None
+    number = _whole(ms)
+    return clock.from_ms(number) if number else None

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, cast, get_args
 
-from fennelq.errors import ConfigurationError, a_kind_of
+from fennelq.errors import ConfigurationError
 from fennelq.model.job import Priority
 from fennelq.model.retry import RetryPolicy
 from fennelq.model.units import TEN_YEARS, seconds
+from fennelq.wording import a_kind_of
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 KEY: Final = re.compile(r"[^\s{}\x00-\x1f\x7f\ud800-\udfff]{1,256}")
@@ -53,14 +54,19 @@ def check_key(_: str, value: Any) -> None:
         )
 
 
-def check_reason(name: str, value: Any) -> None:
-    """The reason for which a client cancels a job."""
+def check_line(name: str, value: Any) -> None:
+    """A text for people, on one line."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a string, not {a_kind_of(value)}")
     if not REASON.fullmatch(value):
         raise ConfigurationError(
             f"{name} {value[:140]!r} is not valid: use 1-500 characters, on one line and without control characters"
         )
+
+
+def check_reason(name: str, value: Any) -> None:
+    """The reason for which a client cancels a job."""
+    check_line(name, value)
     if value == "expired":
         raise ConfigurationError(f"{name} 'expired' means that a job did not start in time: use another word")
 
@@ -83,6 +89,16 @@ def check_headers(name: str, value: Any) -> None:
         raise ConfigurationError(
             f"{name} take {size:,} bytes, more than {_MOST_HEADER_BYTES:,}: they are for ids, not for data"
         )
+
+
+def check_can_start(expires: int, **due: int) -> None:
+    """Raises ConfigurationError when a job would expire before it is due. Times are ms after the call; 0 is none."""
+    for name, ms in due.items():
+        if 0 < expires <= ms:
+            raise ConfigurationError(
+                f"expires= is {expires / 1000:g} s after the call, and with {name}= the job is due after "
+                f"{ms / 1000:g} s: it would never run. Use a longer expires=, or leave it out"
+            )
 
 
 def check_duration(name: str, value: Any) -> None:

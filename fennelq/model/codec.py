@@ -1,4 +1,4 @@
-"""Arguments and results, encoded by annotation.
+"""Arguments, encoded by annotation.
 
 A call travels as JSON: `[[positional…],{"keyword":…}]`. The *shape* of a call (how many positional arguments,
 which keywords) is compiled once into one pydantic adapter, which then checks and writes it at `delay()` and
@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from types import GenericAlias
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
-from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, from_json
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from fennelq.errors import ConfigurationError, InvalidArguments, UnknownArgument
 from fennelq.model import misfit
+from fennelq.model.call_signature import as_written, named, without
 from fennelq.model.hints import NOT_JSON, SENDABLE, has_choice, hints_of, not_data, sendable, shown
-
-R_co = TypeVar("R_co", covariant=True)
+from fennelq.model.secrets import has_stars
 
 NO_ARGUMENTS = b"[[],{}]"
 
-_RESULT = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
-_CALL: ConfigDict = {**_RESULT, "extra": "forbid"}
+VALUES = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings")
+"""How values are written that JSON has no form for."""
+_CALL: ConfigDict = {**VALUES, "extra": "forbid"}
 _SHAPES_KEPT = 256
-_WIDEST = 300
 
 _Kind = inspect.Parameter
 _BY_PLACE = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
@@ -42,8 +43,6 @@ class Shape(NamedTuple):
 
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-Misfit = Callable[[str, Any, Any, ValidationError], str]
-"""Returns a sentence why a value does not fit, from the task, its annotation and the value."""
 
 
 class CallCodec:
@@ -52,17 +51,39 @@ class CallCodec:
     def __init__(self, task: str, function: Callable[..., Any], injected: Collection[str] = ()) -> None:
         """`injected` are the parameters that a worker fills: no call has them."""
         self._task, self._injected = task, frozenset(injected)
-        self._signature = _without(inspect.signature(function), self._injected)
-        self._parameters = tuple(self._signature.parameters.values())
+        self._signature = without(inspect.signature(function), self._injected)
+        self.signature = self._parameters = tuple(self._signature.parameters.values())
+        """The parameters of a call, in their order."""
         hints = hints_of(task, function)
-        self._types = {p.name: sendable(hints.get(p.name, Any)) for p in self._parameters}
+        self.hints = self._types = {p.name: sendable(hints.get(p.name, Any)) for p in self._parameters}
+        """The types of the parameters that are sent."""
         self._has_choices = any(map(has_choice, self._types.values()))
+        self._has_stars = any(map(has_stars, self._types.values()))
         self._adapters: dict[Shape, TypeAdapter[Call]] = {}
         self._likely = Shape(0, ())
 
     def takes(self, name: str) -> bool:
         """Whether the function has a parameter of this name."""
         return name in self._types
+
+    @property
+    def parameters(self) -> list[str]:
+        """The parameters that take one argument each."""
+        return [one.name for one in self._parameters if one.kind in (*_BY_PLACE, *_BY_NAME)]
+
+    def names(self, argument: str) -> bool:
+        """Whether a call may have one argument of this name: a parameter, or one for `**kwargs`."""
+        if argument in self.parameters:
+            return True
+        takes_any = any(one.kind is _Kind.VAR_KEYWORD for one in self._parameters)
+        return takes_any and argument not in self._types and argument not in self._injected
+
+    def places(self, count: int) -> tuple[list[str], str | None]:
+        """The names of the first parameters, at most `count`, that take positional arguments; and the name of the one
+        that takes all further ones."""
+        fixed = [one.name for one in self._parameters if one.kind in _BY_PLACE]
+        rest = next((one.name for one in self._parameters if one.kind is _Kind.VAR_POSITIONAL), None)
+        return fixed[:count], rest
 
     def check_types(self) -> None:
         """Raises ConfigurationError when no value of a parameter's type could be sent."""
@@ -71,6 +92,33 @@ class CallCodec:
                 raise ConfigurationError(
                     f"{self._task}, parameter {name!r} is annotated {shown(culprit)}, which cannot be sent: {SENDABLE}"
                 )
+
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name, those for `**kwargs` too, with the defaults of the others."""
+        return named(self._signature, args, kwargs)
+
+    def as_json(self, encoded: bytes) -> dict[str, Any]:
+        """The arguments of an encoded call by name, in the form in which they are sent, and the defaults of the others
+        in the form in which they would be sent."""
+        args, kwargs = from_json(encoded)
+        return named(self._sent, tuple(args), kwargs)
+
+    @cached_property
+    def _sent(self) -> inspect.Signature:
+        """The parameters, with their defaults as they would be sent."""
+        return self._signature.replace(parameters=[self._with_sent_default(one) for one in self._parameters])
+
+    def _with_sent_default(self, parameter: inspect.Parameter) -> inspect.Parameter:
+        if parameter.default is parameter.empty:
+            return parameter
+        try:
+            adapter = _adapter_of(self._types[parameter.name])
+            sent = from_json(dumped(adapter, adapter.validate_python((parameter.default,), strict=True)))
+        except Exception:
+            # A default need not fit its annotation (`text: str = None`), and validators of users may raise anything.
+            # Then no call can send this value, so its form only has to be the same every time.
+            return parameter
+        return parameter.replace(default=sent[0])
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The call as JSON; raises InvalidArguments, which names the parameter, when it does not fit."""
@@ -131,7 +179,7 @@ class CallCodec:
 
     def _written(self, shape: Shape, adapter: TypeAdapter[Call], call: Call) -> bytes:
         try:
-            raw = _dumped(adapter, call)
+            raw = dumped(adapter, call)
             # Read it back: models have hooks, aliases and settings of their own, and a call that a worker could not
             # read must not be sent.
             read = adapter.validate_json(raw)
@@ -145,9 +193,24 @@ class CallCodec:
             raise InvalidArguments(
                 self._task, f"cannot be encoded: {misfit.plainly(str(error))}", culprit
             ) from None
+        if self._has_stars:
+            self._refuse_stars(shape, call, read)
         if self._has_choices:
             self._refuse_confusion(shape, call, read)
         return raw
+
+    def _refuse_stars(self, shape: Shape, call: Call, read: Call) -> None:
+        """Raises InvalidArguments when a field of a value would arrive as stars."""
+        for (name, hint, was), (_, _, came) in zip(
+            self._named(shape, call), self._named(shape, read), strict=True
+        ):
+            if was != came and has_stars(hint):
+                raise InvalidArguments(
+                    self._task,
+                    "pydantic writes its SecretStr as stars, and the task would receive those: annotate the field "
+                    "Secret[str], from fennelq, or give the model a field_serializer for it",
+                    name,
+                )
 
     def _refuse_confusion(self, shape: Shape, call: Call, read: Call) -> None:
         """Raises InvalidArguments when a value would be read as another member of its union: JSON has no types."""
@@ -190,14 +253,14 @@ class CallCodec:
         try:
             # The type is made at run time. The cast hides it from type checkers, which expect a declaration here.
             kwargs_type = cast("Any", TypedDict)(f"{self._task} keywords", dict(keywords))
-            return _adapter_of(_tuple_of(hint for _, hint in positional), kwargs_type)
+            return _adapter_of(tuple_of(hint for _, hint in positional), kwargs_type)
         except Exception as error:
             raise self._no_data(types, error) from None
 
     def _takes(self) -> str:
         """The parameters, for messages."""
         injected = f"; the worker injects {', '.join(sorted(self._injected))}" if self._injected else ""
-        return _as_written(self._signature) + injected
+        return as_written(self._signature) + injected
 
     def _no_data(self, types: list[tuple[str, Any]], error: Exception) -> InvalidArguments:
         for name, hint in types:
@@ -243,110 +306,21 @@ class CallCodec:
         )
 
 
-class ResultCodec(Generic[R_co]):
-    """Writes and reads the return value of a task."""
+class CallArguments(NamedTuple):
+    """The arguments of one call, from which its key is computed."""
 
-    def __init__(self, annotation: Any = JsonValue, task: str = "the task") -> None:
-        self.is_none = annotation in (None, type(None))
-        """True when the task is annotated `-> None`: then no result is kept."""
-        self._annotation, self._task = annotation, task
-        self._cached: TypeAdapter[tuple[R_co]] | None = None
+    codec: CallCodec
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    encoded: bytes
 
-    @classmethod
-    def of(cls, task: str, function: Callable[..., Any]) -> Self:
-        """The codec of a function's return annotation; unannotated means any JSON value."""
-        annotation = hints_of(task, function).get("return", Any)
-        return cls(JsonValue if annotation is Any else annotation, task)
+    def by_name(self) -> Mapping[str, Any]:
+        """The values that the caller has passed, and the defaults of the others."""
+        return self.codec.named(self.args, self.kwargs)
 
-    def check_type(self) -> None:
-        """Raises ConfigurationError when no value of the annotated type could be sent."""
-        if (culprit := not_data(self._annotation)) is not None:
-            raise ConfigurationError(
-                f"{self._task}: its result is annotated {shown(culprit)}, which cannot be sent: {SENDABLE}"
-            )
-
-    @property
-    def _adapter(self) -> TypeAdapter[tuple[R_co]]:
-        # The value is in a tuple, because pydantic takes no configuration for a model, dataclass or typed dict.
-        if self._cached is None:
-            self._cached = TypeAdapter(cast("Any", _tuple_of([self._annotation])), config=_RESULT)
-        return self._cached
-
-    def encode(self, value: Any) -> bytes:
-        """The value as JSON; raises ValueError, with a sentence for the user, when it is not as annotated or cannot be
-        written."""
-        if value is None and self.is_none:
-            return b""
-        try:
-            adapter = self._adapter
-            raw = _dumped(adapter, adapter.validate_python((value,)))
-        except Exception as error:
-            raise self._misfit(misfit.not_as_annotated, value, error) from _cause(error)
-        try:
-            adapter.validate_json(raw)
-        except Exception as error:
-            raise self._misfit(misfit.not_readable, value, error) from _cause(error)
-        return raw[1:-1]
-
-    def decode(self, raw: bytes) -> R_co:
-        """The value that `encode` wrote; raises ValueError when it cannot be read."""
-        if not raw and self.is_none:
-            return cast("R_co", None)
-        return self._adapter.validate_json(b"[%b]" % raw)[0]
-
-    def _misfit(self, sentence: Misfit, value: Any, error: Exception) -> ValueError:
-        if isinstance(error, ValidationError):
-            return ValueError(sentence(self._task, self._annotation, value, error))
-        if isinstance(error, PydanticSerializationError):
-            return ValueError(misfit.not_sendable(self._task, value, error))
-        return ValueError(misfit.broken_check(self._task, self._annotation, value, error))
-
-
-class Encoded(bytes):
-    """A result that the process of the task has encoded."""
-
-
-class RelayedResultCodec(ResultCodec[R_co]):
-    """Takes results that are encoded already as they are: those of tasks that run in a process of their own."""
-
-    def encode(self, value: Any) -> bytes:
-        """The value as JSON."""
-        return value if isinstance(value, Encoded) else super().encode(value)
-
-
-ANY_RESULT: ResultCodec[Any] = ResultCodec(JsonValue)
-
-
-def _without(signature: inspect.Signature, names: Collection[str]) -> inspect.Signature:
-    if not names:
-        return signature
-    return signature.replace(parameters=[p for p in signature.parameters.values() if p.name not in names])
-
-
-class _Written(str):
-    """An annotation that is shown without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _as_written(signature: inspect.Signature) -> str:
-    """The parameters as the user wrote them: without quotes around annotations that are strings, as all are after
-    `from __future__ import annotations`."""
-    parameters = [
-        one.replace(annotation=_Written(one.annotation)) if isinstance(one.annotation, str) else one
-        for one in signature.parameters.values()
-    ]
-    text = str(inspect.Signature(parameters))
-    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
-
-
-def _cause(error: Exception) -> Exception | None:
-    """The error, if the user's code raised it. An error of pydantic is omitted: its message is in the sentence
-    already."""
-    return None if misfit.is_of_pydantic(error) else error
+    def as_json(self) -> Mapping[str, Any]:
+        """The same, in the form in which they are sent."""
+        return self.codec.as_json(self.encoded)
 
 
 def _shape_of(task: str, raw: bytes) -> Shape:
@@ -355,19 +329,21 @@ def _shape_of(task: str, raw: bytes) -> Shape:
     except (ValueError, TypeError) as error:
         raise InvalidArguments(task, f"the arguments are not a call: {error}") from None
     if (type(args), type(kwargs)) != (list, dict):
-        raise InvalidArguments(task, "the arguments are not a call: they read [[…],{…}]")
+        raise InvalidArguments(task, "the arguments are not a call, which has the form [[…],{…}]")
     return Shape(len(args), tuple(kwargs))
 
 
 def _adapter_of(*types: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(cast("Any", _tuple_of(types)), config=_CALL)
+    return TypeAdapter(cast("Any", tuple_of(types)), config=_CALL)
 
 
-def _tuple_of(types: Iterable[Any]) -> GenericAlias:
+def tuple_of(types: Iterable[Any]) -> GenericAlias:
+    """The type of a tuple of values of these types."""
     return GenericAlias(tuple, tuple(types))
 
 
-def _dumped(adapter: TypeAdapter[Any], value: Any) -> bytes:
+def dumped(adapter: TypeAdapter[Any], value: Any) -> bytes:
+    """The value as JSON."""
     # In the form in which it is read: by aliases, and without computed fields of models.
     return adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error")
 
@@ -382,7 +358,7 @@ def _is_data(hint: Any) -> bool:
 
 def _is_writable(hint: Any, value: Any) -> bool:
     try:
-        _dumped(_adapter_of(hint), (value,))
+        dumped(_adapter_of(hint), (value,))
     except ValueError:
         return False
     return True

@@ -59,10 +59,20 @@ FIELDS: Final = (
     Field(
         "idempotency",
         "k",
-        "idempotency key: = with the record, ~ with its own window",
+        "idempotency key: = with the record, ~ with its own window, < until the job begins, > until it has ended, "
+        "^ while it waits, also for its next try",
         carried="idempotency",
     ),
+    Field("latest_call", "r", "id of the latest call that has replaced the first one"),
+    Field(
+        "due_by",
+        "B",
+        "when a debounced job is due at the latest, server ms; empty when that has no bound",
+        shown="due_by",
+        read=moment,
+    ),
     *of_options(),
+    Field("due", "q", "when it was due, server ms; of a job that was scheduled, once it is in a lane"),
     Field("nonce", "u", "nonce of the call, with a client-given id", carried="nonce"),
     Field("digest", "h", "digest of the arguments, with a client-given id"),
     Field("replays", "R", "replays", shown="replays", read=int),
@@ -76,13 +86,21 @@ FIELDS: Final = (
     Field(
         "blank_starts",
         "b",
-        "starts without a handler: the worker's code was too old, or the job was handed back before its handler began",
+        "starts without a handler (the worker's code was too old, or the job was handed back before that began), "
+        "and of a job with a key all starts before its replay",
     ),
     Field("too_old_since", "U", "first taken by a worker whose code is too old for it, server ms"),
     Field(
         "too_old_because",
         "Y",
         "number of starts so far, and why the latest worker that was too old could not run it",
+    ),
+    Field("gates", "g", "gates of its limits, with their numbers", carried="gates"),
+    Field("deliveries", "d", "deliveries so far, of a job in a line that had more than one"),
+    Field(
+        "twin",
+        "S",
+        "token of a second copy of a running job; once it runs, its executor and start too; - when it is gone",
     ),
     Field("stopping", "C", "why a running job was asked to stop; kept until a replay"),
     Field("strandings", "l", "times the job was stranded"),
@@ -104,9 +122,15 @@ MEANINGS: Final = {field.letter: field.meaning for field in FIELDS}
 
 SHOWN: Final = tuple(field for field in FIELDS if field.shown)
 
-SENT: Final = {field.carried: field.letter for field in FIELDS if field.carried} | {"window_ms": "window"}
-"""The values that a job carries and that the script of enqueue gets by letter. `window` is for the script only: the
-names of fields have one letter. Priority and due time are not here, because they decide the place of the job."""
+SENT: Final = {field.carried: field.letter for field in FIELDS if field.carried} | {
+    "window_ms": "window",
+    "dedupe": "held",
+    "duplicate": "duplicate",
+    "wait_ms": "wait",
+    "max_wait_ms": "max_wait",
+}
+"""The values that a job carries and that the script of enqueue gets by letter. Longer names are for the script only:
+the names of fields have one letter. Priority and due time are not here, because they decide the place of the job."""
 
 KNOWN: Final = frozenset(SENT) | {option.carried for option in CARRIED.values()}
 """Everything that a job can carry, by the names it has in schedules and in the outbox."""

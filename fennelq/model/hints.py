@@ -16,7 +16,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import typing_extensions
-from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
+from pydantic import GetCoreSchemaHandler, JsonValue, PlainSerializer, SecretBytes, SecretStr, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema, from_json, to_json
 
@@ -47,6 +47,9 @@ class _JsonOnly:
 _Json = Annotated[Any, _JsonOnly]
 _LEAVES = (str, int, type(None))
 _UNTYPED: dict[Any, Any] = {
+    # pydantic writes their values as stars, and the task would receive those.
+    SecretStr: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json")],
+    SecretBytes: Annotated[SecretBytes, PlainSerializer(SecretBytes.get_secret_value, when_used="json")],
     Any: _Json,
     object: _Json,
     list: Annotated[list[Any], _JsonOnly],

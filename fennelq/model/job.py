@@ -29,6 +29,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 Priority = Literal["high", "normal", "low"]
 
+Dedupe = Literal["until_start", "until_done", "throttle", "debounce", "latest"]
+"""How long a job holds its key: see `fennelq.model.dedupe`."""
+
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}:[A-Za-z0-9_.-]{1,128}")
 """Two names that `valid_name` allows in Redis keys, joined by a colon."""
 
@@ -140,6 +143,8 @@ class Delivery(NamedTuple):
     fence: int
     """Grows with every start of the job: a fencing token for the user's own database."""
     enqueued_ms: int
+    due_ms: int = 0
+    """When it could have started: when it was sent, or its delay was over."""
 
     @property
     def id(self) -> str:
@@ -159,6 +164,8 @@ class JobFailure(NamedTuple):
     message: str
     traceback: str = ""
     reason: str = "failed"
+    fingerprint: str = ""
+    """8 hexadecimal digits: failures of one cause have the same. Empty when no worker has made one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +200,12 @@ class JobInfo:
     progress: Progress | None = None
     """The latest progress that the task has reported, in this run or in an earlier one."""
     key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    arguments: bytes = b""
+    dedupe: Dedupe | None = None
+    """How long it holds its key. None without a key, and while the key is held as long as the record exists."""
+    due_by: datetime | None = None
+    """When a debounced job is due at the latest; None without a bound."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    arguments: bytes = field(default=b"", repr=False)
     """The encoded call, as JSON; empty once the job has succeeded."""
 
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.errors import PydanticErrorMixin, PydanticSchemaGenerationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from fennelq.errors import a_kind_of
 from fennelq.model.hints import SENDABLE, shown
+from fennelq.wording import a_kind_of
 
 _WIDEST, _DEEPEST = 300, 100
 _TYPE_SAYS_ALL = ("_type", "int_parsing", "float_parsing", "bool_parsing", "none_required", "is_instance_of")

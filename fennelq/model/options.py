@@ -14,12 +14,25 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict as PydanticTypedDict
 
 from fennelq import clock
-from fennelq.errors import ConfigurationError, suggestion
+from fennelq.errors import ConfigurationError
 from fennelq.model import checks
 from fennelq.model.checks import valid_name
-from fennelq.model.job import Priority
+from fennelq.model.dedupe import (
+    HELD,
+    OF_MODES,
+    CallKey,
+    OnDuplicate,
+    check_key_given,
+    check_mode,
+    check_on_duplicate,
+    check_together,
+    check_wait,
+)
+from fennelq.model.job import Dedupe, Priority
+from fennelq.model.limits import Key, Limit, Rate, check_fair_key, check_limit, check_rate
 from fennelq.model.retry import RetryPolicy, policy_to_wire
 from fennelq.model.units import TEN_YEARS, Seconds, epoch_ms, milliseconds, seconds
+from fennelq.wording import suggestion
 
 Check = Callable[[str, Any], object]
 """Called with the name of an option and its value; raises ConfigurationError when the value is not valid."""
@@ -110,10 +123,27 @@ class OptionArgs(TypedDict, total=False):
         _worker("t", checks.check_timeout, _timeout, lambda value: None if value is None else seconds(value)),
     ]
     """Seconds that a run may take, with its providers and middleware; None means no limit."""
-    key: Annotated[str, _client(checks.check_key, "idempotency")]
-    """Idempotency key: a further call with the same key gets the first job's handle."""
+    key: Annotated[
+        CallKey, _client(check_key_given, "idempotency", lambda key: key if isinstance(key, str) else "")
+    ]
+    """Idempotency key: a further call with the same key gets the first job's handle. `dedupe.arguments()` makes it from
+    the arguments."""
     ttl: Annotated[Seconds, _client(checks.check_duration, "window_ms", milliseconds)]
     """Seconds that `key` is held. Default: as long as the first job's record is kept."""
+    dedupe: Annotated[
+        Dedupe, _client(check_mode, "dedupe", lambda mode: "" if mode == "throttle" else HELD[mode])
+    ]
+    """How long `key` is held: until_start, until_done, throttle (for `ttl`), debounce or latest."""
+    on_duplicate: Annotated[
+        OnDuplicate,
+        _client(check_on_duplicate, "duplicate", lambda how: "" if how == "return" else how),
+    ]
+    """What a call does whose `key` is held: return the first job's handle, raise DuplicateJob, or replace the arguments
+    of the job that waits. Default: return."""
+    wait: Annotated[Seconds, _client(check_wait, "wait_ms", milliseconds)]
+    """Debounce: seconds from the last call to the start of the job."""
+    max_wait: Annotated[Seconds, _client(check_wait, "max_wait_ms", milliseconds)]
+    """Debounce: seconds from the first call after which the job is due at the latest. Default: no bound."""
     job_id: Annotated[str, _client(checks.check_job_id)]
     """The job's own key, given by the caller: its id is `queue:job_id`."""
     result_ttl: Annotated[Seconds, _worker("s", checks.check_duration, _kept, seconds)]
@@ -129,6 +159,12 @@ class OptionArgs(TypedDict, total=False):
         ),
     ]
     """Deliveries that may end in a crash before the job is dead. Default: `max_deliveries`."""
+    concurrency: Annotated[Limit, _client(check_limit)]
+    """How many of its jobs run at the same time: `Limit(1, key="account_id")`."""
+    rate_limit: Annotated[Rate, _client(check_rate)]
+    """How many of its jobs start per second or other time: `Rate("10/s")`."""
+    fair_key: Annotated[Key, _client(check_fair_key)]
+    """The parameter, or a function, by whose value jobs take turns: `"tenant_id"`."""
     headers: Annotated[Mapping[str, str], _worker("h", checks.check_headers, dict[str, str], dict)]
     """Small strings, sent with the job. Those of a call are merged with those of its task, and override them."""
 
@@ -160,13 +196,24 @@ class Options:
             OPTIONS[name].check(name, value)
         if "at" in self.given and "delay" in self.given:
             raise ConfigurationError("delay and at exclude each other: pass only one")
+        check_together(self.given)
+        if "expires" in self.given:
+            checks.check_can_start(
+                milliseconds(self.given["expires"]),
+                delay=milliseconds(self.given.get("delay", 0)),
+                wait=milliseconds(self.given.get("wait", 0)),
+            )
 
     def with_(self, more: Mapping[str, Any]) -> Options:
         """These options, overridden by `more`; raises ConfigurationError for a name that is not an option."""
         if strange := set(more) - set(OPTIONS):
             name = min(strange)
             raise ConfigurationError(f"unknown option {name!r}{suggestion(name, OPTIONS)}")
-        merged = {**self.given, **more}
+        # What belongs to the mode of the task does not belong to another mode of the call.
+        kept = {
+            name: value for name, value in self.given.items() if "dedupe" not in more or name not in OF_MODES
+        }
+        merged = {**kept, **more}
         if "headers" in self.given and isinstance(headers := more.get("headers"), Mapping):
             merged["headers"] = {**self.given["headers"], **headers}
         return Options(cast("OptionArgs", merged))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from fennelq.errors import PayloadTooLarge
 from fennelq.model.job import JobFailure
 from fennelq.model.units import TEN_YEARS
+
+Hidden = Callable[[str], str]
+"""A function that hides secrets in a text."""
 
 _TRACEBACK_BYTES = 8192
 _MESSAGE_BYTES = 4096
@@ -46,6 +50,15 @@ class Snooze(Exception):
         self.delay = None if delay is None else _seconds(delay)
         self.until = until
         super().__init__(f"snoozed until {until}" if until else f"snoozed for {self.delay} s")
+
+
+class RateLimited(Snooze):
+    """Raise it in a task that was refused by another service: the job runs again after `retry_after` seconds, and the
+    try is not counted. If the task has a rate limit, other jobs of this rate do not start until then either."""
+
+    def __init__(self, retry_after: float | timedelta) -> None:
+        """`retry_after` is in seconds."""
+        super().__init__(retry_after)
 
 
 def seconds_of(snooze: Snooze) -> float:
@@ -103,6 +116,7 @@ SUCCESS = "S"
 SUCCESS_WITHOUT_VALUE = "N"
 RETRY = "R"
 SNOOZE = "Z"
+RATE_LIMITED = "G"
 DEAD = "D"
 CANCELLED = "K"
 UNKNOWN_TASK = "U"
@@ -127,6 +141,11 @@ def snoozed(delay: float) -> Outcome:
     return Outcome(SNOOZE, b"+%d" % max(1, round(delay * 1000)), reason="snoozed")
 
 
+def rate_limited(delay: float) -> Outcome:
+    """The task was refused by another service: it and its rate wait; no try is counted."""
+    return Outcome(RATE_LIMITED, b"+%d" % max(1, round(delay * 1000)), reason="rate limited")
+
+
 def died(failure: JobFailure, tries: int, ttl_ms: int) -> Outcome:
     """No more runs: the job goes to the dead-letter queue."""
     error = failure_to_wire(failure, tries)
@@ -145,30 +164,50 @@ def cancelled(reason: str, ttl_ms: int) -> Outcome:
     return Outcome(CANCELLED, orjson.dumps({"cancelled": reason}), ttl_ms=ttl_ms, reason=reason)
 
 
-def failure_of(error: BaseException, reason: str = "failed") -> JobFailure:
-    """The parts of an exception that are kept, never more than a few kilobytes."""
+def failure_of(
+    error: BaseException, reason: str = "failed", hiding: Callable[[], Hidden] | None = None
+) -> JobFailure:
+    """The parts of an exception that are kept, never more than a few kilobytes. `hiding` makes a function that hides
+    the secrets of the job in its texts."""
+    hidden = hiding() if hiding else str
     if isinstance(error, Raised):
-        return error.failure if error.failure.reason != "failed" else error.failure._replace(reason=reason)
-    text = "".join(traceback.format_exception(type(error), error, _of_the_task(error)))
+        failure = error.failure if error.failure.reason != "failed" else error.failure._replace(reason=reason)
+        return failure._replace(message=hidden(failure.message), traceback=hidden(failure.traceback))
+    text = "".join(traceback.format_exception(type(error), error, trace_of_task(error)))
     kind, module = _kind_of(error), type(error).__module__
     if module.startswith("fennelq."):
         # Use the name under which users import it, not the module in which it is defined.
         text = re.sub(rf"^{re.escape(module)}(?=\.)", "fennelq", text, flags=re.MULTILINE)
     return JobFailure(
         _cut(kind, _TYPE_BYTES),
-        _cut(_message(error), _MESSAGE_BYTES),
-        _tail(text, _TRACEBACK_BYTES),
+        _cut(hidden(_message(error)), _MESSAGE_BYTES),
+        _tail(hidden(text), _TRACEBACK_BYTES),
         reason,
     )
 
 
-def bad_result(error: BaseException) -> JobFailure:
+def bad_result(error: BaseException, hiding: Callable[[], Hidden] | None = None) -> JobFailure:
     """Why a result cannot be written."""
-    failure = failure_of(error, "bad_result")
+    failure = failure_of(error, "bad_result", hiding)
     if isinstance(error, ValueError | PayloadTooLarge) and error.__cause__ is None:
         # The message is enough: a traceback would show only code of fennelq.
         failure = failure._replace(traceback="")
     return failure
+
+
+_AROUND_TASKS: Final = ("fennelq.worker.", "fennelq.plugins.", "fennelq.carry")
+
+
+def trace_of_task(error: BaseException) -> TracebackType | None:
+    """Its traceback from the task on: the frames of the worker and of plugins, which called the task, do not explain
+    the failure."""
+    inner = error.__traceback__
+    while inner is not None and _module_of(inner).startswith(_AROUND_TASKS):
+        inner = inner.tb_next
+    if inner is None and not type(error).__module__.startswith("fennelq."):
+        # The traceback contains no code of the user's: it is an error of the worker itself.
+        return error.__traceback__
+    return inner
 
 
 def _kind_of(error: BaseException) -> str:
@@ -179,32 +218,22 @@ def _kind_of(error: BaseException) -> str:
     return f"fennelq.{name}" if module.startswith("fennelq.") else f"{module}.{name}"
 
 
-def _of_the_task(error: BaseException) -> TracebackType | None:
-    """Its traceback from the task on: the frames of the worker that called the task do not explain the failure."""
-    inner = error.__traceback__
-    while inner is not None and _module_of(inner).startswith("fennelq.worker."):
-        inner = inner.tb_next
-    if inner is None and not type(error).__module__.startswith("fennelq."):
-        # The traceback contains no code of the user's: it is an error of the worker itself.
-        return error.__traceback__
-    return inner
-
-
 def _module_of(trace: TracebackType) -> str:
     return str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def failure_to_wire(failure: JobFailure, tries: int) -> bytes:
     """A failure as JSON."""
-    return orjson.dumps(
-        {
-            "type": failure.error_type,
-            "message": failure.message,
-            "traceback": failure.traceback,
-            "reason": failure.reason,
-            "tries": tries,
-        }
-    )
+    fields = {
+        "type": failure.error_type,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "reason": failure.reason,
+        "tries": tries,
+    }
+    if failure.fingerprint:
+        fields["f"] = failure.fingerprint
+    return orjson.dumps(fields)
 
 
 def failure_from_wire(raw: bytes) -> tuple[JobFailure, int]:
@@ -212,7 +241,11 @@ def failure_from_wire(raw: bytes) -> tuple[JobFailure, int]:
     try:
         fields: dict[str, Any] = orjson.loads(raw)
         failure = JobFailure(
-            fields["type"], fields["message"], fields.get("traceback", ""), fields.get("reason", "failed")
+            fields["type"],
+            fields["message"],
+            fields.get("traceback", ""),
+            fields.get("reason", "failed"),
+            str(fields.get("f", "")),
         )
         return failure, int(fields.get("tries", 0))
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from fennelq.errors import UsageError, a_kind_of
+from fennelq.errors import UsageError
+from fennelq.wording import a_kind_of
 
 LONGEST_NOTE: Final = 200
 _MOST: Final = 2**63

@@ -10,13 +10,14 @@ from typing import Any, Final, Literal, Self, TypedDict, cast, get_args
 
 import orjson
 
-from fennelq.errors import ConfigurationError, suggestion
+from fennelq.errors import ConfigurationError
 from fennelq.model.checks import NAME
 from fennelq.model.job import Priority
 from fennelq.model.options import OPTIONS, OptionArgs
 from fennelq.model.ticks import Ticks, cron_problem, zone_problem
 from fennelq.model.units import TEN_YEARS, Seconds, epoch_ms, seconds
 from fennelq.model.wire import AnyWireJob
+from fennelq.wording import suggestion
 
 Overlap = Literal["allow", "skip", "queue"]
 
@@ -186,18 +187,27 @@ def _check_times(schedule: Schedule) -> None:
 
 
 _CARRIED: Final = frozenset(
-    option.carried for option in OPTIONS.values() if option.reader == "server"
+    ["gates", *(option.carried for option in OPTIONS.values() if option.reader == "server")]
 ) - frozenset(Schedule.__dataclass_fields__)
 """The fields of a job that a schedule carries without having an attribute for them."""
 
 _OF_ONE_CALL: Final = {"delay_ms": "delay", "at_ms": "at", "idempotency": "key", "nonce": "job_id"}
 
+_INSTEAD: Final = {"key": ". If single calls need it, declare a second task without key= for the schedule"}
+
 
 def _check_no_single_call(name: str, carried: Mapping[str, Any]) -> None:
+    if "dedupe" in carried or "wait_ms" in carried or "duplicate" in carried:
+        raise ConfigurationError(
+            f"schedule {name}: dedupe= and on_duplicate= are for single calls. While the run before has not ended, "
+            'overlap="skip" leaves a run out, and overlap="queue" runs it afterwards. If single calls need dedupe=, '
+            "declare a second task without key= and dedupe= for the schedule"
+        )
     for what, option in _OF_ONE_CALL.items():
         if what in carried:
             raise ConfigurationError(
                 f"schedule {name}: {option}= belongs to a single call, and this one is made again and again"
+                + _INSTEAD.get(option, "")
             )
 
 

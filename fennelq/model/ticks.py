@@ -17,8 +17,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import CroniterBadDateError, croniter
 
-from fennelq.errors import ConfigurationError, suggestion
+from fennelq.errors import ConfigurationError
 from fennelq.model.units import epoch_ms
+from fennelq.wording import suggestion
 
 _MOST_TICKS = 1000
 _YEARS_BETWEEN = 50

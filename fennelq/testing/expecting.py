@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fennelq import clock
-from fennelq.errors import ConfigurationError, suggestion
+from fennelq.errors import ConfigurationError
 from fennelq.model.job import JobInfo
 from fennelq.model.units import seconds
 from fennelq.testing.sent import Expected, bound
+from fennelq.wording import suggestion
 
 if TYPE_CHECKING:
     from fennelq.task import AnyTask
@@ -73,8 +74,7 @@ _CHECKS: Mapping[str, Callable[[JobInfo, int | None, Any], bool]] = {
     "priority": lambda job, _, priority: job.priority == priority,
     "delay": _delayed,
     "at": _due_at,
-    # JobInfo shows the key with the name of the function before it.
-    "key": lambda job, _, key: job.key == f"{job.task}:{key}".partition(":")[2],
+    "key": lambda job, _, key: job.key == key,
     "headers": lambda job, _, headers: headers.items() <= job.headers.items(),
 }
 

@@ -13,8 +13,9 @@ from fennelq import clock as time
 from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.dispatch import pages
-from fennelq.broker.keys import QUARANTINE, AppKeys, clock_key, keys_of, parse_key, queue_keys
+from fennelq.broker.keys import LANES, QUARANTINE, AppKeys, clock_key, keys_of, parse_key, queue_keys
 from fennelq.broker.verb import Command, Step, Word, text
+from fennelq.model.gates import RATE, gates_in, line_of
 from fennelq.model.job import JobInfo, Status, split_id
 from fennelq.testing.clock import now
 from fennelq.testing.sent import bound
@@ -81,10 +82,23 @@ class Found:
         return total
 
     def quarantined(self) -> bool:
-        """Whether jobs wait in quarantine, where an executor runs one at a time."""
-        keys = (queue_keys(self._namespace, queue) for queue in self.queues())
+        """Whether jobs wait in quarantine, where an executor runs one at a time. Jobs of a paused queue cannot run."""
+        queues = self.queues()
+        keys = (queue_keys(self._namespace, queue) for queue in queues)
         lengths = self._each([verbs.queues.length(one, QUARANTINE) for one in keys])
-        return any(lengths)
+        return any(
+            length and not self.is_paused(queue) for queue, length in zip(queues, lengths, strict=True)
+        )
+
+    def ready(self) -> int:
+        """How many jobs are in the lanes of queues that are not paused."""
+        keys = [queue_keys(self._namespace, queue) for queue in self.queues() if not self.is_paused(queue)]
+        return sum(self._each([verbs.queues.length(one, lane) for one in keys for lane in LANES.values()]))
+
+    def is_paused(self, queue: str) -> bool:
+        """Whether executors start no jobs of this queue."""
+        pause = self._ask(verbs.queues.paused(queue_keys(self._namespace, queue)))
+        return pause is not None and pause.consuming
 
     def has_schedules(self) -> bool:
         """Whether recurring jobs may be due."""
@@ -92,11 +106,25 @@ class Found:
         return bool(self._app.declared.schedules) or bool(self._ask(known))
 
     def bring_forward(self, job_id: str) -> None:
-        """Make a job due that waits for its time."""
+        """Make a job due that waits for its time, or in a line for a rate."""
         queue, key = split_id(job_id)
         keys = queue_keys(self._namespace, queue)
         for place in ("sched", "retry"):
             self._ask(Command(["ZADD", keys[place], "XX", 1, key], int))
+        for gate in gates_in(self._ask(verbs.lines.gates(keys, key))):
+            if gate.kind == RATE:
+                self._ask(Command(["DEL", keys.rate(gate.id)], int))
+                self._ask(Command(["ZADD", keys["turn"], "XX", 1, gate.id], int))
+
+    def before(self, job_id: str) -> int | None:
+        """How many jobs are before it in its line; None when it is in no line."""
+        queue, key = split_id(job_id)
+        keys = queue_keys(self._namespace, queue)
+        job = self._ask(verbs.jobs.record(keys, key))
+        if job is None or job.place != "line":
+            return None
+        line = line_of(self._ask(verbs.lines.gates(keys, key)), verbs.queues.lane_of(job.priority))
+        return self._ask(verbs.lines.before(keys, line, key))
 
     def remove_keys(self) -> None:
         """Remove every key of the app."""

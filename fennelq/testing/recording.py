@@ -14,6 +14,8 @@ from fennelq.testing.sent import WireCall
 
 _PRIORITIES: Final[Mapping[str, Priority]] = {LANES[priority]: priority for priority in get_args(Priority)}
 _CARRIED = {letter: name for name, letter in SENT.items()}
+_CREATING: Final = ("enqueue", "displace")
+"""The scripts that create jobs. Both have the same words for each job."""
 _CREATED = (1, 0)
 """The replies for a job that this caller has created: now, or by an earlier attempt whose reply was lost."""
 
@@ -37,14 +39,26 @@ class Recording:
 
     def note(self, verb: Verb[Any], reply: Any) -> list[str]:
         """Note the jobs that this call has created; returns their ids."""
-        if verb.name != "enqueue":
+        if verb.name not in _CREATING:
             return []
-        made = [call for call, code in zip(_calls_in(verb), reply, strict=True) if code in _CREATED]
+        calls = [*zip(_calls_in(verb), reply, strict=True)]
+        made = [call for call, code in calls if code in _CREATED]
         for call in made:
             self.sent.setdefault(call.id, call)
             if self.eager:
                 self._new.add(call.id)
+        for call, code in calls:
+            if isinstance(code, bytes):
+                self._note_duplicate(call, f"{call.queue}:{text(code)}")
         return [call.id for call in made]
+
+    def _note_duplicate(self, call: WireCall, holder: str) -> None:
+        """Note that a call has replaced that of a job which had not begun."""
+        first = self.sent.get(holder)
+        if first is not None and first.may_be_replaced and call.replaces:
+            options = {"options": call.fields["options"]} if "options" in call.fields else {}
+            kept = {name: value for name, value in first.fields.items() if name != "options"}
+            self.sent[holder] = first._replace(args=call.args, fields={**kept, **options})
 
     def to_run(self, ids: Iterable[str]) -> list[str]:
         """Those of these jobs that are to run now. A job that existed before is not: it may be the one that waits for
@@ -96,7 +110,7 @@ class Losses:
 
 
 def _calls_in(verb: Verb[Any]) -> Iterator[WireCall]:
-    """The jobs in a call of `enqueue`."""
+    """The jobs in a call of a script that creates jobs."""
     keys, words = _keys_of(verb), list(verb.args[len(verb.script.args) :])
     at, width = 0, len(verb.script.each)
     while at < len(words):

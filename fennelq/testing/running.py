@@ -13,7 +13,7 @@ from fennelq import clock, loops
 from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP, LANES, queue_keys
 from fennelq.broker.verb import Command, Word, as_is
-from fennelq.model.job import Delivery, Status
+from fennelq.model.job import Delivery, JobInfo, Status
 from fennelq.model.outcome import DEAD, RETRY, failure_from_wire
 from fennelq.model.wire import AnyWireJob
 from fennelq.testing.clock import now, pass_time
@@ -26,7 +26,7 @@ from fennelq.worker.duties.ticker import Ticker
 from fennelq.worker.executor import Executor
 from fennelq.worker.lifespan import Lifespan
 from fennelq.worker.processes.config import ExecutorConfig
-from fennelq.worker.running.held import Held
+from fennelq.worker.running.held import Held, frames_of_task
 from fennelq.worker.running.runner import Runner
 from fennelq.worker.state import State
 
@@ -62,25 +62,39 @@ class Running:
         """Run everything that is ready or due, and what these jobs send."""
         await self._bring_due()
         await self._burst(self._config)
+        left = 0
         while True:
             if self._found.quarantined():
                 await self._burst(self._config.for_quarantine())
             elif await self._bring_due():
                 await self._burst(self._config)
+            elif (ready := self._found.ready()) != left:
+                # A job that has become due while the executor ended, or jobs that cannot run now.
+                left = ready
+                await self._burst(self._config)
             else:
                 return
 
     async def now(self, ids: Sequence[str]) -> None:
-        """Run these jobs until each has ended, without waiting for due times. A job that was snoozed is left."""
+        """Run these jobs until each has ended, without waiting for due times. A job that was snoozed is left, and so is
+        one of a paused queue, or one that waits for a slot which a job that is running now may hold."""
         for job_id in ids:
+            before: int | None = None
             while (job := await self._app.client.info(job_id)) is not None and not job.status.ended:
                 if job.status is Status.EXECUTING:
                     await asyncio.sleep(_POLL)  # another executor of this test has it
-                elif job.status is Status.SCHEDULED and job.started_at is not None:
+                elif self._was_snoozed(job) or self._found.is_paused(job.queue):
                     break
                 else:
+                    before, seen = self._found.before(job_id), before
+                    if self._at_work and before is not None and before == seen:
+                        break
                     self._found.bring_forward(job_id)
                     await self.until_idle()
+
+    @staticmethod
+    def _was_snoozed(job: JobInfo) -> bool:
+        return job.status is Status.SCHEDULED and job.started_at is not None
 
     async def send_recurring(self) -> bool:
         """Declare the schedules of the code, and send the jobs of those that are due; True when there were any."""
@@ -264,13 +278,10 @@ class Victim:
 
 def _runs(task: asyncio.Task[None] | None, code: CodeType) -> bool:
     """Whether a call of this function is under way: in this task of the loop, or in a thread."""
-    waiting: Any = task.get_coro() if task is not None else None
-    while waiting is not None:
-        if getattr(waiting, "cr_code", None) is code:
-            return True
-        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
-    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-    return any(_is_in(frame, code) for frame in frames.values())
+    if any(frame.f_code is code for frame in frames_of_task(task)):
+        return True
+    threads = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+    return any(_is_in(frame, code) for frame in threads.values())
 
 
 def _is_in(frame: FrameType | None, code: CodeType) -> bool:

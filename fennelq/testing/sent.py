@@ -12,6 +12,7 @@ import orjson
 
 from fennelq import clock
 from fennelq.errors import FennelqError
+from fennelq.model.dedupe import HELD
 from fennelq.model.job import Priority
 from fennelq.model.options import OPTIONS
 from fennelq.model.units import Seconds
@@ -31,6 +32,21 @@ class WireCall(NamedTuple):
     due: str
     """`+` and milliseconds from now, `@` and a moment, or empty."""
     fields: Mapping[str, Any]
+
+    @property
+    def may_be_replaced(self) -> bool:
+        """Whether a later call may replace it before it begins."""
+        return self.fields.get("dedupe") in (HELD["debounce"], HELD["latest"])
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it replaces a call that has made a job with the same key."""
+        fields = self.fields
+        return (
+            "wait_ms" in fields
+            or fields.get("duplicate") == "replace"
+            or fields.get("dedupe") == HELD["latest"]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from fennelq.model import outcome
+
 _LETTERS: Final[Mapping[str, str]] = {
-    "S": "succeeded",
-    "N": "succeeded",
-    "R": "retried",
-    "Z": "snoozed",
-    "D": "died",
-    "K": "cancelled",
-    "U": "not_runnable",
+    outcome.SUCCESS: "succeeded",
+    outcome.SUCCESS_WITHOUT_VALUE: "succeeded",
+    outcome.RETRY: "retried",
+    outcome.SNOOZE: "snoozed",
+    outcome.RATE_LIMITED: "snoozed",
+    outcome.DEAD: "died",
+    outcome.CANCELLED: "cancelled",
+    outcome.UNKNOWN_TASK: "not_runnable",
     "recovered": "recovered",
 }
 

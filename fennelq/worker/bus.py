@@ -7,11 +7,13 @@ that publish do not depend on them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
+from fennelq.model.questions import Drain
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.running.held import Token
 
@@ -31,6 +33,23 @@ class JobEnded(NamedTuple):
     outcome: Outcome
     seconds: float | None
     """How long it ran; None when it still runs although its timeout is over."""
+
+
+class JobsTaken(NamedTuple):
+    """A fetch has taken jobs."""
+
+    queue: str
+    deliveries: Sequence[Delivery]
+    now_ms: int
+    """The server's clock at that moment."""
+
+
+class RunsEnded(NamedTuple):
+    """Runs of this queue have ended, and Redis has accepted their outcomes: each run is in one such fact. There is one
+    fact for a batch of runs, because a fact for each run would cost several times as much as counting it."""
+
+    queue: str
+    runs: Sequence[Settled]
 
 
 class JobArrived(NamedTuple):
@@ -116,10 +135,54 @@ class CancelRequested(NamedTuple):
     why: str
 
 
+class RunOutrun(NamedTuple):
+    """The other copy of this job has ended it: stop this run."""
+
+    token: Token
+
+
+class JobsWaitInLines(NamedTuple):
+    """In this queue, jobs wait for limits. Only the executor that sweeps the queue publishes it."""
+
+    queue: str
+
+
+class RunsDoubled(NamedTuple):
+    """The executor has asked for second copies of slow runs."""
+
+    made: int
+    refused: int
+    """Runs that have ended meanwhile, or have a second copy already."""
+
+
 class EntriesStranded(NamedTuple):
     """In Redis these entries belong to this executor, but it does not hold their jobs."""
 
     tokens: list[Token]
+
+
+class QuestionAsked(NamedTuple):
+    """A message on the channel of this executor: a person asks something of it."""
+
+    text: str
+
+
+class DrainAsked(NamedTuple):
+    """A person asks the executor to take no more jobs, finish those that run, and end."""
+
+    how: Drain
+
+
+class ExecutorEnding(NamedTuple):
+    """The executor takes no more jobs."""
+
+
+class LoopWorksAgain(NamedTuple):
+    """The loop was blocked, and the deputy has reported for it."""
+
+
+class RedisReplies(NamedTuple):
+    """A read has got a reply, for the first time or for the first time after an error."""
 
 
 class StopAsked(NamedTuple):

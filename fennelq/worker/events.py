@@ -18,6 +18,7 @@ _ENDED: Final[Mapping[str, Ended]] = {
     outcome.SUCCESS_WITHOUT_VALUE: "success",
     outcome.RETRY: "retry",
     outcome.SNOOZE: "snoozed",
+    outcome.RATE_LIMITED: "snoozed",
     outcome.DEAD: "dead",
     outcome.CANCELLED: "cancelled",
     outcome.UNKNOWN_TASK: "unknown",

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
-from fennelq import loops
+from fennelq import log, loops
 from fennelq.app import App
-from fennelq.worker.bus import ExecutorBegun, ExecutorEnded, ExecutorGivenUp, StopAsked
+from fennelq.model.questions import Drain
+from fennelq.worker.bus import (
+    DrainAsked,
+    ExecutorBegun,
+    ExecutorEnded,
+    ExecutorEnding,
+    ExecutorGivenUp,
+    StopAsked,
+)
 from fennelq.worker.duties import DUTIES
 from fennelq.worker.duties.service import tend
 from fennelq.worker.events import EventFeed
@@ -15,6 +24,7 @@ from fennelq.worker.lifespan import Lifespan
 from fennelq.worker.plugins import PluginServices
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.signals import SignalPipe
+from fennelq.worker.running.abstainer import Abstainer
 from fennelq.worker.running.burst import Burst
 from fennelq.worker.running.consumer import Consumer
 from fennelq.worker.running.runner import Runner
@@ -22,8 +32,11 @@ from fennelq.worker.running.settler import Settler
 from fennelq.worker.running.workbench import Workbench
 from fennelq.worker.shutdown import Shutdown
 from fennelq.worker.state import State
+from fennelq.worker.threads.deputy import Deputy
 from fennelq.worker.threads.heartbeat import Heartbeat
 from fennelq.worker.threads.watchdog import Watchdog
+
+_logger = log.get("fennelq.worker")
 
 
 class Executor:
@@ -40,19 +53,29 @@ class Executor:
         self.name, self.slots, self.broker = state.name, state.slots, state.broker
         self.runner = Runner(app, state.slots.count, state.shared, config)
         self.workbench = Workbench(state, self.runner, Settler(state))
-        self.consumer = Consumer(state, self.workbench)
+        self.consumer = (Consumer if config.consumes else Abstainer)(state, self.workbench)
         self.heartbeat = Heartbeat(state, app.wiring.blocking(app.address))
         self.watchdog = Watchdog(state)
+        self.deputy = Deputy(state, app.wiring.blocking(app.address))
         self._events, self._plugins = EventFeed(state), PluginServices(state)
         self._duties = [duty(state) for duty in DUTIES]
         self._burst = Burst(state, self.consumer, self.workbench)
-        self._shutdown = Shutdown(state, self.consumer, self.workbench, self.heartbeat, self.watchdog)
+        self._shutdown = Shutdown(
+            state,
+            self.consumer,
+            self.workbench,
+            (self.heartbeat, self.watchdog, self.deputy),
+            self._duties,
+        )
         self._stop = asyncio.Event()
         self._lifespan = Lifespan(state)
         self._given_up = False
         self.recycled = False
         """Whether it stopped so that the supervisor can replace it."""
+        self.drained = False
+        """Whether it stopped because a person wants it to, and no successor."""
         state.bus.subscribe(StopAsked, lambda _: self.recycle())
+        state.bus.subscribe(DrainAsked, lambda asked: self._drain(asked.how))
         state.bus.subscribe(ExecutorGivenUp, lambda _: self._give_up())
 
     async def run(self) -> None:
@@ -65,24 +88,22 @@ class Executor:
         So a job that makes its executor fail is dead after `max_deliveries`, and does not return for ever.
         """
         self.state.bus.attach(asyncio.get_running_loop())
-        try:
+        async with AsyncExitStack() as ends:
+            ends.push_async_callback(self._lifespan.leave)
+            ends.push_async_callback(self.runner.close)
             if await self._lifespan.enter(self._stop):
                 await self._run()
-        finally:
-            await self.runner.close()
-            await self._lifespan.leave()
 
     async def _run(self) -> None:
         bus = self.state.bus
-        with loops.executes():
+        async with AsyncExitStack() as ends:
+            ends.enter_context(loops.executes())
+            ends.push_async_callback(self._events.end)
+            ends.callback(bus.publish, ExecutorEnded())
+            ends.push_async_callback(self._plugins.end)
             bus.publish(ExecutorBegun())
             self._plugins.start()
-            try:
-                await self._run_parts()
-            finally:
-                await self._plugins.end()
-                bus.publish(ExecutorEnded())
-                await self._events.end()
+            await self._run_parts()
 
     async def _run_parts(self) -> None:
         state = self.state
@@ -90,6 +111,7 @@ class Executor:
         self.consumer.serve(state.routing_among(()))
         self.watchdog.start()
         self.heartbeat.start()
+        self.deputy.start()
         reading = asyncio.create_task(self.consumer.run(), name="consumer")
         duties = [
             asyncio.create_task(tend(duty, outage=state.outage), name=duty.name) for duty in self._duties
@@ -113,6 +135,8 @@ class Executor:
         """Take no more jobs, and let the running ones finish within the grace period. `now` skips the wait."""
         self._stop.set()
         self.consumer.halt()
+        self.state.note_ending("stopping")
+        self.state.bus.publish(ExecutorEnding())
         if now:
             self._shutdown.hurry()
 
@@ -125,6 +149,22 @@ class Executor:
         """Stop, so that the supervisor starts a new executor."""
         self.recycled = True
         self.stop()
+
+    def _drain(self, how: Drain) -> None:
+        """Stop, because a person has asked for it. If it stops already to be replaced, it is not replaced any more."""
+        self.drained |= not how.replace
+        self.recycled |= how.replace
+        if how.ignored:
+            _logger.warning("grace_ignored", found=how.ignored, seconds=self.state.grace)
+        if self.state.ending is None:
+            self.state.note_ending("draining", how.grace)
+            _logger.info(
+                "executor_drains",
+                running=self.slots.taken,
+                successor=how.replace,
+                seconds=self.state.grace,
+            )
+            self.stop()
 
     def _give_up(self) -> None:
         self._given_up = True

@@ -19,9 +19,13 @@ class Lifespan:
         """Whether it could not be entered."""
 
     async def enter(self, stop: asyncio.Event) -> bool:
-        """Enter the lifespan, if the app has one; returns whether that was done before `stop` was set."""
+        """Enter the lifespan, if the app has one; returns whether that was done before `stop` was set. An executor that
+        takes no jobs does not enter it: it is for the jobs, and may need what the machine does not have."""
         recipe = self._injections.lifespan
         if recipe is None:
+            return True
+        if not self._state.config.consumes:
+            self._state.signals.send(Signal.IMPORTED)
             return True
         making = asyncio.create_task(self._made(recipe), name="lifespan")
         stopping = asyncio.create_task(stop.wait(), name="stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from fennelq import clock, log
 from fennelq.broker.connection import Address
@@ -31,9 +32,11 @@ class LogThrottle:
 
     def warn(self, error: BaseException, **facts: object) -> None:
         """Log the error, unless one of this kind was logged within the last minute."""
-        if self._outage is not None and _concerns_redis(error):
-            self._outage.warn(self._what, error)
-            return
+        if self._outage is not None:
+            if _concerns_redis(error):
+                self._outage.warn(self._what, error)
+                return
+            self._outage.note(error)
         kind = type(error).__name__
         like = (kind, facts.get("queue"))
         now = clock.monotonic()
@@ -65,9 +68,24 @@ class Outage:
         self._since_ms = 0
         self._silent_until = 0.0
         self._announced = False
+        self._errors: dict[str, int] = {}
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """Kind of error → how many errors of Redis the parts have met so far."""
+        with self._lock:
+            return dict(self._errors)
+
+    def note(self, error: BaseException) -> None:
+        """Count an error, if it is one of Redis or of the connection to it."""
+        if isinstance(error, ReplyError | OSError | EOFError):
+            kind = classify(error).name.lower()
+            with self._lock:
+                self._errors[kind] = self._errors.get(kind, 0) + 1
 
     def warn(self, part: str, error: BaseException) -> None:
         """Record that a part fails with this error. Log it, unless an outage was logged within the last minute."""
+        self.note(error)
         if self._noted(part, closed=type(error) in _CLOSED):
             since = clock.from_ms(self._since_ms).astimezone().isoformat(timespec="seconds")
             _logger.warning(self._event, problem=diagnose(self._address, error).sentence, since=since)

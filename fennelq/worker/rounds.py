@@ -36,7 +36,7 @@ class Rounds:
         self._next = min(self._next, now + pause)
         if now < self._next:
             return []
-        # Also when there are no queues yet: otherwise the caller would look again at once, for ever.
+        # Not zero, even while there are no queues: otherwise the caller would look again at once, for ever.
         self._next = now + pause * random.uniform(0.75, 1.0)
         return self.page(queues)
 

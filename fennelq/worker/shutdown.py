@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Literal
@@ -14,12 +15,14 @@ from fennelq.broker.dispatch import by_queues, pages
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.verb import Verb
 from fennelq.worker.bus import JobHandedBack
+from fennelq.worker.duties.service import Service
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import run_per_queue
 from fennelq.worker.running.consumer import Consumer
 from fennelq.worker.running.held import Token
 from fennelq.worker.running.workbench import Workbench
 from fennelq.worker.state import State
+from fennelq.worker.threads.deputy import Deputy
 from fennelq.worker.threads.heartbeat import Heartbeat
 from fennelq.worker.threads.watchdog import Watchdog
 
@@ -27,16 +30,23 @@ _logger = log.get("fennelq.worker")
 _QUEUES_AT_ONCE = 500
 _LAST_WRITES = 5.0
 """Seconds for the outcomes that are not written yet."""
+LAST_REPORT = 5.0
+"""Seconds for a report of the deputy that is under way."""
 
 
 class Shutdown:
     """Ends the parts of an executor."""
 
     def __init__(
-        self, state: State, consumer: Consumer, workbench: Workbench, heartbeat: Heartbeat, watchdog: Watchdog
+        self,
+        state: State,
+        consumer: Consumer,
+        workbench: Workbench,
+        threads: tuple[Heartbeat, Watchdog, Deputy],
+        duties: Sequence[Service],
     ) -> None:
         self._state, self._consumer, self._workbench = state, consumer, workbench
-        self._heartbeat, self._watchdog = heartbeat, watchdog
+        self._threads, self._deputy, self._duties = threads, threads[2], duties
         self._hurry = asyncio.Event()
 
     def hurry(self) -> None:
@@ -48,24 +58,25 @@ class Shutdown:
         await self._consumer.stop(reading)
         await self._finish_running()
         await _cancelled(duties)
+        await self._end_duties()
         await self._leave()
 
     async def at_once(self, parts: list[asyncio.Task[None]]) -> None:
         """Hand nothing back: the running jobs are recovered when their leases have run out, which counts as a delivery,
         because one of them may be the reason. Outcomes are still written."""
-        self._heartbeat.end()
-        self._watchdog.end()
+        self._end_threads()
         self._consumer.halt()
         await _cancelled(parts)
         self._workbench.settle_again()
         await self._settle_the_rest()
+        await self._end_duties()
         self._workbench.stop_all()
         await self._state.broker.close()
 
     async def _finish_running(self) -> None:
         """Wait for the running jobs, at most the grace period; then stop the rest and hand them back untouched."""
         hurry: asyncio.Task[Any] = asyncio.create_task(self._hurry.wait())
-        deadline = clock.monotonic() + self._state.config.grace
+        deadline = clock.monotonic() + self._state.grace
         while (running := self._state.held.tasks()) and not hurry.done() and clock.monotonic() < deadline:
             left = deadline - clock.monotonic()
             await self._state.held.one_ended([hurry, *running], left)
@@ -81,6 +92,9 @@ class Shutdown:
             # Without Redis no outcome can be written, and the exit cannot wait for ever: these jobs run again.
             async with asyncio.timeout(_LAST_WRITES):
                 await self._workbench.settled()
+
+    async def _end_duties(self) -> None:
+        await asyncio.gather(*(duty.end() for duty in self._duties))
 
     async def _hand_back(self) -> None:
         held = self._state.held
@@ -110,9 +124,14 @@ class Shutdown:
         if left < len(tokens):
             _logger.info("handed_back", queue=keys.queue, jobs=released)
 
+    def _end_threads(self) -> None:
+        for thread in self._threads:
+            thread.end()
+
     async def _leave(self) -> None:
-        self._heartbeat.end()
-        self._watchdog.end()
+        self._end_threads()
+        # It has a connection of its own. Its report could arrive after `absent`, and the executor would look silent.
+        await self._deputy.gone(LAST_REPORT)
         state, throttle = self._state, LogThrottle("leaving", self._state.outage)
         try:
             await state.broker.run(verbs.executors.absent(AppKeys(state.namespace), [state.name]))

@@ -10,15 +10,18 @@ from fennelq import clock
 from fennelq.app import App
 from fennelq.broker.keys import QUARANTINE, QueueKeys, queue_keys
 from fennelq.model.routing import Routing
-from fennelq.worker.bus import Bus
+from fennelq.worker.bus import Bus, RedisReplies
 from fennelq.worker.outage import Outage
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.processes.signals import SignalPipe
 from fennelq.worker.running.held import HeldJobs
 from fennelq.worker.running.slots import Slots
 from fennelq.worker.running.unrunnable import UnrunnableJobs
+from fennelq.worker.serving import routing_of
 from fennelq.worker.shared import SharedValues
+from fennelq.worker.tally import Tally
 from fennelq.worker.threads.lease import Lease
+from fennelq.worker.vitals import Vitals
 
 
 def executor_name() -> str:
@@ -40,13 +43,15 @@ class State:
         self.bus = Bus()
         self.signals = signals or SignalPipe()
         self.outage = Outage(self.broker.address)
-        self.slots = Slots(config.concurrency, config.max_jobs)
+        self.slots = Slots(config.concurrency, config.max_jobs, config.rate)
         self.held = HeldJobs()
         self.shared = SharedValues()
         self.lease = Lease(app.settings.lease, app.settings.beat)
         self.unrunnable = UnrunnableJobs(app.tasks, app.service.partition(":")[0])
-        self.started = clock.monotonic()
-        self.wanted = Routing.parse(config.queues)
+        self.tally = _tally_of(app, config.metrics)
+        self.vitals, self.started = Vitals(), clock.monotonic()
+        self._ending, self._grace = "", config.grace
+        self.wanted = routing_of(app, config)
         """The queues that the executor was started for."""
         self.routing = Routing({})
         """The queues that it serves now. When it was started for every queue, these are the known ones."""
@@ -58,6 +63,8 @@ class State:
         """The queues whose messages to this executor arrive."""
         self.unsure: dict[str, float] = {}
         """Queue → when a fetch got no reply. It may have taken jobs for this executor that it does not hold."""
+        self.looked: dict[str, float] = {}
+        """Queue → when a fetch has last found it empty, and told when its next job is due."""
         self.read: set[str] = set()
         """The queues from which it has taken jobs: it has a consumer there."""
         self.colleagues = 1
@@ -81,14 +88,26 @@ class State:
     @property
     def longest_sleep(self) -> float:
         """The most seconds between two looks for due jobs and schedules. Messages announce those that become due
-        sooner. While messages cannot arrive, executors look more often."""
+        sooner. While messages cannot arrive, executors look more often. An executor that takes no jobs never sleeps at
+        a queue, so it gets no such messages."""
         interval = self.settings.schedule_interval
-        return self.stretched(max(self.settings.beat, interval)) if self.listening else interval
+        announced = self.listening and self.config.consumes
+        return self.stretched(max(self.settings.beat, interval)) if announced else interval
 
     def stretched(self, interval: float) -> float:
         """The interval of a duty that all executors share: the more there are, the longer. Three of them still look as
         often as they would alone. It is never longer than a lease, or than the interval itself."""
         return min(interval * max(1.0, self.colleagues / 3), max(interval, self.lease.length))
+
+    @property
+    def ending(self) -> str | None:
+        """`stopping` or `draining`; None before its end."""
+        return self._ending or None
+
+    @property
+    def grace(self) -> float:
+        """Seconds that running jobs get to finish when it ends."""
+        return self._grace
 
     @property
     def hears_all(self) -> bool:
@@ -108,10 +127,24 @@ class State:
         """Serve these queues from now on; returns whether that is a change."""
         changed, self.routing = routing != self.routing, routing
         self.bells.intersection_update(routing.weights)
+        self.looked = {queue: when for queue, when in self.looked.items() if queue in routing.weights}
         return changed
+
+    def note_ending(self, how: str, grace: float | None = None) -> None:
+        """Record that the executor takes no more jobs. A drain stays one, even if a signal stops it as well. `grace` is
+        the time that running jobs get, if it is another one than usual."""
+        self._ending = self._ending or how
+        self._grace = self._grace if grace is None else grace
+
+    def note_looked(self, queue: str) -> None:
+        """Record that a fetch has found this queue empty, and has told when its next job is due."""
+        self.looked[queue] = clock.monotonic()
 
     def note_connected(self, connected: bool) -> None:
         """Record whether the last read has got a reply."""
+        if connected and not self.connected:
+            self.connected = True
+            self.bus.publish(RedisReplies())
         self.connected = connected
 
     def note_listening(self, listening: bool) -> None:
@@ -150,3 +183,9 @@ class State:
     def note_deaths(self, deaths: Mapping[str, str]) -> None:
         """Record how processes of executors have ended."""
         self.deaths = deaths
+
+
+def _tally_of(app: App, metrics: str) -> Tally:
+    if metrics:
+        app.counting.turn_on(metrics)
+    return Tally(app.tasks, app.counting.runs if app.counting.on else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Self, TypeVar, cast, get_args
 
 import orjson
 import redis
@@ -15,10 +15,12 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import GROUP, LANES, QUARANTINE, STREAMS, AppKeys, QueueKeys, queue_keys
 from fennelq.broker.verb import Command, Step, Word, as_is
+from fennelq.broker.verbs.queues import Resumed
 from fennelq.broker.verbs.runs import Catch, Settled, Sweep
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, succeeded
+from fennelq.model.pause import QueuePause, QueueSide
 from fennelq.model.wire import AnyWireJob
 from tests.kit.jobs import sent
 from tests.kit.server import Server
@@ -98,7 +100,19 @@ class Desk(Bench[QueueKeys]):
     @contextmanager
     def as_user(self, server: Server, *denied: str, channels: bool = True) -> Generator[None]:
         """The verbs run as a user who may not use these commands, or may use no channel."""
-        rules = ["+@all", *(f"-{command}" for command in denied)]
+        with self._as_limited(server, ["+@all", *(f"-{command}" for command in denied)], channels=channels):
+            yield
+
+    @contextmanager
+    def as_viewer(self, server: Server, *denied: str) -> Generator[None]:
+        """The verbs run as a user who may read, and not write, every key; without these commands."""
+        rules = ["+@read", "+time", "+evalsha_ro", "+eval_ro", *(f"-{command}" for command in denied)]
+        with self._as_limited(server, rules):
+            cast("Any", self.redis).execute_command("ACL", "SETUSER", "limited", "resetkeys", "%R~*")
+            yield
+
+    @contextmanager
+    def _as_limited(self, server: Server, rules: Sequence[str], *, channels: bool = True) -> Generator[None]:
         self.redis.acl_setuser(
             "limited",
             enabled=True,
@@ -125,7 +139,7 @@ class Desk(Bench[QueueKeys]):
         before = self._calls()
         act()
         after = self._calls()
-        own = {"time", "evalsha", "info"}
+        own = {"time", "evalsha", "evalsha_ro", "info"}
         return {
             name: more
             for name, calls in after.items()
@@ -145,6 +159,10 @@ class Desk(Bench[QueueKeys]):
     def sleepers(self, lane: str = "") -> set[str]:
         """The executors that a new entry may wake: those that read all lanes, or those that read some and this one."""
         return {shown(name) for name in cast("Any", self.redis.smembers(self.sleepers_key(lane)))}
+
+    def halted(self) -> set[str]:
+        """The executors that sleep because the queue is paused."""
+        return {shown(name) for name in cast("Any", self.redis.smembers(self.keys["halted"]))}
 
     def sleepers_key(self, lane: str = "") -> str:
         return self.keys["idle"] + (f":{lane}" if lane else "")
@@ -181,7 +199,12 @@ class Desk(Bench[QueueKeys]):
     def finish(
         self, deliveries: Iterable[Delivery], outcome: Outcome = DONE, *, lifetimes: Lifetimes = LIFETIMES
     ) -> list[int]:
-        return self.do(verbs.runs.finish, [Settled(delivery, outcome) for delivery in deliveries], lifetimes)
+        return self.settle([Settled(delivery, outcome) for delivery in deliveries], lifetimes)
+
+    def settle(self, settled: Sequence[Settled], lifetimes: Lifetimes = LIFETIMES) -> list[int]:
+        """Settle a batch. A dead job that begins a group has the answer 1, as every other that is settled."""
+        answers = self.do(verbs.runs.finish, settled, lifetimes)
+        return [1 if answer == 3 else answer for answer in answers]
 
     def release(self, held: Iterable[Delivery | Entry], why: Reason = "stopped") -> int:
         return self.do(verbs.runs.release, [(one.lane, one.entry) for one in held], why)
@@ -193,6 +216,14 @@ class Desk(Bench[QueueKeys]):
         usual: dict[str, Any] = {"lease_ms": LEASE_MS, "interval_ms": 1000, "max_deliveries": 4, "more": True}
         return self.do(verbs.runs.recover, LIFETIMES, beaten_ms=self.now() - late_ms, **usual | given)
 
+    def pause(self, *sides: QueueSide, who: str = "anna@web-1", why: str = "") -> QueuePause:
+        """Pause these sides of the queue, or both."""
+        return self.do(verbs.queues.pause, sides or get_args(QueueSide), who, why)
+
+    def resume(self, *sides: QueueSide) -> Resumed:
+        """A page of the end of the pause of these sides, or of both."""
+        return self.do(verbs.queues.resume, sides or get_args(QueueSide))
+
     def cancel(self, *keys: str, why: str = "cancelled") -> list[int]:
         return self.do(verbs.jobs.cancel, keys, LIFETIMES, why)
 
@@ -200,6 +231,13 @@ class Desk(Bench[QueueKeys]):
         self, *, max_age_ms: int = 10**12, max_len: int = 10**6, idle_ms: int = 10**12, limit: int = 100
     ) -> tuple[int, int]:
         return self.do(verbs.queues.gc, max_age_ms=max_age_ms, max_len=max_len, idle_ms=idle_ms, limit=limit)
+
+    def index(self, limit: int = 100) -> int:
+        """Count all dead jobs that are not in the index of groups; returns how many those were."""
+        counted, done = 0, self.do(verbs.dead.index, limit)
+        while done.more:
+            counted, done = counted + done.jobs, self.do(verbs.dead.index, limit)
+        return counted + done.jobs
 
     # Shortcuts to a state
 
@@ -261,6 +299,19 @@ class Desk(Bench[QueueKeys]):
     def record(self, key: str = "1") -> dict[str, str]:
         return self._hash(self.keys.record(key))
 
+    def records(self, keys: Iterable[str]) -> dict[str, tuple[dict[str, str], list[str]]]:
+        """Job → its record and its result, of many jobs in one round trip."""
+        keys = [*keys]
+        asking = self.redis.pipeline(transaction=False)
+        for key in keys:
+            asking.hgetall(self.keys.record(key))
+            asking.lrange(self.keys.result(key), 0, -1)
+        replies = cast("Any", asking.execute())
+        return {
+            key: ({shown(field): shown(value) for field, value in record.items()}, [*map(shown, result)])
+            for key, record, result in zip(keys, replies[::2], replies[1::2], strict=True)
+        }
+
     def history(self, key: str = "1") -> list[dict[str, Any]]:
         lines = cast("list[bytes]", self.redis.lrange(self.keys.history(key), 0, -1))
         return [orjson.loads(line) for line in lines]
@@ -279,7 +330,19 @@ class Desk(Bench[QueueKeys]):
     def everywhere(self) -> list[str]:
         """The jobs of every place there is."""
         streams = [job for stream in (*READ, QUARANTINE, "dlq") for job in self.waiting(stream)]
-        return streams + [job for name in ("sched", "retry") for job in self.due(name)]
+        return streams + [job for name in ("sched", "retry") for job in self.due(name)] + self.in_lines()
+
+    def in_lines(self) -> list[str]:
+        """The jobs that wait for gates."""
+        lines = cast("Iterable[bytes]", self.redis.scan_iter(f"{self.keys.prefix}line:*", count=1000))
+        return [shown(job) for line in lines for job in cast("Any", self.redis.zrange(line, 0, -1))]
+
+    def keys_of_limits(self) -> list[str]:
+        """The keys that are there only while a limit keeps jobs waiting, or lets some run."""
+        kinds = ("slots:", "line:", "wait:", "lines", "turn")
+        prefixes = tuple(self.keys.prefix + kind for kind in kinds)
+        every = cast("Iterable[bytes]", self.redis.scan_iter(f"{self.keys.prefix}*", count=1000))
+        return sorted(name for key in every if (name := shown(key)).startswith(prefixes))
 
     def due(self, name: str = "sched") -> dict[str, int]:
         """Job → due time, of a sorted set."""
@@ -288,9 +351,12 @@ class Desk(Bench[QueueKeys]):
 
     def pending(self, lane: str = "s") -> dict[str, str]:
         """Entry → consumer, of what was delivered and not settled; empty when no executor has ever read the lane."""
-        if not self.groups(lane):
-            return {}
-        reply = cast("Any", self.redis.xpending_range(self.keys[lane], GROUP, "-", "+", 1000))
+        try:
+            reply = cast("Any", self.redis.xpending_range(self.keys[lane], GROUP, "-", "+", 1000))
+        except redis.ResponseError as error:
+            if str(error).startswith("NOGROUP"):
+                return {}
+            raise
         return {shown(entry["message_id"]): shown(entry["consumer"]) for entry in reply}
 
     def idle(self, *held: Delivery | Entry) -> list[int]:

@@ -28,14 +28,14 @@ from fennelq.model.outcome import cancelled, died, not_known, retried, snoozed, 
 from fennelq.model.schedule import WireSchedule
 from tests.broker.desk import FAILURE, LEASE_MS, LIFETIMES, RESULT_MS, Desk, shown
 from tests.broker.timetable import MINUTE, NOW, V1, Timetable
-from tests.kit.jobs import as_sent
+from tests.kit.jobs import altered, as_sent
 
 Contents = dict[str, dict[str, Any]]
 """Key → its type, what is in it, and how long it is still kept."""
 
 _ENTRY: Final = re.compile(r"\b\d{13}-\d+\b")
 _PLACE: Final = re.compile(r"\b(s|s:high|s:low|iso|dlq)/(\d{13}-\d+)\b")
-_LATER: Final = ("progress",)
+_LATER: Final = ("progress", "due_by")
 """Attributes of JobInfo that are younger than the record. No record of the earlier version has such a field."""
 _AT: Final = datetime(2027, 1, 1, 12, tzinfo=UTC)
 
@@ -86,7 +86,7 @@ def calls() -> tuple[dict[str, Any], list[WireSchedule]]:
     every: dict[str, Any] = {
         "priority": "low",
         "delay": timedelta(minutes=3),
-        "expires": 90.5,
+        "expires": 905,
         "retry": policy,
         "timeout": None,
         "key": "every/é",
@@ -135,6 +135,9 @@ def calls() -> tuple[dict[str, Any], list[WireSchedule]]:
         "every, of a declared task": loud.options(**of_another).job(31),
         "elsewhere": app.describe("other.tasks:work", 1, _kwargs={"b": [2]}, timeout=3, max_deliveries=9),
     }
+    for name in ("every", "every, of a declared task"):
+        # The earlier version sent jobs that expire before they are due.
+        jobs[name] = altered(jobs[name], expires_ms=90_500)
     jobs |= {fate: note.options(job_id=fate, headers={"fate": fate}).job(0) for fate in FATES}
     return jobs, [
         WireSchedule.of("minutely", as_sent(note.job(1)), cron=None, every=60, when={}),
@@ -357,7 +360,9 @@ def readings(desk: Desk, timetable: Timetable) -> dict[str, Any]:
         "schedules": {name: _schedule(state["definition"]) for name, state in states.items()},
         "on their way": sorted(job.id for job in page.jobs),
         "unreadable": page.unreadable,
-        "ends": [[code, task, _plain(end)] for code, task, end in desk.do(verbs.jobs.watch, "", keys)],
+        "ends": [
+            [code, task, _plain(end)] for code, task, end in desk.do(verbs.jobs.watch, "", keys, LIFETIMES)
+        ],
     }
     desk.enqueue(*page.jobs)
     desk.do(verbs.queues.promote, 100)
@@ -376,6 +381,12 @@ def _facts_of(info: JobInfo | None) -> Any:
     assert info is not None
     facts = asdict(info)
     assert [facts.pop(name) for name in _LATER] == [None] * len(_LATER)
+    # It did not name the mode of a key, and had only keys with a window of their own and keys without.
+    assert facts.pop("dedupe") in (None, "throttle")
+    # Its workers made no fingerprints.
+    if facts["error"] is not None:
+        *facts["error"], fingerprint = facts["error"]
+        assert fingerprint == ""
     return _plain(facts)
 
 

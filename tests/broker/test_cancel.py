@@ -9,8 +9,11 @@ from typing import cast
 import pytest
 
 from fennelq.broker import verbs
+from fennelq.broker.verbs.jobs import Chosen
 from fennelq.model.outcome import Outcome, retried, snoozed
+from fennelq.model.query import State
 from tests.broker.desk import DEAD, FAILURE, LIFETIMES, Desk, a_job, about, shown, some_jobs
+from tests.broker.limited import send
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -71,7 +74,7 @@ def test_the_reason_is_in_the_record_and_the_result(desk: Desk) -> None:
 def test_waiting_clients_are_notified(desk: Desk) -> None:
     desk.enqueue(a_job())
     with desk.listening("me") as heard:
-        desk.do(verbs.jobs.watch, "me", ["1"])
+        desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES)
         desk.cancel("1")
         assert heard() == ("me", b'mail:1\n{"cancelled":"cancelled"}')
 
@@ -137,6 +140,7 @@ def test_a_running_job_whose_record_names_no_place_or_owner_is_asked_in_vain(des
     assert desk.cancel("1") == [2]
 
 
+@pytest.mark.audit(leavings_fail=True)
 def test_a_set_of_a_wrong_type_does_not_stop_the_request(desk: Desk) -> None:
     running = desk.executing()
     desk.redis.set(desk.keys["stop"], "what?")
@@ -253,3 +257,39 @@ def test_over_maxmemory_jobs_are_cancelled(desk: Desk, server: Server) -> None:
     with server.configured(maxmemory="1"):
         assert desk.cancel("1", "2", "3") == [1, 1, 1]
     assert desk.everywhere() == []
+
+
+# Of an operation on many jobs
+
+
+@IN_HAND
+def test_an_operation_cancels_only_what_it_asks_for(desk: Desk) -> None:
+    desk.dead(a_job("dead"))
+    desk.finish(desk.executing(a_job("retry")), retried(86_400, FAILURE))
+    desk.executing(a_job("running"))
+    send(desk, "first", "limited")
+    desk.enqueue(a_job("waiting"), a_job("scheduled", delay_ms=DAY))
+    keys = ["waiting", "limited", "running", "scheduled", "retry", "dead", "unknown"]
+    states = [State.WAITING, State.LIMITED, State.RUNNING, State.SCHEDULED, State.RETRY]
+    before = {key: desk.record(key) for key in keys}
+    for place, state in enumerate(states):
+        others = [key for key in keys[:-1] if key != keys[place]]
+        assert of_operation(desk, *others, states=[state]) == [-2] * 5
+    assert of_operation(desk, "unknown", states=states) == [-1]
+    assert {key: desk.record(key) for key in keys} == before
+    assert [
+        of_operation(desk, key, states=[state])[0] for key, state in zip(keys[:5], states, strict=True)
+    ] == [*(1, 1, 2, 1, 1)]
+
+
+@IN_HAND
+def test_an_operation_does_not_cancel_a_job_that_was_sent_later(desk: Desk) -> None:
+    desk.enqueue(a_job("1"))
+    created = int(desk.record("1")["c"])
+    assert of_operation(desk, "1", states=[State.WAITING], until=created - 1) == [-2]
+    assert desk.waiting() == ["1"]
+    assert of_operation(desk, "1", states=[State.WAITING], until=created) == [1]
+
+
+def of_operation(desk: Desk, *keys: str, states: list[State], until: int | None = None) -> list[int]:
+    return desk.do(verbs.jobs.cancel, keys, LIFETIMES, "why", Chosen(states, until))

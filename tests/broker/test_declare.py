@@ -167,6 +167,19 @@ def test_when_the_servers_clock_jumps_back_a_rollback_does_not_wait_for_it(timet
     assert timetable.declare(V1, a_schedule()) == "done"
 
 
+def test_what_was_removed_is_declared_anew_at_once_although_the_servers_clock_jumps_back(
+    timetable: Timetable,
+) -> None:
+    """The same version declares it: there is none for which it has to wait."""
+    ours = a_schedule("a"), a_schedule("b")
+    timetable.declare(V1, *ours)
+    timetable.clock.pass_by(PATIENCE)
+    assert timetable.schedule("remove", "a") == 1
+    timetable.clock.stop_at(NOW)
+    assert timetable.declare(V1, *ours) == "done"
+    assert timetable.names() == {"a", "b"}
+
+
 def test_many_that_declare_at_once_come_to_one_declaration(timetable: Timetable) -> None:
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(timetable.declare, V1, a_schedule("a"), a_schedule("b")) for _ in range(40)]

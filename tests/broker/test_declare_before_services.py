@@ -121,6 +121,19 @@ def test_many_vanished_ones_are_removed_a_page_at_a_time(timetable: Timetable) -
     assert len(timetable.removed) == 500
 
 
+def test_of_many_only_the_vanished_one_is_removed_and_the_set_is_visited_once(timetable: Timetable) -> None:
+    kept = [a_schedule(f"s{n}") for n in range(500)]
+    written_before(timetable, "vanished", *(schedule.name for schedule in kept))
+    at, states = 0, ["open"]
+    while states[-1] == "open" and len(states) < 50:
+        page = timetable.page(V1, kept, at)
+        at, states = page.at, [*states, page.state]
+    assert states[-1] == "done"
+    assert len(states) > 8, "five pages are declared, and the rest visits the names"
+    assert timetable.removed == ["vanished"]
+    assert timetable.page(V1, kept[:1], "again", total=500).state == "done"
+
+
 @pytest.mark.parametrize("schedules", [[], [a_schedule("ours")], [a_schedule("kept", task="app:other")]])
 def test_a_service_to_which_the_set_does_not_belong_leaves_it_alone(
     timetable: Timetable, schedules: list[WireSchedule]
@@ -209,6 +222,26 @@ def test_and_the_later_version_again_once_that_one_is_gone(timetable: Timetable,
     assert timetable.removed == ["vanished"]
     assert timetable.definition("kept") == ours[0]
     assert before.declare("old", a_schedule("kept"), a_schedule("vanished")) == 0
+
+
+def test_until_all_that_has_vanished_is_removed_executors_go_on_declaring(
+    timetable: Timetable, before: Before
+) -> None:
+    """The executor that has taken the set over may end before it has removed everything."""
+    kept, vanished = a_schedule("kept"), [a_schedule(f"s{n}") for n in range(500)]
+    before.declare("old", kept, *vanished)
+    timetable.declare(V1, kept)
+    timetable.clock.pass_by(PATIENCE)
+    before.declare("old", kept, *vanished)
+    timetable.declare(V1, kept)
+    assert timetable.look(V1).version == V1
+    timetable.clock.pass_by(PATIENCE)
+    page = timetable.page(V1, [kept], "again")
+    while page.state == "open":
+        assert timetable.look(V1).version == ""
+        page = timetable.page(V1, [kept], page.at)
+    assert timetable.look(V1).version == V1
+    assert timetable.names() == {"kept"}
 
 
 def test_an_older_worker_of_another_service_removes_nothing_of_a_new_one(

@@ -120,7 +120,7 @@ async def test_every_script_is_refused_by_a_replica_as_a_whole(pair: Pair, known
     keys = pair_keys()
     sent: list[Any] = [
         verbs.runs.fetch(keys, consumer="anna", free=1, lanes=READ, lifetimes=LIFETIMES),
-        verbs.jobs.watch(keys, "me", ["1"]),
+        verbs.jobs.watch(keys, "me", ["1"], LIFETIMES),
         verbs.jobs.enqueue(keys, [a_job()]),
     ]
     broker = Broker(pair.address)

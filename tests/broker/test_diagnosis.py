@@ -49,15 +49,14 @@ async def test_delay_names_the_url_the_cause_and_the_cure(case: Case, tmp_path: 
             return n
 
         sentence = case.sentence(masked(url), "sadd")
-        for call in (welcome.delay(1), asyncio.to_thread(welcome.sync.delay, 1)):
-            error = await caught(call)
+        one = (welcome.delay(1), asyncio.to_thread(welcome.sync.delay, 1))
+        for error in await asyncio.gather(*map(caught, one)):
             assert str(error) == sentence
             assert (error.url, error.cure, error.retriable) == (masked(url), case.cure, not case.lasting)
             assert [job.task for job in error.jobs] == [welcome.name]
             assert "s3cret" not in repr(error)
         many = (app.enqueue([welcome.job(1), welcome.job(2)]), asyncio.to_thread(welcome.sync.map, [1, 2]))
-        for each in many:
-            error = await caught(each)
+        for error in await asyncio.gather(*map(caught, many)):
             assert (str(error), len(error.jobs), error.retriable) == (sentence, 2, not case.lasting)
         await app.close()
         app.blocking.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from itertools import pairwise
 from typing import cast
 
@@ -74,6 +76,20 @@ def test_a_full_lane_keeps_the_lower_ones_waiting(desk: Desk) -> None:
     assert [delivery.lane for delivery in catch.deliveries] == ["s:high"] * 3
     assert not catch.drained
     assert desk.pending("s") == {}
+
+
+def test_with_one_slot_free_no_lower_job_starts_while_a_higher_one_waits(desk: Desk) -> None:
+    """Whatever arrives in between, and however many executors take turns."""
+    chance, waiting = random.Random(7), Counter[str]()
+    for step in range(150):
+        priority = chance.choice(["high", "normal", "low", "low"])
+        desk.enqueue(a_job(str(step), priority=priority))
+        waiting[LANES[priority]] += 1
+        if chance.random() < 0.6:
+            (delivery,) = desk.take(chance.choice(["anna", "berta"]), free=1)
+            assert delivery.lane == next(lane for lane in READ if waiting[lane])
+            waiting[delivery.lane] -= 1
+    assert waiting["s:low"] > 20
 
 
 def test_lanes_that_are_not_asked_for_are_left_alone(desk: Desk) -> None:
@@ -261,8 +277,19 @@ def test_an_executor_that_finds_nothing_sleeps_makes_nothing_and_learns_when_a_j
 
 def test_a_look_at_empty_lanes_asks_the_server_for_little(desk: Desk) -> None:
     desk.make_lanes()
-    assert desk.commands_of(lambda: desk.fetch(sleeps=True)) == {"xlen": 3, "sadd": 1, "zrange": 2}
-    assert desk.commands_of(desk.fetch) == {"xlen": 3, "zrange": 2}
+    assert desk.commands_of(lambda: desk.fetch(sleeps=True)) == {"exists": 1, "xlen": 3, "sadd": 1}
+    assert desk.commands_of(desk.fetch) == {"exists": 1, "xlen": 3}
+    desk.enqueue(a_job("later", delay_ms=60_000))
+    assert desk.commands_of(desk.fetch) == {"exists": 1, "get": 1, "xlen": 3, "zrange": 3}
+
+
+def test_a_fetch_that_puts_a_job_off_says_when_it_is_due(desk: Desk) -> None:
+    """Nothing was due when it began."""
+    desk.enqueue(a_job())
+    desk.redis.hset(desk.keys.record("1"), "v", "99")
+    catch = desk.fetch()
+    assert (catch.deliveries, len(catch.too_new)) == ([], 1)
+    assert 0 < catch.due_ms <= 30_000
 
 
 @pytest.mark.parametrize("lane", READ)
@@ -388,7 +415,7 @@ def test_a_job_that_has_started_once_does_not_expire_whomever_it_meets_later(des
 def pass_over(desk: Desk, met: str) -> None:
     """A worker that cannot run the job takes it, and it waits for another one."""
     if met == "unknown version":
-        desk.redis.hset(desk.keys.record("1"), "v", "2")
+        desk.redis.hset(desk.keys.record("1"), "v", "3")
         assert desk.take("old") == []
         desk.redis.hdel(desk.keys.record("1"), "v")
     else:
@@ -444,7 +471,7 @@ def test_a_job_that_is_refused_as_broken_keeps_its_number_of_tries(desk: Desk) -
 
 def test_a_record_of_a_later_wire_version_waits_for_a_worker_that_reads_it(desk: Desk) -> None:
     desk.enqueue(*some_jobs(2))
-    desk.redis.hset(desk.keys.record("1"), "v", "2")
+    desk.redis.hset(desk.keys.record("1"), "v", "3")
     desk.redis.hset(desk.keys.record("2"), "v", "1")
     assert [delivery.key for delivery in desk.take()] == ["2"]
     assert desk.record("1")["s"] == "L"
@@ -455,10 +482,10 @@ def test_a_record_of_a_later_wire_version_waits_for_a_worker_that_reads_it(desk:
 def test_the_worker_receives_a_few_records_of_a_later_wire_version(desk: Desk) -> None:
     desk.enqueue(*some_jobs(9), a_job("fine"))
     for key in range(1, 10):
-        desk.redis.hset(desk.keys.record(str(key)), "v", "2")
+        desk.redis.hset(desk.keys.record(str(key)), "v", "3")
     catch = desk.fetch()
     assert [delivery.key for delivery in catch.deliveries] == ["fine"]
-    problem = "the record has wire version 2 and this worker reads 1: upgrade fennelq where the worker runs"
+    problem = "the record has wire version 3 and this worker reads 2: upgrade fennelq where the worker runs"
     assert catch.too_new == [TooNew(str(key), "app:welcome", problem) for key in range(1, 9)]
     assert desk.record("1")["Y"] == f"0 {problem}"
     assert [line["what"] for line in desk.history("1")] == ["unknown_version"]
@@ -466,11 +493,20 @@ def test_the_worker_receives_a_few_records_of_a_later_wire_version(desk: Desk) -
     assert desk.fetch().too_new == []
 
 
+def test_the_worker_receives_records_of_a_later_wire_version_whose_task_it_cannot_know(desk: Desk) -> None:
+    """That version may store the task in another field."""
+    desk.enqueue(*some_jobs(2))
+    for key in ("1", "2"):
+        desk.redis.hset(desk.keys.record(key), "v", "3")
+        desk.redis.hdel(desk.keys.record(key), "t")
+    assert [(job.key, job.task) for job in desk.fetch().too_new] == [("1", ""), ("2", "")]
+
+
 def test_a_record_of_a_later_wire_version_that_no_worker_reads_in_time_is_dead(desk: Desk) -> None:
     desk.enqueue(a_job())
-    desk.redis.hset(desk.keys.record("1"), mapping={"v": "2", "U": str(desk.now() - 3_600_001)})
+    desk.redis.hset(desk.keys.record("1"), mapping={"v": "3", "U": str(desk.now() - 3_600_001)})
     assert desk.take() == []
-    assert "wire version 2" in desk.entries("dlq")[0][1]["m"]
+    assert "wire version 3" in desk.entries("dlq")[0][1]["m"]
     assert desk.record("1")["y"] == "unknown_version"
 
 

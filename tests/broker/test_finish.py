@@ -17,6 +17,7 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, as_is
 from fennelq.broker.verbs.runs import Settled
+from fennelq.model.fingerprint import fingerprint_of
 from fennelq.model.job import Delivery
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import (
@@ -84,7 +85,7 @@ def test_no_result_is_kept_when_its_lifetime_is_zero(desk: Desk) -> None:
 def test_a_record_outlives_a_late_retry_of_its_call_and_its_result(desk: Desk) -> None:
     first, second = desk.executing(*some_jobs(2))
     short, long = succeeded(b"1", 1_000), succeeded(b"1", DAY)
-    desk.do(verbs.runs.finish, [Settled(first, short), Settled(second, long)], LIFETIMES)
+    desk.settle([Settled(first, short), Settled(second, long)])
     assert desk.record_ttl("1") == about(LIFETIMES.record_ms)
     assert desk.record_ttl("2") == about(DAY)
     assert desk.result_ttl("2") == about(DAY)
@@ -105,7 +106,14 @@ def test_a_dead_job_is_in_the_dlq_and_its_record_never_expires(desk: Desk) -> No
     desk.finish([delivery], DEAD)
     ((entry, dead),) = desk.entries("dlq")
     record = desk.record()
-    assert dead == {"i": "1", "t": "app:welcome", "e": "ValueError", "m": "no such user", "y": "failed"}
+    assert dead == {
+        "i": "1",
+        "t": "app:welcome",
+        "e": "ValueError",
+        "m": "no such user",
+        "y": "failed",
+        "f": fingerprint_of("failed", "app:welcome", "ValueError"),
+    }
     assert record["p"] == f"dlq/{entry}"
     assert (record["s"], record["y"], record["n"], record["T"]) == ("D", "failed", "3", f"s/{delivery.entry}")
     assert record["a"] == "[42]"
@@ -228,7 +236,7 @@ def test_waiters_of_a_cancelled_job_get_the_reason(desk: Desk) -> None:
 def test_a_batch_settles_each_job_in_its_own_way(desk: Desk) -> None:
     outcomes = [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED, DONE]
     deliveries = desk.executing(*some_jobs(6), a_job("7", priority="low"))
-    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 7
+    assert desk.settle([*map(Settled, deliveries, outcomes)]) == [1] * 7
     assert [desk.record(d.key)["s"] for d in deliveries] == ["S", "N", "D", "R", "L", "K", "S"]
     assert desk.stats() == {"S": 2, "N": 1, "D": 1, "R": 1, "Z": 1, "K": 1}
     assert desk.entries("s") == desk.entries("s:low") == []
@@ -354,7 +362,7 @@ def test_what_a_failover_has_forgotten_of_a_run_does_not_lose_it(desk: Desk, for
     desk.enqueue(a_job("1", idempotency="order:1"), a_job("2"))
     first, second = desk.take()
     with desk.listening("app") as heard:
-        desk.do(verbs.jobs.watch, "app", ["1"])
+        desk.do(verbs.jobs.watch, "app", ["1"], LIFETIMES)
         desk.redis.hset(desk.keys.record("1"), "s", "Q")
         desk.redis.hdel(desk.keys.record("1"), "w")
         if forgotten == "that it was delivered":
@@ -435,7 +443,7 @@ def test_a_record_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
     desk.redis.delete(desk.keys.record("3"))
     desk.redis.set(desk.keys.record("3"), "what?")
     outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
-    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 5
+    assert desk.settle([*map(Settled, deliveries, outcomes)]) == [1] * 5
     broken(desk, "3")
     all_but_the_third_succeeded(desk)
     assert desk.due("retry") == desk.due("sched") == {}
@@ -448,7 +456,7 @@ def test_a_result_key_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
     deliveries = in_the_middle(desk)
     desk.redis.set(desk.keys.result("3"), "what?")
     outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
-    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 5
+    assert desk.settle([*map(Settled, deliveries, outcomes)]) == [1] * 5
     broken(desk, "3")
     all_but_the_third_succeeded(desk)
 
@@ -471,7 +479,7 @@ def test_a_result_key_of_a_wrong_type_is_dead_as_broken_and_the_others_settle(
 def test_an_outcome_that_cannot_be_read_is_dead_as_broken(desk: Desk, outcome: Outcome) -> None:
     deliveries = in_the_middle(desk)
     outcomes = [outcome if delivery.key == "3" else DONE for delivery in deliveries]
-    assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 5
+    assert desk.settle([*map(Settled, deliveries, outcomes)]) == [1] * 5
     broken(desk, "3")
     all_but_the_third_succeeded(desk)
     assert desk.due("retry") == desk.due("sched") == {}
@@ -520,7 +528,7 @@ def test_a_job_whose_count_of_tries_is_not_a_number_is_dead_as_broken_and_not_re
     deliveries = in_the_middle(desk)
     desk.redis.hset(desk.keys.record("3"), "n", "many")
     outcomes = [RETRY if delivery.key == "3" else DONE for delivery in deliveries]
-    desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES)
+    desk.settle([*map(Settled, deliveries, outcomes)])
     broken(desk, "3")
     assert desk.due("retry") == {}
 
@@ -529,8 +537,8 @@ def test_a_broken_job_notifies_waiting_clients(desk: Desk) -> None:
     (delivery,) = desk.executing()
     desk.redis.set(desk.keys.result("1"), "what?")
     with desk.listening("me") as heard:
-        desk.do(verbs.jobs.watch, "me", ["1"])
-        desk.do(verbs.runs.finish, [Settled(delivery, DONE)], LIFETIMES)
+        desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES)
+        desk.settle([Settled(delivery, DONE)])
         assert heard() == ("me", b"mail:1\n" + desk.result()[0].encode())
     assert "W" not in desk.record()
 
@@ -551,7 +559,7 @@ def test_a_broken_job_stays_for_as_long_as_its_dlq_entry(desk: Desk) -> None:
 
 
 def test_nothing_is_kept_of_a_broken_job_when_failures_have_no_lifetime(desk: Desk) -> None:
-    desk.do(verbs.runs.finish, [Settled(desk.executing()[0], Outcome("?"))], Lifetimes(600_000, 0))
+    desk.settle([Settled(desk.executing()[0], Outcome("?"))], Lifetimes(600_000, 0))
     assert desk.record()["s"] == "D"
     assert desk.result() == []
 
@@ -559,9 +567,7 @@ def test_nothing_is_kept_of_a_broken_job_when_failures_have_no_lifetime(desk: De
 def test_a_broken_job_can_be_buried_although_a_set_is_of_a_wrong_type(desk: Desk) -> None:
     desk.redis.set(desk.keys["retry"], "what?")
     deliveries = desk.executing(*some_jobs(2))
-    assert desk.do(
-        verbs.runs.finish, [Settled(deliveries[0], RETRY), Settled(deliveries[1], DONE)], LIFETIMES
-    ) == [1, 1]
+    assert desk.settle([Settled(deliveries[0], RETRY), Settled(deliveries[1], DONE)]) == [1, 1]
     broken(desk, "1")
     assert desk.record("2")["s"] == "S"
     desk.redis.delete(desk.keys["retry"])
@@ -731,8 +737,8 @@ def test_a_job_that_may_go_on_keeps_its_idempotency_key_for_ever(desk: Desk, out
 def test_waiting_clients_receive_the_envelope_once(desk: Desk, outcome: Outcome) -> None:
     (delivery,) = desk.executing()
     with desk.listening("me", "you") as heard:
-        desk.do(verbs.jobs.watch, "me", ["1"])
-        desk.do(verbs.jobs.watch, "you", ["1"])
+        desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES)
+        desk.do(verbs.jobs.watch, "you", ["1"], LIFETIMES)
         desk.finish([delivery], outcome)
         message = b"mail:1\n" + outcome.value
         assert {heard(), heard()} == {("me", message), ("you", message)}
@@ -743,7 +749,7 @@ def test_waiting_clients_receive_the_envelope_once(desk: Desk, outcome: Outcome)
 @pytest.mark.parametrize("outcome", [RETRY, SNOOZE], ids="RZ")
 def test_those_who_wait_for_a_job_that_goes_on_go_on_waiting(desk: Desk, outcome: Outcome) -> None:
     (delivery,) = desk.executing()
-    desk.do(verbs.jobs.watch, "me", ["1"])
+    desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES)
     desk.finish([delivery], outcome)
     assert desk.record()["W"] == "me"
 
@@ -753,7 +759,7 @@ def test_who_may_not_publish_settles_all_the_same(desk: Desk, server: Server) ->
     desk.broker.ask(Command(words, as_is))
     mute = BlockingBroker(address_of(f"redis://mute:word@127.0.0.1:{server.port}"))
     deliveries = desk.executing(*some_jobs(3))
-    desk.do(verbs.jobs.watch, "me", ["1", "2", "3"])
+    desk.do(verbs.jobs.watch, "me", ["1", "2", "3"], LIFETIMES)
     settled = [Settled(*each) for each in zip(deliveries, [DONE, RETRY, SNOOZE], strict=True)]
     assert mute.run(verbs.runs.finish(desk.keys, settled, LIFETIMES)) == [1, 1, 1]
     assert mute.run(verbs.jobs.enqueue(desk.keys, [a_job("4", delay_ms=DAY)])) == [1]
@@ -766,7 +772,7 @@ def test_over_maxmemory_every_outcome_is_written(desk: Desk, server: Server) -> 
     deliveries = desk.executing(*some_jobs(6))
     outcomes = [DONE, NOTHING, DEAD, RETRY, SNOOZE, CANCELLED]
     with server.configured(maxmemory="1"):
-        assert desk.do(verbs.runs.finish, [*map(Settled, deliveries, outcomes)], LIFETIMES) == [1] * 6
+        assert desk.settle([*map(Settled, deliveries, outcomes)]) == [1] * 6
     assert [desk.record(str(key))["s"] for key in range(1, 7)] == ["S", "N", "D", "R", "L", "K"]
 
 

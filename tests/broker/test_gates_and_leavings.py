@@ -24,14 +24,14 @@ FAILING = "--@every job\n--@when ended, later, again\nerror('no')\n"
 SUCCESSOR = """\
 -- successor: hands the next job over to its queue.
 --@every job
---@include outbox, bell
+--@include outbox, announce
 --@when ended
 hand_over('post:' .. job, more)
 tell_one('out')
 """
 EVERY_SECOND = """\
 -- second: puts off every second job.
---@include refuse, outcome/snooze
+--@include refuse
 local asked = 0
 --@check
 asked = asked + 1
@@ -117,7 +117,7 @@ def test_a_run_that_is_handed_back_or_recovered_goes_on_again(probed: Desk) -> N
 
 def test_a_job_of_a_worker_that_is_too_old_goes_on_later_until_it_is_dead(probed: Desk) -> None:
     probed.enqueue(a_job())
-    probed.redis.hset(probed.keys.record("1"), "v", "2")
+    probed.redis.hset(probed.keys.record("1"), "v", "3")
     probed.take()
     assert over(probed) == ["later 1 nil"]
 
@@ -145,6 +145,7 @@ def test_a_job_that_is_given_up_has_ended(probed: Desk) -> None:
     assert over(probed) == ["ended 1 D"]
 
 
+@pytest.mark.audit(leavings_fail=True)
 def test_a_leaving_that_fails_undoes_nothing_and_stops_no_other(desk: Desk, add: Add) -> None:
     add("leaving", "failing", FAILING)
     add("leaving", "probe", PROBE)

@@ -26,6 +26,8 @@ def died_long_ago(desk: Desk, age_ms: int, *keys: str) -> None:
         entry = f"{died}-{number}"
         desk.redis.xadd(desk.keys["dlq"], cast("Any", fields), id=entry)
         desk.redis.hset(desk.keys.record(fields["i"]), "p", f"dlq/{entry}")
+    desk.redis.delete(desk.keys["dlq:g"])
+    desk.index()
 
 
 def test_the_dead_of_old_are_removed_with_all_that_is_theirs(desk: Desk) -> None:

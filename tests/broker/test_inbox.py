@@ -34,14 +34,15 @@ class Room:
 
     def waits(self, topic: str, timeout: float = LONG) -> Future[bytes | None]:
         """A thread that waits for one message; it does when this returns."""
-        before = self.inbox.waiting
-        waiting = self.threads.submit(self._one, topic, timeout)
-        eventually(lambda: self.inbox.waiting == before + 1 or waiting.done())
+        waits = threading.Event()
+        waiting = self.threads.submit(self._one, topic, timeout, waits)
+        assert waits.wait(PATIENCE)
         return waiting
 
-    def _one(self, topic: str, timeout: float) -> bytes | None:
+    def _one(self, topic: str, timeout: float, waits: threading.Event) -> bytes | None:
         with self.inbox.wait_for(CHANNEL, topic) as ticket:
             ticket.open(PATIENCE)
+            waits.set()
             return ticket.message(timeout)
 
     def publish(self, topic: str, text: str = "") -> int:

@@ -55,9 +55,14 @@ def test_a_queue_that_has_had_no_job_costs_its_sleepers(server: Server, server_k
     assert median(found) <= WITHOUT_JOBS[server_kind]
 
 
-def test_an_idle_queue_costs_little(desk: Desk, server_kind: Kind) -> None:
-    have_run_a_job(desk)
-    found = cost(desk)
-    print(f"{server_kind}: {sum(found.values())} bytes: {found}")
-    assert found.keys() == {"s", "stats", "idle"}
-    assert sum(found.values()) <= MOST[server_kind]
+def test_an_idle_queue_costs_little(server: Server, server_kind: Kind) -> None:
+    """The median of some queues, for the same reason."""
+    found: list[int] = []
+    for number in range(31):
+        with Desk.opened(server, f"idle-{number:02}") as desk:
+            have_run_a_job(desk)
+            costs = cost(desk)
+            assert costs.keys() == {"s", "stats", "idle"}
+            found.append(sum(costs.values()))
+    print(f"{server_kind}: {sorted(found)}")
+    assert median(found) <= MOST[server_kind]

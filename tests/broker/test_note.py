@@ -46,7 +46,7 @@ def test_the_newest_progress_takes_the_place_of_the_one_before(desk: Desk) -> No
 
 def test_a_report_that_arrives_late_does_not_replace_a_newer_one(desk: Desk) -> None:
     (delivery,) = desk.executing()
-    desk.do(verbs.jobs.watch, "me", ["1"], follows=True)
+    desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES, follows=True)
     note(desk, delivery, progress=Progress(9), number=10)
     before = desk.everything()
     with desk.listening("me") as heard:
@@ -160,9 +160,9 @@ def test_a_job_without_progress_that_has_succeeded_has_no_further_field(desk: De
 def test_followers_get_each_report_and_waiters_get_none(desk: Desk) -> None:
     """A client of an earlier version would take any message on its channel for the end of the job."""
     (delivery,) = desk.executing()
-    desk.do(verbs.jobs.watch, "waiter", ["1"])
+    desk.do(verbs.jobs.watch, "waiter", ["1"], LIFETIMES)
     for follower in ("one", "two"):
-        desk.do(verbs.jobs.watch, follower, ["1"], follows=True)
+        desk.do(verbs.jobs.watch, follower, ["1"], LIFETIMES, follows=True)
     with desk.listening("waiter", "one", "two") as heard:
         note(desk, delivery)
         assert sorted([heard(), heard()], key=str) == [
@@ -177,7 +177,7 @@ def test_followers_get_each_report_and_waiters_get_none(desk: Desk) -> None:
 
 def test_a_report_of_a_run_that_was_taken_away_is_not_published(desk: Desk) -> None:
     (delivery,) = desk.executing()
-    desk.do(verbs.jobs.watch, "me", ["1"], follows=True)
+    desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES, follows=True)
     desk.release([delivery])
     with desk.listening("me") as heard:
         assert note(desk, delivery) == [0]
@@ -186,7 +186,7 @@ def test_a_report_of_a_run_that_was_taken_away_is_not_published(desk: Desk) -> N
 
 def test_a_user_without_channels_writes_progress_all_the_same(desk: Desk, server: Server) -> None:
     (delivery,) = desk.executing()
-    desk.do(verbs.jobs.watch, "me", ["1"], follows=True)
+    desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES, follows=True)
     with desk.as_user(server, channels=False):
         assert note(desk, delivery) == [1]
     assert desk.record()["P"] == WRITTEN

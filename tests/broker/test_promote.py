@@ -58,10 +58,54 @@ def test_a_job_is_promoted_in_the_millisecond_in_which_it_is_due(
     assert desk.do(verbs.queues.promote, 100) == (1, -1)
 
 
-def test_a_look_at_sets_without_a_due_job_asks_the_server_for_little(desk: Desk) -> None:
-    assert desk.commands_of(lambda: desk.do(verbs.queues.promote, 100)) == {"zrange": 2}
+@pytest.mark.audit(unfinished=True)
+def test_a_delivery_says_when_the_job_was_due_and_not_when_it_was_promoted(
+    desk: Desk, server_clock: ServerClock
+) -> None:
+    start = 1_795_000_000_000
+    server_clock.stop_at(start)
+    desk.enqueue(a_job("1", delay_ms=2000), a_job("2"), a_job("3", delay_ms=2000, options=b'{"timeout":3}'))
+    server_clock.pass_by(5000)
+    desk.do(verbs.queues.promote, 100)
+    server_clock.pass_by(1000)
+    catch = desk.fetch()
+    assert catch.now_ms == start + 6000
+    assert {job.key: (job.enqueued_ms, job.due_ms, job.options) for job in catch.deliveries} == {
+        "1": (start, start + 2000, b""),
+        "2": (start, start, b""),
+        "3": (start, start + 2000, b'{"timeout":3}'),
+    }
+
+
+def test_a_job_that_no_worker_could_read_was_due_when_it_was_due_first(
+    desk: Desk, server_clock: ServerClock
+) -> None:
+    start = 1_795_000_000_000
+    server_clock.stop_at(start)
+    desk.enqueue(a_job(delay_ms=2000))
+    desk.redis.hset(desk.keys.record("1"), "v", "99")
+    server_clock.pass_by(2000)
+    desk.do(verbs.queues.promote, 100)
+    assert desk.take() == []
+    server_clock.pass_by(DAY)
+    assert desk.do(verbs.queues.promote, 100)[0] == 1
+    assert desk.record()["q"] == str(start + 2000)
+
+
+@pytest.mark.audit(unfinished=True)
+@pytest.mark.parametrize("score", [1.5, float("-inf")])
+def test_a_due_time_that_a_person_has_written_does_not_stop_a_fetch(desk: Desk, score: float) -> None:
     desk.enqueue(a_job(delay_ms=DAY))
-    assert desk.commands_of(lambda: desk.do(verbs.queues.promote, 100)) == {"zrange": 2}
+    desk.redis.zadd(desk.keys["sched"], {"1": score})
+    desk.do(verbs.queues.promote, 100)
+    (delivery,) = desk.take()
+    assert delivery.due_ms == delivery.enqueued_ms
+
+
+def test_a_look_at_sets_without_a_due_job_asks_the_server_for_little(desk: Desk) -> None:
+    assert desk.commands_of(lambda: desk.do(verbs.queues.promote, 100)) == {"exists": 1}
+    desk.enqueue(a_job(delay_ms=DAY))
+    assert desk.commands_of(lambda: desk.do(verbs.queues.promote, 100)) == {"exists": 1, "zrange": 3}
 
 
 def test_a_job_goes_to_the_lane_of_its_priority(desk: Desk) -> None:
@@ -77,6 +121,7 @@ def test_a_retry_is_promoted_with_its_tries_kept(desk: Desk) -> None:
     assert desk.due("retry") == {}
     (delivery,) = desk.take()
     assert (delivery.tries, delivery.deliveries) == (1, 1)
+    assert "q" not in desk.record()
 
 
 @pytest.mark.audit(unfinished=True)
@@ -183,4 +228,6 @@ def test_a_set_of_a_wrong_type_is_an_error_also_while_nothing_else_is_due(desk: 
     desk.redis.set(desk.keys[broken], "what?")
     with pytest.raises(ReplyError, match="WRONGTYPE"):
         desk.do(verbs.queues.promote, 100)
+    assert desk.fetch().due_ms == 0, "a promotion follows, and its error names the key"
     desk.redis.delete(desk.keys[broken])
+    assert desk.fetch().due_ms == -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fennelq.broker import verbs
+from fennelq.broker.keys import GROUP
 from fennelq.model.outcome import retried
 from tests.broker.desk import FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
 from tests.kit.server import Server
@@ -54,6 +55,16 @@ def test_jobs_that_run_are_left_alone(desk: Desk) -> None:
     purged(desk, "3")
 
 
+@pytest.mark.audit(unfinished=True)
+def test_jobs_that_run_are_left_alone_when_the_group_is_lost(desk: Desk) -> None:
+    running = desk.executing(*some_jobs(3))
+    desk.enqueue(a_job("4"), a_job("5"))
+    desk.redis.xgroup_destroy(desk.keys["s"], GROUP)
+    assert [desk.do(verbs.queues.purge, LIFETIMES, 1) for _ in range(3)] == [1, 1, 0]
+    purged(desk, "4", "5")
+    assert desk.finish(running) == [1, 1, 1]
+
+
 @pytest.mark.parametrize("group", ["a", "z"])
 @pytest.mark.parametrize("begins", ["0", "$"])
 @pytest.mark.audit(unfinished=True)
@@ -99,7 +110,7 @@ def test_a_page_has_at_most_the_given_number_of_each_kind(desk: Desk) -> None:
 def test_waiting_clients_are_notified(desk: Desk) -> None:
     desk.enqueue(a_job())
     with desk.listening("me") as heard:
-        desk.do(verbs.jobs.watch, "me", ["1"])
+        desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES)
         desk.do(verbs.queues.purge, LIFETIMES, 100)
         assert heard() == ("me", b'mail:1\n{"cancelled":"purged"}')
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fennelq.broker import verbs
+from fennelq.broker.keys import QUARANTINE
 from fennelq.broker.verbs.runs import Sweep
 from fennelq.model.outcome import retried
 from tests.broker.desk import DONE, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
@@ -94,8 +95,13 @@ def test_a_delivery_is_spent_and_a_try_is_not(desk: Desk) -> None:
     desk.finish([delivery])
 
 
-def test_a_job_that_a_silent_executor_read_and_did_not_start_is_queued_again(desk: Desk) -> None:
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_job_that_a_silent_executor_read_and_did_not_start_is_queued_again(
+    desk: Desk, watched: bool
+) -> None:
     desk.enqueue(a_job())
+    if watched:  # Only then the record says in words that the job waits.
+        desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES)
     desk.read()
     assert recover(desk).requeued == 1
     assert desk.entries("s")[0][1] == {"i": "1", "n": "2"}
@@ -139,7 +145,7 @@ def test_after_the_last_delivery_a_job_is_dead(desk: Desk) -> None:
 
 def test_clients_that_wait_for_a_dead_job_are_notified(desk: Desk) -> None:
     desk.executing()
-    desk.do(verbs.jobs.watch, "me", ["1"])
+    desk.do(verbs.jobs.watch, "me", ["1"], LIFETIMES)
     with desk.listening("me") as heard:
         recover(desk, max_deliveries=1)
         (result,) = desk.result()
@@ -356,14 +362,35 @@ def test_without_groups_there_is_nothing_to_recover(desk: Desk) -> None:
 
 
 @pytest.mark.audit(unfinished=True)
+def test_an_executor_whose_turn_it_is_not_learns_how_many_jobs_wait_in_quarantine(desk: Desk) -> None:
+    """Its supervisor starts an executor for them."""
+    desk.enqueue(a_job("1"), a_job("2"))
+    for key in ("1", "2"):
+        desk.redelivered(key, 2)
+    desk.take()
+    desk.silence()
+    assert recover(desk).quarantined == 2
+    assert desk.waiting(QUARANTINE) == ["1", "2"]
+    desk.redis.set(desk.keys["swept"], "2", px=LEASE)
+    assert recover(desk, lease_ms=LEASE, more=False) == Sweep(False, False, 0, 0, 0, quarantined=2)
+    assert desk.recover(silent=False, late_ms=LEASE).quarantined == 2
+    assert len(desk.fetch("berta", lanes=(QUARANTINE,), free=1).deliveries) == 1
+    assert recover(desk, lease_ms=LEASE, more=False).quarantined == 1
+
+
+@pytest.mark.audit(unfinished=True)
 def test_an_executor_whose_turn_it_is_not_asks_the_server_for_little(desk: Desk) -> None:
     desk.executing()
     desk.silence()
     before = desk.everything()
     desk.redis.set(desk.keys["swept"], "1", px=LEASE)
-    assert desk.commands_of(lambda: recover(desk, lease_ms=LEASE, more=False)) == {"set": 1, "pttl": 1}
+    assert desk.commands_of(lambda: recover(desk, lease_ms=LEASE, more=False)) == {
+        "set": 1,
+        "pttl": 1,
+        "xlen": 1,
+    }
     desk.redis.delete(desk.keys["swept"])
-    assert desk.commands_of(lambda: desk.recover(silent=False, late_ms=LEASE)) == {}
+    assert desk.commands_of(lambda: desk.recover(silent=False, late_ms=LEASE)) == {"xlen": 1}
     assert desk.everything() == before
 
 
@@ -380,6 +407,13 @@ def test_over_maxmemory_jobs_are_recovered(desk: Desk, server: Server) -> None:
         swept = recover(desk, max_deliveries=1)
     assert swept.requeued == 0
     assert desk.finish(desk.take(), DONE) == [1, 1, 1]
+
+
+def test_a_cursor_that_is_none_delays_recovery_by_one_sweep(desk: Desk) -> None:
+    desk.executing(a_job())
+    desk.redis.hset(desk.keys["sweep"], "s", "by mistake")
+    assert desk.recover().requeued == 0
+    assert desk.recover().requeued == 1
 
 
 def test_a_lane_that_no_executor_reads_gets_no_consumer_and_no_cursor(desk: Desk) -> None:

@@ -9,8 +9,11 @@ import pytest
 from fennelq.broker import verbs
 from fennelq.broker.keys import LANES
 from fennelq.broker.trouble import ReplyError, Trouble, classify
+from fennelq.broker.verbs.dead import Change
 from fennelq.model.outcome import Outcome, not_known, retried
-from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, some_jobs
+from tests.broker.before import Before
+from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
+from tests.broker.limited import in_line
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -31,6 +34,16 @@ def test_a_replayed_job_waits_again_as_the_same_job(desk: Desk) -> None:
     (delivery,) = desk.take()
     assert (delivery.task, delivery.args, delivery.options) == ("app:welcome", b"[42]", b'{"r":3}')
     assert (delivery.tries, delivery.deliveries) == (0, 1)
+
+
+@pytest.mark.audit(unfinished=True)
+def test_a_damaged_number_of_replays_loses_no_job_and_stops_no_other(desk: Desk) -> None:
+    entries = desk.dead(*some_jobs(3))
+    desk.redis.hset(desk.keys.record("2"), "R", "what?")
+    assert desk.do(verbs.dead.replay, entries) == [1, 1, 1]
+    assert desk.waiting() == ["1", "2", "3"]
+    assert [desk.record(key)["R"] for key in "123"] == ["1", "1", "1"]
+    assert desk.entries("dlq") == []
 
 
 def test_of_its_death_only_the_history_is_kept(desk: Desk) -> None:
@@ -132,6 +145,15 @@ def test_a_job_that_expired_long_ago_runs_when_it_is_replayed(desk: Desk) -> Non
     assert desk.finish(desk.take(), DONE) == [1]
 
 
+def test_an_expired_job_that_no_worker_could_run_runs_when_it_is_replayed(desk: Desk) -> None:
+    desk.enqueue(a_job(expires_ms=DAY))
+    desk.redis.hset(desk.keys.record("1"), "U", desk.now() - LIFETIMES.patience_ms)
+    desk.finish(desk.take(), UNKNOWN)
+    desk.redis.hset(desk.keys.record("1"), "E", 1)
+    desk.do(verbs.dead.replay, [desk.entries("dlq")[0][0]])
+    assert desk.finish(desk.take(), DONE) == [1]
+
+
 def test_a_second_replay_finds_nothing(desk: Desk) -> None:
     (entry,) = desk.dead()
     desk.do(verbs.dead.replay, [entry])
@@ -212,6 +234,33 @@ def test_a_key_with_a_window_of_its_own_is_not_taken_again(desk: Desk) -> None:
     assert desk.holder("app:welcome:42") is None
 
 
+@pytest.mark.parametrize(
+    ("held", "state", "answer"),
+    [
+        ("<", "waits", -1),
+        ("<", "runs", 1),
+        (">", "runs", -1),
+        (">", "has ended", 1),
+        ("^", "waits", -1),
+        ("^", "runs", -1),
+        ("^", "has ended", 1),
+    ],
+)
+def test_a_replay_waits_until_a_later_call_with_its_key_has_given_it_up(
+    desk: Desk, held: str, state: str, answer: int
+) -> None:
+    """Of the kind `^`, also until that call has ended: an older call must not run after a newer one."""
+    (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42", dedupe=held))
+    desk.enqueue(a_job("2", idempotency="app:welcome:42", dedupe=held))
+    taken = desk.take() if state != "waits" else []
+    if state == "has ended":
+        desk.finish(taken)
+    assert desk.do(verbs.dead.replayable, [entry]) == [answer]
+    assert desk.do(verbs.dead.replay, [entry]) == [answer]
+    desk.finish([*taken, *desk.take()])
+    desk.do(verbs.dead.forget, [entry])
+
+
 # Bad days
 
 
@@ -247,3 +296,207 @@ def test_over_maxmemory_nothing_is_replayed_and_the_caller_gets_an_error(desk: D
     assert classify(refused.value) is Trouble.CAPACITY
     assert desk.everything() == before
     assert desk.do(verbs.dead.replay, [entry]) == [1]
+
+
+# New arguments
+
+GATE_17, GATE_18 = "c1:account/17", "c1:account/18"
+OTHER = Change(b"[[43],{}]", before="by anna@web-1, with new arguments; before: [[42],{}]")
+
+
+def change(desk: Desk, entry: str, change: Change) -> list[int]:
+    """Replay one entry with this change."""
+    return desk.do(verbs.dead.replay, [entry], {entry: change})
+
+
+def test_a_job_runs_with_its_new_arguments_and_its_history_keeps_the_old_ones(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job(options=b'{"r":3}'))
+    assert change(desk, entry, OTHER) == [1]
+    assert [(line["what"], line["more"]) for line in desk.history()] == [("replayed", OTHER.before)]
+    (delivery,) = desk.take()
+    assert (delivery.args, delivery.options) == (OTHER.arguments, b'{"r":3}')
+    assert desk.finish([delivery]) == [1]
+
+
+def test_only_the_entries_that_change_get_other_arguments(desk: Desk) -> None:
+    first, second, third = desk.dead(*some_jobs(3))
+    assert desk.do(verbs.dead.replay, [first, second, third], {second: OTHER}) == [1, 1, 1]
+    assert [desk.record(key)["a"] for key in "123"] == ["[42]", "[[43],{}]", "[42]"]
+    for key in "123":
+        assert desk.record(key).keys().isdisjoint({"g", "v", "before"})
+    assert [[line.get("more") for line in desk.history(key)] for key in "13"] == [[None], [None]]
+    desk.finish(desk.take())
+
+
+def test_without_new_gates_and_a_new_key_both_stay(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job(idempotency="app:welcome:42", gates=GATE_17))
+    assert change(desk, entry, OTHER) == [1]
+    assert (desk.record()["g"], desk.record()["k"]) == (GATE_17, "=app:welcome:42")
+    assert desk.holder("app:welcome:42") == "1"
+    desk.finish(desk.take())
+
+
+def test_a_job_waits_for_the_gates_of_its_new_arguments(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job("1", gates=GATE_17))
+    (running,) = desk.executing(a_job("2", gates=GATE_18))
+    assert change(desk, entry, OTHER._replace(gates=GATE_18)) == [1]
+    assert desk.record()["g"] == GATE_18
+    assert in_line(desk, "c:account/18") == ["1"]
+    assert desk.finish([running]) == [1]
+    desk.finish(desk.take())
+    assert desk.record()["s"] == "S"
+
+
+def test_a_job_does_not_wait_for_the_gates_of_its_old_arguments(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job("1", gates=GATE_17))
+    running = desk.executing(a_job("2", gates=GATE_17))
+    assert change(desk, entry, OTHER._replace(gates=GATE_18)) == [1]
+    taken = desk.take()
+    assert [one.key for one in taken] == ["1"]
+    desk.finish([*running, *taken])
+
+
+def test_a_slot_that_a_worker_of_an_earlier_version_has_kept_is_given_back(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job("1", gates=GATE_17))
+    desk.redis.zadd(desk.keys.slots("c:account/17"), {"1": 0})
+    desk.enqueue(a_job("2", gates=GATE_17))
+    assert in_line(desk) == ["2"]
+    assert change(desk, entry, OTHER._replace(gates=GATE_18)) == [1]
+    taken = desk.take()
+    assert sorted(one.key for one in taken) == ["1", "2"]
+    desk.finish(taken)
+    assert desk.keys_of_limits() == []
+
+
+@pytest.mark.parametrize(("before", "after", "version"), [("", GATE_18, "2"), (GATE_17, "", "2")])
+def test_gates_come_and_go_with_the_arguments(desk: Desk, before: str, after: str, version: str) -> None:
+    (entry,) = desk.dead(a_job(gates=before))
+    assert change(desk, entry, OTHER._replace(gates=after)) == [1]
+    assert (desk.record().get("g"), desk.record()["v"]) == (after or None, version)
+    desk.finish(desk.take())
+
+
+def test_a_later_wire_version_is_not_lowered(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job(gates=GATE_17))
+    desk.redis.hset(desk.keys.record("1"), "v", 7)
+    change(desk, entry, OTHER._replace(gates=GATE_18))
+    assert desk.record()["v"] == "7"
+    desk.redis.hset(desk.keys.record("1"), "v", 2)
+    desk.finish(desk.take())
+
+
+@pytest.mark.parametrize("held", ["", "<", ">", "^"])
+def test_a_job_moves_to_the_key_of_its_new_arguments(desk: Desk, held: str) -> None:
+    (entry,) = desk.dead(a_job(idempotency="app:welcome:42", dedupe=held))
+    letter = held or "="
+    assert change(desk, entry, OTHER._replace(idempotency=f"{letter}app:welcome:43")) == [1]
+    assert (desk.holder("app:welcome:42"), desk.holder("app:welcome:43")) == (None, "1")
+    assert desk.ttl(desk.keys.idempotency("app:welcome:43")) == -1
+    assert desk.enqueue(a_job("2", idempotency="app:welcome:42")) == [1]
+    assert desk.enqueue(a_job("3", idempotency="app:welcome:43")) == [b"1"]
+    desk.finish(desk.take())
+
+
+def test_a_key_with_a_window_moves_with_what_is_left_of_it(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job(idempotency="app:welcome:42", window_ms=DAY))
+    assert change(desk, entry, OTHER._replace(idempotency="~app:welcome:43")) == [1]
+    assert (desk.holder("app:welcome:42"), desk.holder("app:welcome:43")) == (None, "1")
+    assert desk.ttl(desk.keys.idempotency("app:welcome:43")) == about(DAY)
+    desk.finish(desk.take())
+
+
+def test_a_key_that_was_held_for_ever_has_no_window_to_move(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job(idempotency="app:welcome:42"))
+    assert change(desk, entry, OTHER._replace(idempotency="~app:welcome:43")) == [1]
+    assert (desk.holder("app:welcome:42"), desk.holder("app:welcome:43")) == (None, None)
+    desk.finish(desk.take())
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_key_with_a_window_that_another_job_has_by_now_stops_no_replay(desk: Desk, changes: bool) -> None:
+    """The job does not take it again."""
+    (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42", window_ms=DAY))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
+    desk.enqueue(a_job("2", idempotency="app:welcome:42", window_ms=DAY))
+    given = {entry: OTHER._replace(idempotency="~app:welcome:42")} if changes else {}
+    assert desk.do(verbs.dead.replayable, [entry], given) == [1]
+    assert desk.do(verbs.dead.replay, [entry], given) == [1]
+    assert desk.holder("app:welcome:42") == "2"
+    desk.finish(desk.take())
+
+
+def test_a_job_without_a_key_gets_none_with_a_window(desk: Desk) -> None:
+    """So it does not matter that another job has it."""
+    (entry,) = desk.dead(a_job("1"))
+    desk.enqueue(a_job("2", idempotency="app:welcome:42", window_ms=DAY))
+    given = {entry: OTHER._replace(idempotency="~app:welcome:42")}
+    assert desk.do(verbs.dead.replayable, [entry], given) == [1]
+    assert desk.do(verbs.dead.replay, [entry], given) == [1]
+    assert desk.holder("app:welcome:42") == "2"
+    desk.finish(desk.take())
+
+
+def test_a_key_whose_window_is_over_does_not_move(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job(idempotency="app:welcome:42", window_ms=DAY))
+    desk.redis.delete(desk.keys.idempotency("app:welcome:42"))
+    assert change(desk, entry, OTHER._replace(idempotency="~app:welcome:43")) == [1]
+    assert desk.holder("app:welcome:43") is None
+    assert desk.record()["k"] == "~app:welcome:43"
+    desk.finish(desk.take())
+
+
+def test_the_old_key_of_another_job_stays(desk: Desk) -> None:
+    (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42", dedupe=">"))
+    desk.enqueue(a_job("2", idempotency="app:welcome:42", dedupe=">"))
+    assert change(desk, entry, OTHER._replace(idempotency=">app:welcome:43")) == [1]
+    assert (desk.holder("app:welcome:42"), desk.holder("app:welcome:43")) == ("2", "1")
+    desk.finish(desk.take())
+
+
+@pytest.mark.parametrize(("held", "window"), [("", 0), ("~", DAY)])
+def test_a_job_whose_new_key_another_one_holds_stays_dead_and_unchanged(
+    desk: Desk, held: str, window: int
+) -> None:
+    (entry,) = desk.dead(a_job("1", idempotency="app:welcome:42", window_ms=window))
+    desk.enqueue(a_job("2", idempotency="app:welcome:43"))
+    before = desk.everything()
+    moved = OTHER._replace(idempotency=f"{held or '='}app:welcome:43", gates=GATE_18)
+    assert desk.do(verbs.dead.replayable, [entry], {entry: moved}) == [-1]
+    assert change(desk, entry, moved) == [-1]
+    assert desk.everything() == before
+    desk.finish(desk.take())
+
+
+def test_with_arguments_of_its_own_a_repeated_call_still_finds_its_job(desk: Desk) -> None:
+    call = a_job("1", nonce="n1")
+    (entry,) = desk.dead(call)
+    change(desk, entry, OTHER)
+    assert desk.enqueue(call) == [0]
+    desk.finish(desk.take())
+
+
+def test_a_worker_of_an_earlier_version_runs_a_changed_job(desk: Desk) -> None:
+    before = Before(desk, "before_groups.json", {})
+    desk.enqueue(a_job(idempotency="app:welcome:42", gates=GATE_17))
+    before.finish(before.fetch(), DEAD)
+    ((entry, _),) = desk.entries("dlq")
+    moved = OTHER._replace(gates=GATE_18, idempotency="=app:welcome:43")
+    assert desk.do(verbs.dead.replayable, [entry], {entry: moved}) == [1]
+    assert change(desk, entry, moved) == [1]
+    (delivery,) = before.fetch()
+    assert delivery.args == OTHER.arguments
+    assert before.finish([delivery], DONE) == [1]
+    assert desk.keys_of_limits() == []
+    assert desk.holder("app:welcome:43") == "1"
+
+
+def test_what_a_worker_of_an_earlier_version_has_replayed_is_gone(desk: Desk) -> None:
+    before = Before(desk, "before_groups.json", {})
+    (entry,) = desk.dead()
+    before.remove("replay", [entry])
+    assert change(desk, entry, OTHER) == [0]
+    (delivery,) = desk.take()
+    assert delivery.args == b"[42]"
+    desk.finish([delivery])
+    desk.do(verbs.dead.index, 10)
+    desk.index()

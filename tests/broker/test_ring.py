@@ -9,8 +9,9 @@ from typing import Any, Final
 import pytest
 
 from fennelq.broker import lua_files, scripts, verbs
-from fennelq.broker.keys import LANES, STREAMS
-from fennelq.model.outcome import Outcome, not_known, retried, snoozed
+from fennelq.broker.keys import GROUP, LANES, STREAMS
+from fennelq.broker.verbs.dead import Restored
+from fennelq.model.outcome import Outcome, failure_to_wire, not_known, retried, snoozed
 from tests.broker.desk import DONE, FAILURE, LIFETIMES, READ, Desk, a_job, some_jobs
 from tests.kit.server import Server
 
@@ -38,6 +39,10 @@ def enqueued(desk: Desk, **given: Any) -> Act:
     return lambda: desk.enqueue(a_job(**given))
 
 
+def displaced(desk: Desk, **given: Any) -> Act:
+    return lambda: desk.do(verbs.jobs.displace, [a_job(**given)], 100, LIFETIMES)
+
+
 def promoted(desk: Desk, **given: Any) -> Act:
     desk.enqueue(a_job(at_ms=1, **given))
     return lambda: desk.do(verbs.queues.promote, 100)
@@ -59,29 +64,97 @@ def replayed(desk: Desk, **given: Any) -> Act:
     return lambda: desk.do(verbs.dead.replay, [entry])
 
 
+def run_at_once(desk: Desk, **given: Any) -> Act:
+    desk.enqueue(a_job(delay_ms=DAY, **given))
+    return lambda: desk.do(verbs.jobs.run_now, ["1"])
+
+
+def called_by_finish(desk: Desk, **given: Any) -> Act:
+    """Job 1 waits for the slot of job 0, which runs."""
+    (holder,) = desk.executing(a_job("0", gates="c1:account"))
+    desk.enqueue(a_job(gates="c1:account", **given))
+    return lambda: desk.finish([holder])
+
+
+def called_by_mend(desk: Desk, **given: Any) -> Act:
+    """The same, and job 0 has vanished."""
+    (holder,) = desk.executing(a_job("0", gates="c1:account"))
+    desk.enqueue(a_job(gates="c1:account", **given))
+    desk.redis.delete(desk.keys.record("0"))
+    desk.redis.xack(desk.keys["s"], GROUP, holder.entry)
+    desk.redis.xdel(desk.keys["s"], holder.entry)
+    return lambda: desk.do(verbs.queues.mend, 100)
+
+
 ADDING: Final[dict[str, Callable[..., Act]]] = {
     "enqueue": enqueued,
+    "displace": displaced,
     "promote": promoted,
     "release": released,
     "recover": recovered,
     "replay": replayed,
+    "run_now": run_at_once,
+    "finish": called_by_finish,
+    "mend": called_by_mend,
 }
+NOT_BESIDE_SLEEPERS: Final = {
+    "cancel": "a job in a lane that no executor has taken",
+    "fetch": "the same",
+    "purge": "the same, and it takes the jobs of the lines first",
+    "watch": "the same: it ends a job that has expired",
+}
+"""These scripts call a job into a lane too, but they take the slot from a job that has kept the executors awake."""
+ADDING_NONE: Final = {"restore": "a job of an export holds no slot, so its end calls no job"}
+WITHOUT_ITS_CALLER: Final = {"double"}
+"""The caller itself is not woken: see `test_double.py`."""
 SCRIPTS: Final = sorted(path.stem for path in (Path(scripts.__file__).parent / "lua").glob("*.lua"))
 every_adding_script = pytest.mark.parametrize("script", ADDING)
 every_priority = pytest.mark.parametrize("priority", LANES)
 
 
 def includes(script: str, fragment: str) -> bool:
-    return fragment in {file.name for file in lua_files.with_includes(lua_files.lua_file(script))}
+    return fragment in {file.name for file in lua_files.with_pasted(lua_files.lua_file(script))}
 
 
 def test_every_script_that_adds_an_entry_is_tested_here() -> None:
-    assert {script for script in SCRIPTS if includes(script, "lib/entries")} == set(ADDING)
+    assert {script for script in SCRIPTS if includes(script, "lib/entries")} == {
+        *ADDING,
+        *NOT_BESIDE_SLEEPERS,
+        *ADDING_NONE,
+        *WITHOUT_ITS_CALLER,
+    }
+
+
+@every_priority
+def test_a_job_that_is_called_by_a_cancel_wakes_an_executor_of_its_lane(desk: Desk, priority: str) -> None:
+    lane = LANES[priority]
+    desk.enqueue(
+        a_job("0", gates="c1:account", priority="high"), a_job(gates="c1:account", priority=priority)
+    )
+    with desk.subscribed("berta") as heard:
+        desk.sleep("berta", lane=lane)
+        assert desk.cancel("0") == [1]
+        assert heard() == [("berta", f"look {lane}")]
+    assert desk.waiting(lane) == ["1"]
+
+
+def test_a_restored_job_calls_no_job_and_wakes_no_executor(desk: Desk) -> None:
+    desk.executing(a_job("0", gates="c1:account"))
+    desk.enqueue(a_job("1", gates="c1:account"))
+    fields = {"task": "app:welcome", "arguments": "[[],{}]", "lane": "s", "gates": "c1:account"}
+    with desk.subscribed("berta") as heard:
+        desk.sleep("berta")
+        assert desk.do(
+            verbs.dead.restore, [Restored("2", failure_to_wire(FAILURE, 1), "", fields)], LIFETIMES
+        ) == [1]
+        assert heard() == []
+    assert desk.waiting() == ["0"], "it runs"
 
 
 @every_adding_script
 @every_priority
 def test_a_new_entry_wakes_an_executor_that_sleeps(desk: Desk, script: str, priority: str) -> None:
+    """L15. Also a job that the script lets in from a line."""
     act = ADDING[script](desk, priority=priority)
     with desk.subscribed("berta") as heard:
         desk.sleep("berta")
@@ -233,7 +306,7 @@ def test_a_fetch_that_puts_off_a_job_strands_no_entry_without_a_command_of_the_r
     desk: Desk, server: Server, denied: str
 ) -> None:
     desk.enqueue(*some_jobs(2))
-    desk.redis.hset(desk.keys.record("1"), "v", "2")
+    desk.redis.hset(desk.keys.record("1"), "v", "3")
     desk.sleep("killed")
     with desk.as_user(server, denied):
         assert [delivery.key for delivery in desk.take("anna")] == ["2"]
@@ -503,12 +576,17 @@ def finished(outcome: Outcome) -> Callable[[Desk], Act]:
 
 def too_new(desk: Desk) -> Act:
     desk.enqueue(a_job())
-    desk.redis.hset(desk.keys.record("1"), "v", "2")
+    desk.redis.hset(desk.keys.record("1"), "v", "3")
     return lambda: desk.fetch("anna")
+
+
+def deferred_in_a_bound(desk: Desk) -> Act:
+    return displaced(desk, delay_ms=DAY)
 
 
 DEFERRING: Final[dict[str, tuple[str, Callable[[Desk], Act], int]]] = {
     "enqueued for later": ("enqueue", deferred, DAY),
+    "enqueued for later in a queue with a bound": ("displace", deferred_in_a_bound, DAY),
     "retried": ("finish", finished(retried(86_400, FAILURE)), DAY),
     "snoozed": ("finish", finished(snoozed(86_400)), DAY),
     "unknown": ("finish", finished(not_known(FAILURE, 0, DAY)), 500),
@@ -517,7 +595,8 @@ DEFERRING: Final[dict[str, tuple[str, Callable[[Desk], Act], int]]] = {
 
 
 def test_every_script_that_makes_a_job_wait_for_its_time_is_tested_here() -> None:
-    deferring = {script for script in SCRIPTS if includes(script, "lib/later")}
+    """All scripts that settle contain the outcomes that defer, and two of them write such an outcome."""
+    deferring = {script for script in SCRIPTS if includes(script, "lib/carried")} | {"fetch", "finish"}
     assert deferring == {script for script, _, _ in DEFERRING.values()}
 
 

@@ -21,7 +21,7 @@ A_SCHEDULE = WireSchedule(name="report", task="app:report", queue="mail", args=b
 OF_THE_QUEUE: list[Step[Any]] = [
     verbs.jobs.cancel(MAIL, ["1"], LIFETIMES, "why"),
     verbs.jobs.enqueue(MAIL, []),
-    verbs.jobs.watch(MAIL, "", ["1"]),
+    verbs.jobs.watch(MAIL, "", ["1"], LIFETIMES),
     verbs.runs.fetch(MAIL, consumer="anna", free=1, lanes=["s"], lifetimes=LIFETIMES),
     verbs.runs.release(MAIL, []),
     verbs.runs.ring(MAIL, ["s"]),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from fennelq.broker import lua_files, scripts
+from fennelq.broker import lua_files, scripts, verbs
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.scripts import Script
+from fennelq.broker.verb import Verb
 
 Load = Callable[..., Script]
 
@@ -51,6 +53,17 @@ def test_a_field_that_is_not_declared_is_an_error_with_the_nearest_one(load: Loa
 def test_a_key_that_is_not_declared_is_an_error_with_the_nearest_one(load: Load) -> None:
     with pytest.raises(LookupError, match=r"arrow.lua uses K.deaf, .* did you mean K.dead\?"):
         load(arrow="return {K.deaf, K[lane]}\n")
+
+
+def test_the_name_of_a_key_can_be_used_without_declaring_the_key(load: Load) -> None:
+    script = load(arrow="--@args prefix\nreturn {K.counters, prefix .. N.dead}\n")
+    assert script.keys == ("stats",)
+    assert script.source.endswith("return {K_counters, prefix .. 'dlq'}\n")
+
+
+def test_the_name_of_an_unknown_key_is_an_error_with_the_nearest_one(load: Load) -> None:
+    with pytest.raises(LookupError, match=r"arrow.lua uses N.deaf, .* did you mean N.dead\?"):
+        load(arrow="--@args prefix\nreturn prefix .. N.deaf\n")
 
 
 def test_keys_of_a_queue_and_of_an_app_do_not_mix(load: Load) -> None:
@@ -111,6 +124,19 @@ def test_comments_and_blank_lines_are_left_out(load: Load) -> None:
         arrow="-- arrow: does it.\n\n--@args prefix\n\n  -- F.nothing is named in a comment.\nreturn 1\n"
     )
     assert code_of(script) == ["local prefix = ARGV[1]", "return 1"]
+
+
+def test_a_script_that_only_reads_is_known_as_such(load: Load) -> None:
+    writing, reading = load(arrow="return 1\n"), load(arrow="--@flags no-writes\nreturn 1\n")
+    assert (writing.read_only, reading.read_only) == (False, True)
+    assert reading.source.startswith("#!lua flags=no-writes\n")
+
+
+def test_a_call_that_only_reads_needs_no_right_to_write() -> None:
+    keys = queue_keys("shop", "mail")
+    calls: list[Verb[Any]] = [verbs.queues.promote(keys, 1), verbs.survey.survey(keys)]
+    assert [call.by_sha()[0] for call in calls] == ["EVALSHA", "EVALSHA_RO"]
+    assert [call.by_source()[0] for call in calls] == ["EVAL", "EVAL_RO"]
 
 
 # Waking executors

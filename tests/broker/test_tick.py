@@ -107,6 +107,22 @@ def test_an_error_is_kept_until_the_next_one(due: Timetable) -> None:
     assert (due.state()["last_error"], due.state()["last_error_at"]) == ("OSError: no", "8")
 
 
+def test_each_run_that_failed_is_counted_once(due: Timetable) -> None:
+    due.tick(due.seen(), runs=[NEXT])
+    for _ in range(2):
+        due.clock.pass_by(MINUTE)
+        due.tick(
+            due.seen(), error="ValueError: no", error_ms=7
+        )  # the run before goes on, or this tick is left out
+    assert due.state()["errors"] == "1"
+    due.clock.pass_by(MINUTE)
+    due.tick(due.seen(), runs=[NEXT + 3 * MINUTE], error="ValueError: no", error_ms=7)
+    assert due.state()["errors"] == "1"
+    due.clock.pass_by(MINUTE)
+    due.tick(due.seen(), runs=[NEXT + 4 * MINUTE], error="ValueError: no", error_ms=9)
+    assert due.state()["errors"] == "2"
+
+
 def test_after_its_last_tick_a_schedule_is_due_no_more(due: Timetable) -> None:
     assert due.tick(due.seen(), runs=[NEXT], next_ms=0)
     assert (due.due(), due.state()["next"]) == ({}, "")

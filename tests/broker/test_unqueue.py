@@ -81,3 +81,10 @@ def test_over_maxmemory_it_is_started(timetable: Timetable, server: Server) -> N
     seen = waiting(timetable)
     with server.configured(maxmemory="1"):
         assert timetable.unqueue(seen)
+
+
+def test_the_error_of_the_run_before_is_kept_and_counted(timetable: Timetable) -> None:
+    seen = waiting(timetable)
+    assert timetable.unqueue(seen, "ValueError: no", 7)
+    state = timetable.state()
+    assert (state["last_error"], state["last_error_at"], state["errors"]) == ("ValueError: no", "7", "1")

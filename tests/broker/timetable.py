@@ -130,11 +130,11 @@ class Timetable(Bench[AppKeys]):
         )
         return self.do(verbs.schedules.tick, claim)
 
-    def unqueue(self, seen: Seen) -> bool:
+    def unqueue(self, seen: Seen, error: str = "", error_ms: int | None = None) -> bool:
         """Start the first of the runs that wait."""
         first, *rest = verbs.schedules.runs_of(seen.queued)
         job = verbs.schedules.job_of(WireSchedule.from_wire(seen.definition), first)
-        return self.do(verbs.schedules.unqueue, seen, rest, first, job)
+        return self.do(verbs.schedules.unqueue, seen, rest, first, job, (error, error_ms))
 
     def hand_over(self) -> None:
         """Be a courier whose jobs arrive."""

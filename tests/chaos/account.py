@@ -20,7 +20,9 @@ from tests.kit.waiting import eventually
 
 Sent = Mapping[str, str]
 """Job id → what it is: the name of a function of `jobs`, better a `Call`."""
-RETURNING: Final = frozenset(("work", "flaky", "due", "block", "spin", "hog", "in_thread"))
+RETURNING: Final = frozenset(
+    ("work", "flaky", "for_account", "paced", "due", "block", "spin", "hog_at_first", "in_thread")
+)
 """Functions that return a receipt."""
 
 

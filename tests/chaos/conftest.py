@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from fennelq.worker.running import consumer
 from tests.chaos.crew import Crew
@@ -30,6 +31,15 @@ def crew(spawn: Spawner, server: Server, ledger: Ledger) -> Iterator[Crew]:
     crew = Crew(spawn, server, ledger)
     yield crew
     crew.close()
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """For executors that run in this process: their log is shown only when a test fails."""
+    with capture_logs() as lines:
+        yield
+    for line in lines[-50:]:
+        print(line)
 
 
 @pytest.fixture

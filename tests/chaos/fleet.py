@@ -16,6 +16,7 @@ import redis
 from fennelq.broker.keys import GROUP, QUARANTINE, STREAMS, queue_keys
 from tests.chaos import jobs
 from tests.kit.ledger import Ledger
+from tests.kit.processes import is_alive
 from tests.kit.server import Server
 from tests.kit.spawn import PROJECT, Process, Spawner
 from tests.kit.waiting import eventually
@@ -47,7 +48,7 @@ class Executor:
 
     @property
     def running(self) -> bool:
-        return self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE
+        return is_alive(self.process)
 
     def signal(self, number: int) -> None:
         """Harmless when it has just died by itself."""
@@ -92,8 +93,9 @@ class Worker:
         for child in below:
             with suppress(psutil.NoSuchProcess, ValueError, TypeError):
                 words = child.cmdline()
-                if not _MODULES.isdisjoint(words):
-                    yield Executor(child, json.loads(words[-1]))
+                for module in _MODULES.intersection(words):
+                    # An earlier version has no further words; in a later one, they have further settings.
+                    yield Executor(child, json.loads(words[words.index(module) + 1]))
 
 
 class Fleet:
@@ -235,6 +237,10 @@ class Fleet:
         """Jobs in the hands of an executor, by Redis."""
         with self.server.client() as client:
             return sum(_pending(client, queue, lane).get(executor, 0) for lane in STREAMS)
+
+    def held_by(self, worker: Worker) -> int:
+        """Jobs in the hands of the executors of a worker, by Redis."""
+        return sum(self.in_flight(one.name) for one in worker.executors(quarantine=True))
 
     def _charge(self, victim: Executor) -> int:
         held = self.in_flight(victim.name)

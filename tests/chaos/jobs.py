@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
+import fennelq
 from fennelq import App, RetryPolicy, current_job
 from fennelq.task import AnyTask
 from tests.kit.ledger import LEDGER_VARIABLE, Ledger
@@ -54,12 +55,33 @@ async def work(milliseconds: float) -> str:
     return _receipt(milliseconds)
 
 
+async def long_at_first(milliseconds: float) -> str:
+    """Takes a minute when it starts for the first time, and that long from then on."""
+    with written_down():
+        await asyncio.sleep(60 if current_job().fence == 1 else milliseconds / 1000)
+    return _receipt(milliseconds)
+
+
 async def flaky(milliseconds: float) -> str:
     """Its first try fails."""
     with written_down():
         await asyncio.sleep(milliseconds / 1000)
         if current_job().tries == 1:
             raise ConnectionError("the first try fails")
+    return _receipt(milliseconds)
+
+
+async def for_account(milliseconds: float, account: int) -> str:
+    """Takes that long; one at a time for each account."""
+    with written_down(str(account)):
+        await asyncio.sleep(milliseconds / 1000)
+    return _receipt(milliseconds)
+
+
+async def paced(milliseconds: float) -> str:
+    """Takes that long; ten of them start per second."""
+    with written_down("paced"):
+        await asyncio.sleep(milliseconds / 1000)
     return _receipt(milliseconds)
 
 
@@ -86,14 +108,15 @@ async def spin(seconds: float) -> str:
     return _receipt(seconds)
 
 
-async def hog(seconds: float) -> str:
-    """Blocks every thread of the process, in one call of C that keeps the interpreter's lock."""
+async def hog_at_first(seconds: float) -> str:
+    """Blocks every thread of the process that starts it first, in one call of C that keeps the interpreter's lock."""
     with written_down():
-        pace = 5_000_000
-        began = time.monotonic()
-        sum(range(pace))
-        per_second = pace / (time.monotonic() - began)
-        sum(range(round(per_second * seconds)))
+        if current_job().fence == 1:
+            pace = 5_000_000
+            began = time.monotonic()
+            sum(range(pace))
+            per_second = pace / (time.monotonic() - began)
+            sum(range(round(per_second * seconds)))
     return _receipt(seconds)
 
 
@@ -122,6 +145,13 @@ async def leave(how: str) -> str:
     with written_down(how):
         await _WAYS_OUT[how]()
     return "still there"
+
+
+async def fail(kind: int) -> None:
+    """Fails in one of many ways, on the first try and on every other."""
+    with written_down():
+        await asyncio.sleep(0.001)
+        raise type(f"Problem{kind}", (Exception,), {})(f"job {current_job().id} cannot be done")
 
 
 async def deaf(seconds: float) -> str:
@@ -217,7 +247,28 @@ _DEATHS: Final[dict[str, Callable[[], Any]]] = {
 }
 DEATHS: Final = tuple(_DEATHS)
 
-FUNCTIONS: Final = (work, flaky, due, block, spin, hog, poison, in_thread, unprintable, leave, deaf)
+OPTIONS: Final[dict[Any, Any]] = {}
+# A version from before limits, whose worker a test starts with this module, runs these jobs like any other.
+if hasattr(fennelq, "Limit"):
+    OPTIONS[for_account] = {"concurrency": fennelq.Limit(1, key="account")}
+    OPTIONS[paced] = {"rate_limit": fennelq.Rate("10/s")}
+FUNCTIONS: Final = (
+    work,
+    long_at_first,
+    flaky,
+    for_account,
+    paced,
+    due,
+    block,
+    spin,
+    hog_at_first,
+    poison,
+    in_thread,
+    unprintable,
+    leave,
+    deaf,
+    fail,
+)
 
 
 def app_of(**settings: Any) -> App:
@@ -225,7 +276,7 @@ def app_of(**settings: Any) -> App:
     app = App(NAME, **settings)
     at_once = RetryPolicy.fixed(3, delay=0)
     for function in FUNCTIONS:
-        app.task(retry=at_once)(function)
+        app.task(retry=at_once, **OPTIONS.get(function, {}))(function)
     return app
 
 

@@ -21,6 +21,8 @@ from tests.kit.ledger import Ledger
 from tests.kit.proxy import Proxy
 
 QUARANTINE_FROM: Final = 3
+HELD_AT_A_CUT: Final = 5
+"""Jobs that a worker holds when it is cut off, so that some of them run on until others have taken them over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,7 @@ class Storm:
         self._order = count()
         self._kills = self._pauses = 0
         self._proxy: Proxy | None = None
+        self._feeding: Callable[[], bool] = lambda: False
 
     def rage(self) -> Aftermath:
         """From the first job to the account. Every promise that always holds is checked."""
@@ -83,6 +86,7 @@ class Storm:
             self._hire()
             poison = self._poison()
             feeder = self._feeder().start()
+            self._feeding = lambda: feeder.busy
             self._schedule()
             self._happen(feeder)
             sent = {**feeder.finish(), **poison}
@@ -154,6 +158,9 @@ class Storm:
         if victim is None or len(self._fleet.executors()) < 2:
             self._after(0.2, self._pause)
             return
+        if self._feeding() and not self._fleet.in_flight(victim.name):
+            self._after(0.01, self._pause)  # without jobs, it would have none to lose
+            return
         self._fleet.pause(victim)
         self._pauses += 1
         self._after(2 * self._fleet.lease, lambda: self._fleet.let_go_on(victim))
@@ -169,7 +176,11 @@ class Storm:
         if self._proxy.mode.value != "up":
             self._after(0.5, self._cut_off)
             return
-        self._fleet.charge_all(self._fleet.workers[:1])
+        first = self._fleet.workers[0]
+        if self._feeding() and self._fleet.held_by(first) < HELD_AT_A_CUT:
+            self._after(0.01, self._cut_off)
+            return
+        self._fleet.charge_all([first])
         self._proxy.blackhole()
         self._after(2.5 * self._fleet.lease, self._proxy.up)
 

@@ -130,7 +130,8 @@ def dead(site: Site) -> Sent:
     sent = known(site)
     outcome = died(JobFailure("ValueError", "it never worked"), 1, 3_600_000)
     held = [Settled(delivery, outcome) for delivery in site.take(client.COUNT)]
-    assert site.broker.run(verbs.runs.finish(site.keys, held, LIFETIMES)) == [1] * client.COUNT
+    # The first one begins a group.
+    assert site.broker.run(verbs.runs.finish(site.keys, held, LIFETIMES)) == [3] + [1] * (client.COUNT - 1)
     return sent
 
 
@@ -234,6 +235,7 @@ POINTS: Final = [
     *around("promote", 1, before=scheduled),
     *around("recover", 1, before=abandoned),
     *around("gc", 1),
+    *around("index", 1),
     # It stops.
     *around("release", 1, before=long, meanwhile=farewell),
     *around("stay_awake", 1, before=nothing, meanwhile=idle_farewell),

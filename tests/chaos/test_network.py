@@ -50,7 +50,7 @@ def answers_of(name: str) -> Callable[[Exchange], bool]:
 
 def has_jobs(exchange: Exchange) -> bool:
     """Whether the reply to a fetch has jobs: its first part is the list of them."""
-    return not exchange.reply.startswith(b"*6\r\n*0")
+    return exchange.reply.split(b"\r\n", 2)[1] != b"*0"
 
 
 def every_second(meant: Callable[[Exchange], bool]) -> Callable[[Exchange], bool]:

@@ -48,7 +48,7 @@ def test_with_the_shortest_lease_and_default_intervals_jobs_are_recovered(
 ) -> None:
     fleet = Fleet(spawn, server, ledger, lease=1)
     victim = fleet.start()
-    sent = send(server.url, some(8, jobs.work, 4_000))
+    sent = send(server.url, some(8, jobs.long_at_first, 100))
     begun(ledger, 8)
     fleet.start()
     killed = time.monotonic()
@@ -236,7 +236,7 @@ def test_a_call_that_keeps_the_interpreter_to_itself_ends_once_all_the_same(
 ) -> None:
     fleet.start()
     fleet.start()
-    sent = send(server.url, some(1, jobs.hog, 2.5 * LEASE))
+    sent = send(server.url, some(1, jobs.hog_at_first, 2.5 * LEASE))
     drained(server, within=60)
     eventually(lambda: len(rows_of(ledger, "end")) == len(rows_of(ledger, "start")), within=40)
     fleet.stop()

@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
 import pytest
-from structlog.testing import capture_logs
 
 from fennelq import (
     App,
@@ -37,19 +36,14 @@ from tests.kit.workers import running
 
 T = TypeVar("T")
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600)), *scale.servers()]
+pytestmark = [
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.timeout(scale.of(120, long=600)),
+    *scale.servers(),
+]
 
 WITHIN: Final = 60.0
 KEYS: Final = queue_keys("shop", "default")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """The workers of these tests run in this process: their log is shown only when a test fails."""
-    with capture_logs() as lines:
-        yield
-    for line in lines[-50:]:
-        print(line)
 
 
 class Shop:
@@ -198,7 +192,7 @@ async def test_of_many_clients_with_one_key_one_makes_the_job(
     assert ends == [TaskFailed] * number
     assert shop.begun == {21: 1}
     assert holder_of(server, "order:7") == handles[0].id
-    assert await apps[0].dlq.purge() == 1
+    assert await apps[0].dlq.purge(all=True) == 1
     assert holder_of(server, "order:7") is None
     shop.broken = False
     second = await keyed[1].delay(21)

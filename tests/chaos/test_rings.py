@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import pytest
-from structlog.testing import capture_logs
 
 from fennelq import App, Status
 from fennelq.broker.keys import GROUP, queue_keys
@@ -29,21 +28,16 @@ from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
 from tests.kit.waiting import aeventually, eventually
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600)), *scale.servers()]
+pytestmark = [
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.timeout(scale.of(120, long=600)),
+    *scale.servers(),
+]
 
 KEYS: Final = queue_keys(jobs.NAME, "default")
-SLACK: Final = 3.0
+SLACK: Final = 4.5
 """Seconds that a busy machine may add to a time that is promised."""
 CRASHED: Final = 137
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """The executors of some tests run in this process: their log is shown only when a test fails."""
-    with capture_logs() as lines:
-        yield
-    for line in lines[-50:]:
-        print(line)
 
 
 class Dormitory:

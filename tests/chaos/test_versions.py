@@ -26,6 +26,7 @@ from tests.chaos.conftest import Figure
 from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.load import everyday, send, some
 from tests.chaos.sleepers import LOOK, asleep
+from tests.chaos.test_limits import left_of_limits, of_accounts, overlaps
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.spawn import PROJECT, Process, Spawner
@@ -103,7 +104,18 @@ def test_a_worker_of_an_earlier_version_takes_jobs_of_this_one_at_once(
     assert max(starts) < SLACK
 
 
-@pytest.mark.parametrize(("died_in", "replayed_by"), [("earlier", "this"), ("this", "earlier")])
+@pytest.mark.parametrize(
+    ("died_in", "replayed_by"),
+    [
+        ("earlier", "this"),
+        pytest.param(
+            *("this", "earlier"),
+            marks=pytest.mark.audit(
+                skip="the earlier version keeps no index of the dead: it is counted anew later"
+            ),
+        ),
+    ],
+)
 def test_a_job_that_died_in_one_version_is_shown_and_replayed_by_the_other(
     died_in: str,
     replayed_by: str,
@@ -129,8 +141,10 @@ def test_a_job_that_died_in_one_version_is_shown_and_replayed_by_the_other(
         version: orjson.loads(_command(spawn, home, server, "dlq", "list", "--json"))
         for version, home in homes.items()
     }
-    assert shown["earlier"] == shown["this"]
-    assert [letter["id"] for letter in shown["this"]] == [job]
+    (seen,), (known,) = shown["earlier"], shown["this"]
+    assert seen["id"] == job
+    assert seen == {name: value for name, value in known.items() if name in seen}
+    assert known.keys() - seen.keys() <= {"fingerprint"}, "this version knows only more"
 
 
 def _done(fleet: Fleet, server: Server, worker: Worker) -> None:
@@ -159,6 +173,55 @@ def test_an_earlier_worker_lets_a_job_that_was_asked_to_stop_finish(
     fleet.stop()
     assert ledger.starts() == {result.id: 1}
     app.blocking.close()
+
+
+def test_a_worker_of_an_earlier_version_ignores_a_pause_and_is_named(
+    both: Mapping[str, Worker], server: Server, ledger: Ledger
+) -> None:
+    """It takes the jobs that are sent meanwhile. A worker of this version leaves them alone."""
+    app = jobs.app_of(redis_url=server.url)
+    ((earlier,), (this,)) = (both[version].executors() for version in ("earlier", "this"))
+    pause = app.sync.queue("default").pause(only="consume")
+    assert pause.ignored_by == (earlier.name,)
+    sent = send(server.url, some(20, jobs.work, 1))
+    drained(server, within=LOOK + SLACK)
+    assert app.sync.queue("default").resume() is not None
+    assert ledger.starts() == dict.fromkeys(sent, 1)
+    assert {row.pid for row in ledger.read()} == {earlier.pid} != {this.pid}
+    app.blocking.close()
+
+
+SLOW: Final = [] if scale.LONG else [pytest.mark.slow]
+"""A job that was handed back often waits for half a minute."""
+
+
+@pytest.mark.parametrize("accounts", [pytest.param(4, marks=SLOW)])
+def test_an_earlier_worker_runs_no_job_with_a_limit_and_those_of_this_version_run_them_all(
+    both: Mapping[str, Worker], fleet: Fleet, server: Server, ledger: Ledger, accounts: int, figure: Figure
+) -> None:
+    """L17. It hands them back, as it does all records of a later version, and never are two of one account at work."""
+    ((earlier,), (this,)) = (both[version].executors() for version in ("earlier", "this"))
+    sent = send(server.url, of_accounts(20, 50, accounts=accounts))
+    plain = send(server.url, some(100, jobs.work, 20))
+    with server.client() as client:
+        stats = queue_keys(jobs.NAME, "default")["stats"]
+        eventually(lambda: int(client.hget(stats, "U") or 0) >= 20, within=60)
+        handed_back = int(client.hget(stats, "U") or 0)
+    eventually(lambda: plain.keys() <= ledger.ends().keys(), within=30)
+    # The deployment is over. A job that was handed back waits for at most 30 seconds.
+    assert fleet.retire(both["earlier"]) == 0
+    drained(server, within=30 + LOOK + SLACK)
+    fleet.stop()
+    rows = [row for row in ledger.read() if row.kind == "start"]
+    assert {row.pid for row in rows if row.job_id in sent} == {this.pid}
+    assert {row.pid for row in rows if row.job_id in plain} == {this.pid, earlier.pid}
+    # The others have no account.
+    assert [one for one in overlaps(ledger) if not one.startswith("account :")] == []
+    assert ledger.starts() == dict.fromkeys([*sent, *plain], 1)
+    assert left_of_limits(server) == []
+    figure(
+        "L17", f"{len(sent)} jobs of {accounts} accounts, handed back {handed_back} times, never two at once"
+    )
 
 
 def _sent_by(spawn: Spawner, home: Path, server: Server, number: int) -> Mapping[str, str]:

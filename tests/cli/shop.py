@@ -7,10 +7,13 @@ import importlib
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import pytest
 from structlog.testing import capture_logs
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fennelq import App
@@ -59,9 +62,20 @@ class Answer(NamedTuple):
         return [line.split("\t") for line in self.out.splitlines()]
 
     @property
+    def facts(self) -> dict[str, str]:
+        """The lines that consist of a name and a value."""
+        return {row[0]: row[1] for row in self.rows if len(row) == 2}
+
+    @property
     def json(self) -> Any:
         """What was printed, as JSON."""
         return json.loads(self.out)
+
+
+@cache
+def commands() -> Any:
+    """The commands as `program` makes them for each call: this takes longer than most of them."""
+    return get_command(program)
 
 
 class Shop:
@@ -82,10 +96,14 @@ class Shop:
 
     def run(self, *words: str, stdin: str | None = None) -> Answer:
         """`fennelq words…`."""
-        result = CliRunner().invoke(program, words, input=stdin, prog_name="fennelq")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Answer(result.exit_code, result.stdout, result.stderr)
+        with CliRunner().isolation(input=stdin) as (out, err, _):
+            with pytest.raises(SystemExit) as end:
+                commands().main(args=words, prog_name="fennelq")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            printed, errors = (stream.getvalue().decode().replace("\r\n", "\n") for stream in (out, err))
+        assert isinstance(end.value.code, int), end.value
+        return Answer(end.value.code, printed, errors)
 
     def ok(self, *words: str) -> Answer:
         """`fennelq words…`, which must work."""

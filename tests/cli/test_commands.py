@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,17 +17,18 @@ from tests.cli.shop import Answer, Shop
 from tests.cli.terminal import Terminal
 from tests.kit.ports import Port
 from tests.kit.server import Server
-from tests.kit.spawn import PROJECT, Spawner
+from tests.kit.spawn import PROJECT, Spawner, run_module
 from tests.kit.waiting import eventually
 
 NEEDS_REDIS = [
     ["dlq", "list"],
     ["dlq", "show", "mail:1"],
     ["dlq", "replay"],
-    ["dlq", "purge", "--yes"],
+    ["dlq", "purge", "--all", "--yes"],
     ["dlq", "export"],
     ["queue", "list"],
     ["queue", "peek", "mail"],
+    ["queue", "running"],
     ["queue", "purge", "mail", "--yes"],
     ["job", "show", "mail:1"],
     ["job", "wait", "mail:1"],
@@ -40,16 +41,8 @@ NEEDS_REDIS = [
 
 def fennelq(*words: str, folder: Path | None = None, **environment: str) -> Answer:
     """`python -m fennelq words…` as a process of its own, in a pipe."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fennelq", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    variables = {"PYTHONPATH": str(PROJECT), **environment}
+    return Answer(*run_module("fennelq", *words, environment=variables, directory=folder or Path.cwd()))
 
 
 @pytest.fixture
@@ -79,7 +72,7 @@ def test_without_a_redis_every_command_reports_it_in_one_sentence(
         f"fennelq: Redis at {shown} cannot be reached: connection refused. "
         "Is it running? Start it, or correct redis_url (FENNELQ_REDIS_URL).\n",
     )
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize(
@@ -175,7 +168,7 @@ def test_a_terminal_gets_a_table_with_a_heading(shop: Shop) -> None:
     assert [len(row) <= 100 for row in rows] == [True, True]
     narrow = Terminal("dlq", "list", folder=shop.folder, TERM="xterm", COLUMNS="80")
     assert narrow.code() == 0
-    assert narrow.text.strip().splitlines()[-1] == "Not shown in 80 columns: message."
+    assert narrow.text.strip().splitlines()[-1] == "Not shown in 80 columns: died."
     plain = Terminal("dlq", "list", folder=shop.folder, NO_COLOR="1")
     assert plain.code() == 0
     assert "\x1b" not in plain.text
@@ -187,6 +180,11 @@ def test_replay_without_a_filter_asks_on_a_terminal(shop: Shop) -> None:
     terminal.shows("Replay 2 dead jobs?")
     terminal.type("n\n")
     assert terminal.code() == Exit.FAILED
+    assert len(shop.ok("dlq", "list").rows) == 2
+    terminal = Terminal("dlq", "replay", folder=shop.folder)
+    terminal.shows("Replay 2 dead jobs?")
+    terminal.type("\x03")
+    assert terminal.code() == Exit.INTERRUPTED
     assert len(shop.ok("dlq", "list").rows) == 2
     terminal = Terminal("dlq", "replay", folder=shop.folder)
     terminal.shows("Replay 2 dead jobs?")
@@ -204,7 +202,7 @@ def test_replay_with_a_filter_does_not_ask(shop: Shop) -> None:
     assert "[y/N]" not in terminal.text
 
 
-@pytest.mark.parametrize("words", [["dlq", "purge"], ["queue", "purge", "default"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["dlq", "purge", "--all"], ["queue", "purge", "default"]], ids=" ".join)
 def test_what_destroys_asks_on_a_terminal(shop: Shop, words: list[str]) -> None:
     shop.kill(1)
     shop.ok("enqueue", "charge", "1")
@@ -213,6 +211,11 @@ def test_what_destroys_asks_on_a_terminal(shop: Shop, words: list[str]) -> None:
     terminal.shows("?")
     terminal.type("n\n")
     assert terminal.code() == Exit.FAILED
+    assert shop.ok("queue", "list").out == before
+    terminal = Terminal(*words, folder=shop.folder)
+    terminal.shows("?")
+    terminal.type("\x03")
+    assert terminal.code() == Exit.INTERRUPTED
     assert shop.ok("queue", "list").out == before
     terminal = Terminal(*words, folder=shop.folder)
     terminal.shows("?")
@@ -228,7 +231,7 @@ def test_why_jobs_wait_is_shown_in_full_at_any_width(shop: Shop, columns: str) -
     for words in (["queue", "list"], ["info"], ["job", "show", job]):
         terminal = Terminal(*words, folder=shop.folder, COLUMNS=columns)
         assert terminal.code() == 0
-        assert because in terminal.text
+        assert because in " ".join(terminal.text.split())
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(shop: Shop, server: Server) -> None:
@@ -264,7 +267,11 @@ def test_a_worker_serves_until_it_is_stopped(shop: Shop, spawn: Spawner) -> None
         environment={"PYTHONPATH": str(PROJECT)},
     )
     assert shop.ok("enqueue", "welcome", "7", "--wait", "--timeout", "15").out == '"hello 7"\n'
-    [executor] = [one for one in shop.ok("info", "--json").json["executors"] if one["state"] == "works"]
+
+    def at_work() -> list[Any]:
+        return [one for one in shop.ok("info", "--json").json["executors"] if one["state"] == "works"]
+
+    [executor] = eventually(at_work, within=20)
     assert (executor["concurrency"], executor["queues"]) == (2, ["mail"])
     worker.term()
     assert worker.returncode(15) == 0
@@ -285,7 +292,15 @@ def test_the_worker_finds_an_app_in_another_folder(shop: Shop, spawn: Spawner) -
     ("words", "sentence"),
     [
         (["-q", "a b"], "queue 'a b' is not valid"),
-        (["--priority", "urgent"], "priority 'urgent' is not one of"),
+        (["--priority", "urgent"], "priority 'urgent' is not one of high, normal, low"),
+        (["--task", "tasks:welcome"], "use them too: tasks:greet (queue mail)"),
+        (["--task", "tasks:nosuch"], "--task tasks:nosuch matches no task"),
+        (["--task", "tasks.*", "-q", "mail"], "-q and --task both choose the queues: pass only one"),
+        (["--rate", "fast"], 'the rate \'fast\' cannot be read: write "10/s", "100/m"'),
+        (
+            ["--no-consume"],
+            "--no-consume takes no jobs, and --burst would have no effect: remove one of the two",
+        ),
         (["-A", "tasks:nothing"], "tasks has no 'nothing'"),
     ],
     ids=str,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
+from fennelq.cli.commands import COMMANDS
 from tests.cli.shop import Shop
 from tests.cli.test_commands import fennelq, nowhere
 
@@ -27,8 +29,15 @@ def completed(folder: Path, line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("fennelq ", ["worker", "enqueue", "info", "dlq", "queue", "job", "cron"]),
-        ("fennelq job ", ["show", "wait", "cancel", "retry"]),
+        (
+            "fennelq ",
+            [  # commands first, then families of commands
+                *(name for name, command in COMMANDS.items() if not isinstance(command, typer.Typer)),
+                *(name for name, command in COMMANDS.items() if isinstance(command, typer.Typer)),
+            ],
+        ),
+        ("fennelq worker ", ["list", "show", "stacks", "drain"]),
+        ("fennelq job ", ["list", "export", "show", "wait", "cancel", "run", "retry"]),
         ("fennelq enqueue w", ["welcome"]),
         ("fennelq enqueue tasks:w", ["tasks:welcome"]),
         ("fennelq queue peek ", ["default", "mail"]),
@@ -37,12 +46,16 @@ def completed(folder: Path, line: str) -> list[str]:
         ("fennelq enqueue --priority ", ["high", "low", "normal"]),
         ("fennelq worker --log-level e", ["error"]),
         ("fennelq cron pause n", ["nightly"]),
+        ("fennelq limit set a", ["account"]),
     ],
 )
 def test_what_is_offered(folder: Path, nowhere: str, line: str, words: list[str]) -> None:
     shop = Shop(folder)
     with (shop.folder / "tasks.py").open("a") as file:
         file.write('\nprint("hello")\n@app.cron("@daily", name="nightly")\nasync def report() -> None: ...\n')
+        file.write(
+            '\nfrom fennelq import Limit\n@app.task(concurrency=Limit(1, name="account"))\ndef sync() -> None: ...\n'
+        )
     assert completed(folder, line) == words
 
 

@@ -104,6 +104,7 @@ def test_show_prints_everything(shop: Shop) -> None:
         "runs": 0,
         "waiting": 0,
         "skipped": 0,
+        "error_count": 0,
     }
     assert datetime.fromisoformat(reported["end"]) == datetime(2099, 1, 1, 12, tzinfo=UTC)
     rows = shop.ok("cron", "show", "mine").rows

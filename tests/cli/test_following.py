@@ -102,7 +102,7 @@ def test_a_dumb_terminal_gets_lines(
 def test_show_prints_the_progress(shop: Shop) -> None:
     job = sent(shop, "1")
     assert shop.ok("job", "show", job, "--json").json["progress"] is None
-    assert "progress" not in dict(shop.ok("job", "show", job).rows)
+    assert "progress" not in shop.ok("job", "show", job).facts
     with working(shop):
         shop.ok("job", "wait", job)
     assert shop.ok("job", "show", job, "--json").json["progress"] == {
@@ -110,7 +110,36 @@ def test_show_prints_the_progress(shop: Shop) -> None:
         "total": 1,
         "note": "é \x1b[2Jrows",
     }
-    assert dict(shop.ok("job", "show", job).rows)["progress"] == f"1 of 1 (100 %), {NOTE}"
+    assert shop.ok("job", "show", job).facts["progress"] == f"1 of 1 (100 %), {NOTE}"
+
+
+def test_show_follows_the_progress_as_well(shop: Shop) -> None:
+    job = sent(shop, "2")
+    with working(shop):
+        answer = shop.ok("job", "show", job, "--follow")
+    assert answer.err.splitlines()[-1] == f"2 of 2 (100 %), {NOTE}"
+    assert answer.out.splitlines()[-1] == 'result\t"copied"'
+    again = sent(shop, "1", "true")
+    with working(shop):
+        records = shop.run("job", "show", again, "--follow", "--json")
+    assert records.code == Exit.FAILED
+    *changes, everything = map(json.loads, records.out.splitlines())
+    assert {"id": again, "progress": {"done": 1, "total": 1, "note": "é \x1b[2Jrows"}} in changes
+    assert everything["status"] == "DEAD"
+    assert everything["story"]["sentence"].startswith("It died after 1 try: ValueError: the disk is full. ")
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_on_a_terminal_the_story_and_the_bar_do_not_share_a_line(shop: Shop, columns: int) -> None:
+    job = sent(shop, "3")
+    with working(shop):
+        terminal = Terminal("job", "show", job, "--follow", folder=shop.folder, columns=columns)
+        terminal.shows('"copied"', within=60)
+        assert terminal.code() == 0
+    lines = terminal.text.replace("\x1b[K", "").replace("\r\n", "\n").splitlines()
+    assert any(line.lstrip("\r").startswith("[#") and "3 of 3" in line for line in lines)
+    assert not any("#]" in line and "Succeeded" in line for line in lines)
+    assert sum("Succeeded after" in line for line in lines) == 1
 
 
 def test_following_gives_up_after_its_timeout_and_knows_unknown_jobs(shop: Shop) -> None:

@@ -75,6 +75,14 @@ def test_work_that_is_done_when_ctrl_c_comes_has_succeeded(ctrl_c: None) -> None
     assert asyncio.run(run()) == "done"
 
 
+def test_the_bar_of_work_that_is_resumed_shows_what_is_left() -> None:
+    shown: list[int] = []
+    steps = Steps(10, done=4).shown_by(shown.append)
+    steps(6)
+    steps(10)
+    assert shown == [2, 4]
+
+
 def test_replay_reports_its_progress_and_goes_on_when_run_again(shop: Shop) -> None:
     shop.kill(3)
     terminal = Terminal("dlq", "replay", "--yes", "--rate", "0.001", folder=shop.folder)

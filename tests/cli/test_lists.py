@@ -7,8 +7,10 @@ import re
 import pytest
 
 from fennelq import App
-from fennelq.broker.keys import executors_key
+from fennelq.broker import verbs
+from fennelq.broker.keys import executors_key, queue_keys
 from fennelq.broker.verb import Command
+from fennelq.broker.verbs.times import Report
 from fennelq.cli.table import width
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
@@ -22,12 +24,14 @@ TIME = "2026-11-18 10:00:00"
 
 _WHY = "jobs wait in "
 """Sentences below a table of queues that no worker serves: shown in full at any width (`test_commands.py`)."""
+_WHY_WRAPPED = re.compile(rf"^{_WHY}.*?`fennelq worker`\n", re.MULTILINE | re.DOTALL)
 
 
 def on_terminal(shop: Shop, columns: int, *words: str, **environment: str) -> list[str]:
     """The lines on a terminal without colours; `info` also prints values of any length, which wrap."""
     terminal = Terminal(*words, folder=shop.folder, columns=columns, TZ="UTC", NO_COLOR="1", **environment)
-    lines = [_TIME.sub(TIME, line) for line in terminal.lines() if not line.startswith(_WHY)]
+    shown = _WHY_WRAPPED.sub("", "\n".join([*terminal.lines(), ""]))
+    lines = [_TIME.sub(TIME, line) for line in shown.splitlines()]
     assert words == ("info",) or all(width(line) <= columns for line in lines), lines
     return lines
 
@@ -59,10 +63,10 @@ def test_dlq_list(busy: Shop) -> None:
         "Not shown in 60 columns: died, task, message.",
     ]
     assert on_terminal(busy, 80, "dlq", "list") == [
-        "ID                                    TASK          ERROR",
-        "default:01a1efd7ac9df1e81f6133583641  tasks:shout   ValueError",
-        "default:01a1efd7ac9df1e81f6133583640  tasks:charge  tasks.CardRefused",
-        "Not shown in 80 columns: died, message.",
+        "ID                                    TASK          ERROR          MESSAGE",
+        "default:01a1efd7ac9df1e81f6133583641  tasks:shout   ValueError     \\x1b[2Jlook\\…",
+        "default:01a1efd7ac9df1e81f6133583640  tasks:charge  ….CardRefused  no money for…",
+        "Not shown in 80 columns: died.",
     ]
     assert on_terminal(busy, 120, "dlq", "list") == [
         "DIED                 ID                                    TASK          ERROR              MESSAGE",
@@ -73,6 +77,13 @@ def test_dlq_list(busy: Shop) -> None:
         "TIME\tdefault:01a1efd7ac9df1e81f6133583641\ttasks:shout\tValueError\t\\x1b[2Jlook\\tat\\nme",
         "TIME\tdefault:01a1efd7ac9df1e81f6133583640\ttasks:charge\ttasks.CardRefused\tno money for 7",
     ]
+
+
+def test_a_narrow_list_of_groups_shows_their_messages(busy: Shop) -> None:
+    head, *rows, rest = on_terminal(busy, 60, "dlq", "list", "--group")
+    assert head.split() == ["JOBS", "FINGERPRINT", "TASK", "ERROR", "MESSAGE"]
+    assert sorted(row.split("  ")[-1] for row in rows) == ["\\x1b[2Jlook\\…", "no money for…"]
+    assert rest == "Not shown in 60 columns: newest."
 
 
 def test_queue_list(busy: Shop) -> None:
@@ -159,7 +170,8 @@ def test_cron_next(shop: Shop) -> None:
 
 def test_the_executors_of_info(shop: Shop) -> None:
     async def note(app: App) -> None:
-        facts = b'{"beat_ms":1,"interval":1,"running":2,"concurrency":32,"stuck":0,"done":1234567,"queues":["mail"]}'
+        facts = b'{"beat_ms":1,"interval":1,"running":2,"concurrency":32,"stuck":0,"done":1234567,"queues":["mail"],'
+        facts += b'"run_times":{"count":7,"p50":0.0031,"p95":0.012},"wait_times":{"p95":"nonsense"}}'
         await app.client.ask(
             Command(["HSET", executors_key(app.namespace), "web-7f9c-12345-9d2f4c6b8a", facts], int)
         )
@@ -168,13 +180,46 @@ def test_the_executors_of_info(shop: Shop) -> None:
     assert on_terminal(shop, 60, "info")[-3:] == [
         "EXECUTOR              STATE   RUNNING  OF       DONE  QUEUES",
         "…9c-12345-9d2f4c6b8a  silent        2  32  1,234,567  mail",
-        "Not shown in 60 columns: stuck, seen.",
+        "Not shown in 60 columns: stuck, seen, run p95.",
     ]
     assert on_terminal(shop, 120, "info")[-2:] == [
-        "EXECUTOR                   STATE   RUNNING  OF  STUCK       DONE  SEEN                 QUEUES",
-        f"web-7f9c-12345-9d2f4c6b8a  silent        2  32      0  1,234,567  {TIME}  mail",
+        "EXECUTOR                   STATE   RUNNING  OF  STUCK       DONE  SEEN                 QUEUES  "
+        "RUN P95  WAIT P95",
+        f"web-7f9c-12345-9d2f4c6b8a  silent        2  32      0  1,234,567  {TIME}  mail    12 ms",
     ]
-    assert in_pipe(shop, "info")[-1] == ("web-7f9c-12345-9d2f4c6b8a\tsilent\t2\t32\t0\t1234567\tTIME\tmail")
+    assert in_pipe(shop, "info")[-1] == (
+        "web-7f9c-12345-9d2f4c6b8a\tsilent\t2\t32\t0\t1234567\tTIME\tmail\t12 ms\t"
+    )
+
+
+def test_the_times_of_tasks_in_info(shop: Shop) -> None:
+    async def note(app: App) -> None:
+        counts = {"tasks:welcome|r3": 20, "tasks:welcome|w0": 10, "tasks:charge|r18": 1}
+        counts |= {"tasks:welcome|S": 19, "tasks:welcome|D": 1}
+        report = Report("anna", "a1", 1, counts)
+        await app.client.ask(verbs.times.meter(queue_keys(app.namespace, "default"), report, 60_000))
+
+    shop.do(note)
+    on_80 = on_terminal(shop, 80, "info")
+    assert on_80[on_80.index("") + 5 :][:3] == [
+        "TASK           RUNS  RUN P50  RUN P95  WAIT P50  WAIT P95",
+        "tasks:welcome    20  7.5 ms   9.7 ms   0.5 ms    0.9 ms",
+        "tasks:charge      1  ≥ 1 h    ≥ 1 h",
+    ]
+    assert shop.ok("info", "--json").json["times"] == [
+        {
+            "task": "tasks:welcome",
+            "run": {"count": 20, "p50": 0.0075, "p95": 0.0097},
+            "wait": {"count": 10, "p50": 0.0005, "p95": 0.00095},
+            "ended": {"success": 19, "dead": 1},
+        },
+        {
+            "task": "tasks:charge",
+            "run": {"count": 1, "p50": 3600.0, "p95": 3600.0},
+            "wait": {"count": 0, "p50": None, "p95": None},
+            "ended": {},
+        },
+    ]
 
 
 def test_the_answers_of_cancel(busy: Shop) -> None:
@@ -188,7 +233,8 @@ def test_the_answers_of_cancel(busy: Shop) -> None:
 
 def test_show_is_aligned_and_its_times_are_local_on_a_terminal(busy: Shop) -> None:
     lines = on_terminal(busy, 120, "job", "show", f"default:{KEY}0")
-    assert lines[:5] == [
+    facts = lines.index(f"id           default:{KEY}0")
+    assert lines[facts : facts + 5] == [
         "id           default:01a1efd7ac9df1e81f6133583640",
         "task         tasks:charge",
         "queue        default",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fennelq.cli.table import Column, fit, padded, shortened, width
+from fennelq.cli.table import Column, fit, padded, shortened, width, wrapped
 
 COLUMNS = [
     Column("id"),
@@ -79,6 +79,22 @@ def test_the_width_of_a_text_is_that_on_the_screen(text: str, columns: int) -> N
 def test_a_text_is_shortened_to_its_room(text: str, room: int, end: bool, shown: str) -> None:
     assert shortened(text, room, end=end) == shown
     assert width(shown) <= room
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no money", ["no money"]),
+        ("the mail server is down", ["the mail", "server is", "down"]),
+        ("a unbreakable-word b", ["a", "unbreakable-word", "b"]),
+        ("so type `fennelq queue list` now", ["so type", "`fennelq queue list`", "now"]),
+        ("it's a ` alone and long", ["it's a `", "alone and", "long"]),
+        ("日本 のメッ", ["日本", "のメッ"]),
+        ("", [""]),
+    ],
+)
+def test_a_sentence_is_wrapped_at_spaces_and_not_within_a_command(text: str, shown: list[str]) -> None:
+    assert wrapped(text, 10).split("\n") == shown
 
 
 def test_a_huge_text_is_measured_no_further_than_needed() -> None:

@@ -13,6 +13,7 @@ from tests.cli.shop import Shop
     "words",
     [
         ["queue", "peek", "mial"],
+        ["queue", "running", "mial"],
         ["queue", "purge", "mial", "--yes"],
         ["dlq", "list", "--queue", "mial"],
         ["dlq", "replay", "--queue", "default", "--queue", "mial"],

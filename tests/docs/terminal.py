@@ -23,9 +23,11 @@ from typing import Final
 
 import psutil
 
+from fennelq.cli.table import wrapped
 from tests.docs.pages import ROOT, Block
+from tests.kit.forker import can_start, forker
 from tests.kit.ports import HOST, Port
-from tests.kit.spawn import Process
+from tests.kit.spawn import Child, Process
 from tests.kit.waiting import Deadline, eventually
 
 PATIENCE: Final = 30.0
@@ -36,12 +38,15 @@ SERVERS: Final = {
     "gunicorn": ("gunicorn", "--bind={host}:{port}"),
 }
 """Web servers: the module, and the option for a port that is free here."""
-QUESTIONS: Final = ("queue list", "job show", "dlq list", "dlq show")
+QUESTIONS: Final = ("queue list", "top --once", "worker list", "job show", "dlq list", "dlq show")
 UNSET: Final = ("KUBERNETES_SERVICE_HOST", "DYNO", "INVOCATION_ID", "ECS_CONTAINER_METADATA_URI_V4")
 """What would make fennelq believe that it was deployed."""
 WEB_PORT: Final = "localhost:8000"
 """Where a page's web server listens."""
 
+COLUMNS: Final = 120
+PROMPT: Final = "tests.docs.prompt"
+_SENTENCE = re.compile(r"fennelq: |queue \S+: |jobs wait in |warning: ")
 _VARIABLE = re.compile(r"[A-Z_]+=")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _UNDERLINED_IN_JSON = re.compile(r"(?<=\\n) *[~^]+(?=\\n)\\n")
@@ -97,7 +102,7 @@ class Terminal:
             variables, words = parted(shlex.split(command))
             if words[0] in PREPARED or words[1:3] == ["-m", "venv"]:
                 continue
-            if words[:2] == ["fennelq", "worker"] and not {"--burst", "--help"} & {*words}:
+            if starts_a_worker(words):
                 self._work(words)
                 self.expect_of_worker(block, shown)
             elif words[0] in SERVERS:
@@ -174,18 +179,28 @@ class Terminal:
 
     def _run(self, words: list[str], variables: Mapping[str, str]) -> str:
         ours, theirs = pty.openpty()
+        command = program(self._to_the_port(words))
+        environment = os.environ | self._environment() | dict(variables)
+        process: Child
         try:
-            with subprocess.Popen(
-                program(self._to_the_port(words)),
-                cwd=self._folder,
-                env=os.environ | self._environment() | dict(variables),
-                stdin=subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=theirs,
-                close_fds=True,
-            ) as process:
-                os.close(theirs)
-                return plain(everything_from(ours, process))
+            with os.fdopen(theirs, "wb", 0), Path(os.devnull).open() as nothing:
+                if command[1] == "-m" and can_start(command[2], environment, self._folder):
+                    streams = (nothing.fileno(), theirs, theirs)
+                    process = forker().start(
+                        *command[2:], streams=streams, environment=environment, folder=self._folder
+                    )
+                else:
+                    process = subprocess.Popen(
+                        command,
+                        cwd=self._folder,
+                        env=environment,
+                        stdin=nothing,
+                        stdout=theirs,
+                        stderr=theirs,
+                    )
+            printed = everything_from(ours, process)
+            process.wait()
+            return plain(printed)
         finally:
             os.close(ours)
 
@@ -203,7 +218,7 @@ class Terminal:
     def _environment(self) -> dict[str, str]:
         # A reader's terminal is not a test: there the server of the project is used without asking for it.
         outside = dict.fromkeys(("PYTEST_CURRENT_TEST", "PYTEST_VERSION"), "")
-        ours = {"COLUMNS": "120", "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        ours = {"COLUMNS": str(COLUMNS), "TZ": "UTC", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
         # An installed fennelq has this plugin. Here it may be one that was installed without it.
         ours["PYTEST_PLUGINS"] = "pytest_fennelq"
         return outside | ours | self._extra
@@ -213,31 +228,43 @@ class Prompt:
     """An interpreter that is left open in a folder: see `tests.docs.prompt`."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.docs.prompt"],
-            cwd=folder,
-            env=os.environ | dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        variables = os.environ | dict(environment)
+        (theirs, typed), (answers, answered) = os.pipe(), os.pipe()
+        self._process: Child
+        try:
+            if can_start(PROMPT, variables, folder):
+                streams = (theirs, answered, 2)
+                self._process = forker().start(PROMPT, streams=streams, environment=variables, folder=folder)
+            else:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", PROMPT], cwd=folder, env=variables, stdin=theirs, stdout=answered
+                )
+        finally:
+            os.close(theirs)
+            os.close(answered)
+        self._typed, self._answers = os.fdopen(typed, "w"), os.fdopen(answers)
 
     def enter(self, block: Block) -> str | None:
         """Run a block; the traceback when it raises."""
-        typed, answers = self._process.stdin, self._process.stdout
-        assert typed is not None
-        assert answers is not None
         request = {"code": block.text, "page": str(block.page), "line": block.line}
-        typed.write(json.dumps(request) + "\n")
-        typed.flush()
-        answer = answers.readline()
+        self._typed.write(json.dumps(request) + "\n")
+        self._typed.flush()
+        in_time = select.select([self._answers], [], [], 4 * PATIENCE)[0]
+        assert in_time, f"{block.place} runs for more than {4 * PATIENCE:g} s"
+        answer = self._answers.readline()
         assert answer, f"{block.place} ended the interpreter"
         error: str | None = json.loads(answer)["error"]
         return error
 
     def close(self) -> None:
-        """End it."""
-        self._process.communicate()
+        """End it, also when it still waits for a job that does not end."""
+        self._typed.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        self._answers.close()
 
 
 def ended(process: Process) -> bool:
@@ -267,6 +294,12 @@ def parted(words: list[str]) -> tuple[dict[str, str], list[str]]:
     return dict(pairs), command
 
 
+def starts_a_worker(words: list[str]) -> bool:
+    """Whether a command is a worker that runs until it is stopped, and not `fennelq worker list`."""
+    is_worker = words[:2] == ["fennelq", "worker"] and all(word.startswith("-") for word in words[2:3])
+    return is_worker and not {"--burst", "--help"} & {*words}
+
+
 def asks(words: list[str]) -> bool:
     """Whether a command only looks, so that it may be repeated."""
     if words[0] == "curl":
@@ -286,7 +319,7 @@ def program(words: list[str]) -> list[str]:
     return [sys.executable, *words[1:]]
 
 
-def everything_from(terminal: int, process: subprocess.Popen[bytes]) -> str:
+def everything_from(terminal: int, process: Child) -> str:
     """What the process prints until it ends."""
     parts: list[bytes] = []
     while select.select([terminal], [], [], PATIENCE)[0]:
@@ -298,7 +331,7 @@ def everything_from(terminal: int, process: subprocess.Popen[bytes]) -> str:
             break
         parts.append(part)
     else:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
     return b"".join(parts).decode()
 
 
@@ -320,7 +353,24 @@ def matches(shown: str, printed: str) -> bool:
     it for any lines or none."""
     lines = levelled(shown).splitlines()
     pattern = "".join("(?:.*\n)*?" if line == "…" else f"{pattern_of(line)}\n" for line in lines)
+    printed = unwrapped(printed)
     return re.fullmatch(pattern, levelled(printed) + "\n" if printed.strip() else "") is not None
+
+
+def unwrapped(printed: str) -> str:
+    """Sentences below a table, and errors, in one line each, as pages show them, wherever the terminal wraps them."""
+    lines = printed.splitlines()
+    sentences: list[str] = []
+    while lines:
+        taken = 1
+        if _SENTENCE.match(lines[0]):
+            while taken < len(lines) and wrapped(" ".join(lines[: taken + 1]), COLUMNS) == "\n".join(
+                lines[: taken + 1]
+            ):
+                taken += 1
+        sentences.append(" ".join(lines[:taken]))
+        del lines[:taken]
+    return "\n".join(sentences)
 
 
 def contains(shown: str, printed: str) -> bool:

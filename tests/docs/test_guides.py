@@ -34,6 +34,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.audit(unfinished=True)
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_does_what_it_shows(page: Path, reader: Reader) -> None:

@@ -31,7 +31,7 @@ def terminal(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> I
     terminal.close()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_reader_of_the_guide_sees_the_lines_that_it_shows(terminal: Terminal, folder: Path) -> None:
     compared: list[str] = []
     for block in blocks_of(GUIDE):

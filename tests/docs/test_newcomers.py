@@ -11,7 +11,7 @@ from tests.docs.pages import DOCS, ROOT
 
 TUTORIAL = sorted((DOCS / "tutorial").glob("[0-9]*.md"))
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_the_readme_does_what_it_shows_and_its_job_succeeds_at_the_first_try(newcomer: Reader) -> None:

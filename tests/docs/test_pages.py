@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from fennelq.broker.keys import KEY_KINDS
+from fennelq.broker.key_kinds import KEY_KINDS
 from fennelq.cli import program
 from tests.docs.pages import DOCS, ROOT, anchors_of, every_page
 
@@ -78,6 +78,8 @@ def refusal_of(command: str) -> str:
     for placeholder, example in FOR_EXAMPLE.items():
         command = command.replace(placeholder, example)
     words = shlex.split(command, comments=True)[1:]
+    if ">" in words:  # the shell takes the rest
+        words = words[: words.index(">")]
     now = COMMANDS
     while words and words[0] in getattr(now, "commands", {}):
         now = now.commands[words.pop(0)]

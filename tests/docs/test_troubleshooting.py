@@ -25,7 +25,7 @@ def troubled(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
     yield from readers(tmp_path, Terminal(folder_in(tmp_path), tmp_path, environment=environment))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.audit(skip="the page damages a queue")
 def test_the_page_for_people_in_trouble_shows_what_they_see(troubled: Reader) -> None:
     troubled.follow(DOCS / "guides/troubleshooting.md")

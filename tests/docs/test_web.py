@@ -15,7 +15,7 @@ from tests.docs.pages import DOCS, ROOT, Block, blocks_of
 DJANGO = DOCS / "guides/django.md"
 FASTAPI = DOCS / "guides/fastapi.md"
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 def files_of(page: Path) -> list[Block]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from fennelq import App, AsyncResult, ConfigurationError, RetryPolicy, Status
+from fennelq import App, AsyncResult, ConfigurationError, InvalidFilter, RetryPolicy, Status
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
-from fennelq.manage import cancelling
+from fennelq.manage import acting, cancelling, finding
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -93,6 +93,10 @@ CHOICES: list[tuple[dict[str, Any], dict[str, int]]] = [
     ({"older_than": timedelta(hours=1)}, {}),
     ({"older_than": 0.001, "task": "work"}, {"runs": 2, "fails": 2, "later": 2}),
     ({"task": "work", "status": Status.EXECUTING, "limit": 1}, {"runs": 1}),
+    ({"where": "queue:mail"}, {"high": 2, "mail": 2}),
+    ({"where": "state:running state:retry"}, {"runs": 2, "fails": 2}),
+    ({"where": "-task:mail"}, {"runs": 2, "fails": 2, "later": 2}),
+    ({"where": "true"}, {"fails": 2}),
 ]
 
 
@@ -115,17 +119,16 @@ async def test_with_a_limit_so_many_jobs_are_cancelled_and_no_more(shop: Shop) -
 
 
 async def test_with_a_limit_no_more_is_read_than_needed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancelling, "PAGE", 1)
-    in_outline, read = verbs.jobs.in_outline, list[str]()
+    searched = list[str]()
 
-    def noted(keys: QueueKeys, key: str) -> Any:
-        read.append(f"{keys.queue}:{key}")
-        return in_outline(keys, key)
+    def noted(keys: QueueKeys, *args: Any, **given: Any) -> Any:
+        searched.append(keys.queue)
+        return verbs.search.find(keys, *args, **given)
 
-    monkeypatch.setattr(verbs.jobs, "in_outline", noted)
-    results = await shop.app.enqueue([*(shop.mail.job() for _ in range(3)), shop.work.job()])
-    assert await shop.app.cancel(queue=["mail", "default"], task="mail", limit=1) == 1
-    assert read == [results[0].id]
+    monkeypatch.setattr(finding, "find", noted)
+    await shop.app.enqueue([*(shop.mail.job() for _ in range(3)), shop.work.options(queue="zoo").job()])
+    assert await shop.app.cancel(queue=["zoo", "mail"], limit=1) == 1
+    assert searched == ["mail"]
 
 
 async def test_a_task_may_be_given_as_it_is_and_a_reason_is_kept(shop: Shop) -> None:
@@ -146,7 +149,7 @@ async def test_without_an_event_loop_jobs_are_cancelled_alike(shop: Shop) -> Non
 async def test_pages_of_every_place_are_read_to_their_end(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancelling, "PAGE", 7)
+    monkeypatch.setattr(acting, "MOST_JOBS", 7)
     later = [shop.mail.options(delay=600).job() for _ in range(300)]
     results = await shop.app.enqueue([*later, *(shop.mail.job() for _ in range(60))])
     assert await shop.app.cancel(task="mail") == 360
@@ -157,7 +160,7 @@ async def test_jobs_that_arrive_in_a_lane_meanwhile_do_not_make_it_endless(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await shop.app.enqueue([shop.mail.job() for _ in range(4)])
-    monkeypatch.setattr(cancelling, "PAGE", 2)
+    monkeypatch.setattr(acting, "MOST_JOBS", 2)
     selection = cancelling.Selection.of("mail", None, None, None)
     sent = 0
 
@@ -209,6 +212,15 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"status": "ready"}, ConfigurationError, "status 'ready' cannot be cancelled"),
     ({"older_than": -1}, ConfigurationError, "older_than must be between 0 s and ten years"),
     ({"older_than": "1h"}, ConfigurationError, "older_than must be seconds or a timedelta"),
+    ({"queue": "mail", "where": "task:mail"}, ConfigurationError, "where= stands alone"),
+    ({"where": "state:dead"}, InvalidFilter, "jobs in state dead cannot be cancelled, only .*fennelq dlq"),
+    (
+        {"where": "-state:waiting -state:limited -state:running -state:scheduled -state:retry"},
+        InvalidFilter,
+        "no job",
+    ),
+    ({"where": "mail:order-17"}, InvalidFilter, "name these jobs by their ids"),
+    ({"where": "taks:mail"}, InvalidFilter, "did you mean 'task'"),
     ({"queue": "mail", "reason": "expired"}, ConfigurationError, "use another word"),
 ]
 

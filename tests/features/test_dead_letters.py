@@ -345,7 +345,7 @@ async def test_rate_is_the_most_per_second(shop: Shop) -> None:
     began = time.monotonic()
     await shop.app.dlq.replay(rate=100, progress=done.append)
     assert time.monotonic() - began >= 0.2
-    assert done == [10, 20, 30]
+    assert (done[0], done[-1]) == (10, 30)
     with pytest.raises(ConfigurationError, match="rate"):
         await shop.app.dlq.replay(rate=0)
 
@@ -384,7 +384,7 @@ async def test_a_record_that_cannot_be_read_is_reported_separately(shop: Shop, s
     with server.client() as client:
         client.hdel(keys(server, "*:j:*")[0].decode(), "a")
     assert await shop.app.dlq.replay() == ReplayReport(replayed=1, broken=1)
-    assert await shop.app.dlq.purge() == 1
+    assert await shop.app.dlq.purge(all=True) == 1
 
 
 # Removing
@@ -403,6 +403,6 @@ async def test_purged_jobs_are_gone_for_good(shop: Shop, server: Server) -> None
 async def test_a_limit_purges_the_oldest(shop: Shop) -> None:
     dead = await shop.kill(charges=10)
     order = ids(await shop.app.dlq.list(order="oldest"))
-    assert await shop.app.dlq.purge(limit=8) == 8
+    assert await shop.app.dlq.purge(limit=8, all=True) == 8
     assert ids(await shop.app.dlq.list(order="oldest")) == order[8:]
     assert len(dead) == 10

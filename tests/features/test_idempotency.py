@@ -44,6 +44,16 @@ async def desk(app: App) -> Desk:
     return Desk(app)
 
 
+async def test_a_job_shows_its_key_as_it_was_given_and_is_found_by_it(app: App, desk: Desk) -> None:
+    """The name of a task contains a colon, and so may a key."""
+    first = await desk.ask()
+    await desk.welcome.options(key="42").delay(42)
+    info = await first.info()
+    assert info is not None
+    assert info.key == KEY
+    assert [job.id async for job in app.jobs.find(f"key:{KEY}")] == [first.id]
+
+
 # The five moments of a key
 
 

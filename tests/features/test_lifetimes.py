@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, cast
@@ -11,8 +10,9 @@ from typing import Any, Final, cast
 import pytest
 import redis
 
-from fennelq import App, Job, JobContext, RetryPolicy, Task, current_job
-from fennelq.broker.keys import KEY_KINDS, STREAMS, queue_keys
+from fennelq import App, Job, RetryPolicy, Task, current_job
+from fennelq.broker.key_kinds import KEY_KINDS
+from fennelq.broker.keys import STREAMS, queue_keys
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
 from tests.kit.server import Server
@@ -191,29 +191,3 @@ def only_permanent_keys(client: redis.Redis) -> bool:
 
 def memory(client: redis.Redis) -> int:
     return int(client.info("memory")["used_memory"])
-
-
-async def test_runs_leave_no_work_for_the_garbage_collector(app: App) -> None:
-    """It would find a cycle of references in the end. But finding one for each job takes CPU time of the worker."""
-
-    @app.task
-    async def travel() -> str:
-        return current_job().id
-
-    async def travel_often() -> None:
-        for _ in range(20):
-            await (await travel.delay()).get(timeout=10)
-
-    async with running(app):
-        await travel_often()  # what is made only once, is made in the context of an early job
-        gc.collect()
-        gc.disable()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            await travel_often()
-            gc.collect()
-            assert [found for found in gc.garbage if isinstance(found, JobContext)] == []
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()

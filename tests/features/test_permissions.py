@@ -19,6 +19,8 @@ from fennelq import (
 from fennelq.broker import verbs
 from tests.features.conftest import MakeApp
 from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
 
 DENIED = "does not permit a command or a key that fennelq needs"
 
@@ -110,7 +112,107 @@ async def test_a_queue_that_may_not_be_looked_at_is_listed_as_damaged_beside_the
     for infos in (await limited.queues.list(), await asyncio.to_thread(limited.sync.queues.list)):
         by_name = {info.name: info for info in infos}
         assert by_name["good"].waiting == 1
-        assert by_name["good"].damage == ""
+        assert (by_name["good"].damage, by_name["good"].unknown) == ("", False)
         assert DENIED in by_name["bad"].damage
+        assert by_name["bad"].unknown
     with pytest.raises(BrokerUnavailable, match=DENIED):
         await limited.queues.info("bad")
+
+
+async def test_the_running_jobs_of_all_queues_are_those_of_the_queues_that_may_be_looked_at(
+    limited: App,
+) -> None:
+    await limited.client.ask(verbs.queues.note_queues("shop", ["bad"]))
+    assert await limited.queues.running() == []
+    with pytest.raises(BrokerUnavailable, match=DENIED):
+        await limited.queues.running("bad")
+
+
+def viewer(server: Server, make_app: MakeApp) -> App:
+    """An app whose user may only read, as in the guide about deploying."""
+    with server.client() as client:
+        client.execute_command(
+            *("ACL", "SETUSER", "viewer", "on", ">pw", "resetkeys", "%R~fq:{shop*", "+@read", "+@connection"),
+            *("+time", "+info", "+evalsha_ro", "+eval_ro"),
+        )
+    return make_app(redis_url=server.url.replace("redis://", "redis://viewer:pw@"))
+
+
+@pytest.fixture(autouse=True)
+def no_viewer_stays(server: Server) -> Iterator[None]:
+    """The next test has the same server."""
+    yield
+    with server.client() as client:
+        client.execute_command("ACL", "DELUSER", "viewer")
+
+
+async def test_a_user_who_may_only_read_sees_the_queues(server: Server, make_app: MakeApp) -> None:
+    await task_of(make_app()).delay(1)
+    app = viewer(server, make_app)
+    infos = {info.name: info for info in await app.queues.list()}
+    assert (infos["good"].waiting, infos["good"].unknown) == (1, False)
+    assert await app.queues.running() == []
+    assert [job.task for job in await app.queues.peek("good")] == ["shop:add"]
+    with pytest.raises(BrokerUnavailable, match=DENIED):
+        await app.queues.purge("good")
+
+
+async def test_a_search_finds_the_jobs_of_the_queues_that_may_be_looked_at(limited: App) -> None:
+    there = await task_of(limited).delay(1)
+    await limited.client.ask(verbs.queues.note_queues("shop", ["bad"]))
+    found = list[str]()
+
+    async def find() -> None:
+        async for job in limited.jobs.find(""):
+            found.append(job.id)
+
+    with pytest.raises(BrokerUnavailable, match="problem with queue 'bad'") as caught:
+        await find()
+    assert not caught.value.retriable
+    assert found == [there.id]
+
+
+async def test_a_user_who_may_only_read_can_call_everything_that_reads(
+    server: Server, make_app: MakeApp
+) -> None:
+    """A script that reads and is not marked as one would need the right to write its keys."""
+    owner = make_app()
+
+    @owner.task(name="shop:charge", queue="good", retries=0)
+    async def charge(n: int) -> None:
+        if n:
+            raise ValueError("no money")
+        await asyncio.sleep(600)
+
+    dead, runs = await charge.delay(1), await charge.delay(0)
+    later = await charge.options(delay=600).delay(1)
+    async with running(owner):
+        await aeventually(lambda: owner.dlq.get(dead.id))
+        await aeventually(lambda: owner.queues.running("good"))
+        app = viewer(server, make_app)
+        assert await app.dlq.count(where='"no money"') == 1
+        [group] = await app.dlq.groups()
+        assert (group.jobs, (await app.dlq.list(fingerprint=group.fingerprint))[0].id) == (1, dead.id)
+        plan = await app.dlq.plan()
+        assert (plan.count, plan.ready) == (1, 1)
+        assert len([line async for line in app.dlq.export()]) == 1
+        assert [job.id for job in await app.queues.running()] == [runs.id]
+        assert {job.id async for job in app.jobs.find("task:charge")} == {dead.id, runs.id, later.id}
+        assert (await app.operations.plan("run", "state:scheduled")).total == 1
+        for job, begin in ((dead, "It died"), (runs, "It has been running"), (later, "It is scheduled")):
+            story = await app.jobs.story(job.id)
+            assert story is not None
+            assert story.sentence.startswith(begin)
+        assert len(await app.executors.list()) == 1
+        assert (await app.audit.list(), await app.operations.list()) == ([], [])
+        for act in (
+            app.dlq.replay(),
+            app.dlq.purge(all=True),
+            app.jobs.retry(dead.id),
+            app.jobs.run(later.id),
+        ):
+            with pytest.raises(BrokerUnavailable, match=DENIED):
+                await act
+        assert await owner.dlq.count() == 1
+        await runs.cancel(wait=20)
+    await later.cancel()

@@ -375,6 +375,19 @@ async def test_a_reader_that_breaks_off_leaves_nothing_behind(app: App, steps: S
         assert await result.get(timeout=5) == "done"
 
 
+async def test_a_reader_that_breaks_off_takes_nothing_from_another(app: App, steps: Steps) -> None:
+    async with running(app):
+        result = await steps.task.delay()
+        steps.tell(Progress(0))
+        staying, leaving = result.watch(), result.watch()
+        assert [await anext(staying), await anext(leaving)] == [Progress(0)] * 2
+        await leaving.aclose()
+        steps.tell(Progress(1))
+        assert await asyncio.wait_for(anext(staying), 5) == Progress(1)
+        steps.tell(None)
+        assert await asyncio.wait_for(collected(staying), 5) == []
+
+
 async def test_following_needs_no_connection_of_its_own(app: App, steps: Steps, server: Server) -> None:
     async with running(app, concurrency=50):
         results = [await steps.task.delay() for _ in range(50)]

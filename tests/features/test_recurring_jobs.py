@@ -140,7 +140,7 @@ async def test_jobs_of_a_queue_that_no_worker_has_opened_are_found(app: App, run
     other = app.describe(report.name, queue="quite-new")
     await app.schedules.add(other, every=0.05, name="s")
     async with running(app):
-        await aeventually(lambda: runs.jobs, within=8)
+        await aeventually(lambda: runs.jobs, within=20)
     assert runs.jobs[0].startswith("quite-new:cron.s.")
 
 
@@ -195,23 +195,23 @@ async def add(app: App, number: int = 0, *, name: str = "s", every: float = 0.05
     return await app.schedules.add(app.describe("shop:report", number), name=name, every=every)
 
 
-async def test_a_schedule_that_is_added_runs_within_a_second(report: App, runs: Runs) -> None:
+async def test_a_schedule_that_was_just_added_has_not_run(report: App) -> None:
+    info = await add(report, 7)
+    assert (info.name, info.declared, info.paused, info.run_count) == ("s", False, False, 0)
+    assert info.next_run is not None
+
+
+async def test_a_schedule_that_is_added_while_a_worker_runs_is_followed(report: App, runs: Runs) -> None:
     async with running(report):
-        await aeventually(lambda: report.schedules.declared == {})
-        info = await add(report, 7)
-        await aeventually(lambda: runs.arguments == [7] * 3, within=1)
-        assert (info.name, info.declared, info.paused, info.run_count) == ("s", False, False, 0)
-        assert info.next_run is not None
-        await report.schedules.remove("s")
+        await add(report, 7)
+        await aeventually(lambda: runs.arguments[:3] == [7] * 3)
 
 
-async def test_a_schedule_that_is_changed_runs_by_its_new_definition_within_a_second(
-    report: App, runs: Runs
-) -> None:
+async def test_a_schedule_that_is_changed_runs_by_its_new_definition(report: App, runs: Runs) -> None:
     async with running(report):
         await add(report, 1, every=3600)
         assert (await add(report, 2)).schedule.every_ms == 50
-        await aeventually(lambda: runs.arguments[:3] == [2] * 3, within=1)
+        await aeventually(lambda: runs.arguments[:3] == [2] * 3)
 
 
 async def test_a_paused_schedule_does_not_run_until_it_is_resumed(report: App, runs: Runs) -> None:
@@ -228,7 +228,7 @@ async def test_a_paused_schedule_does_not_run_until_it_is_resumed(report: App, r
         await asyncio.sleep(0.2)  # the passing of time is what this is about
         assert len(runs.jobs) == before
         await report.schedules.resume("s")
-        await aeventually(lambda: len(runs.jobs) >= before + 3, within=1)
+        await aeventually(lambda: len(runs.jobs) >= before + 3)
         assert runs.ticks[before] - runs.ticks[before - 1] >= 200, "nothing is made up for"
 
 
@@ -246,7 +246,7 @@ async def test_what_the_code_declares_can_be_paused_and_stays_paused_in_the_next
         assert (await new.schedules.get("s")).paused
         before = len(runs.jobs)
         await new.schedules.resume("s")
-        await aeventually(lambda: len(runs.jobs) > before, within=1)
+        await aeventually(lambda: len(runs.jobs) > before)
 
 
 def noting(runs: Runs) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -410,9 +410,11 @@ async def test_what_a_run_has_failed_of_is_known_at_once_and_kept(report: App, r
         assert info.last_status is Status.DEAD
         assert info.last_error_at is not None
         assert abs(info.last_error_at - datetime.now(UTC)) < timedelta(seconds=10)
+        assert info.error_count == 1
         await report.schedules.add(fail.job(1), name="s", every=0.05)
         await aeventually(lambda: len(runs.jobs) >= 4)
         assert await has_failed(report), "and it stays known"
+        assert (await report.schedules.get("s")).error_count == 1
         await report.schedules.remove("s")
 
 
@@ -478,7 +480,7 @@ async def nothing_is_due(app: App, clock: ServerClock) -> bool:
 async def test_runs_are_put_off_by_up_to_the_jitter(app: App, runs: Runs) -> None:
     app.every(0.2, jitter=0.15, name="s")(noting(runs))
     async with running(app):
-        await aeventually(lambda: len(runs.jobs) >= 8, within=8)
+        await aeventually(lambda: len(runs.jobs) >= 8, within=20)
     schedule = app.schedules.declared["s"]
     for tick, late in zip(runs.ticks, runs.late_ms, strict=True):
         assert late >= schedule.put_off(tick) - tick
@@ -608,6 +610,18 @@ async def test_after_a_flush_the_schedules_of_the_code_come_back_by_themselves(
     async with running(app):
         await aeventually(lambda: runs.jobs)
         server.flush()
-        await aeventually(lambda: has_schedules(app, ["s"]), within=2)
+        await aeventually(lambda: has_schedules(app, ["s"]))
         before = len(runs.jobs)
-        await aeventually(lambda: len(runs.jobs) >= before + 3, within=3)
+        await aeventually(lambda: len(runs.jobs) >= before + 3)
+
+
+async def test_damaged_numbers_of_a_schedule_hide_no_other_schedule(app: App, server: Server) -> None:
+    for name in ("a", "b", "c"):
+        await app.schedules.add(app.describe("shop:report"), name=name, every=3600)
+    with server.client() as client:
+        for field in ("runs", "skipped", "next", "last_run", "last_error_at"):
+            for damage in ("what?", "9" * 40):
+                client.hset(AppKeys("shop").schedule("b"), field, damage)
+                shown = await app.schedules.list()
+                assert [info.name for info in shown] == ["a", "b", "c"], field
+    await app.schedules.remove("b")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from fennelq import App, JobExpired, RetryPolicy, Snooze, Status, TaskFailed, current_job
+from fennelq import App, JobExpired, Limit, RetryPolicy, Snooze, Status, TaskFailed, current_job
 from fennelq.broker.keys import GROUP, LANES, QueueKeys
 from fennelq.testing import Testing
 from tests.features.conftest import MakeApp
@@ -158,7 +158,8 @@ async def test_a_job_that_expires_before_it_is_due_never_runs(app: App, t: Testi
     async def greet(n: int) -> None:
         runs.append(n)
 
-    result = await greet.options(delay=20, expires=10).delay(1)
+    due = datetime.now(UTC) + timedelta(seconds=20)
+    result = await greet.options(at=due, expires=10).delay(1)
     t.tick(20)
     await t.run_until_idle()
     with pytest.raises(JobExpired):
@@ -176,6 +177,26 @@ async def test_a_waiter_is_notified_when_its_job_expires(app: App, t: Testing) -
     await t.run_until_idle()
     with pytest.raises(JobExpired):
         await waiting
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"at": datetime.now(UTC) + timedelta(hours=1)}, {"concurrency": Limit(1, key="n")}]
+)
+async def test_without_a_worker_a_waiter_learns_that_its_job_has_expired(
+    app: App, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    for module in ("waiting", "sync_waiting"):
+        monkeypatch.setattr(f"fennelq.{module}.RECHECK", 0.02)
+
+    @app.task
+    async def greet(n: int) -> None: ...
+
+    results = [await greet.options(expires=0.15, **options).delay(1) for _ in range(3)]
+    blocking = app.sync.result(results[1].id)
+    aside = asyncio.create_task(asyncio.to_thread(blocking.get, timeout=5))
+    for waiting in (results[0].get(timeout=5), aside, results[2].get(timeout=5)):
+        with pytest.raises(JobExpired):
+            await waiting
 
 
 async def test_a_job_that_has_started_does_not_expire(app: App, t: Testing) -> None:

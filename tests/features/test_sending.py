@@ -318,7 +318,7 @@ async def test_without_redis_from_the_start_a_delay_fails_within_its_bound(make_
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable) as failed:
         await note.delay(1)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
     assert len(failed.value.jobs) == 1
     assert isinstance(failed.value, FennelqError)
 

@@ -13,9 +13,11 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+import redis
 
 from fennelq import (
     App,
@@ -27,6 +29,7 @@ from fennelq import (
     BlockingJobs,
     BlockingQueues,
     BlockingResult,
+    BlockingRunTimes,
     BlockingSchedules,
     BlockingTask,
     BrokerUnavailable,
@@ -98,8 +101,16 @@ def shop(redis_url: str) -> Iterator[Shop]:
 
 @pytest.fixture
 def flaky(proxy: Proxy) -> Iterator[Shop]:
-    """The same shop, seen through a network that may be broken."""
+    """The same shop, seen through a network that may be broken. It soon gives up."""
     shop = Shop(proxy.url, enqueue_timeout=0.5)
+    yield shop
+    shop.app.blocking.close()
+
+
+@pytest.fixture
+def patient(proxy: Proxy) -> Iterator[Shop]:
+    """The same shop, seen through a network that may be broken. It does not give up during a test."""
+    shop = Shop(proxy.url, enqueue_timeout=30)
     yield shop
     shop.app.blocking.close()
 
@@ -206,7 +217,11 @@ EVERY_BLOCKING_CALL: dict[str, Callable[[Shop], object]] = {
     "await app.dlq.count(…)": lambda shop: shop.app.sync.dlq.count(),
     "await app.dlq.groups(…)": lambda shop: shop.app.sync.dlq.groups(),
     "await app.dlq.replay(…)": lambda shop: shop.app.sync.dlq.replay(),
-    "await app.dlq.purge(…)": lambda shop: shop.app.sync.dlq.purge(),
+    "await app.dlq.purge(…)": lambda shop: shop.app.sync.dlq.purge(all=True),
+    "await app.dlq.plan(…)": lambda shop: shop.app.sync.dlq.plan(),
+    "await app.dlq.edit(…)": lambda shop: shop.app.sync.dlq.edit("mail:1", {}),
+    "async for letter in app.dlq.export(…)": lambda shop: shop.app.sync.dlq.export(),
+    "await app.dlq.import_(…)": lambda shop: shop.app.sync.dlq.import_([]),
     "await app.schedules.add(…)": lambda shop: shop.app.sync.schedules.add(shop.double.job(1), every=60),
     "await app.schedules.pause(…)": lambda shop: shop.app.sync.schedules.pause("x"),
     "await app.schedules.resume(…)": lambda shop: shop.app.sync.schedules.resume("x"),
@@ -267,12 +282,18 @@ def test_one_event_loop_after_another_leaves_no_connections_behind(shop: Shop, s
 
     with warnings.catch_warnings(), server.client() as client:
         warnings.simplefilter("ignore", ResourceWarning)  # the app was not closed
+        before = connections(client)
         for n in range(20):
             asyncio.run(send(n))
         gc.collect()
-        eventually(lambda: len(client.client_list()) <= 3)
+        eventually(lambda: len(connections(client) - before) <= 2)
     with running_aside(shop.app):
         eventually(lambda: len(shop.runs) == 20)
+
+
+def connections(client: redis.Redis) -> set[str]:
+    """The ids of all connections to the server."""
+    return {one["id"] for one in client.client_list()}
 
 
 def test_it_survives_a_fork(shop: Shop, redis_url: str, spawn: Spawner) -> None:
@@ -402,7 +423,7 @@ def test_the_dead_are_found_replayed_and_purged(shop: Shop) -> None:
         assert dlq.replay(limit=2, rate=1000, progress=counts.append).replayed == 2
         assert counts == [2]
         eventually(lambda: dlq.count() == 3)
-        assert (dlq.purge(ids=[letters[0].id]), dlq.purge(), dlq.count()) == (1, 2, 0)
+        assert (dlq.purge(ids=[letters[0].id]), dlq.purge(all=True), dlq.count()) == (1, 2, 0)
 
 
 def test_results_have_a_history(shop: Shop) -> None:
@@ -476,12 +497,12 @@ def test_without_redis_everything_fails_within_its_bound(flaky: Shop, proxy: Pro
             call()
 
 
-def test_a_short_break_of_the_network_goes_unnoticed(flaky: Shop, proxy: Proxy) -> None:
-    flaky.double.options(queue="mail").sync.map(range(5))
+def test_a_short_break_of_the_network_goes_unnoticed(patient: Shop, proxy: Proxy) -> None:
+    patient.double.options(queue="mail").sync.map(range(5))
     proxy.cut_all()
-    assert flaky.app.sync.queues.info("mail").waiting == 5
+    assert patient.app.sync.queues.info("mail").waiting == 5
     proxy.cut_all()
-    assert [job.id for job in flaky.app.sync.queues.peek("mail")] != []
+    assert [job.id for job in patient.app.sync.queues.peek("mail")] != []
 
 
 # What is there twice is the same twice
@@ -520,7 +541,16 @@ NOT_WITHOUT_A_LOOP: dict[str, str] = {
         "it sends nothing: the app's own method is for all code",
     ),
     **dict.fromkeys(
-        ("App.sending", "App.performing", "App.on", "App.use", "App.carry", "App.overrides"),
+        (
+            "App.sending",
+            "App.performing",
+            "App.on",
+            "App.use",
+            "App.carry",
+            "App.redacting",
+            "App.overrides",
+            "App.route",
+        ),
         "it changes what the app does, with a loop and without: the app's own method is for all code",
     ),
     **dict.fromkeys(
@@ -569,6 +599,7 @@ def test_whatever_an_app_brings_along_is_brought_by_its_synchronous_side() -> No
         "schedules": BlockingSchedules,
         "jobs": BlockingJobs,
         "executors": BlockingExecutors,
+        "times": BlockingRunTimes,
     }
     app = App("shop", redis_url="redis://localhost")
     assert {name: type(getattr(app.sync, name)) for name in brought} == brought
@@ -661,7 +692,8 @@ def test_every_other_end_raises(shop: Shop) -> None:
         for _ in range(2):
             with pytest.raises(TaskFailed, match="less than nothing"):
                 dead.get(timeout=5)
-        expired = shop.double.options(delay=0.02, expires=0.001).sync.delay(1)
+        due = datetime.now(UTC) + timedelta(seconds=0.02)
+        expired = shop.double.options(at=due, expires=0.001).sync.delay(1)
         with pytest.raises(JobExpired):
             expired.get(timeout=5)
         cancelled = shop.double.options(delay=500).sync.delay(1)
@@ -692,7 +724,11 @@ def test_a_waiting_thread_learns_of_a_cancellation(shop: Shop, server: Server) -
 @pytest.mark.parametrize("timeout", [0, 0.05, 0.4])
 def test_a_timeout_is_honoured(shop: Shop, timeout: float) -> None:
     result = shop.double.options(delay=500).sync.delay(1)
-    assert timeout <= quickest(ResultTimeout, lambda: result.get(timeout=timeout)) < timeout + SLACK
+    assert (
+        timeout
+        <= quickest(ResultTimeout, lambda: result.get(timeout=timeout), timeout + SLACK)
+        < timeout + SLACK
+    )
 
 
 def test_with_a_timeout_of_zero_get_checks_once(shop: Shop) -> None:
@@ -718,9 +754,9 @@ def test_with_a_timeout_of_zero_one_gets_what_is_there_and_registers_nothing(
 
 
 def test_a_process_that_polls_uses_one_connection_and_registers_once(
-    flaky: Shop, shop: Shop, proxy: Proxy, server: Server
+    patient: Shop, shop: Shop, proxy: Proxy, server: Server
 ) -> None:
-    result = flaky.double.options(delay=500).sync.delay(1)
+    result = patient.double.options(delay=500).sync.delay(1)
     for _ in range(30):
         with pytest.raises(ResultTimeout):
             result.get(timeout=0.001)
@@ -806,15 +842,19 @@ def test_polling_gets_slower_up_to_a_bound(
 def test_a_timeout_is_honoured_while_redis_does_not_answer(flaky: Shop, proxy: Proxy, network: str) -> None:
     result = flaky.double.options(delay=500).sync.delay(1)
     getattr(proxy, network)()
-    assert 0.3 <= quickest(ResultTimeout, lambda: result.get(timeout=0.3)) < 0.3 + SLACK
+    assert 0.3 <= quickest(ResultTimeout, lambda: result.get(timeout=0.3), 0.3 + SLACK) < 0.3 + SLACK
 
 
 @pytest.mark.parametrize("network", ["refuse", "blackhole", "half"])
 def test_without_redis_a_delay_fails_within_its_bound(flaky: Shop, proxy: Proxy, network: str) -> None:
     flaky.double.sync.delay(0)
     getattr(proxy, network)()
-    assert 0.5 <= quickest(BrokerUnavailable, lambda: flaky.double.sync.delay(1)) < 0.5 + SLACK
-    assert 0.5 <= quickest(BrokerUnavailable, lambda: flaky.double.sync.map(range(500))) < 0.5 + SLACK
+    assert 0.5 <= quickest(BrokerUnavailable, lambda: flaky.double.sync.delay(1), 0.5 + SLACK) < 0.5 + SLACK
+    assert (
+        0.5
+        <= quickest(BrokerUnavailable, lambda: flaky.double.sync.map(range(500)), 0.5 + SLACK)
+        < 0.5 + SLACK
+    )
 
 
 @pytest.mark.parametrize("network", ["refuse", "half"])
@@ -834,11 +874,13 @@ def test_jobs_that_could_not_be_sent_for_sure_are_completed_without_duplicates(
     assert shop.runs == Counter(range(250))
 
 
-def test_a_delay_whose_replies_are_lost_makes_exactly_one_job(flaky: Shop, shop: Shop, proxy: Proxy) -> None:
-    flaky.double.sync.delay(0)
+def test_a_delay_whose_replies_are_lost_makes_exactly_one_job(
+    patient: Shop, shop: Shop, proxy: Proxy
+) -> None:
+    patient.double.sync.delay(0)
     fate = random.Random(7)
     proxy.drop_replies(lambda _: fate.random() < 0.3, command="EVALSHA", cut=True)
-    results = [flaky.double.sync.delay(n) for n in range(1, 21)]
+    results = [patient.double.sync.delay(n) for n in range(1, 21)]
     assert proxy.counters.dropped >= 3
     assert not any(result.deduplicated for result in results)
     with running_aside(shop.app):
@@ -847,11 +889,11 @@ def test_a_delay_whose_replies_are_lost_makes_exactly_one_job(flaky: Shop, shop:
 
 
 def test_a_waiter_survives_the_loss_of_its_connection(
-    flaky: Shop, shop: Shop, proxy: Proxy, server: Server
+    patient: Shop, shop: Shop, proxy: Proxy, server: Server
 ) -> None:
     shop.open.clear()
     with running_aside(shop.app), ThreadPoolExecutor(1) as threads:
-        result = flaky.double.sync.delay(21)
+        result = patient.double.sync.delay(21)
         waiter = threads.submit(result.get, 10)
         for _ in range(3):
             eventually(lambda: waiters_on(server) == 1)
@@ -871,10 +913,10 @@ def test_one_refused_job_of_a_bulk_call_is_named_and_the_others_are_sent(shop: S
         assert [failed.value.handles[i].get(timeout=5) for i in (0, 2)] == [4, 6]
 
 
-def quickest(expected: type[BaseException], call: Callable[[], object]) -> float:
-    """The seconds until it raises; the quickest of several attempts, because machines are busy."""
+def quickest(expected: type[BaseException], call: Callable[[], object], quick: float) -> float:
+    """The seconds until it raises: of the quickest of three attempts, or of more when none of them was quick."""
     took: list[float] = []
-    for _ in range(3):
+    while len(took) < 3 or (min(took) >= quick and len(took) < 12):
         began = time.monotonic()
         with pytest.raises(expected):
             call()

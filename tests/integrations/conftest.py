@@ -34,6 +34,11 @@ class Web:
     def __init__(self, process: Process, port: Port) -> None:
         self.process, self._port = process, port
 
+    @property
+    def url(self) -> str:
+        """Where it is, for another client."""
+        return self._url("")
+
     def get(self, path: str) -> Reply:
         """GET."""
         return self._ask(urllib.request.Request(self._url(path)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fennelq.model.codec import ANY_RESULT
 from fennelq.model.job import Job
+from fennelq.model.result_codec import ANY_RESULT
 from fennelq.model.wire import AnyWireJob, WireJob
 
 

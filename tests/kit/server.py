@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from tests.kit.guardian import guardian
 from tests.kit.ports import HOST, Port
-from tests.kit.spawn import Process
+from tests.kit.spawn import PATIENCE, Process
 from tests.kit.waiting import Deadline
 
 Kind = Literal["valkey", "redis"]
@@ -142,7 +142,7 @@ class Server:
 
     # -- its life ----------------------------------------------------------------------------------
 
-    def start(self, *, within: float = 15.0) -> Self:
+    def start(self, *, within: float = PATIENCE) -> Self:
         """Start it, or start it again: same port, same directory, same data. Ready when this returns."""
         if self.running:
             raise RuntimeError(f"{self!r} is running already")

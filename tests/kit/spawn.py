@@ -8,16 +8,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
 
+from tests.kit.forker import Forked, can_start, forker
 from tests.kit.guardian import guardian, signal_group
 from tests.kit.waiting import POLL, Deadline
 
 PROJECT = Path(__file__).parents[2]
 TAIL_LINES = 30
+PATIENCE = 20.0
+"""Seconds for a process to start, to print or to end: on a busy machine its start alone takes many. It is less than the
+grace period of a worker, so that one that waits for all of it does not pass for one that ends at once."""
+MODULE = (sys.executable, "-u", "-m")
+"""How `Process.module` begins."""
+BUFFERED = (sys.executable, "-m")
+Child = subprocess.Popen[bytes] | Forked
 
 
 class Process:
@@ -55,7 +64,7 @@ class Process:
         `redirect` is what a shell would read at the end of that line, such as `2>/dev/full` or `>&-`.
         """
         # -u and not PYTHONUNBUFFERED: the child's own children are none of our business.
-        command = (sys.executable, "-u", "-m", module, *arguments)
+        command = (*MODULE, module, *arguments)
         if redirect:
             command = ("/bin/sh", "-c", f'exec "$@" {redirect}', "sh", *command)
         return cls(*command, output=output, environment=environment, directory=directory)
@@ -74,7 +83,7 @@ class Process:
         """The last lines of its output, for messages."""
         return "\n".join(self.text.splitlines()[-lines:])
 
-    def wait_for(self, text: str, *, within: float = 10.0) -> str:
+    def wait_for(self, text: str, *, within: float = PATIENCE) -> str:
         """The first line of the output that contains `text`, as soon as there is one.
 
         Fails when the process ends without printing it, or after `within` seconds.
@@ -93,7 +102,7 @@ class Process:
                 self._fail(f"did not print {text!r} within {within} s")
             time.sleep(POLL)
 
-    def returncode(self, timeout: float = 10.0) -> int:
+    def returncode(self, timeout: float = PATIENCE) -> int:
         """Wait for the child to end and return how; minus the signal's number if one killed it."""
         __tracebackhide__ = True
         try:
@@ -195,6 +204,54 @@ class Spawner:
         return "\n".join(f"{process!r} printed:\n{process.tail()}" for process in self._started)
 
 
+class Printed(NamedTuple):
+    """How a process ended, and what it wrote to its pipes."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_module(
+    module: str, *arguments: str, environment: Mapping[str, str], directory: Path, within: float = 30.0
+) -> Printed:
+    """`python -m module arguments…` to its end, in pipes, without an input."""
+    variables = {**os.environ, **environment}
+    if not can_start(module, variables, directory):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=directory,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
+        )
+        return Printed(done.returncode, done.stdout, done.stderr)
+    (out, to_out), (err, to_err), (empty, end) = os.pipe(), os.pipe(), os.pipe()
+    os.close(end)
+    child = forker().start(
+        module, *arguments, streams=(empty, to_out, to_err), environment=variables, folder=directory
+    )
+    for ours in (empty, to_out, to_err):
+        os.close(ours)
+    with ThreadPoolExecutor(2) as pool:
+        texts = pool.map(read_all, (out, err))
+        try:
+            code = child.wait(within)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            raise
+        return Printed(code, *texts)
+
+
+def read_all(pipe: int) -> str:
+    """What is written to this pipe until its end; closes it."""
+    with os.fdopen(pipe) as stream:
+        return stream.read()
+
+
 class _LineSearch:
     """Looks through a growing file once, line by line."""
 
@@ -221,27 +278,40 @@ class _LineSearch:
         return news
 
 
-def launch(
-    command: tuple[str, ...], output: Path, environment: Mapping[str, str], directory: Path
-) -> subprocess.Popen[bytes]:
+def launch(command: tuple[str, ...], output: Path, environment: Mapping[str, str], directory: Path) -> Child:
     """Start a guarded child. There is no moment in which a dying test process could leave it behind.
 
-    The child starts as a shell that waits for a word on its stdin. It is put under guard first and given the
-    word then; if we die in between, the shell reads the end of the pipe instead and ends, nothing started.
+    The child starts as a shell, or as a copy of the forker, that waits for a word on its stdin. It is put under guard
+    first and given the word then; if we die in between, the child reads the end of the pipe instead and ends, nothing
+    started.
     """
-    with output.open("ab") as stream:
-        child = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r go && exec "$@"', "sh", *command],
-            stdin=subprocess.PIPE,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=directory,
-            start_new_session=True,
-        )
-    guardian().kill_later(child.pid)
-    assert child.stdin is not None
-    with suppress(BrokenPipeError):  # it was killed already
-        child.stdin.write(b"go\n")
-        child.stdin.close()
+    reading, writing = os.pipe()
+    with output.open("ab") as stream, os.fdopen(reading) as stdin, os.fdopen(writing, "wb", 0) as word:
+        child: Child
+        unbuffered = command[: len(MODULE)] == MODULE
+        words = command[len(MODULE if unbuffered else BUFFERED) :]
+        is_module = unbuffered or command[: len(BUFFERED)] == BUFFERED
+        if is_module and can_start(words[0], environment, directory):
+            child = forker().start(
+                *words,
+                streams=(stdin.fileno(), stream.fileno(), stream.fileno()),
+                environment=environment,
+                folder=directory,
+                unbuffered=unbuffered,
+                waits=True,
+            )
+        else:
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", 'read -r go && exec "$@"', "sh", *command],
+                stdin=stdin,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=directory,
+                start_new_session=True,
+            )
+        guardian().kill_later(child.pid)
+        stdin.close()
+        with suppress(BrokenPipeError):  # it was killed already
+            word.write(b"go\n")
     return child

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 import redis
 import redis.asyncio
@@ -25,6 +24,7 @@ from redis.retry import Retry
 from tests.kit.ledger import Ledger, Row
 from tests.kit.network import Exchange, Mode
 from tests.kit.ports import HOST, Port
+from tests.kit.processes import is_alive
 from tests.kit.proxy import Proxy
 from tests.kit.resp import Framer, words
 from tests.kit.server import Kind, Server, Servers, available
@@ -224,15 +224,7 @@ def test_nothing_survives_a_test_process_however_it_ends(
             tests.kill()
     eventually(lambda: refuses(int(port)))
     eventually(lambda: not Path(directory).exists())
-    eventually(lambda: not any(alive(int(pid)) for pid in pids))
-
-
-def alive(pid: int) -> bool:
-    """Whether the process still executes; one that is dead and not yet collected by init does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    eventually(lambda: not any(is_alive(int(pid)) for pid in pids))
 
 
 # -- proxy -----------------------------------------------------------------------------------------

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import orjson
 import pytest
 
-from fennelq import DeadLetter, QueueInfo, ReplayReport, Schedule, ScheduleInfo, Status
+from fennelq import DeadLetter, Group, JobInfo, QueueInfo, ReplayReport, Schedule, ScheduleInfo, Status
 from fennelq.manage import documents
-from fennelq.manage.documents import in_words
-from fennelq.manage.executors import ExecutorInfo
+from fennelq.manage.executor_info import ExecutorInfo
 from fennelq.manage.jobs import JobAnswer, JobEnd
 from fennelq.manage.server import ServerInfo
+from fennelq.manage.words_of_time import in_words
 
 NOW = datetime(2026, 11, 18, 9, tzinfo=UTC)
 
@@ -52,12 +53,21 @@ def test_an_answer_is_done_or_not() -> None:
     assert documents.of_answer(JobAnswer("q:a", False, "unknown", known=False))["done"] is False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "document"),
-    [(b"", None), (b'[[1],{"a":2}]', [[1], {"a": 2}]), (b"\xff\x00", "\\xff\x00")],
-)
+ARGUMENTS: list[tuple[bytes, Any]] = [
+    (b"", None),
+    (b'[[1],{"a":2}]', [[1], {"a": 2}]),
+    (b"\xff\x00", "[redacted]"),
+    (b"[[1180591620717411303424,-1],{}]", [[2.0**70, -1], {}]),
+    (b"[[1%b],{}]" % (b"0" * 400), [["1" + "0" * 400], {}]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "document"), ARGUMENTS)
 def test_arguments_are_json_where_they_can_be_read(arguments: bytes, document: object) -> None:
-    assert documents.of_call(arguments) == document
+    job = JobInfo(id="q:1", task="t", queue="q", status=Status.SENT, arguments=arguments)
+    of_job = documents.of_job(job)
+    assert of_job["arguments"] == document
+    assert orjson.loads(orjson.dumps(of_job))["arguments"] == document
 
 
 def test_what_an_executor_reports_stands_beside_its_name_and_state() -> None:
@@ -120,12 +130,24 @@ def test_every_document_can_be_written_as_json() -> None:
         reason="r",
         died_at=NOW,
         entry="1-0",
+        fingerprint="0000beef",
+    )
+    group = Group(
+        fingerprint="0000beef",
+        task="t",
+        error_type="E",
+        reason="r",
+        message="m",
+        jobs=2,
+        first=NOW,
+        newest=NOW,
     )
     queue = QueueInfo(
         name="q", waiting=1, running=0, scheduled=0, retry=0, dead=0, lanes={"normal": 1}, ended={}
     )
     made = [
         documents.of_letter(letter),
+        documents.of_group(group),
         documents.of_queue(queue),
         documents.of_report(ReplayReport(1, 2, 3, 4)),
         documents.of_schedule(schedule_info(), NOW),

@@ -35,10 +35,12 @@ def a_bit_of_everything(desk: Desk) -> None:
     desk.cancel("cancelled")
     desk.enqueue(a_job("later", delay_ms=DAY), a_job("high", priority="high"))
     desk.executing(a_job("running"))
+    desk.executing(a_job("until-done", idempotency="app:welcome:d", dedupe=">"))
     desk.executing(a_job("asked"))
     desk.cancel("asked")
     desk.release(desk.read())
     desk.enqueue(a_job("queued", idempotency="app:welcome:c", window_ms=DAY))
+    desk.enqueue(a_job("until-start", idempotency="app:welcome:e", dedupe="<", wait_ms=DAY))
     desk.redis.sadd(queues_key(APP), "mail")
     desk.sleep("anna")
     for lane in READ:
@@ -81,7 +83,7 @@ HARM: dict[str, tuple[Harm, str]] = {
     ),
     "the end of a job that was asked to stop would not be noticed": (
         lambda desk: desk.redis.hdel(desk.keys.record("asked"), "z"),
-        r"job asked \(EXECUTING, at 's/\d+-\d+'\) has a history, a key, clients that wait or a request to stop, but .*",
+        r"job asked \(EXECUTING, at 's/\d+-\d+'\) has a history, a key, limits, .* but .*",
     ),
     "the jobs that were asked to stop are of a wrong type": (
         lambda desk: desk.redis.delete(desk.keys["stop"]) and desk.redis.set(desk.keys["stop"], "what?"),
@@ -106,6 +108,22 @@ HARM: dict[str, tuple[Harm, str]] = {
     "who is alive is of a wrong type": (
         lambda desk: desk.redis.rename(AppKeys(APP)["queues"], AppKeys(APP)["alive"]),
         r"alive is a set, but must be a zset",
+    ),
+    "what is paused cannot be read": (
+        lambda desk: desk.redis.set(desk.keys["paused"], "everything"),
+        r"paused is 'everything', which pauses nothing",
+    ),
+    "a job would wake an executor of a paused queue": (
+        lambda desk: desk.redis.set(desk.keys["paused"], "c"),
+        r"idle(:s|:s:low|:s:high)? has (anna|berta), although executors start no jobs of this queue",
+    ),
+    "the pause expires": (
+        lambda desk: desk.redis.set(desk.keys["paused"], "e", ex=100),
+        r"paused is permanent, but expires",
+    ),
+    "the executors that met a pause are of a wrong type": (
+        lambda desk: desk.redis.set(desk.keys["halted"], "what?"),
+        r"halted is a string, but must be a set",
     ),
     "a record is gone": (
         lambda desk: desk.redis.delete(desk.keys.record("later")),
@@ -231,6 +249,14 @@ HARM: dict[str, tuple[Harm, str]] = {
     "an idempotency key that was lost": (
         lambda desk: desk.redis.delete(desk.keys.idempotency("app:welcome:b")),
         r"job dead .* has the idempotency key 'app:welcome:b', but that names no job",
+    ),
+    "a key that a job holds until it has ended and that names another": (
+        lambda desk: desk.redis.set(desk.keys.idempotency("app:welcome:d"), "until-start"),
+        r"job until-done .* has the idempotency key 'app:welcome:d', but that names job until-start",
+    ),
+    "a key that a job holds until it begins and that was lost": (
+        lambda desk: desk.redis.delete(desk.keys.idempotency("app:welcome:e")),
+        r"job until-start .* has the idempotency key 'app:welcome:e', but that names no job",
     ),
     "an unknown key": (
         lambda desk: desk.redis.set(f"{desk.keys.prefix}what", "this"),

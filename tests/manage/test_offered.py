@@ -13,6 +13,7 @@ from fennelq import (
     BlockingDeadLetters,
     BlockingExecutors,
     BlockingJobs,
+    BlockingOperations,
     BlockingQueues,
     BlockingSchedules,
     DeadLetter,
@@ -20,6 +21,7 @@ from fennelq import (
     Executors,
     JobInfo,
     Jobs,
+    Operations,
     Queues,
     Schedules,
 )
@@ -31,6 +33,7 @@ FORMS: list[tuple[type[object], type[object]]] = [
     (Schedules, BlockingSchedules),
     (Jobs, BlockingJobs),
     (Executors, BlockingExecutors),
+    (Operations, BlockingOperations),
 ]
 
 

@@ -44,9 +44,10 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from fennelq.errors import ConfigurationError, InvalidArguments, UnknownArgument
-from fennelq.model.codec import ANY_RESULT, NO_ARGUMENTS, CallCodec, ResultCodec
+from fennelq.model.codec import NO_ARGUMENTS, CallCodec
 from fennelq.model.hints import SENDABLE
 from fennelq.model.outcome import Retry
+from fennelq.model.result_codec import ANY_RESULT, ResultCodec
 from tests.kit.apps import LocalApp
 
 if TYPE_CHECKING:

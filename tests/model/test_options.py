@@ -64,7 +64,7 @@ def test_the_plan_has_an_attribute_for_everything_that_the_worker_reads() -> Non
 def test_a_misspelt_option_is_refused_and_the_right_one_suggested() -> None:
     assert refusal(timout=5) == "unknown option 'timout': did you mean 'timeout'?"
     assert refusal(priorities="high") == "unknown option 'priorities': did you mean 'priority'?"
-    assert "known: at, delay" in refusal(xyz=1)
+    assert "known: at, concurrency, dedupe, delay" in refusal(xyz=1)
 
 
 @pytest.mark.parametrize("name", ["mail", "a", "A.b-c_9", "x" * 128])
@@ -274,17 +274,31 @@ def test_a_job_carries_only_what_is_not_as_usual() -> None:
         ).carried()
         == {}
     )
-    assert options_of(
-        priority="low", delay=1, expires=0.0001, max_deliveries=2, key="k", ttl=5
-    ).carried() == {
+    assert options_of(priority="low", delay=0.00001, max_deliveries=2, key="k", ttl=5).carried() == {
         "priority": "low",
-        "delay_ms": 1000,
-        "expires_ms": 1,
+        "delay_ms": 1,
         "idempotency": "k",
         "window_ms": 5000,
         "max_deliveries": 2,
     }
     assert options_of(at=datetime(1970, 1, 1, tzinfo=UTC)).carried() == {"at_ms": 1}
+    assert options_of(delay=1, expires=2).carried() == {"delay_ms": 1000, "expires_ms": 2000}
+    assert options_of(expires=0.0001).carried() == {"expires_ms": 1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": 10, "expires": 5},
+        {"delay": timedelta(seconds=5), "expires": 5},
+        {"key": "k", "dedupe": "debounce", "wait": 10, "expires": 5},
+    ],
+)
+def test_a_job_that_would_expire_before_it_is_due_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"expires= is 5 s after the call, .* it would never run"):
+        options_of(**options)
+    assert options_of(**{**options, "expires": 11}).carried()["expires_ms"] == 11_000
+    assert "expires_ms" not in options_of(**{**options, "expires": 0}).carried()
 
 
 # Units

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from pprint import pformat
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import pytest
 from pydantic import ValidationError
@@ -72,25 +73,30 @@ def test_every_setting_can_be_set_in_every_place(pyproject: Write, monkeypatch: 
     given: dict[str, Any] = {
         name: {
             "redis_url": "redis://h",
+            "history_url": "sqlite:///var/h.db",
             "namespace": "n",
             "default_queue": "q",
             "log_format": "json",
             "log_level": "debug",
             "log_errors": "message",
             "log_config": "none",
+            "metrics": True,
+            "metrics_by": "queue",
             "heartbeat_interval": 2,
             "enqueue_timeout": 3,
             "max_stuck": 6,
+            "metrics_ttl": 7000,
             "carry": ["request_id", "user"],
+            "redact": ["salary", "diary"],
         }.get(name, 7)
         for name in Settings.model_fields
     }
     expected = Settings.load(None, **given).model_dump()
     assert expected == given
-    root = pyproject("\n".join(f"{name} = {value!r}" for name, value in given.items()))
+    root = pyproject("\n".join(f"{name} = {json.dumps(value)}" for name, value in given.items()))
     assert Settings.load(root).model_dump() == expected
     for name, value in given.items():
-        text = ", ".join(value) if name == "carry" else str(value)
+        text = ", ".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
         monkeypatch.setenv(f"{PREFIX}{name.upper()}", text)
     assert Settings.load(None).model_dump() == expected
 
@@ -99,6 +105,13 @@ def test_so_many_stuck_slots_that_an_executor_would_never_be_replaced_are_refuse
     assert Settings.load(None, concurrency=4, max_stuck=3).max_stuck == 3
     with pytest.raises(ConfigurationError, match=r"max_stuck: 4 is not below concurrency, 4.*at most 3"):
         Settings.load(None, concurrency=4, max_stuck=4)
+
+
+@pytest.mark.parametrize("seconds", [0, 1200, 86400])
+def test_times_are_kept_for_as_long_as_they_are_added_up_or_not_at_all(seconds: int) -> None:
+    assert Settings.load(None, metrics_ttl=seconds).metrics_ttl == seconds
+    with pytest.raises(ConfigurationError, match=r"metrics_ttl: 1199 s is shorter.* 1200 s.*0 to write none"):
+        Settings.load(None, metrics_ttl=1199)
 
 
 def test_options_of_the_command_line_are_not_settings(
@@ -355,12 +368,20 @@ def test_a_password_is_not_shown_with_a_bad_value(name: str, value: Any) -> None
     assert "***" in text
 
 
-@pytest.mark.parametrize("name", [name for name in Settings.model_fields if name != "redis_url"])
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if not name.endswith("_url")])
 def test_a_url_in_the_wrong_place_is_refused_without_its_password(name: str) -> None:
     given: dict[str, Any] = {name: SECRET_URL}
     text = refusal(**given)
     assert text.startswith(f"setting {name}")
     assert "redis://anna:***@redis.example:6380/1" in text
+    assert "s3cret" not in text
+
+
+def test_a_url_of_redis_for_the_history_is_refused_without_its_password() -> None:
+    text = refusal(history_url=SECRET_URL)
+    assert text.startswith(
+        "history_url 'redis://anna:***@redis.example:6380/1' is not understood: use sqlite:///"
+    )
     assert "s3cret" not in text
 
 

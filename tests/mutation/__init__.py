@@ -1,6 +1,6 @@
 """Are the tests any good? Take away, one at a time, what scripts and modules do, and every guard in them.
 
-    python -m tests.mutation                      all of it (some forty minutes on two cores)
+    python -m tests.mutation                      all of it (some hours on two cores)
     python -m tests.mutation fetch lib/settle     scripts
     python -m tests.mutation consumer waiting     modules
     python -m tests.mutation --list consumer      what would be taken away
@@ -11,7 +11,8 @@ an argument with a default, a limit or a shield; a condition is decided, a compa
 short or reversed, an answer emptied, and two lists that belong together are zipped the wrong way round.
 
 A mutant that no test notices is a survivor. It needs a test, or an entry in `equivalent.py` (scripts) or
-`equivalent_python.py` (modules) that explains why no user could notice. Scripts are judged by `tests/broker`, modules
-by tests of their own and then by some more (`modules.py` names them); a test that starts processes judges no module.
+`equivalent_python.py` (modules) that explains why no user could notice. A mutant is judged by the tests that run what
+was changed: for scripts those of `tests/broker`, for modules tests of their own and then some more (`modules.py` names
+them). A test that starts processes judges no module.
 `MUTATION_OUTPUT=file` keeps what pytest prints.
 """

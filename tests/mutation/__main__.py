@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from tests.mutation.modules import Modules
-from tests.mutation.running import Kind, judged, report, verdict_on
+from tests.mutation.running import Key, Kind, judged, report
 from tests.mutation.scripts import Scripts
 
 KINDS: Final[tuple[Kind, ...]] = (Modules(), Scripts())
@@ -27,6 +27,11 @@ def arguments() -> argparse.Namespace:
         "names", nargs="*", metavar="NAME", help=f"what to mutate; default: {', '.join(known)}"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose name contains this")
+    parser.add_argument(
+        "--equivalent",
+        action="store_true",
+        help="also those that are known to change nothing: they take the longest",
+    )
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     parser.add_argument("-j", "--at-once", type=int, default=2, metavar="N", help="mutants at once (2)")
     asked = parser.parse_args()
@@ -42,19 +47,18 @@ def chosen(kind: Kind, asked: list[str]) -> list[str]:
 def run(kind: Kind, asked: argparse.Namespace) -> int:
     """The exit code of one kind: 1 when a person has to look, 2 when nothing can be judged."""
     names = chosen(kind, asked.names)
-    mutants = [m for name in names for m in kind.mutants_in(name) if asked.only in m.name]
+    found = [m for name in names for m in kind.mutants_in(name) if asked.only in m.name]
+    mutants = [m for m in found if asked.equivalent or kind.key_of(m) not in kind.equivalent]
     if asked.list:
         print(*(mutant.name for mutant in mutants), f"{len(mutants)} mutants", sep="\n")
         return 0
     began = time.monotonic()
-    kind.warm_up()
-    for nothing in kind.unchanged(names):
-        if (healthy := verdict_on(kind, nothing)).noticed:
-            print(f"without any mutation {healthy.how} ({nothing.file}): nothing can be judged")
-            return 2
-    verdicts = list(judged(kind, mutants, asked.at_once))
-    everything = not (asked.names or asked.only)
-    return 0 if report(kind, verdicts, time.monotonic() - began, everything=everything) else 1
+    mutants.sort(key=lambda mutant: kind.key_of(mutant) in kind.equivalent)
+    verdicts = judged(kind, names, mutants, asked.at_once)
+    unfit = set[Key]() if asked.names or asked.only else kind.equivalent.keys() - set(map(kind.key_of, found))
+    if mutants and not verdicts:
+        return 2
+    return 0 if report(kind, verdicts, time.monotonic() - began, unfit) else 1
 
 
 if __name__ == "__main__":

@@ -6,30 +6,35 @@ would import the module as it is.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ast
+import gc
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Final
 
 import pytest
 
+import fennelq
 from tests.mutation.equivalent_python import EQUIVALENT
 from tests.mutation.mutants import Mutant
-from tests.mutation.python import mutants_of
-from tests.mutation.running import Key, Suite
+from tests.mutation.python import functions_in, mutants_of
+from tests.mutation.running import Key, Place
 
-ROOT: Final = Path(__file__).parents[2]
-TESTS: Final = ROOT / "tests"
+HOUSE: Final = Path(fennelq.__file__).parent
+TESTS: Final = Path(__file__).parents[1]
+
+_Function = tuple[str, str, int]
+"""A file, a qualified name, and the first line."""
 
 OWN: Final[Mapping[str, Sequence[str]]] = {
-    "consumer": ["worker/test_consumer.py"],
+    "consumer": ["worker/test_rings.py", "worker/test_consumer.py", "worker/test_modes.py"],
     "hot": ["worker/test_hot.py"],
     "rings": ["worker/test_rings.py", "worker/test_consumer.py"],
     "rounds": ["worker/test_rounds.py"],
-    "settler": ["worker/test_settler.py", "worker/test_backlog.py"],
+    "settler": ["worker/test_settler.py", "worker/test_backlog.py", "worker/test_progress_notes.py"],
     "recovery": ["worker/test_recovery.py"],
     "heartbeat": ["worker/test_heartbeat.py"],
     "lease": ["worker/test_heartbeat.py"],
@@ -40,6 +45,12 @@ OWN: Final[Mapping[str, Sequence[str]]] = {
     "progress_notes": ["worker/test_progress_notes.py"],
     "talk": ["broker/test_talk.py"],
     "dispatch": ["broker/test_dispatch.py"],
+    "routes": ["model/test_routes.py"],
+    "serving": ["worker/test_modes.py", "model/test_limits.py"],
+    "budget": ["worker/test_modes.py"],
+    "tally": ["worker/test_tally.py"],
+    "meter": ["worker/test_meter.py"],
+    "times": ["model/test_times.py"],
 }
 """Judge first: they are quick."""
 OTHERS: Final[Mapping[str, Sequence[str]]] = {
@@ -61,6 +72,12 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
     "progress_notes": ["features/test_progress.py", "worker/test_settling.py"],
     "talk": ["test_client.py", "features/test_sending.py"],
     "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
+    "routes": ["features/test_routing.py"],
+    "serving": ["features/test_routing.py"],
+    "budget": ["worker/test_rings.py"],
+    "tally": ["worker/test_meter.py"],
+    "meter": ["features/test_times.py"],
+    "times": ["worker/test_tally.py"],
 }
 SPAWNING: Final = {"spawn", "workers"}
 """Fixtures that start processes."""
@@ -70,48 +87,97 @@ class Modules:
     """Modules of `fennelq`, by their last name."""
 
     equivalent = EQUIVALENT
-    patience = 60.0
+
+    def __init__(self) -> None:
+        self._functions: dict[_Function, list[FunctionType]] = {}
+        self._files: Set[str] = frozenset()
 
     def names(self) -> list[str]:
         return list(OWN)
 
     def mutants_in(self, name: str) -> Iterable[Mutant]:
         path = path_of(name)
-        return mutants_of(str(path.relative_to(ROOT / "fennelq")), path.read_text("utf-8"))
-
-    def unchanged(self, names: Sequence[str]) -> Iterable[Mutant]:
-        """Each has tests of its own."""
-        for path in map(path_of, names):
-            yield Mutant(str(path.relative_to(ROOT / "fennelq")), 1, "", "nothing", path.read_text("utf-8"))
+        return mutants_of(str(path.relative_to(HOUSE)), path.read_text("utf-8"))
 
     def key_of(self, mutant: Mutant) -> Key:
         return mutant.file, mutant.function, mutant.change
+
+    def targets(self, names: Sequence[str]) -> list[str]:
+        files = dict.fromkeys(file for name in names for file in (*OWN[name], *OTHERS[name]))
+        return [str(TESTS / file) for file in files]
+
+    def plugins(self) -> list[object]:
+        return [WithoutProcesses()]
 
     def warm_up(self) -> None:
         """What children need that is not ours is imported once."""
         for module in ("hypothesis", "anyio.pytest_plugin", "psutil", "fennelq.worker.executor"):
             import_module(module)
 
-    def suites_of(self, mutant: Mutant) -> Iterator[Suite]:
+    def collected(self, names: Sequence[str]) -> None:
+        self._files = {str(path_of(name)) for name in names}
+        # What pytest has collected is frozen, and frozen objects are not listed.
+        gc.unfreeze()
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType) and one.__code__.co_filename in self._files:
+                self._functions.setdefault(_name_of(one.__code__), []).append(one)
+        gc.freeze()
+        if missing := self._files - {file for file, _, _ in self._functions}:
+            raise LookupError(f"no function of {', '.join(sorted(missing))} was found: nothing can be judged")
+
+    @contextmanager
+    def noting(self, ran: set[Place]) -> Generator[None]:
+        """Each function begins with a statement that notes it. (A profile function would make the tests so slow that
+        some fail.)"""
+        before = [(one, one.__code__) for functions in self._functions.values() for one in functions]
+        for file in self._files:
+            self._exchange(_noting_code(file), ran)
+        yield
+        for function, code in before:
+            function.__code__ = code
+
+    def judges(self, mutant: Mutant, file: str, ran: Collection[Place]) -> bool:
         name = Path(mutant.file).stem
-        for seconds, files in ((10, OWN[name]), (30, OTHERS[name])):
-            present = [str(TESTS / file) for file in files if (TESTS / file).exists()]
-            if present:
-                yield Suite(seconds, present, [WithoutProcesses()])
+        return file in (*OWN[name], *OTHERS[name]) and (str(HOUSE / mutant.file), mutant.function) in ran
+
+    def is_own(self, mutant: Mutant, file: str) -> bool:
+        return file in OWN[Path(mutant.file).stem]
 
     def put_in_place(self, mutant: Mutant) -> None:
-        """Called in a child that imports everything of ours anew."""
-        for name in [name for name in sys.modules if is_ours(name)]:
-            del sys.modules[name]
-        original = SourceFileLoader.get_code
-        file = str(ROOT / "fennelq" / mutant.file)
+        """Gives the functions that exist the code of the mutant."""
+        code = compile(mutant.source, str(HOUSE / mutant.file), "exec")
+        changed = self._exchange(code, None, mutant.function)
+        assert changed, f"{mutant.name}: there is no such function"
 
-        def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
-            if self.path == file:
-                return compile(mutant.source, file, "exec")
-            return original(self, fullname)
+    def _exchange(self, module: CodeType, ran: set[Place] | None, only: str | None = None) -> int:
+        """Gives functions their code in a compiled module. Returns how many."""
+        changed = 0
+        for code in _codes_in(module):
+            if only is None or code.co_qualname == only:
+                for function in self._functions.get(_name_of(code), ()):
+                    function.__code__ = code
+                    function.__globals__["__ran__"] = ran
+                    changed += 1
+        return changed
 
-        setattr(SourceFileLoader, "get_code", get_code)  # noqa: B010 - the type checkers know better
+
+def _noting_code(file: str) -> CodeType:
+    tree = ast.parse(Path(file).read_text("utf-8"))
+    for name, function in functions_in(tree):
+        note = ast.parse(f"__ran__.add({(file, name)!r})").body[0]
+        function.body.insert(0, ast.copy_location(note, function.body[0]))
+    return compile(ast.fix_missing_locations(tree), file, "exec")
+
+
+def _name_of(code: CodeType) -> _Function:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes_in(one)
 
 
 class WithoutProcesses:
@@ -123,12 +189,6 @@ class WithoutProcesses:
 
 
 def path_of(name: str) -> Path:
-    house = ROOT / "fennelq"
-    rooms = (house.glob, (house / "broker").glob, (house / "worker").rglob)
+    rooms = (HOUSE.glob, (HOUSE / "broker").glob, (HOUSE / "model").glob, (HOUSE / "worker").rglob)
     (path,) = [path for find in rooms for path in find(f"{name}.py")]
     return path
-
-
-def is_ours(module: str) -> bool:
-    room, _, rest = module.partition(".")
-    return room == "fennelq" or (room == "tests" and bool(rest) and not rest.startswith("mutation"))

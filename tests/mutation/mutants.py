@@ -127,7 +127,8 @@ def words_removed(code: str) -> Iterator[Change]:
         if len(words) - first <= step:
             continue
         for place in range(first, len(words), step):
-            start, end = words[place - 1][1], words[place + step - 1][1]
+            # The last word may stand for several, as `unpack(…)` does.
+            start, end = words[place - 1][1], words[min(place + step, len(words)) - 1][1]
             yield Change(start, end, "", f"{match[1]} without {shortened(code[start + 1 : end])}")
 
 

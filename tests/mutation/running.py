@@ -1,30 +1,38 @@
-"""Runs tests against mutants, each in a child of its own, two at a time."""
+"""Runs tests against mutants, each in a child of its own.
+
+The tests are collected once. A first child runs all of them and notes what each of them runs of the mutated files. Then
+a mutant is judged by those that run what was changed: first those that have noticed other mutants of the same place,
+then the tests of its own file, the quickest first.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
+import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple, Protocol
 
 import pytest
 
+from tests.mutation.children import Child
 from tests.mutation.mutants import Mutant
 
 Key = tuple[str, str, str]
+Place = tuple[str, str]
+"""A file, and the qualified name of a function in it."""
 
-
-class Suite(NamedTuple):
-    """Tests that judge a mutant."""
-
-    timeout: int
-    """The seconds that one test may take; the mutant of a test that takes longer was noticed."""
-    targets: Sequence[str]
-    plugins: Sequence[object] = ()
+TEST_TIMEOUT: Final = 30
+PATIENCE: Final = 40.0
+"""The seconds that the tests of one mutant may take, besides three times what they take without it: a little more than
+one test may take."""
+ALL_TESTS: Final = 1800.0
+"""The seconds that all tests may take."""
+_HANGS: Final = "it hangs, or its process dies"
+_CANNOT_RUN: Final = "it cannot run"
+SLOW: Final = 2.0
+"""Tests that take longer judge last, in seconds."""
 
 
 class Kind(Protocol):
@@ -35,11 +43,6 @@ class Kind(Protocol):
         """Mutants that no test can notice, and why."""
         ...
 
-    @property
-    def patience(self) -> float:
-        """The seconds that a suite may take."""
-        ...
-
     def names(self) -> list[str]:
         """What can be asked for."""
         ...
@@ -48,80 +51,203 @@ class Kind(Protocol):
         """Every mutant that can be loaded at all."""
         ...
 
-    def unchanged(self, names: Sequence[str]) -> Iterable[Mutant]:
-        """Mutants that are none, for every test to pass that will judge these."""
-        ...
-
     def key_of(self, mutant: Mutant) -> Key:
         """What stays the same when lines move."""
         ...
+
+    def targets(self, names: Sequence[str]) -> Sequence[str]:
+        """What pytest collects for these, and its options."""
+        ...
+
+    def plugins(self) -> Sequence[object]: ...
 
     def warm_up(self) -> None:
         """Import, once, what every child needs."""
         ...
 
-    def suites_of(self, mutant: Mutant) -> Iterable[Suite]:
-        """The tests that judge it, the quickest first."""
+    def collected(self, names: Sequence[str]) -> None:
+        """The tests have been collected, so everything of ours is imported. Called once."""
+        ...
+
+    def noting(self, ran: set[Place]) -> AbstractContextManager[None]:
+        """Meanwhile, enter in `ran` what is run of the files that can be mutated."""
+        ...
+
+    def judges(self, mutant: Mutant, file: str, ran: Collection[Place]) -> bool:
+        """Whether a test of this file, which runs these places, judges the mutant."""
+        ...
+
+    def is_own(self, mutant: Mutant, file: str) -> bool:
+        """Whether the tests of this file are about the file of the mutant."""
         ...
 
     def put_in_place(self, mutant: Mutant) -> None:
-        """In a child: make the tests find the mutant."""
+        """In a child: make the tests run the mutant."""
         ...
 
 
 class Verdict(NamedTuple):
     mutant: Mutant
     noticed: bool
-    how: str
+    by: str
+    """The test that has failed, or what else has happened."""
 
 
-def judged(kind: Kind, mutants: list[Mutant], at_once: int) -> Iterator[Verdict]:
-    with ThreadPoolExecutor(at_once) as pool:
-        for number, verdict in enumerate(pool.map(partial(verdict_on, kind), mutants), 1):
-            if not verdict.noticed and kind.key_of(verdict.mutant) not in kind.equivalent:
-                print(f"\nsurvived  {verdict.mutant.name}\n    {verdict.mutant.before}", flush=True)
-            elif sys.stdout.isatty():
-                print(f"\r{number}/{len(mutants)}", end="", flush=True)
-            yield verdict
+class _Judging(NamedTuple):
+    mutant: Mutant
+    child: Child
 
 
-def verdict_on(kind: Kind, mutant: Mutant) -> Verdict:
-    """Run its suites until one fails."""
-    for suite in kind.suites_of(mutant):
-        code = in_a_child(kind, mutant, suite)
-        if code != 0:
-            return Verdict(mutant, True, "it hangs" if code < 0 else "a test failed")
-    return Verdict(mutant, False, "")
+class Judge:
+    """A plugin for pytest: instead of running the tests, it lets them judge the mutants. `verdicts` is empty when a
+    test fails without any mutation."""
+
+    def __init__(self, kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], at_once: int) -> None:
+        self.verdicts: list[Verdict] = []
+        self._kind = kind
+        self._names = names
+        self._mutants = mutants
+        self._at_once = at_once
+        self._ran: Mapping[str, Collection[Place]] = {}
+        self._seconds: Mapping[str, float] = {}
+        self._noticed = Counter[tuple[str, Place]]()
+        """How many mutants of a place a test has noticed, and, with no function, of a file."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._kind.collected(self._names)
+        gc.collect()
+        gc.freeze()
+        found = Child(lambda: _unchanged(self._kind, session), patience=ALL_TESTS).wait()
+        if found is None or found["failed"]:
+            print(f"without any mutation a test fails: {found and found['failed']}: nothing can be judged")
+            return True
+        self._seconds = found["seconds"]
+        self._ran = {test: {(file, function) for file, function in ran} for test, ran in found["ran"].items()}
+        for verdict in self._judged(session):
+            self.verdicts.append(verdict)
+            _show(self._kind, verdict, len(self.verdicts), len(self._mutants))
+        return True
+
+    def _judged(self, session: pytest.Session) -> Iterator[Verdict]:
+        waiting, running = list(reversed(self._mutants)), list[_Judging]()
+        while waiting or running:
+            while waiting and len(running) < self._at_once:
+                mutant = waiting.pop()
+                running.append(_Judging(mutant, self._child(session, mutant)))
+            for one in [one for one in running if one.child.finished()]:
+                running.remove(one)
+                answer = one.child.answer()
+                failed = _HANGS if answer is None else answer["failed"]
+                self._noticed.update((failed, place) for place in _places_of(one.mutant))
+                yield Verdict(one.mutant, bool(failed), failed)
+            time.sleep(0.005)
+
+    def _child(self, session: pytest.Session, mutant: Mutant) -> Child:
+        judges = self._judges_of(session.items, mutant)
+
+        def act() -> dict[str, str]:
+            try:
+                self._kind.put_in_place(mutant)
+            except ValueError as error:
+                return {"failed": f"{_CANNOT_RUN}: {error}"}
+            return {"failed": next(failures(session, judges), "")}
+
+        usual = sum(self._seconds.get(item.nodeid, 0.0) for item in judges)
+        return Child(act, patience=PATIENCE + 3 * usual)
+
+    def _judges_of(self, items: Iterable[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
+        judges = [
+            item
+            for item in items
+            if self._kind.judges(mutant, _file_of(item), self._ran.get(item.nodeid, ()))
+        ]
+
+        def order(item: pytest.Item) -> tuple[float, bool, bool, float]:
+            seconds = self._seconds.get(item.nodeid, 0.0)
+            noticed = sum(self._noticed[item.nodeid, place] for place in _places_of(mutant))
+            own = self._kind.is_own(mutant, _file_of(item))
+            return -noticed / (seconds + 0.1), seconds > SLOW, not own, seconds
+
+        return sorted(judges, key=order)
 
 
-def in_a_child(kind: Kind, mutant: Mutant, suite: Suite) -> int:
-    """What pytest returns; minus a signal's number when the child did not end in time."""
-    child = os.fork()
-    if child == 0:
-        os._exit(tests_of(kind, mutant, suite))
-    deadline = time.monotonic() + kind.patience
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return -signal.SIGKILL
+class _Reports:
+    """A plugin for pytest that keeps what has failed."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self.seconds = 0.0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds += report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
 
 
-def tests_of(kind: Kind, mutant: Mutant, suite: Suite) -> int:
-    output = os.open(os.environ.get("MUTATION_OUTPUT", os.devnull), os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    for stream in (0, 1, 2):
-        os.dup2(output, stream)
-    kind.put_in_place(mutant)
+def _unchanged(kind: Kind, session: pytest.Session) -> dict[str, object]:
+    """What each test runs, and how long it takes."""
+    ran: dict[str, list[Place]] = {}
+    seconds: dict[str, float] = {}
+    current = set[Place]()
+    reports = _reports_of(session)
+    with kind.noting(current):
+        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+            current.clear()
+            before = reports.seconds
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            ran[item.nodeid] = sorted(current)
+            seconds[item.nodeid] = reports.seconds - before
+    return {"failed": " ".join(reports.failed), "ran": ran, "seconds": seconds}
+
+
+def failures(session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[str]:
+    """The tests that fail, one after the other. None when no test judges: then the mutant survives."""
+    reports = _reports_of(session)
+    for number, item in enumerate(items, start=1):
+        following = items[number] if number < len(items) else None
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        yield from reports.failed
+
+
+def _reports_of(session: pytest.Session) -> _Reports:
+    reports = _Reports()
+    session.config.pluginmanager.register(reports)
+    return reports
+
+
+def _places_of(mutant: Mutant) -> set[Place]:
+    return {(mutant.file, mutant.function), (mutant.file, "")}
+
+
+def _file_of(item: pytest.Item) -> str:
+    """By its path inside of `tests`."""
+    return item.nodeid.partition("::")[0].removeprefix("tests/")
+
+
+def judged(kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], at_once: int) -> list[Verdict]:
+    """Let the tests judge these mutants of `names`; empty when nothing can be judged."""
     one_kind_of_server()
-    how = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", f"--timeout={suite.timeout}"]
-    return int(pytest.main([*how, *suite.targets], plugins=list(suite.plugins)))
+    kind.warm_up()
+    judge = Judge(kind, names, mutants, at_once)
+    how = [
+        "-q",
+        "-q",
+        # Children redirect their output, not that of the capture.
+        "--capture=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "--disable-warnings",
+        f"--timeout={TEST_TIMEOUT}",
+    ]
+    pytest.main([*how, *kind.targets(names)], plugins=[*kind.plugins(), judge])
+    return judge.verdicts
 
 
 def one_kind_of_server() -> None:
-    """Each server of the tests' own guardian; one kind is enough."""
+    """Each child has a guardian of its own, and one kind of server is enough."""
     from tests.kit import server
     from tests.kit.guardian import guardian
 
@@ -129,19 +255,30 @@ def one_kind_of_server() -> None:
     setattr(server, "installed_redis", lambda: None)  # noqa: B010 - it is a cached function
 
 
-def report(kind: Kind, verdicts: list[Verdict], seconds: float, *, everything: bool) -> bool:
-    """Prints what became of the mutants; true when no person has to look at anything."""
-    keys = {kind.key_of(verdict.mutant) for verdict in verdicts}
+def _show(kind: Kind, verdict: Verdict, number: int, all_of_them: int) -> None:
+    if not verdict.noticed and kind.key_of(verdict.mutant) not in kind.equivalent:
+        print(f"\nsurvived  {verdict.mutant.name}\n    {verdict.mutant.before}", flush=True)
+    else:
+        print(f"{number}/{all_of_them} {verdict.mutant.name}: {verdict.by or 'equivalent'}", flush=True)
+
+
+def report(kind: Kind, verdicts: Sequence[Verdict], seconds: float, unfit: Collection[Key] = ()) -> bool:
+    """Prints what became of the mutants, and which keys of equivalent ones are `unfit`, because there is no such mutant
+    any more; true when no person has to look at anything."""
     survivors = [verdict.mutant for verdict in verdicts if not verdict.noticed]
     unknown = [mutant for mutant in survivors if kind.key_of(mutant) not in kind.equivalent]
     stale = {kind.key_of(v.mutant) for v in verdicts if v.noticed} & kind.equivalent.keys()
-    unfit = kind.equivalent.keys() - keys if everything else set[Key]()
     print(
         f"\n{len(verdicts)} mutants, {len(verdicts) - len(survivors)} noticed, "
         f"{len(survivors) - len(unknown)} equivalent, {len(unknown)} survived, {seconds:.0f} s"
     )
     for mutant in unknown:
         print(f"  {mutant.name}\n      {mutant.before}")
+    for verdict in verdicts:
+        if verdict.by == _HANGS:  # on a busy machine, a mutant may only have run out of time
+            print(f"  hangs: {verdict.mutant.name}: judge it again if the machine was busy")
+        if verdict.by.startswith(_CANNOT_RUN):
+            print(f"  not judged: {verdict.mutant.name}: {verdict.by}")
     for key in sorted(stale):
         print(f"  noticed after all, though listed as equivalent: {key}")
     for key in sorted(unfit):

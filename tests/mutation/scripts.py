@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from unittest.mock import patch
 
 import redis
 
 from fennelq.broker import lua_files, scripts
+from fennelq.broker.verb import Verb, Word
 from tests.kit.server import Server
 from tests.mutation.equivalent import EQUIVALENT
 from tests.mutation.mutants import Mutant, mutants_of
-from tests.mutation.running import Key, Suite
+from tests.mutation.running import Key, Place
 
 LUA: Final = Path(scripts.__file__).parent / "lua"
 TESTS: Final = Path(__file__).parents[1] / "broker"
@@ -24,8 +27,19 @@ APART: Final = (
     "test_inbox.py",
     "test_trouble.py",
     "test_connection.py",
+    "test_memory.py",
 )
-"""Tests that have nothing to do with scripts."""
+"""Tests that have nothing to do with scripts, or that measure."""
+TOGETHER: Final = {
+    "ends_done": "ends",
+    "ends_read": "ends",
+    "ends_take": "ends",
+    "index": "groups",
+    "op_begin": "operations",
+    "op_perform": "operations",
+    "op_stop": "operations",
+}
+"""Arrows whose tests are in the file of another name."""
 
 _read = lua_files.text_of
 
@@ -34,10 +48,9 @@ class Scripts:
     """The arrows that have a test file, and every file that one of them is put together from."""
 
     equivalent = EQUIVALENT
-    patience = 120.0
 
     def names(self) -> list[str]:
-        arrows = [arrow for arrow in all_arrows() if own_tests(arrow)]
+        arrows = [arrow for arrow in all_arrows() if has_tests(arrow)]
         fragments = sorted(str(path.relative_to(LUA).with_suffix("")) for path in LUA.glob("*/*.lua"))
         return [*arrows, *(name for name in fragments if any(name in files_of(arrow) for arrow in arrows))]
 
@@ -48,10 +61,6 @@ class Scripts:
             if compiles(mutant):
                 yield mutant
 
-    def unchanged(self, names: Sequence[str]) -> Iterable[Mutant]:
-        """One is enough: each is judged by all tests in the end."""
-        return [Mutant(f"{name}.lua", 1, "", "nothing", _read(f"{name}.lua")) for name in names[:1]]
-
     def key_of(self, mutant: Mutant) -> Key:
         return mutant.file, mutant.function, mutant.change
 
@@ -59,27 +68,54 @@ class Scripts:
         for module in ("hypothesis.stateful", "tests.broker.desk"):
             import_module(module)
 
-    def suites_of(self, mutant: Mutant) -> Iterable[Suite]:
-        """First the tests of the arrows that contain the file, then all the others."""
+    def targets(self, names: Sequence[str]) -> list[str]:
+        return [str(TESTS), *(f"--ignore={TESTS / name}" for name in APART)]
+
+    def plugins(self) -> list[object]:
+        return []
+
+    def collected(self, names: Sequence[str]) -> None:
+        pass
+
+    @contextmanager
+    def noting(self, ran: set[Place]) -> Generator[None]:
+        """Enters each script that is called, by its name."""
+
+        def noted(words: Callable[[Verb[Any]], list[Word]]) -> Callable[[Verb[Any]], list[Word]]:
+            def note(verb: Verb[Any]) -> list[Word]:
+                ran.add((verb.script.name, ""))
+                return words(verb)
+
+            return note
+
+        by_sha, by_source = noted(Verb[Any].by_sha), noted(Verb[Any].by_source)
+        with patch.object(Verb, "by_sha", by_sha), patch.object(Verb, "by_source", by_source):
+            yield
+
+    def judges(self, mutant: Mutant, file: str, ran: Collection[Place]) -> bool:
+        return any(mutant.file.removesuffix(".lua") in files_of(arrow) for arrow, _ in ran)
+
+    def is_own(self, mutant: Mutant, file: str) -> bool:
+        """Whether it is the test file of an arrow that contains the file."""
         name = mutant.file.removesuffix(".lua")
-        own = own_tests(name) or [
-            test for arrow in all_arrows() if name in files_of(arrow) for test in own_tests(arrow)
-        ]
-        ignored = [f"--ignore={TESTS / name}" for name in APART]
-        return [Suite(30, targets) for targets in (own, [str(TESTS), *ignored]) if targets]
+        arrows = [arrow for arrow in all_arrows() if test_file(arrow).name == Path(file).name]
+        return any(name in files_of(arrow) for arrow in arrows)
 
     def put_in_place(self, mutant: Mutant) -> None:
         put_in_place(mutant)
 
 
-def own_tests(arrow: str) -> list[str]:
-    path = TESTS / f"test_{arrow}.py"
-    return [str(path)] if path.exists() else []
+def has_tests(arrow: str) -> bool:
+    return test_file(arrow).exists()
+
+
+def test_file(arrow: str) -> Path:
+    return TESTS / f"test_{TOGETHER.get(arrow, arrow)}.py"
 
 
 @cache
 def files_of(arrow: str) -> frozenset[str]:
-    return frozenset(file.name for file in lua_files.with_includes(lua_files.lua_file(arrow)))
+    return frozenset(file.name for file in lua_files.with_pasted(lua_files.lua_file(arrow)))
 
 
 def compiles(mutant: Mutant) -> bool:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.mutation.modules import OTHERS, OWN, Modules
+from tests.mutation.modules import Modules
 from tests.mutation.python import mutants_of
 
 MODULE = '''\
@@ -243,36 +239,3 @@ def test_the_key_of_a_mutant_stays_when_lines_move() -> None:
     moved = mutants_of("shop.py", "# a line\n" + MODULE)
     keys = [Modules().key_of(mutant) for mutant in moved]
     assert keys == [Modules().key_of(mutant) for mutant in MUTANTS.values()]
-
-
-IN_A_CHILD = """
-import fennelq.worker.executor
-from tests.mutation.modules import Modules
-
-kind = Modules()
-(mutant,) = kind.unchanged(["recovery"])
-kind.put_in_place(mutant._replace(source=mutant.source + "\\nchanged = True"))
-
-import fennelq.worker.executor
-from fennelq.worker.duties import DUTIES, recovery
-from fennelq.worker.running import settler
-
-assert recovery.changed and not hasattr(settler, "changed")
-assert recovery.Recovery in DUTIES
-"""
-
-
-def test_a_child_that_imports_a_module_gets_its_mutant() -> None:
-    """In a process of its own: the modules of this one stay as they are."""
-    root = Path(__file__).parents[2]
-    subprocess.run(
-        [sys.executable, "-c", IN_A_CHILD], check=True, cwd=root, env={**os.environ, "PYTHONPATH": "."}
-    )
-
-
-@pytest.mark.parametrize("name", Modules().names())
-def test_a_module_that_is_mutated_has_tests_of_its_own(name: str) -> None:
-    (unchanged,) = Modules().unchanged([name])
-    own, others = Modules().suites_of(unchanged)
-    assert all(Path(target).is_file() for target in (*own.targets, *others.targets))
-    assert (len(own.targets), len(others.targets)) == (len(OWN[name]), len(OTHERS[name]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from fennelq import App, RetryPolicy, Snooze, current_job
+from fennelq import App, Rate, RateLimited, RetryPolicy, Snooze, current_job
 
 app = App("shop")
 runs: list[str] = []
@@ -67,6 +67,14 @@ def report(day: int) -> int:
     """A plain function that sends a job."""
     runs.append(f"report {day}")
     return len(resize.sync.delay(f"{day}.png").id)
+
+
+@app.task(isolation="process", rate_limit=Rate(key="host"), retries=0)
+def download(host: str, refused: bool = False) -> int:
+    """In a process of its own: refused by the host in its first run."""
+    if refused and current_job().fence == 1:
+        raise RateLimited(retry_after=60)
+    return current_job().tries
 
 
 @app.task(isolation="process")

@@ -10,7 +10,20 @@ import pytest
 
 from fennelq import JobExpired, ResultExpired, Status
 from fennelq.testing import Summary, Testing, testing
-from tests.testing.shop import app, charge, clean_up, flaky, poll, render, resize, runs, sign_up, welcome
+from fennelq.worker.executor import Executor
+from tests.testing.shop import (
+    app,
+    charge,
+    clean_up,
+    download,
+    flaky,
+    poll,
+    render,
+    resize,
+    runs,
+    sign_up,
+    welcome,
+)
 
 
 async def test_jobs_run_and_what_they_send(t: Testing) -> None:
@@ -19,6 +32,32 @@ async def test_jobs_run_and_what_they_send(t: Testing) -> None:
     assert await t.run_until_idle() == Summary(succeeded=3)
     assert sorted(runs) == ["sign_up 7", "welcome 7", "welcome 8"]
     assert await sent.get(timeout=0) == "sent 'hello' to user 8"
+
+
+async def test_a_job_that_becomes_ready_while_the_executor_ends_is_run(
+    t: Testing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a retry does that the executor brings into its lane at the last moment."""
+    run = Executor.run
+
+    async def late(executor: Executor) -> None:
+        await run(executor)
+        monkeypatch.undo()
+        await welcome.delay(9)
+
+    monkeypatch.setattr(Executor, "run", late)
+    await welcome.delay(8)
+    assert await t.run_until_idle() == Summary(succeeded=2)
+    assert runs == ["welcome 8", "welcome 9"]
+
+
+async def test_jobs_of_a_paused_queue_are_left(t: Testing) -> None:
+    await welcome.delay(7)
+    await charge.delay(1)
+    await t.app.queues.pause("mail")
+    assert await t.run_until_idle() == Summary(succeeded=1)
+    await t.app.queues.resume("mail")
+    assert await t.run_until_idle() == Summary(succeeded=1)
 
 
 async def test_without_a_job_it_returns_at_once(t: Testing) -> None:
@@ -45,6 +84,21 @@ async def test_a_failed_job_waits_for_its_next_try_and_the_summary_tells_why(t: 
     t.tick(60)
     assert await t.run_until_idle() == Summary(succeeded=1)
     assert await result.get(timeout=0) == 2
+
+
+async def test_a_job_in_a_process_that_was_refused_stops_all_of_its_rate(t: Testing) -> None:
+    refused = await download.delay("shop.example", refused=True)
+    assert await t.run_until_idle() == Summary(snoozed=1)
+    waiting, other = await download.delay("shop.example"), await download.delay("other.example")
+    assert await t.run_until_idle() == Summary(succeeded=1)
+    assert [await one.status() for one in (refused, waiting, other)] == [
+        Status.SENT,
+        Status.SENT,
+        Status.SUCCESS,
+    ]
+    t.tick(61)
+    assert await t.run_until_idle() == Summary(succeeded=2)
+    assert [await one.get(timeout=0) for one in (refused, waiting)] == [1, 1]
 
 
 async def test_a_job_whose_tries_are_used_up_is_dead(t: Testing) -> None:

@@ -26,16 +26,19 @@ from fennelq import (
     AsyncResult,
     AsyncTask,
     BlockingApp,
+    BlockingQueue,
     BlockingResult,
     BlockingTask,
     BrokerUnavailable,
     DeadLetter,
+    Dedupe,
     Depends,
     DuplicateJob,
     EnqueueFailed,
     Event,
     FennelqError,
     Group,
+    ImportReport,
     InvalidArguments,
     Job,
     JobAnswer,
@@ -47,8 +50,12 @@ from fennelq import (
     JobFinished,
     JobInfo,
     JobSent,
+    Limit,
     Moment,
+    OnDuplicate,
     OnProgress,
+    OperationInfo,
+    OperationPlan,
     OptionArgs,
     Overlap,
     PayloadTooLarge,
@@ -56,8 +63,14 @@ from fennelq import (
     Plugin,
     Priority,
     Progress,
+    Queue,
     QueueInfo,
+    QueuePause,
+    QueuePaused,
+    Rate,
+    RateLimited,
     Reject,
+    ReplayPlan,
     ReplayReport,
     ResultExpired,
     ResultTimeout,
@@ -71,6 +84,9 @@ from fennelq import (
     Shared,
     Snooze,
     Status,
+    Story,
+    StoryLine,
+    StoryRun,
     Task,
     TaskDecorator,
     TaskFailed,
@@ -79,6 +95,7 @@ from fennelq import (
     When,
     as_completed,
     current_job,
+    dedupe,
     gather,
     injected,
     wait,
@@ -190,6 +207,58 @@ async def options() -> None:
     await welcome.options(retry=RetryPolicy.exponential(5, cap=60).giving_up_on(KeyError)).delay(42)
 
 
+# Deduplication
+
+
+@app.task(key=dedupe.arguments("user_id"), dedupe="debounce", wait=timedelta(seconds=2), max_wait=30)
+async def indexed(user_id: int, text: str) -> None: ...
+
+
+def digit_of(call: Mapping[str, Any]) -> str:
+    return f"{call['user_id'] % 10}"
+
+
+async def deduplicated(mode: Dedupe, how: OnDuplicate) -> None:
+    result = await indexed.options(dedupe=mode, on_duplicate=how, key=digit_of).delay(7, "a")
+    assert_type(result, AsyncResult[None])
+    indexed.sync.options(key="all", dedupe="throttle", ttl=60).delay(7, "a")
+    info = await result.info()
+    if info is not None:
+        assert_type(info.dedupe, Dedupe | None)
+        assert_type(info.due_by, datetime | None)
+    try:
+        await indexed.delay(7, "a")
+    except DuplicateJob as error:
+        assert_type(error.key, str | None)
+
+
+# Limits
+
+
+@app.task(concurrency=Limit(1, key="tenant_id"), rate_limit=Rate("10/s", burst=5), fair_key="tenant_id")
+async def of_a_tenant(tenant_id: int) -> None:
+    raise RateLimited(retry_after=timedelta(seconds=5))
+
+
+@app.every(30, concurrency=Limit(1, per_queue=True))
+def limited_again_and_again() -> None:
+    raise RateLimited(5)
+
+
+def account_of(call: Mapping[str, Any]) -> str:
+    return f"account-{call['user_id']}"
+
+
+async def limits() -> None:
+    keyed = welcome.options(concurrency=Limit(3, account_of, name="account"), fair_key=account_of)
+    assert_type(await keyed.delay(42), AsyncResult[str])
+    job = welcome.options(rate_limit=Rate(key=lambda call: call["user_id"], name="api", per_queue=True)).job(
+        42
+    )
+    assert_type(job, Job[str])
+    await app.send("shop.tasks:sync", _kwargs={"account": 7}, concurrency=Limit(1, "account"))
+
+
 # Describing first, sending afterwards
 
 
@@ -232,6 +301,11 @@ async def cancelling() -> None:
     info = await app.result("mail:0199").info()
     assert info is not None
     assert_type(info.stopping, str | None)
+    story = await app.jobs.story("mail:0199")
+    assert story is not None
+    assert_type(story, Story)
+    assert_type(story.runs, tuple[StoryRun, ...])
+    assert_type(story.lines, tuple[StoryLine, ...])
 
 
 async def jobs_of_different_tasks_go_together() -> None:
@@ -248,6 +322,19 @@ async def without_the_code() -> None:
     assert_type(app.result("mail:0199"), AsyncResult[Any])
 
 
+async def finding_and_acting() -> None:
+    async for job in app.jobs.find("state:dead task:welcome", limit=5):
+        assert_type(job, JobInfo)
+    assert_type(await app.jobs.count("since:2h"), int)
+    plan = await app.operations.plan("cancel", "task:welcome")
+    assert_type(plan, OperationPlan)
+    operation = await app.operations.begin(plan, limit=5, reason="too many")
+    assert_type(await app.operations.resume(operation.id), OperationInfo)
+    assert_type(await app.operations.get("3f9a21c0"), OperationInfo | None)
+    assert_type(app.sync.operations.list(), list[OperationInfo])
+    assert_type(app.sync.jobs.run("mail:0199"), JobAnswer)
+
+
 # Without an event loop
 
 
@@ -262,6 +349,7 @@ def synchronous() -> None:
     assert_type(result.cancel("no longer needed", wait=0.5), bool)
     assert_type(app.sync.cancel(queue="mail", older_than=60), int)
     assert_type(app.sync.jobs.cancel(result.id, "no longer needed", wait=0), JobAnswer)
+    assert_type(app.sync.jobs.story(result.id), Story | None)
     assert_type((result.id, result.deduplicated), tuple[str, bool])
     assert_type(welcome.sync.options(delay=5).delay(42, template="x").get(), str)
     assert_type(welcome.options(delay=5).sync.delay(42).get(), str)
@@ -301,9 +389,14 @@ def operating_synchronously() -> None:
     assert_type(dlq.list(task=welcome, since=timedelta(hours=1), order="oldest"), list[DeadLetter])
     assert_type([letter.id for letter in dlq.scan(queue="mail")], list[str])
     assert_type(dlq.get("mail:1"), DeadLetter | None)
-    assert_type((dlq.count(error="KeyError"), dlq.purge(limit=5)), tuple[int, int])
+    assert_type((dlq.count(error="KeyError"), dlq.purge(limit=5, all=True)), tuple[int, int])
     assert_type(dlq.groups(), list[Group])
     assert_type(dlq.replay(rate=10, progress=print), ReplayReport)
+    assert_type(dlq.plan(arguments={"user_id": 42}, limit=5), ReplayPlan)
+    assert_type(dlq.replay(plan=dlq.plan(), canary=5, canary_timeout=timedelta(minutes=1)), ReplayReport)
+    assert_type(dlq.replay(arguments=lambda arguments: {**arguments, "n": 1}, continue_=True), ReplayReport)
+    assert_type(dlq.edit("mail:1", {"user_id": 42}, who="anna"), JobAnswer)
+    assert_type(dlq.import_(list(dlq.export(queue="mail")), dead=True), ImportReport)
     assert_type(schedules.add(welcome.job(1), every=60, overlap="skip"), ScheduleInfo)
     assert_type(schedules.run("x"), BlockingResult[Any])
     assert_type(schedules.get("x").schedule, Schedule)
@@ -316,6 +409,15 @@ def operating_synchronously() -> None:
 
 async def operating() -> None:
     assert_type(await app.queues.list(), list[QueueInfo])
+    assert_type(await app.queues.pause("mail", only="consume", why="down"), QueuePause)
+    assert_type(await app.queue("mail").pause(), QueuePause)
+    assert_type(app.queue("mail", max_waiting=10, when_full="wait"), Queue)
+    assert_type(app.sync.queue("mail", max_waiting=10), BlockingQueue)
+    assert_type((await app.queue("mail").info()).fullness, float | None)
+    assert_type(await app.queue("mail").resume(only="enqueue"), QueuePause | None)
+    assert_type(app.sync.queue("mail").pause(who="anna"), QueuePause)
+    assert_type(app.sync.queue("mail").resume(), QueuePause | None)
+    assert_type((await app.queue("mail").info()).paused, QueuePause | None)
     assert_type(await app.dlq.list(), list[DeadLetter])
     assert_type(await app.schedules.list(), list[ScheduleInfo])
 
@@ -323,7 +425,7 @@ async def operating() -> None:
 # In a process of its own
 
 
-@app.task(isolation="process", queue="cpu", timeout=60)
+@app.task(isolation="process", queue="cpu", timeout=60, idempotent=True, speculate=0.95)
 def crunch(n: int, *, precise: bool = False) -> float:
     return n / 3
 
@@ -447,6 +549,14 @@ async def careful(order: Order) -> str:
 # Errors carry facts
 
 
+async def send_again() -> None:
+    try:
+        await welcome.delay(1)
+    except QueuePaused as paused:
+        assert_type(paused.pause, QueuePause)
+        assert_type(await app.enqueue(paused.jobs), list[AsyncResult[Any]])
+
+
 async def errors(result: AsyncResult[str]) -> None:
     try:
         await result.get(timeout=1)
@@ -528,6 +638,7 @@ def extensions() -> None:
     later: Callable[[JobFinished], Coroutine[Any, Any, None]] = finished
     app.on(JobSent)(any_event)
     app.use(Plugin("metrics", [stamp], [timed], {JobDied: plain, JobFinished: later}, [flush]))
+    app.route("shop.images.*", queue="gpu")
     app.carry(tenant)
     app.carry(locale)
     App("shop", carry=["request_id"])

@@ -59,6 +59,13 @@ async def app(redis_url: str) -> AsyncIterator[App]:
         yield app
 
 
+@pytest.fixture
+async def client(redis_url: str) -> AsyncIterator[App]:
+    """The app "shop" in a program that has no code of the workers: it knows no task and sends them by name."""
+    async with App(shop.NAME, redis_url=redis_url) as app:
+        yield app
+
+
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[list[EventDict]]:
     """What workers of this process log; shown when a test fails."""

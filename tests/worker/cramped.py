@@ -131,6 +131,16 @@ def connect() -> Generator[str]:
         Path(path).touch()
 
 
+def linger() -> Generator[int]:
+    yield os.getpid()
+    time.sleep(60)
+
+
+@app.task(isolation="process")
+def lingering(pid: int = Shared(linger)) -> int:
+    return pid
+
+
 def begin(pool: str = Shared(connect)) -> Generator[str]:
     made.append("begun")
     try:

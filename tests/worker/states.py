@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fennelq import App
 from fennelq.broker.broker import Broker
-from fennelq.broker.keys import QueueKeys
+from fennelq.broker.keys import AppKeys, QueueKeys
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.routing import Routing
 from fennelq.worker.outage import Outage
 from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.processes.signals import Signal, SignalPipe
 from fennelq.worker.running.held import Answer, HeldJobs
 from fennelq.worker.state import State
 from fennelq.worker.threads.lease import Lease
 from tests.kit.apps import LocalApp
+from tests.kit.server import Server
 
 F = TypeVar("F")
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -43,6 +45,25 @@ def published(state: State, kind: type[F]) -> list[F]:
     return facts
 
 
+def is_heard(server: Server, executor: str, text: str) -> bool:
+    """Publish a text on the channel of an executor of the app `shop`; returns whether one connection has received
+    it."""
+    with server.client() as client:
+        channel = AppKeys("shop").questions(executor)
+        return bool(cast("Any", client.execute_command("SPUBLISH", channel, text)) == 1)
+
+
+class NotedSignals(SignalPipe):
+    """Keeps what is sent to the supervisor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Signal] = []
+
+    def send(self, *signals: Signal) -> None:
+        self.sent += signals
+
+
 class Answered(HeldJobs):
     """Calls a function with the answer to each outcome."""
 
@@ -50,8 +71,9 @@ class Answered(HeldJobs):
         super().__init__()
         self._note = note
 
-    def settled(self, settled: Settled, answer: Answer) -> None:
+    def settled(self, settled: Settled, answer: Answer) -> bool:
         self._note(settled, answer)
+        return answer is not Answer.LOST
 
 
 class Beating(Lease):

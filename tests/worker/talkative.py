@@ -58,6 +58,7 @@ if os.environ.get("TALKATIVE"):
     CONFIGURE[os.environ["TALKATIVE"]]()
 
 app = App("shop")
+app.route("tests.worker.quiet.*", queue="quiet")  # which no task follows
 log = logging.getLogger(__name__)
 slog = structlog.get_logger(__name__)
 

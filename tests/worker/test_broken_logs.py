@@ -17,6 +17,7 @@ from fennelq import App, Status, TaskFailed
 from fennelq.broker.keys import GROUP, QueueKeys
 from tests.kit.ledger import Ledger
 from tests.kit.ports import HOST, Port
+from tests.kit.processes import is_alive
 from tests.kit.server import Server
 from tests.kit.spawn import Process
 from tests.kit.waiting import aeventually
@@ -92,10 +93,6 @@ every_way = pytest.mark.parametrize(
     "log", ["no reader", "no space", "reader stands still", "closed", "both closed"], indirect=True
 )
 PIPES = pytest.mark.parametrize("log", ["no reader", "reader stands still"], indirect=True)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 async def the_executor(worker: Process) -> psutil.Process:

@@ -41,6 +41,20 @@ async def test_a_burst_runs_all_there_is_and_ends(app: App) -> None:
     assert {await result.status() for result in results} == {Status.SUCCESS}
 
 
+async def test_a_burst_leaves_the_jobs_of_a_paused_queue_and_ends(app: App) -> None:
+    @app.task(queue="mail")
+    async def note(n: int) -> int:
+        return n
+
+    await app.queue("mail").pause(only="consume")
+    left, done = await note.delay(1), await note.options(queue="other").delay(2)
+    await burst(app)
+    assert [await left.status(), await done.status()] == [Status.SENT, Status.SUCCESS]
+    await app.queue("mail").resume()
+    await burst(app)
+    assert await left.get(timeout=1) == 1
+
+
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_a_burst_runs_the_jobs_that_its_jobs_send(app: App, concurrency: int) -> None:
     """A chain: each job sends the next and ends, so that nothing is in hand and the next has only just come."""

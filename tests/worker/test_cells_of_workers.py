@@ -24,6 +24,7 @@ from fennelq.worker.cells.frames import packed
 from fennelq.worker.cells.inside import head_of
 from fennelq.worker.cells.preload import Preload
 from fennelq.worker.processes.config import ExecutorConfig
+from tests.kit.processes import is_alive
 from tests.kit.server import Server
 from tests.kit.spawn import Process
 from tests.kit.waiting import eventually
@@ -80,7 +81,7 @@ def test_a_crash_costs_one_try_and_no_delivery_and_a_stop_lets_a_process_finish(
     gate.touch()
     assert holding.get(timeout=20) == pid
     assert worker.returncode() == 0
-    assert not any(map(lives, family))
+    assert not any(map(is_alive, family))
 
 
 @pytest.mark.audit(unfinished=True)
@@ -99,7 +100,7 @@ def test_no_process_outlives_an_executor_that_is_killed(
     assert len(family) == 4
     os.kill(executor.pid, signal.SIGKILL)
     try:
-        eventually(lambda: not any(map(lives, family)), within=2)
+        eventually(lambda: not any(map(is_alive, family)), within=2)
     finally:
         end(family)
 
@@ -136,7 +137,7 @@ def test_the_forkserver_kills_its_cells_when_its_executor_is_gone(
         eventually(mark.exists)
         ours.close()
         try:
-            eventually(lambda: not lives(cell), within=2)
+            eventually(lambda: not is_alive(cell), within=2)
             assert server.wait(2) == 0
         finally:
             end([cell])
@@ -175,10 +176,3 @@ def end(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-def lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Verb
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
-from fennelq.worker.bus import JobDue, JobStarted
+from fennelq.worker.bus import EntriesStranded, JobDue, JobsTaken, JobStarted
 from fennelq.worker.duties.listener import Listener
 from fennelq.worker.duties.service import tend
 from fennelq.worker.executor import Executor
@@ -35,6 +36,7 @@ from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.worker import shop
+from tests.worker.states import published
 
 MAIL, OTHER = "mail", "other"
 FOR_EVER = 600.0
@@ -206,6 +208,16 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@contextmanager
+def full(reader: Reader) -> Generator[None]:
+    """Both slots are taken: what is sent meanwhile is read at once when they are free."""
+    for _ in range(2):
+        reader.executor.slots.take()
+    yield
+    for _ in range(2):
+        reader.executor.slots.give_back()
+
+
 def troubles(logged: Sequence[EventDict]) -> list[Any]:
     return [line["error"] for line in logged if line["event"] == "trouble"]
 
@@ -300,6 +312,7 @@ async def test_what_comes_while_no_slot_is_free_is_not_delivered_and_runs_later(
     await aeventually(lambda: not desk.redis.exists(sleepers(desk.keys)))
     await reader.executor.broker.ask(verbs.server.now())
     assert (desk.pending(), len(desk.waiting()), len(fetches)) == ({}, 1, asked)
+    assert reader.state.connected, "a reader without a free slot is in no trouble"
     for _ in range(2):
         reader.executor.slots.give_back()
     await jobs.begin("a")
@@ -340,7 +353,7 @@ async def test_a_job_that_a_newer_fennelq_has_sent_is_left_to_a_newer_worker_and
     reader: Reader, jobs: Jobs, desk: Desk, logged: list[EventDict]
 ) -> None:
     newer = await jobs.task.delay("a")
-    desk.redis.hset(desk.keys.record(newer.id.partition(":")[2]), "v", "2")
+    desk.redis.hset(desk.keys.record(newer.id.partition(":")[2]), "v", "3")
     await jobs.send("b")
     await reader.read()
     await jobs.begin("b")
@@ -411,10 +424,17 @@ async def test_a_queue_that_is_no_longer_served_is_not_read(reader: Reader, jobs
     reader.consumer.serve(Routing.parse(MAIL))
     await reader.consumer.look_again()
     await reader.idle()
+    await aeventually(lambda: bells_heard(other) == [])
     await jobs.send("b", queue=OTHER)
     await jobs.send("a")
     await jobs.begin("a")
     assert len(other.waiting()) == 1
+
+
+def bells_heard(desk: Desk) -> list[bytes]:
+    """The bells of this queue to which executors are subscribed."""
+    client = cast("Any", desk.redis)  # redis-py leaves execute_command untyped
+    return cast("list[bytes]", client.execute_command("PUBSUB", "SHARDCHANNELS", desk.keys.bell("*")))
 
 
 # Drained
@@ -431,6 +451,17 @@ async def test_it_is_drained_while_everything_that_was_ready_has_been_taken(
     async with asyncio.timeout(8):
         await reader.consumer.drained.wait()
     await jobs.begin(*"abc")
+
+
+async def test_a_queue_that_was_found_empty_counts_as_looked_at(reader: Reader, jobs: Jobs) -> None:
+    await jobs.send(*"abc", wait=True)
+    await reader.read()
+    await jobs.begin("a", "b")
+    assert "mail" not in reader.state.looked
+    jobs.may_end.set()
+    await jobs.begin("a", "b", "c")
+    await reader.consumer.drained.wait()
+    assert "mail" in reader.state.looked
 
 
 async def test_what_is_taken_ends_being_drained(reader: Reader, jobs: Jobs) -> None:
@@ -513,7 +544,7 @@ async def test_what_lost_replies_have_stranded_is_handed_back_and_runs(
         lost += stranded(queue, reader)
     await reader.read()
     await reader.idle()
-    reader.consumer.suspect(lost)
+    reader.state.bus.publish(EntriesStranded(lost))
     await jobs.begin(*"abcd")
     assert (desk.stats()["released"], other.stats()["released"]) == (2, 2)
 
@@ -564,11 +595,14 @@ async def test_a_running_job_of_another_queue_is_not_taken_for_a_stranded_one_at
     await jobs.begin("b")
     ((_, _, running),) = reader.executor.state.held.tokens()
     assert lost == [(MAIL, "s", running)]
-    reader.consumer.suspect(lost)
-    await jobs.begin("a", "b")
-    assert other.stats().get("released") is None
-    assert list(other.pending()) == [running]
+    with full(reader):
+        await jobs.send("c", queue=OTHER)
+        lost += stranded(other, reader)
+        reader.consumer.suspect(lost)
+        await aeventually(lambda: not desk.pending() and list(other.pending()) == [running])
     jobs.may_end.set()
+    await jobs.begin("a", "b", "c")
+    assert (desk.stats()["released"], other.stats()["released"]) == (1, 1)
 
 
 async def test_what_was_handed_back_is_not_handed_back_again(reader: Reader, jobs: Jobs, desk: Desk) -> None:
@@ -604,10 +638,11 @@ async def test_what_a_cut_connection_has_stranded_runs_as_soon_as_there_is_a_new
     await far.read()
     await far.idle()
     proxy.drop_reply(choice=lambda exchange: b"shop:note" in exchange.reply, cut=True)
-    await jobs.send("a", wait=True)
-    await aeventually(lambda: jobs.begun == ["a"], within=2)
-    assert desk.stats()["released"] == 1
-    assert len(desk.pending()) == 1
+    with full(far):
+        await jobs.send("a", "b", wait=True)
+    await aeventually(lambda: sorted(jobs.begun) == ["a", "b"], within=2)
+    assert desk.stats()["released"] == 2
+    assert len(desk.pending()) == 2
     assert MAIL in far.state.unsure, "the heartbeat looks there as well"
     jobs.may_end.set()
 
@@ -799,17 +834,17 @@ async def test_a_lane_that_was_deleted_is_made_anew_and_logged(
     await reader.idle()
     for names in ("ab", "cd"):
         assert made_anew(logged) == []
-        await jobs.send(names[0])
-        await jobs.send(names[1], priority="low")
+        with full(reader):
+            await jobs.send(names[0])
+            await jobs.send(names[1], priority="low")
         await aeventually(partial(jobs.has_begun, names[0]))
         await aeventually(partial(jobs.has_begun, names[1]))
         await reader.executor.workbench.settled()
         await reader.idle()
         desk.redis.delete(desk.keys["s"], desk.keys["s:low"])
     await jobs.begin(*"abcd")
-    lines = made_anew(logged)
-    assert sum(line["lanes"] for line in lines) == 2
-    assert {(line["queue"], line["log_level"]) for line in lines} == {(MAIL, "warning")}
+    (line,) = made_anew(logged)
+    assert (line["queue"], line["lanes"], line["log_level"]) == (MAIL, 2, "warning")
 
 
 @pytest.mark.audit(skip="keys were deleted on purpose")
@@ -951,11 +986,29 @@ def refusals(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> Refusals:
     return Refusals(reader, monkeypatch)
 
 
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch, refusals: Refusals) -> list[tuple[float, float]]:
+    """The bounds of each pause of a reader in trouble, which ends at once. It is among the calls as well."""
+    found: list[tuple[float, float]] = []
+    uniform = random.uniform
+
+    def chosen(least: float, most: float) -> float:
+        if least != most / 2:  # of a duty
+            return uniform(least, most)
+        found.append((least, most))
+        refusals.calls.append(PAUSE)
+        return 0.0
+
+    monkeypatch.setattr("fennelq.worker.running.consumer.random.uniform", chosen)
+    return found
+
+
 def of_queues(logged: Sequence[EventDict]) -> list[str | None]:
     """The queues that are complained about."""
     return [line.get("queue") for line in logged if line["event"] == "trouble"]
 
 
+PAUSE = ("pause", "")
 WRONG_TYPE = ReplyError("WRONGTYPE it is no stream")
 
 
@@ -1032,11 +1085,42 @@ async def test_a_queue_that_is_left_while_it_cannot_be_read_is_not_read_again(
     await reader.read("mail:1,other:1")
     await aeventually(lambda: reader.consumer._aside.has(MAIL))
     reader.consumer.serve(Routing.parse("other:1,third:1"))
+    reads = refusals.calls.count(("fetch", MAIL))
     await aeventually(lambda: not reader.consumer._aside.has(MAIL))
     await reader.idle()
     reader.consumer._look_at([MAIL])  # when the time is over
     await reader.consumer.look_again()
-    assert refusals.calls.count(("fetch", MAIL)) == 1
+    assert refusals.calls.count(("fetch", MAIL)) == reads
+
+
+async def test_a_queue_in_which_stranded_jobs_cannot_be_looked_for_is_read_all_the_same(
+    reader: Reader, jobs: Jobs, refusals: Refusals
+) -> None:
+    """The heartbeat warns of it."""
+    await reader.read()
+    await reader.idle()
+    refusals.errors = {("fetch", MAIL): ConnectionResetError("gone"), ("beat", MAIL): WRONG_TYPE}
+    await jobs.send("a")
+    await aeventually(lambda: ("beat", MAIL) in refusals.calls)
+    del refusals.errors["fetch", MAIL]
+    await jobs.begin("a")
+    await reader.idle()
+    looks = refusals.calls.count(("beat", MAIL))
+    await jobs.send("b")
+    await jobs.begin("a", "b")
+    assert refusals.calls.count(("beat", MAIL)) == looks, "once after each lost reply"
+
+
+async def test_what_a_fetch_has_taken_is_published_with_the_servers_time(
+    reader: Reader, jobs: Jobs, desk: Desk
+) -> None:
+    taken = published(reader.executor.state, JobsTaken)
+    await jobs.send("a", "b")
+    await reader.read()
+    await jobs.begin("a", "b")
+    (fact,) = taken
+    assert (fact.queue, len(fact.deliveries)) == (MAIL, 2)
+    assert abs(fact.now_ms - desk.now()) < 60_000
 
 
 @pytest.mark.parametrize("call", ["fetch", "release"])
@@ -1065,17 +1149,50 @@ async def test_trouble_with_redis_itself_is_not_taken_for_that_of_a_queue(
     await jobs.begin("a")
 
 
+@pytest.mark.parametrize("queue", [MAIL, OTHER])
 async def test_trouble_with_redis_itself_at_the_first_fetch_puts_no_queue_aside(
-    reader: Reader, jobs: Jobs, refusals: Refusals
+    reader: Reader, jobs: Jobs, refusals: Refusals, pauses: list[tuple[float, float]], queue: str
 ) -> None:
-    refusals.errors["fetch", MAIL] = ConnectionResetError("gone")
-    await jobs.send("a")
-    await reader.read()
-    await aeventually(lambda: refusals.calls.count(("fetch", MAIL)) >= 2)
-    assert not reader.consumer._aside.has(MAIL)
+    """Both are asked at the same time."""
+    refusals.errors["fetch", queue] = ConnectionResetError("gone")
+    await jobs.send("a", queue=queue)
+    await reader.read("mail:1,other:1")
+    await aeventually(lambda: refusals.calls.count(("fetch", queue)) >= 2)
+    assert sorted(refusals.calls[:2]) == [("fetch", MAIL), ("fetch", OTHER)]
+    assert refusals.calls[2] == PAUSE
+    assert pauses[0] == (0.025, 0.05)
+    assert not reader.consumer._aside.has(queue)
     assert not reader.executor.state.connected
     refusals.errors.clear()
     await jobs.begin("a")
+
+
+async def test_after_an_error_no_read_begins_while_another_reply_is_under_way(
+    reader: Reader,
+    jobs: Jobs,
+    refusals: Refusals,
+    pauses: list[tuple[float, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What that reply delivers would look stranded."""
+    may_answer = asyncio.Event()
+
+    async def held_up(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        if verb.script.name == "fetch" and OTHER in verb.args:
+            await may_answer.wait()
+        return await refusals.run(verb, within)
+
+    monkeypatch.setattr(reader.executor.broker, "run", held_up)
+    refusals.errors["fetch", MAIL] = ConnectionResetError("gone")
+    await jobs.send("a", queue=OTHER)
+    await reader.read("mail:1,other:1")
+    await aeventually(lambda: refusals.calls == [("fetch", MAIL)])
+    for _ in range(3):
+        await reader.executor.broker.ask(verbs.server.now())
+    assert (refusals.calls, pauses) == ([("fetch", MAIL)], [])
+    may_answer.set()
+    await jobs.begin("a")
+    refusals.errors.clear()
 
 
 async def test_a_queue_that_cannot_be_read_any_more_when_a_job_arrives_stops_no_other(
@@ -1131,8 +1248,10 @@ async def test_when_no_queue_can_be_read_it_sleeps(
     await aeventually(lambda: of_queues(logged) == [MAIL])
     async with asyncio.timeout(8):
         await reader.consumer.drained.wait()
-    reader.executor.slots.notify()
-    await reader.consumer.look_again()
+        reader.executor.slots.notify()
+        await reader.consumer.look_again()
+        # It sleeps again. A caller that waits for its look must not wait until the queue can be read.
+        await reader.consumer.look_again()
     assert refusals.calls == [("fetch", MAIL)]
     refusals.errors.clear()
     still.now += 0.5
@@ -1141,18 +1260,8 @@ async def test_when_no_queue_can_be_read_it_sleeps(
 
 
 async def test_the_pauses_of_a_reader_in_trouble_grow_to_a_second(
-    reader: Reader, refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+    reader: Reader, refusals: Refusals, pauses: list[tuple[float, float]]
 ) -> None:
-    pauses: list[tuple[float, float]] = []
-    uniform = random.uniform
-
-    def chosen(least: float, most: float) -> float:
-        if least != most / 2:  # of a duty
-            return uniform(least, most)
-        pauses.append((least, most))
-        return 0.0
-
-    monkeypatch.setattr("fennelq.worker.running.consumer.random.uniform", chosen)
     refusals.errors["fetch", MAIL] = ConnectionResetError("gone")
     await reader.read(MAIL)
     await aeventually(lambda: len(pauses) >= 7)

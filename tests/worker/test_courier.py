@@ -156,6 +156,24 @@ async def test_what_only_a_later_version_can_read_stays_and_holds_up_nothing(
     assert [line["what"] for line in logged if line["event"] == "trouble"] == ["hand-over"]
 
 
+async def test_a_paused_queue_takes_hand_overs_and_leaves_what_is_none_where_it_is(
+    courier: Courier, broker: Broker, mail: QueueKeys, server: Server, logged: list[EventDict]
+) -> None:
+    await decided(broker, a_schedule(), 1, 2)
+    await broker.run(verbs.queues.pause(mail, ["enqueue"], "anna", "slow"))
+    with server.client() as client:
+        plain = orjson.loads(cast("bytes", client.hget(KEYS["out"], "mail:cron.report.1")))
+        del plain["keep_ms"]
+        client.hset(KEYS["out"], "mail:plain", orjson.dumps({**plain, "key": "plain"}))
+    assert await courier.tick() == 0.0
+    assert (await waiting(broker), on_their_way(server)) == (2, 1)
+    assert await courier.tick() == LONGEST
+    assert any("enqueuing is paused" in line["error"] for line in logged if line["event"] == "trouble")
+    await broker.run(verbs.queues.resume(mail, ["enqueue"]))
+    assert await courier.tick() == 0.0
+    assert (await waiting(broker), on_their_way(server)) == (3, 0)
+
+
 @pytest.mark.audit(skip="the test takes a stream away")
 async def test_trouble_with_one_queue_holds_up_no_other_and_loses_nothing(
     courier: Courier, broker: Broker, server: Server, logged: list[EventDict]

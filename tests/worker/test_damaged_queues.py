@@ -11,10 +11,11 @@ import pytest
 import redis
 from structlog.typing import EventDict
 
-from fennelq import App, Status
+from fennelq import App, FennelqError, Status
 from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
-from fennelq.broker.keys import GROUP, TYPES, QueueKeys, queue_keys
+from fennelq.broker.key_kinds import TYPES
+from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
 from fennelq.manage.queues import Queues
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.worker.duties.janitor import Janitor
@@ -79,6 +80,32 @@ async def test_a_queue_is_served_again_when_its_key_is_put_right(app: App, redis
         redis_client.delete(BAD["s:low"])
         result = await note.options(priority="low").delay(7)
         assert await result.get(timeout=10) == 7
+
+
+async def test_a_queue_whose_pause_is_of_the_wrong_type_is_not_served_until_that_is_put_right(
+    app: App, redis_client: redis.Redis, logged: list[EventDict]
+) -> None:
+    """It is unknown whether its jobs may start. Other queues are served."""
+
+    @app.task(queue="bad")
+    async def of_the_bad(n: int) -> int:
+        return n
+
+    @app.task(queue="good")
+    async def of_the_good(n: int) -> int:
+        return n + 1
+
+    left = await of_the_bad.delay(1)
+    redis_client.rpush(BAD["paused"], "by mistake")
+    with pytest.raises(FennelqError, match=r"Redis refused job bad:.* WRONGTYPE .*paused should be a string"):
+        await of_the_bad.delay(2)
+    async with running(app, concurrency=2):
+        await aeventually(lambda: complained(app))
+        assert await (await of_the_good.delay(1)).get(timeout=5) == 2
+        assert (await left.status(), await left.info()) != (Status.SUCCESS, None)
+        await aeventually(lambda: any(BAD["paused"] in str(line.get("damage")) for line in logged))
+        redis_client.delete(BAD["paused"])
+        assert await left.get(timeout=10) == 1
 
 
 async def complained(app: App) -> bool:

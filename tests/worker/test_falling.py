@@ -45,6 +45,15 @@ async def test_an_executor_that_is_cancelled_while_it_stops_renews_no_lease_afte
     gate.open()
 
 
+async def test_an_executor_that_is_cancelled_reports_what_it_has_counted(app: App) -> None:
+    executor = Executor(app, ExecutorConfig(concurrency=2))
+    life = asyncio.create_task(executor.run())
+    assert await (await task_of(app, shop.double).delay(4)).get(timeout=10) == 8
+    life.cancel()
+    await asyncio.wait([life])
+    assert [one.run.count for one in await app.times.list()] == [1]
+
+
 async def test_outcomes_are_written_down_although_everything_is_cancelled_while_they_are_under_way(
     app: App, proxy: Proxy
 ) -> None:

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import redis
 from structlog.typing import EventDict
 
 from fennelq import App
@@ -20,7 +19,6 @@ from fennelq.broker.keys import GROUP, queue_keys
 from fennelq.worker.bus import JobArrived
 from fennelq.worker.executor import Executor
 from tests.kit.apps import LocalApp
-from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -325,40 +323,3 @@ async def test_without_the_right_to_subscribe_jobs_start_and_the_log_says_so_onc
     troubles = [line for line in logged if line["event"] == "trouble"]
     assert [(line["what"], "NOPERM" in line["error"]) for line in troubles] == [("listening", True)]
     redis_client.execute_command("ACL", "DELUSER", "deaf")
-
-
-@pytest.mark.both_servers
-async def test_a_thousand_cut_links_delay_no_job_by_more_than_a_look(
-    server: Server, redis_url: str, redis_client: Any
-) -> None:
-    """What a lost reply to a fetch has delivered is handed back after half a lease, which the job's history shows."""
-    sender, sent, waited = Shop(redis_url), dict[str, float](), dict[str, float]()
-    results: dict[str, Any] = {}
-    with Proxy(server.url) as proxy:
-        app = LocalApp("shop", redis_url=proxy.url, lease=4.0, heartbeat_interval=1.0)
-
-        @app.task(name="shop:note", retries=0)
-        async def note(name: str) -> None:
-            waited.setdefault(name, time.monotonic() - sent[name])
-
-        async with sender.app, app, AsyncExitStack() as stack:
-            fleet = [await stack.enter_async_context(running(app, concurrency=4)) for _ in range(4)]
-            await asleep(redis_client, *fleet)
-            cut = 0
-            while cut < 1000:
-                for name in (f"{cut}.{n}" for n in range(3)):
-                    sent[name] = time.monotonic()
-                    results[name] = await sender.note.delay(name)
-                cut += await asyncio.to_thread(proxy.cut_all)
-                await aeventually(lambda: all(one.state.hears_all for one in fleet), every=0.02)
-            await aeventually(lambda: waited.keys() == sent.keys(), within=15)
-            await aeventually(lambda: nothing_pending(redis_client))
-            assert [executor.slots.taken for executor in fleet] == [0] * 4
-            stranded = {name: len(await result.history()) for name, result in results.items()}
-    assert max(seconds for name, seconds in waited.items() if not stranded[name]) < 5.5
-    assert all(seconds < 5.5 * (1 + stranded[name]) for name, seconds in waited.items())
-
-
-def nothing_pending(client: redis.Redis) -> bool:
-    found: Any = client.xpending(DEFAULT["s"], GROUP)
-    return int(found["pending"]) == 0

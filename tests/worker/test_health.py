@@ -12,6 +12,8 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq.errors import ConfigurationError
+from fennelq.model.exposition import Page
+from fennelq.model.metrics import BUILD
 from fennelq.worker.processes import health
 from fennelq.worker.processes.health import Health
 from tests.kit.waiting import aeventually
@@ -60,6 +62,40 @@ async def test_a_probe_gets_one_answer_and_the_connection_is_closed(
     assert head.splitlines()[0] == b"HTTP/1.1 " + status
     assert b"Content-Length: %d" % len(body) in head
     assert rest == body
+
+
+async def test_a_page_of_metrics_has_its_type_and_its_length_in_bytes() -> None:
+    async def page() -> Page:
+        found = Page()
+        found.add(BUILD, 1, "é")
+        return found
+
+    answering = Health("127.0.0.1:0", live=lambda: True, ready=lambda: True, metrics=page)
+    await answering.start()
+    head, _, body = (await asked(answering, b"GET /metrics?x=1 HTTP/1.1\r\n\r\n")).partition(b"\r\n\r\n")
+    other = await asked(answering, b"GET / HTTP/1.1\r\n\r\n")
+    answering.close()
+    assert head.splitlines()[0] == b"HTTP/1.1 200 OK"
+    assert b"Content-Type: text/plain; version=0.0.4; charset=utf-8" in head
+    assert b"Content-Length: %d" % len(body) in head
+    assert body.decode().endswith('fennelq_build_info{version="é"} 1\n')
+    assert other.endswith(b"ask for /live, /ready or /metrics\n")
+
+
+async def test_a_page_that_takes_too_long_closes_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "PATIENCE", 0.05)
+
+    async def page() -> Page:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    answering = Health("127.0.0.1:0", live=lambda: True, ready=lambda: True, metrics=page)
+    await answering.start()
+    assert await asked(answering, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+    assert (await asked(answering, LIVE)).endswith(b"yes\n")
+    answering.close()
 
 
 async def test_a_probe_may_send_its_request_in_pieces(answering: Health) -> None:

@@ -13,17 +13,19 @@ from structlog.typing import EventDict
 from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
+from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Step
 from fennelq.broker.verbs.executors import Beat
 from fennelq.model.routing import Routing
-from fennelq.worker.bus import BellConnected, CancelRequested
+from fennelq.worker.bus import BellConnected, CancelRequested, EntriesStranded, LeasesLost
+from fennelq.worker.processes.signals import Signal
 from fennelq.worker.running.held import HeldJobs, Token
 from fennelq.worker.state import State
 from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
 from fennelq.worker.threads.lease import Beaten, Lease
 from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.waiting import aeventually, eventually
-from tests.worker.states import published, state_of
+from tests.worker.states import NotedSignals, published, state_of
 
 pytestmark = pytest.mark.audit(unfinished=True)
 
@@ -47,6 +49,7 @@ class Patient(BlockingBroker):
         return [self._dated(reply) for reply in super().run_each(steps)]
 
     def ask(self, command: Any, timeout: float = -1.0) -> Any:
+        self.timeouts.append(timeout)
         offset: float | None = self._offset_ms
         if offset is None:
             offset = self._offset_ms = float(super().ask(command)) - self._now() * 1000
@@ -108,6 +111,7 @@ class Beating:
             Broker(address_of(url)), *(desk.keys for desk in desks), lease=lease, heartbeat_interval=INTERVAL
         )
         self.state.held, self.lease = self.held, self.state.lease
+        self.state.signals = self.signals = NotedSignals()
         self.heartbeat = Noting(self.state, self.broker)
         self.found = self.heartbeat.found
 
@@ -233,16 +237,29 @@ def beats_of_half_a_lease(beating: Beating) -> list[Token]:
 
 
 @pytest.mark.parametrize(("number", "most"), [(1, 1), (240, 2), (1000, 9), (60_000, 500)])
-def test_every_queue_is_beaten_within_half_a_lease_a_part_at_a_time(
+def test_every_queue_that_was_read_is_beaten_within_half_a_lease_a_part_at_a_time(
     beating: Beating, monkeypatch: pytest.MonkeyPatch, number: int, most: int
 ) -> None:
     names, asked = serve(beating, number), Asked(beating, monkeypatch)
+    for name in names:
+        beating.state.note_read(name)
     beats_of_half_a_lease(beating)
     beaten = {name for beat in asked.beats for name in beat}
     assert max(map(len, asked.beats)) == most
     if number <= 500 * len(asked.beats):
         assert beaten == set(names)
     assert len(beaten) == min(number, most * len(asked.beats))
+
+
+def test_of_queues_from_which_no_job_was_taken_each_beat_asks_one(
+    beating: Beating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, asked = serve(beating, 1000), Asked(beating, monkeypatch)
+    beating.state.note_read(names[4])
+    beats_of_half_a_lease(beating)
+    assert {len(beat) for beat in asked.beats} == {1}
+    assert [names[4]] in asked.beats
+    assert len({beat[0] for beat in asked.beats}) >= 100
 
 
 def test_with_queues_there_is_always_a_beat_also_when_no_job_is_held(
@@ -274,12 +291,13 @@ def test_a_queue_from_which_a_fetch_got_no_reply_is_beaten_each_time_for_two_lea
     """What it may have taken is stranded, which shows after half a lease."""
     serve(beating, 1)
     asked = Asked(beating, monkeypatch)
-    beating.state.note_unsure("mail")
+    for queue in ("mail", "other"):
+        beating.state.note_unsure(queue)
     for seconds in (0.0, LEASE, LEASE, 1.0):
         beating.now += seconds
         beating.heartbeat.beat()
-    assert ["mail" in beat for beat in asked.beats[:3]] == [True] * 3
-    assert not any("mail" in beat for beat in asked.beats[3:])
+    assert [{"mail", "other"} <= set(beat) for beat in asked.beats[:3]] == [True] * 3
+    assert asked.beats[3:] == [["q0000"]]
 
 
 def test_an_entry_that_an_executor_does_not_know_of_is_found_within_half_a_lease(
@@ -289,6 +307,7 @@ def test_an_entry_that_an_executor_does_not_know_of_is_found_within_half_a_lease
     other.silent(held, round(LEASE * 1000) - 1)
     serve(beating, 100)
     beating.state.serve(Routing({**beating.state.routing.weights, "other": 1}))
+    beating.state.note_read("other")
     found = beats_of_half_a_lease(beating)
     assert set(found) == {("other", "s", held[0].entry)}
 
@@ -312,10 +331,11 @@ def test_a_beat_brings_the_servers_clock(beating: Beating, desk: Desk) -> None:
 def test_a_reply_is_waited_for_no_longer_than_a_quarter_of_the_lease(
     redis_url: str, desk: Desk, lease: float, seconds: float
 ) -> None:
-    beating = Beating(redis_url, desk, lease=lease)
-    beating.heartbeat.beat()
-    assert beating.broker.timeouts == [seconds]
-    beating.broker.close()
+    for queues in ([desk], []):
+        beating = Beating(redis_url, *queues, lease=lease)
+        beating.heartbeat.beat()
+        assert beating.broker.timeouts == [seconds]
+        beating.broker.close()
 
 
 @pytest.mark.parametrize(("lease", "seconds"), [(0.9, 0.3), (2.4, 0.8), (3.6, 1.0), (4.4, 1.1)])
@@ -341,6 +361,23 @@ def test_an_executor_that_serves_no_queue_yet_is_steady_after_a_lease_all_the_sa
     assert beating.found == [NOTHING] * 5
     assert logged == []
     beating.broker.close()
+
+
+def test_an_executor_whose_queues_are_all_damaged_stays_steady(
+    beating: Beating, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    """Redis itself replies in time, so a silent executor is silent for another reason than an outage."""
+    beating.beats(1000, 1020, 1040, 1060)
+    wrong = ReplyError("WRONGTYPE it is no stream")
+
+    def refused(steps: Sequence[Any], timeout: float = -1.0) -> list[Any]:
+        del timeout
+        return [wrong] * len(steps)
+
+    monkeypatch.setattr(beating.broker, "run_each", refused)
+    beating.beats(1061)
+    assert beating.lease.steady
+    assert [line["event"] for line in logged] == ["trouble"]
 
 
 def beaten_ms(lease: Lease) -> int:
@@ -403,6 +440,20 @@ def test_a_jump_is_seen_although_no_beat_in_between_has_shown_the_time(
     lease.renewed(at(1062))
     assert not lease.steady
     assert [(line["event"], line["seconds"]) for line in logged] == [("server_clock_jumped", 16.0)]
+
+
+def test_an_executor_whose_queues_were_damaged_from_the_beginning_is_steady_after_a_lease(
+    monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+) -> None:
+    lease, moments = Lease(LEASE, INTERVAL), [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: moments[-1])
+    for moment in (1000.0, 1020.0, 1040.0, 1060.0):
+        moments.append(moment)
+        lease.renewed(None)
+    assert (lease.steady, beaten_ms(lease)) == (True, 0)
+    lease.renewed(Beaten(5_000, 1060.0, 1060.0))
+    assert (lease.steady, beaten_ms(lease)) == (True, 5_000)
+    assert logged == []
 
 
 @pytest.mark.parametrize("seconds", [LEASE / 4, -LEASE / 4])
@@ -573,6 +624,31 @@ async def test_the_requests_that_a_beat_finds_are_published_one_by_one(beating: 
     assert {request.token for request in heard} == set(beating.held.now)
 
 
+async def test_what_a_beat_finds_is_published(beating: Beating, desk: Desk, other: Desk) -> None:
+    held = desk.executing(*some_jobs(2))
+    desk.release(held[:1])
+    other.enqueue(a_job())
+    other.redelivered("1", 3, "iso")
+    beating.held.now = [("mail", "s", one.entry) for one in held]
+    beating.held.without_a_run = [("left", "s", "0-1")]
+    beating.state.note_unsure("other")
+    beating.state.bus.attach(asyncio.get_running_loop())
+    lost, stranded = published(beating.state, LeasesLost), published(beating.state, EntriesStranded)
+    beating.beats(1000)
+    await aeventually(lambda: lost and stranded)
+    assert lost == [LeasesLost([("mail", "s", held[0].entry)])]
+    assert stranded == [EntriesStranded([("left", "s", "0-1")])]
+    assert beating.signals.sent == [Signal.QUARANTINE]
+
+
+async def test_a_beat_that_finds_nothing_publishes_nothing(beating: Beating) -> None:
+    beating.state.bus.attach(asyncio.get_running_loop())
+    lost, stranded = published(beating.state, LeasesLost), published(beating.state, EntriesStranded)
+    beating.beats(1000)
+    await asyncio.sleep(0)
+    assert (lost, stranded, beating.signals.sent) == ([], [], [])
+
+
 class Resting(Lease):
     """Notes when the heartbeat waits for the next beat, which is minutes away."""
 
@@ -591,14 +667,17 @@ def test_when_messages_arrive_again_it_beats_at_once_if_a_job_of_these_queues_is
     state, lease, held = state_of(Broker(address_of(redis_url)), desk.keys), Resting(), HeldByHand()
     state.held, state.lease = held, lease
     heartbeat = Heartbeat(state, BlockingBroker(address_of(redis_url)))
+    before = set(threading.enumerate())
     heartbeat.start()
+    (thread,) = set(threading.enumerate()) - before
     for _ in range(2):  # before the first beat, and after it
         assert lease.rests.acquire(timeout=5)
     state.bus.publish(BellConnected(["mail"]))
-    held.now = [("mail", "s", "0-1")]
+    held.now = [("third", "s", "0-1"), ("mail", "s", "0-1")]
     state.bus.publish(BellConnected(["other"]))
     assert not lease.soon.is_set()
     state.bus.publish(BellConnected(["other", "mail"]))
     assert lease.rests.acquire(timeout=5)
     heartbeat.end()
-    assert not lease.rests.acquire(timeout=0.01)
+    eventually(lambda: not thread.is_alive())
+    assert not lease.rests.acquire(blocking=False)

@@ -93,6 +93,8 @@ class Fleet:
                 lifetimes=self.states[executor].lifetimes,
             )
         )
+        if catch.drained:
+            self.states[executor].note_looked("mail")
         if catch.due_ms >= 0:
             self.learn(executor, JobDue(catch.due_ms / 1000, "mail"))
         self._plan(random.uniform(0.75, 1.0) * FETCH_EVERY, executor, "fetch")

@@ -170,6 +170,29 @@ def test_a_queue_gains_nothing_by_having_been_drained() -> None:
     assert abs(got["a"] - got["b"]) <= 2 * FREE
 
 
+def test_a_queue_gains_nothing_by_a_change_of_the_other_queues() -> None:
+    """Where queues are made all the time, one that gets a job all the time does not starve a backlog."""
+    bench = Bench("c:1,a:1,b:1", {"a": 1_000_000})
+    bench.turn(4)
+    for turn in range(100):
+        bench.hot.serve(Routing.parse(f"c:1,a:1,b:1,new{turn}:1"))
+        bench.send("b")
+        bench.turn(4)
+    assert abs(bench.taken["a"] - bench.taken["b"]) <= 8
+
+
+def test_a_queue_that_is_served_again_starts_level_with_the_others() -> None:
+    for again in ("a:1", "a:1,b:1"):
+        bench = Bench("a:1,b:1", {"a": 1000})
+        bench.turn(4)
+        bench.send("b", 3)
+        assert bench.turn(4) == [("b", 4)]
+        bench.hot.serve(Routing.parse(again))
+        bench.hot.serve(Routing.parse("a:1,b:1"))
+        bench.send("b")
+        assert bench.next(4) == [("b", 4) if again == "a:1" else ("a", 4)]
+
+
 # Queues asked at the same time
 
 

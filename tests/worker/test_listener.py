@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -21,6 +21,7 @@ from fennelq.worker.bus import (
     JobArrived,
     JobDue,
     MessagesArrive,
+    QuestionAsked,
     RoutingChanged,
     SchedulesChanged,
 )
@@ -29,7 +30,7 @@ from fennelq.worker.running.held import Held
 from tests.broker.desk import Desk, a_job
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
-from tests.worker.states import state_of
+from tests.worker.states import is_heard, published, state_of
 
 KEYS = AppKeys("shop")
 
@@ -250,6 +251,7 @@ async def test_a_connection_that_was_lost_is_made_again_and_everything_looked_up
 
 
 async def test_while_it_listens_a_tick_does_nothing(heard: Listening, server: Server) -> None:
+    await aeventually(lambda: is_heard(server, "anna", ""))
     with server.client() as client:
         before = calls(client.info("commandstats"), "subscribe", "ssubscribe", "sunsubscribe")
         for _ in range(3):
@@ -366,6 +368,60 @@ async def test_subscriptions_that_were_refused_are_sent_again_every_30_seconds(
     ]
 
 
+@pytest.fixture
+def shut(server: Server) -> Iterator[str]:
+    """The URL of a user whose ACL was written for an earlier version: it permits the bells, and no questions."""
+    with server.client() as client:
+        client.execute_command(
+            *("ACL", "SETUSER", "shut", "on", ">pw", "~*", "+@all"),
+            *("resetchannels", "&fq:{shop}:wake", "&fq:{shop/*}:bell:*"),
+        )
+        yield server.url.replace("redis://", "redis://shut:pw@")
+        client.execute_command("ACL", "DELUSER", "shut")
+
+
+async def test_an_acl_that_permits_no_questions_costs_nothing_else(
+    shut: str, mail: QueueKeys, server: Server, now: list[float], logged: list[EventDict]
+) -> None:
+    broker = Broker(address_of(shut))
+    heard = Listening(broker, mail)
+    await heard.hears("mail")
+    await aeventually(lambda: [line for line in logged if line["event"] == "questions_refused"])
+    for _ in range(20):
+        await heard.listener.tick()
+        now[0] += 5.0
+    assert ring(server, "look s") == 1
+    await aeventually(lambda: JobArrived("mail", "s") in heard.facts)
+    assert [line["event"] for line in logged] == ["questions_refused"], "once, and no trouble"
+    assert (heard.state.listening, heard.state.bells) == (True, {"mail"})
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shut", "allchannels")
+        asked = published(heard.state, QuestionAsked)
+        now[0] += 30.0
+        await aeventually(lambda: ticked_and_asked(heard, server))
+    await aeventually(lambda: asked == [QuestionAsked("stacks 1")])
+    await broker.close()
+
+
+async def ticked_and_asked(heard: Listening, server: Server) -> bool:
+    await heard.listener.tick()
+    return is_heard(server, "anna", "stacks 1")
+
+
+async def test_questions_are_heard_again_after_the_connection_was_lost(
+    heard: Listening, server: Server
+) -> None:
+    asked = published(heard.state, QuestionAsked)
+    with server.client() as client:
+        await aeventually(lambda: ticked_and_asked(heard, server))
+        await aeventually(lambda: asked)
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        await aeventually(lambda: not heard.state.listening)
+        asked.clear()
+        await aeventually(lambda: ticked_and_asked(heard, server))
+        await aeventually(lambda: asked)
+
+
 async def ticked_and_heard(heard: Listening) -> bool:
     await heard.listener.tick()
     return heard.state.listening and heard.state.hears_all
@@ -379,12 +435,12 @@ async def test_a_connection_on_which_the_server_does_not_reply_is_made_again(
     heard: Listening, monkeypatch: pytest.MonkeyPatch, now: list[float]
 ) -> None:
     """TCP notices only after minutes that a connection is dead. Until then, jobs would wake this executor in vain."""
-    monkeypatch.setattr(Link, "post", nothing)  # the server gets nothing
-    await heard.listener.tick()
-    await heard.listener.tick()
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "post", nothing)  # the server gets nothing
+        await heard.listener.tick()
+        await heard.listener.tick()
     assert heard.state.bells == {"mail"}, "a tick that follows at once waits for the reply"
     now[0] += 2.0
-    monkeypatch.undo()
     await heard.hears("mail")
     assert BellConnected(["mail"]) in heard.facts
 

@@ -44,13 +44,15 @@ def events_of(worker: Process, job_id: str) -> list[str]:
     return [line["event"] for line in lines(worker) if line.get("job_id") == job_id]
 
 
-async def test_every_line_about_a_job_names_job_task_queue_and_try(workers: Workers, app: App) -> None:
+async def test_every_line_about_a_job_names_job_task_queue_and_try(
+    workers: Workers, app: App, client: App
+) -> None:
     worker = workers()
     results = [
         await task_of(app, shop.double).delay(1),
         await task_of(app, shop.whisper).delay("a", "b", fail=True),
         await task_of(app, shop.whisper).options(retries=1, queue="mail").delay("a", "b", fail=True),
-        await app.send("shop:missing"),
+        await client.send("shop:missing"),
     ]
     events = ["job_succeeded", "job_died", "job_retries", "task_unknown"]
     eventually(lambda: {line["event"] for line in lines(worker)} >= set(events), within=15)
@@ -87,14 +89,14 @@ async def test_arguments_and_results_never_appear_in_any_line(workers: Workers, 
 
 
 async def test_tracebacks_show_neither_arguments_nor_results_nor_local_variables(
-    workers: Workers, app: App
+    workers: Workers, client: App
 ) -> None:
     worker = workers("--log-level", "debug", app=TALKATIVE)
     sent = [
-        await app.send(f"{HERE}{name}", "s3cret-argument")
+        await client.send(f"{HERE}{name}", "s3cret-argument")
         for name in ("talk", "talk_in_thread", "lie", "fail")
     ]
-    last = ["job_succeeded", "job_succeeded", "job_died", "job_died"]
+    last = ["job_succeeded", "job_succeeded", "new_error", "new_error"]
     eventually(
         lambda: [events_of(worker, job.id)[-1:] for job in sent] == [[event] for event in last], within=15
     )
@@ -166,7 +168,7 @@ async def test_below_warning_jobs_that_succeed_are_not_worth_a_line(workers: Wor
     worker.wait_for("job_died")
     worker.term()
     assert worker.returncode() == 0
-    assert {line["event"] for line in lines(worker)} == {"job_died"}
+    assert {line["event"] for line in lines(worker)} == {"job_died", "new_error"}
 
 
 async def test_on_a_console_no_name_out_of_redis_drives_the_terminal(workers: Workers, app: App) -> None:
@@ -185,12 +187,13 @@ async def test_on_a_console_no_name_out_of_redis_drives_the_terminal(workers: Wo
 
 
 async def test_in_a_pipe_a_failed_try_has_its_reason_its_place_and_the_time_of_the_next(
-    workers: Workers, app: App
+    workers: Workers, client: App
 ) -> None:
     worker = workers(app=TALKATIVE)
-    died = await app.send(f"{HERE}fail", "x")
+    died = await client.send(f"{HERE}fail", "x")
     eventually(lambda: "job_died" in events_of(worker, died.id), within=15)
-    tries = [line for line in lines(worker) if line.get("job_id") == died.id]
+    about = [line for line in lines(worker) if line.get("job_id") == died.id]
+    tries = [line for line in about if line["event"] != "new_error"]
     file, line = talkative.__file__, talkative.refuse.__code__.co_firstlineno + 2
     for number, found in enumerate(tries, 1):
         assert (found["error"], found["message"]) == ("ConnectionError", "the bank hung up\x1b[2J")
@@ -253,14 +256,14 @@ def screen(request: pytest.FixtureRequest) -> Iterator[Screen]:
 
 @pytest.mark.parametrize("screen", [60, 120], indirect=True)
 async def test_on_a_terminal_the_traceback_of_a_task_is_shown_once_and_then_a_line_per_try(
-    workers: Workers, app: App, screen: Screen
+    workers: Workers, client: App, screen: Screen
 ) -> None:
     worker = workers(
         app=TALKATIVE, redirect=screen.redirect, FENNELQ_LOG_FORMAT="auto", FENNELQ_CONCURRENCY="1"
     )
-    first = await app.send(f"{HERE}fail", "x")
+    first = await client.send(f"{HERE}fail", "x")
     eventually(lambda: "job_died" in screen.plain, within=15, what="the job is dead")
-    second = await app.send(f"{HERE}fail", "x")
+    second = await client.send(f"{HERE}fail", "x")
     eventually(lambda: screen.plain.count("job_died") == 2, within=15, what="the second is dead as well")
     worker.term()
     assert worker.returncode() == 0
@@ -268,7 +271,9 @@ async def test_on_a_terminal_the_traceback_of_a_task_is_shown_once_and_then_a_li
     assert len(re.findall(r"\[warning  \] job_retries ", shown)) == 4
     assert len(re.findall(r"\[error    \] job_died ", shown)) == 2
     for job in (first, second):
-        about = [line for line in shown.splitlines() if f"job_id={job.id}" in line]
+        every = [line for line in shown.splitlines() if f"job_id={job.id}" in line]
+        about = [line for line in every if "new_error" not in line]
+        assert len(every) - len(about) == (1 if job is first else 0)
         assert len(about) == 3
         assert all("error=ConnectionError" in line for line in about)
         assert all(r"message='the bank hung up\\x1b[2J'" in line for line in about)
@@ -280,6 +285,22 @@ async def test_on_a_terminal_the_traceback_of_a_task_is_shown_once_and_then_a_li
     # Only colours are left of what a terminal obeys.
     assert {c for c in screen.plain if not c.isprintable()} == {"\n"}
     assert "\x1b[1m" in screen.text
+
+
+async def test_the_first_job_that_dies_of_a_cause_is_named_in_a_warning(
+    workers: Workers, client: App
+) -> None:
+    worker = workers(app=TALKATIVE)
+    for name in ("x", "y"):
+        with pytest.raises(TaskFailed):
+            await (await client.send(f"{HERE}fail", name)).get(timeout=15)
+    worker.term()
+    assert worker.returncode() == 0
+    (line,) = [line for line in lines(worker) if line["event"] == "new_error"]
+    (group,) = await client.dlq.groups()
+    assert (line["level"], line["fingerprint"]) == ("warning", group.fingerprint)
+    assert (line["task"], line["error"], line["reason"]) == (f"{HERE}fail", "ConnectionError", "failed")
+    assert not {"message", "traceback"} & line.keys()
 
 
 # Lines of the users' own
@@ -294,11 +315,15 @@ def own(worker: Process, job_id: str) -> list[dict[str, Any]]:
     ]
 
 
-async def test_lines_of_a_task_appear_with_its_job_in_the_same_format(workers: Workers, app: App) -> None:
+async def test_lines_of_a_task_appear_with_its_job_in_the_same_format(workers: Workers, client: App) -> None:
     worker = workers("--log-level", "info", app=TALKATIVE)
-    job = await app.send(f"{HERE}talk", "x")
+    job = await client.send(f"{HERE}talk", "x")
     await job.get(timeout=15)
     eventually(lambda: "job_succeeded" in events_of(worker, job.id), within=15)
+    unused = [line for line in lines(worker) if line["event"] == "route_unused"]
+    assert [(line["level"], line["pattern"], line["queue"]) for line in unused] == [
+        ("warning", "tests.worker.quiet.*", "quiet")
+    ]
     found = own(worker, job.id)
     about = {
         "level": "info",
@@ -319,10 +344,10 @@ async def test_lines_of_a_task_appear_with_its_job_in_the_same_format(workers: W
 
 
 async def test_lines_of_a_task_in_a_thread_and_their_exceptions_appear_too(
-    workers: Workers, app: App
+    workers: Workers, client: App
 ) -> None:
     worker = workers(app=TALKATIVE)
-    job = await app.send(f"{HERE}talk_in_thread", "x")
+    job = await client.send(f"{HERE}talk_in_thread", "x")
     await job.get(timeout=15)
     eventually(lambda: "job_succeeded" in events_of(worker, job.id), within=15)
     found = own(worker, job.id)
@@ -347,10 +372,10 @@ async def test_lines_of_a_task_in_a_thread_and_their_exceptions_appear_too(
     ],
 )
 async def test_the_log_level_is_that_of_the_users_lines_too(
-    workers: Workers, app: App, level: str, events: list[str]
+    workers: Workers, client: App, level: str, events: list[str]
 ) -> None:
     worker = workers("--log-level", level, app=TALKATIVE)
-    job = await app.send(f"{HERE}talk", "x")
+    job = await client.send(f"{HERE}talk", "x")
     assert await job.get(timeout=15) == 1
     worker.term()
     assert worker.returncode() == 0
@@ -360,10 +385,10 @@ async def test_the_log_level_is_that_of_the_users_lines_too(
 
 @pytest.mark.parametrize("how", ["basic", "handler", "stdlib", "structlog"])
 async def test_code_that_configures_logging_itself_gets_each_line_once(
-    workers: Workers, app: App, how: str
+    workers: Workers, client: App, how: str
 ) -> None:
     worker = workers(app=TALKATIVE, TALKATIVE=how)
-    job = await app.send(f"{HERE}talk", "x")
+    job = await client.send(f"{HERE}talk", "x")
     assert await job.get(timeout=15) == 1
     worker.wait_for("job_succeeded")
     worker.term()
@@ -381,12 +406,12 @@ async def test_code_that_configures_logging_itself_gets_each_line_once(
 
 
 async def test_without_fennelqs_configuration_all_lines_go_through_that_of_the_standard_library(
-    workers: Workers, app: App
+    workers: Workers, client: App
 ) -> None:
     worker = workers(app=TALKATIVE, TALKATIVE="stdlib", FENNELQ_LOG_CONFIG="none")
-    job = await app.send(f"{HERE}talk", "x")
+    job = await client.send(f"{HERE}talk", "x")
     assert await job.get(timeout=15) == 1
-    died = await app.send(f"{HERE}fail", "x")
+    died = await client.send(f"{HERE}fail", "x")
     worker.wait_for("job_died", within=15)
     worker.term()
     assert worker.returncode() == 0
@@ -403,10 +428,10 @@ async def test_without_fennelqs_configuration_all_lines_go_through_that_of_the_s
 
 
 async def test_without_fennelqs_configuration_all_lines_go_through_that_of_structlog(
-    workers: Workers, app: App
+    workers: Workers, client: App
 ) -> None:
     worker = workers("--log-config", "none", app=TALKATIVE, TALKATIVE="structlog")
-    job = await app.send(f"{HERE}talk", "x")
+    job = await client.send(f"{HERE}talk", "x")
     assert await job.get(timeout=15) == 1
     worker.wait_for("job_succeeded")
     worker.term()
@@ -419,9 +444,9 @@ async def test_without_fennelqs_configuration_all_lines_go_through_that_of_struc
     assert '{"' not in text
 
 
-async def test_without_any_configuration_warnings_are_shown(workers: Workers, app: App) -> None:
+async def test_without_any_configuration_warnings_are_shown(workers: Workers, client: App) -> None:
     worker = workers("--log-config", "none", app=TALKATIVE)
-    died = await app.send(f"{HERE}fail", "x")
+    died = await client.send(f"{HERE}fail", "x")
     worker.wait_for("job_died", within=15)
     worker.term()
     assert worker.returncode() == 0

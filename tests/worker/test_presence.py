@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,16 +10,21 @@ import orjson
 import pytest
 import redis
 
+import fennelq
 from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import address_of
 from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.executors import recent_of
+from fennelq.model import outcome
+from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.routing import Routing
-from fennelq.worker.bus import QueuesDiscovered
+from fennelq.worker.bus import ExecutorEnding, QueuesDiscovered
 from fennelq.worker.duties.presence import Presence
 from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.running.held import Held
 from fennelq.worker.state import State
+from fennelq.worker.vitals import Blockage
 from tests.kit.server import Server
 from tests.worker.states import published, state_of
 
@@ -254,6 +260,12 @@ async def test_its_facts_say_which_queues_it_serves(
     assert {name: published[name] for name in names if name in published} == facts
 
 
+async def test_its_facts_name_its_version(broker: Broker) -> None:
+    await Presence(state_named(broker)).tick()
+    facts = orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
+    assert facts["version"] == fennelq.__version__
+
+
 async def test_its_facts_count_the_slots_that_are_taken_and_those_that_are_stuck(broker: Broker) -> None:
     state = state_named(broker)
     state.slots.take()
@@ -337,8 +349,8 @@ async def test_executors_that_were_killed_count_for_two_leases(
     assert state.colleagues == colleagues
 
 
-@pytest.mark.parametrize(("executors", "beats"), [(2, 1), (1000, 1), (2000, 2), (100_000, 4)])
-async def test_from_a_thousand_executors_on_each_reports_less_often_but_once_per_lease(
+@pytest.mark.parametrize(("executors", "beats"), [(2, 1), (1000, 1), (2000, 2), (100_000, 8)])
+async def test_from_a_thousand_executors_on_each_reports_less_often_but_once_in_two_leases(
     broker: Broker, server: Server, executors: int, beats: int
 ) -> None:
     now_ms = await broker.ask(verbs.server.now())
@@ -346,6 +358,137 @@ async def test_from_a_thousand_executors_on_each_reports_less_often_but_once_per
         for first in range(1, executors, 10_000):
             names = range(first, min(first + 10_000, executors))
             client.zadd(KEYS["alive"], {f"executor-{n}": now_ms for n in names})
-    duty = Presence(state_named(broker))
+    state = state_named(broker)
+    duty = Presence(state)
     await duty.tick()
     assert await duty.tick() == beats * LEASE / 4
+    assert state.colleagues == executors
+
+
+async def test_in_a_very_large_fleet_executors_count_for_two_of_their_long_intervals(
+    broker: Broker, redis_client: Any
+) -> None:
+    state = state_named(broker)
+    state.note_colleagues(100_000)
+    now_ms = await broker.ask(verbs.server.now())
+    redis_client.zadd(
+        KEYS["alive"], {"bert": now_ms - 3.9 * LEASE * 1000, "carl": now_ms - 4.1 * LEASE * 1000}
+    )
+    await Presence(state).tick()
+    assert state.colleagues == 2
+
+
+# How it is
+
+
+async def facts_of(broker: Broker) -> Any:
+    return orjson.loads((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
+
+
+async def test_its_facts_have_its_memory_and_the_worst_lag_since_the_last_ones(broker: Broker) -> None:
+    state = state_named(broker)
+    duty = Presence(state)
+    state.vitals.note_lag(0.2)
+    state.vitals.note_lag(0.5)
+    state.vitals.note_lag(0.1)
+    await duty.tick()
+    facts = await facts_of(broker)
+    assert facts["lag"] == 0.5
+    assert facts["rss"] > 1_000_000
+    await duty.tick()
+    assert (await facts_of(broker))["lag"] == 0.0
+
+
+async def test_its_facts_have_what_blocks_its_loop_and_what_has_blocked_it(
+    broker: Broker, now: list[float]
+) -> None:
+    state = state_named(broker)
+    duty = Presence(state)
+    await duty.tick()
+    assert "blocked" not in await facts_of(broker)
+    state.vitals.note_blocked(Blockage("x" * 300 + "tasks.py:7 in f", "j" * 300, 1.25), stand_in=True)
+    await duty.tick()
+    blocked = (await facts_of(broker))["blocked"]
+    assert blocked["at"].endswith("xtasks.py:7 in f")
+    assert (len(blocked["at"]), len(blocked["job"]), blocked["seconds"]) == (200, 200, 1.2)
+    assert "ago" not in blocked
+    state.vitals.note_works()
+    now[0] += 599
+    await duty.tick()
+    assert (await facts_of(broker))["blocked"]["ago"] == 599
+    now[0] += 2
+    await duty.tick()
+    assert "blocked" not in await facts_of(broker)
+
+
+async def test_it_starts_until_redis_has_replied_to_its_first_read(broker: Broker) -> None:
+    state = state_named(broker)
+    duty = Presence(state)
+    await duty.tick()
+    assert (await facts_of(broker))["state"] == "starting"
+    state.note_connected(True)
+    assert duty.woken.is_set()
+    await duty.tick()
+    assert "state" not in await facts_of(broker)
+    state.note_connected(False)
+    duty.woken.clear()
+    state.note_connected(True)
+    assert not duty.woken.is_set(), "only once: the executors of a fleet must not report all at once"
+
+
+@pytest.mark.parametrize("how", ["stopping", "draining"])
+async def test_it_reports_at_once_that_it_ends(broker: Broker, how: str) -> None:
+    state = state_named(broker)
+    duty = Presence(state)
+    state.note_connected(True)
+    duty.woken.clear()
+    state.note_ending(how)
+    state.bus.publish(ExecutorEnding())
+    assert duty.woken.is_set()
+    await duty.tick()
+    assert (await facts_of(broker))["state"] == how
+
+
+async def test_its_facts_have_the_unsettled_outcomes_and_the_longest_run(
+    broker: Broker, now: list[float]
+) -> None:
+    state = state_named(broker)
+    duty = Presence(state)
+    task: Any = asyncio.current_task()
+    every = [
+        Held(Delivery("mail", "s", f"{number}-1", str(number), "t" * 300, b"", b"", 0, 1, 1, 1))
+        for number in range(4)
+    ]
+    for held, begun in zip(every, (0.0, 999.5, 990.0, 980.0), strict=True):
+        state.held.by_token[held.delivery.token] = held
+        held.task, held.begun = task, begun
+    every[-1].outcome = outcome.died(JobFailure("E", "m"), 0, 0)
+    await duty.tick()
+    facts = await facts_of(broker)
+    assert facts["unsettled"] == 1
+    assert facts["longest"] == {"job": "mail:2", "task": "t" * 200, "seconds": 10.0}
+
+
+async def test_the_facts_of_2000_executors_are_less_than_a_megabyte_per_second(
+    broker: Broker, server: Server, now: list[float]
+) -> None:
+    """Even if each of them has a blocked loop, a long run and twenty queues."""
+    state = state_of(broker, MAIL, config=ExecutorConfig(name="anna"), default_queue="mail")
+    state.wanted = Routing.parse(None)
+    state.serve(Routing({f"queue-number-{n:04}": 1 for n in range(100)}))
+    state.note_colleagues(2000)
+    state.vitals.note_blocked(Blockage("x" * 300, "j" * 300, 1.25), stand_in=True)
+    now_ms = await broker.ask(verbs.server.now())
+    with server.client() as client:
+        client.zadd(KEYS["alive"], {f"executor-{n}": now_ms for n in range(1999)})
+    duty = Presence(state)
+    interval = await duty.tick()
+    size = len((await broker.ask(verbs.executors.known_executors("shop")))["anna"])
+    assert size * 2000 / interval < 1_000_000, (size, interval)
+
+
+async def test_an_executor_without_troubles_reports_little(broker: Broker) -> None:
+    state = state_named(broker)
+    state.note_connected(True)
+    await Presence(state).tick()
+    assert len((await broker.ask(verbs.executors.known_executors("shop")))["anna"]) < 350

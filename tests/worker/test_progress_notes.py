@@ -131,7 +131,7 @@ async def test_the_first_report_is_written_at_once_and_further_ones_wait_for_the
         assert not held.report(Progress(done))
     await aeventually(lambda: progress_of(desk) == '[1,2,999,null,""]')
     (first, _), (second, _) = reports.broker.calls
-    assert 0.9 * INTERVAL <= second - first < 2 * INTERVAL
+    assert second - first >= 0.9 * INTERVAL
 
 
 async def test_of_the_reports_of_one_turn_of_the_loop_the_newest_is_written(
@@ -154,6 +154,8 @@ async def test_jobs_of_one_queue_share_calls_of_a_hundred(reports: Reports, desk
     names = [str(n + 1) for n in range(150)]
     await aeventually(lambda: {progress_of(desk, name) for name in names} == {'[1,1,7,null,""]'})
     assert {progress_of(other, name) for name in "12"} == {'[1,1,7,null,""]'}
+    await reports.interval_of(held[1])
+    assert reports.broker.jobs == [100, 50, 2, 1, 1], "what is written is not written again"
 
 
 async def test_reports_during_a_call_are_the_next_call(reports: Reports, desk: Desk) -> None:
@@ -209,13 +211,13 @@ async def test_a_run_whose_job_was_taken_away_is_lost_and_its_neighbours_are_not
     """U6."""
     deliveries = desk.executing(*some_jobs(3))
     held = reports.runs_of(deliveries)
-    desk.release([deliveries[1]])
+    desk.release([deliveries[2]])
     for run in held:
         run.report(Progress(1))
     await aeventually(lambda: reports.lost != [])
-    assert reports.lost == [LeasesLost([deliveries[1].token])]
-    assert [progress_of(desk, key) for key in "123"] == ['[1,1,1,null,""]', None, '[1,1,1,null,""]']
-    assert reports.notes.open.keys() == {deliveries[0].token, deliveries[2].token}
+    assert reports.lost == [LeasesLost([deliveries[2].token])]
+    assert [progress_of(desk, key) for key in "123"] == ['[1,1,1,null,""]', '[1,1,1,null,""]', None]
+    assert reports.notes.open.keys() == {deliveries[0].token, deliveries[1].token}
 
 
 async def test_all_runs_of_a_lost_lease_are_forgotten(reports: Reports, desk: Desk) -> None:
@@ -224,6 +226,8 @@ async def test_all_runs_of_a_lost_lease_are_forgotten(reports: Reports, desk: De
         run.report(Progress(1))
     reports.state.bus.publish(LeasesLost([run.delivery.token for run in held[:2]]))
     assert reports.notes.open.keys() == {held[2].delivery.token}
+    await aeventually(lambda: progress_of(desk, "3") is not None)
+    assert (reports.broker.jobs, progress_of(desk, "1"), progress_of(desk, "2")) == ([1], None, None)
 
 
 async def test_a_run_that_is_not_held_any_more_reports_nothing(reports: Reports, desk: Desk) -> None:
@@ -277,12 +281,14 @@ async def test_a_report_under_way_is_written_again_before_the_outcome(reports: R
 
 
 async def test_a_job_whose_progress_is_written_is_settled_in_one_call(reports: Reports, desk: Desk) -> None:
-    (held,) = reports.runs_of(desk.executing())
-    held.report(Progress(9, 9))
-    (note,) = reports.notes.open.values()
-    await aeventually(lambda: note.written is not None)
-    await reports.settle(held)
-    assert reports.broker.order == ["note", "finish"]
+    held = reports.runs_of(desk.executing(*some_jobs(2)))
+    for run in held:
+        run.report(Progress(9, 9))
+    notes = list(reports.notes.open.values())
+    await aeventually(lambda: all(note.written is not None for note in notes))
+    for run in held:
+        await reports.settle(run)
+    assert reports.broker.order == ["note", "finish", "finish"]
     assert reports.notes.open == {}
 
 
@@ -290,7 +296,7 @@ async def test_a_job_whose_progress_is_written_is_settled_in_one_call(reports: R
     "error", [LinkDown("gone"), ReplyError("OOM no"), ReplyError("NOPERM no"), ReplyError("ERR no")]
 )
 async def test_an_outcome_is_written_although_the_last_report_cannot_be(
-    reports: Reports, desk: Desk, error: Exception
+    reports: Reports, desk: Desk, logged: list[EventDict], error: Exception
 ) -> None:
     (held,) = reports.runs_of(desk.executing())
     held.report(Progress(1))
@@ -300,12 +306,30 @@ async def test_an_outcome_is_written_although_the_last_report_cannot_be(
     await reports.settle(held)
     assert desk.record()["s"] == "S"
     assert progress_of(desk) == '[1,1,1,null,""]'
+    of_one_queue = str(error).startswith(("NOPERM", "ERR"))  # others are logged as trouble of Redis
+    expected = [("progress", "mail")] if of_one_queue else []
+    assert [(line["what"], line["queue"]) for line in logged if line["event"] == "trouble"] == expected
+
+
+async def test_a_write_that_has_failed_is_not_tried_again_after_the_outcome(
+    reports: Reports, desk: Desk
+) -> None:
+    ended, other = reports.runs_of(desk.executing(*some_jobs(2)))
+    reports.broker.refusals = [LinkDown("gone")]
+    ended.report(Progress(1))
+    await aeventually(lambda: reports.broker.jobs == [1])
+    await reports.settle(ended)
+    await reports.interval_of(other)
+    assert reports.broker.order == ["note", "note", "finish", "note", "note"]
+    assert reports.lost == []
 
 
 @pytest.mark.parametrize(("error", "attempts"), [(LinkDown("gone"), 2), (ReplyError("ERR no"), 1)])
 async def test_the_last_report_is_tried_again_with_the_outcome_if_that_may_help(
-    reports: Reports, desk: Desk, error: Exception, attempts: int
+    reports: Reports, desk: Desk, error: Exception, attempts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy machine, its interval may be over before the outcome is sent.
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.INTERVAL", 60.0)
     (held,) = reports.runs_of(desk.executing())
     held.report(Progress(1))
     await aeventually(lambda: progress_of(desk) is not None)
@@ -340,7 +364,10 @@ async def test_nothing_is_written_after_the_outcome(reports: Reports, desk: Desk
     await reports.settle(held)
     assert not held.report(Progress(3))
     await reports.interval_of(neighbour)
-    assert reports.broker.order == ["note", "note", "finish", "note", "note"]
+    # On a slow machine, the second report may be due before the outcome. After it there are only the neighbour's.
+    ended = reports.broker.order.index("finish")
+    assert set(reports.broker.order[:ended]) == {"note"}
+    assert reports.broker.order[ended + 1 :] == ["note", "note"]
     assert reports.lost == []
 
 
@@ -362,6 +389,47 @@ async def test_a_write_that_fails_is_repeated_with_the_newest_value(
     assert reports.lost == []
 
 
+async def test_after_an_error_a_run_is_left_alone_for_longer(
+    reports: Reports, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.worker.running.progress_notes.AFTER_ERROR", 600.0)
+    refused, other = reports.runs_of(desk.executing(*some_jobs(2)))
+    reports.broker.refusals = [LinkDown("gone")]
+    refused.report(Progress(1))
+    await aeventually(lambda: reports.broker.jobs == [1])
+    await reports.interval_of(other)
+    assert progress_of(desk, "1") is None
+    assert done_of(desk, "2") == 2
+
+
+async def test_the_first_write_that_succeeds_ends_the_outage(
+    reports: Reports, desk: Desk, logged: list[EventDict]
+) -> None:
+    (held,) = reports.runs_of(desk.executing())
+    reports.broker.refusals = [ReplyError("OOM no")]
+    held.report(Progress(1))
+    await aeventually(lambda: len(logged) == 2)
+    assert [line["event"] for line in logged] == ["redis_trouble", "redis_is_back"]
+    assert done_of(desk) == 1
+
+
+async def test_that_a_run_has_lost_its_job_is_not_published_when_its_executor_stops(
+    reports: Reports, desk: Desk
+) -> None:
+    """Other code stops it already."""
+    deliveries = desk.executing()
+    (held,) = reports.runs_of(deliveries)
+    desk.release(deliveries)
+    reports.broker.may_answer.clear()
+    held.report(Progress(1))
+    (note,) = reports.notes.open.values()
+    await aeventually(lambda: reports.broker.jobs == [1])
+    held.stop("stopped")
+    reports.broker.may_answer.set()
+    await aeventually(lambda: note.written is not None)
+    assert reports.lost == []
+
+
 async def test_an_error_of_one_queue_leaves_the_others_alone(
     reports: Reports, desk: Desk, other: Desk, logged: list[EventDict]
 ) -> None:
@@ -372,7 +440,8 @@ async def test_an_error_of_one_queue_leaves_the_others_alone(
         run.report(Progress(1))
     await aeventually(lambda: progress_of(desk) is not None and progress_of(other) is not None)
     warned = [line for line in logged if line["event"] == "trouble"]
-    assert [line["what"] for line in warned] == ["progress"] * len({line["queue"] for line in warned})
+    assert {line["what"] for line in warned} == {"progress"}
+    assert len(warned) == len({line["queue"] for line in warned})
 
 
 async def test_a_job_that_cancels_every_task_does_not_stop_the_progress_of_others(

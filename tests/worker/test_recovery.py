@@ -9,12 +9,16 @@ from structlog.typing import EventDict
 
 from fennelq.broker.broker import Broker
 from fennelq.model.routing import Routing
+from fennelq.worker.bus import JobsWaitInLines
 from fennelq.worker.duties.recovery import Recovery
+from fennelq.worker.processes.signals import Signal
 from tests.broker.desk import LEASE_MS, Desk, a_job, about
 from tests.kit.server import Server
-from tests.worker.states import Beating, state_of
+from tests.worker.states import Beating, NotedSignals, published, state_of
 
 INTERVAL = 50.0
+FLEET = 4
+"""So many executors that most sweeps find that another one was first."""
 
 
 class Sweeper:
@@ -29,15 +33,26 @@ class Sweeper:
             maintenance_interval=interval,
         )
         self.state.lease = self.lease
+        self.state.signals = self.signals = NotedSignals()
         self._recovery = Recovery(self.state)
 
     async def tick(self) -> float:
         return await self._recovery.tick()
 
 
+@pytest.fixture(params=[1, FLEET], ids=["alone", "in a fleet"])
+def sweeper(request: pytest.FixtureRequest, broker: Broker, desk: Desk, other: Desk) -> Sweeper:
+    """An executor without and with many others: what it does is the same, but not how it learns what to do."""
+    sweeper = Sweeper(broker, desk, other)
+    sweeper.state.note_colleagues(request.param)
+    return sweeper
+
+
 @pytest.fixture
-def sweeper(broker: Broker, desk: Desk, other: Desk) -> Sweeper:
-    return Sweeper(broker, desk, other)
+def in_fleet(broker: Broker, desk: Desk, other: Desk) -> Sweeper:
+    sweeper = Sweeper(broker, desk, other)
+    sweeper.state.note_colleagues(FLEET)
+    return sweeper
 
 
 def silent_jobs(desk: Desk, number: int) -> None:
@@ -66,6 +81,31 @@ async def test_the_jobs_of_silent_executors_are_queued_again_and_counted_by_queu
     assert (desk.waiting(), desk.pending()) == (["0", "1", "2"], {})
     assert (other.waiting(), other.pending()) == (["0"], {})
     assert recovered(logged) == [("mail", 3, 0, "warning"), ("other", 1, 0, "warning")]
+    assert sweeper.signals.sent == []
+
+
+async def test_the_supervisor_learns_that_jobs_wait_in_quarantine(sweeper: Sweeper, desk: Desk) -> None:
+    desk.executing(a_job())
+    desk.recover()
+    desk.take()
+    desk.silence()
+    await sweeper.tick()
+    assert desk.waiting("iso") == ["1"]
+    assert sweeper.signals.sent == [Signal.QUARANTINE]
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_after_all_pages_of_a_sweep_it_tells_once_that_jobs_wait_in_lines(
+    sweeper: Sweeper, desk: Desk, other: Desk
+) -> None:
+    found = published(sweeper.state, JobsWaitInLines)
+    silent_jobs(desk, 150)
+    silent_jobs(other, 1)
+    desk.enqueue(a_job("first", gates="c1:a"), a_job("second", gates="c1:a"))
+    assert desk.stats()["parked"] == 1
+    await sweeper.tick()
+    assert desk.pending() == {}
+    assert found == [JobsWaitInLines("mail")]
 
 
 @pytest.mark.audit(unfinished=True)
@@ -213,14 +253,84 @@ async def test_a_sweep_goes_on_until_every_queue_has_been_looked_through(
 
 
 async def test_a_queue_that_fits_on_one_page_is_one_call(
-    sweeper: Sweeper, desk: Desk, server: Server
+    broker: Broker, desk: Desk, other: Desk, server: Server
 ) -> None:
+    sweeper = Sweeper(broker, desk, other)
     await sweeper.tick()  # the server knows the script from here on
     silent_jobs(desk, 5)
     desk.redis.delete(desk.keys["swept"])
     before = calls(server)
     await sweeper.tick()
     assert (calls(server) - before, desk.pending()) == (2, {})
+
+
+async def test_in_a_fleet_a_queue_that_another_executor_has_swept_is_only_looked_at(
+    in_fleet: Sweeper, desk: Desk, other: Desk, server: Server
+) -> None:
+    await in_fleet.tick()
+    silent_jobs(desk, 1)
+    silent_jobs(other, 1)
+    desk.redis.delete(desk.keys["swept"])
+    before = calls(server)
+    await in_fleet.tick()
+    assert (calls(server) - before, desk.pending(), len(other.pending())) == (1, {}, 1)
+    other.redis.delete(other.keys["swept"])
+    await in_fleet.tick()
+    assert other.pending() == {}
+
+
+async def test_in_a_fleet_the_sweep_of_an_executor_with_a_longer_interval_counts(
+    in_fleet: Sweeper, desk: Desk, other: Desk, server: Server
+) -> None:
+    await in_fleet.tick()
+    desk.redis.set(desk.keys["swept"], "2", px=LEASE_MS)
+    before = calls(server)
+    await in_fleet.tick()
+    assert calls(server) - before == 0
+
+
+async def test_in_a_fleet_the_supervisor_learns_of_quarantine_between_two_sweeps(
+    in_fleet: Sweeper, desk: Desk
+) -> None:
+    desk.executing(a_job())
+    desk.recover()
+    desk.take()
+    desk.silence()
+    for _ in range(3):
+        await in_fleet.tick()
+    assert in_fleet.signals.sent == [Signal.QUARANTINE] * 3
+
+
+async def test_in_a_fleet_the_mark_of_a_version_before_lines_is_replaced(
+    in_fleet: Sweeper, desk: Desk
+) -> None:
+    """An executor of that version does not tell that jobs wait in lines."""
+    found = published(in_fleet.state, JobsWaitInLines)
+    desk.enqueue(a_job("first", gates="c1:a"), a_job("second", gates="c1:a"))
+    desk.redis.set(desk.keys["swept"], "1", px=round(INTERVAL * 900))
+    await in_fleet.tick()
+    assert (desk.redis.get(desk.keys["swept"]), found) == (b"2", [JobsWaitInLines("mail")])
+
+
+async def test_in_a_fleet_a_mark_that_stays_longer_than_any_interval_stops_no_sweep(
+    in_fleet: Sweeper, desk: Desk
+) -> None:
+    """The server's clock was set back."""
+    silent_jobs(desk, 1)
+    desk.redis.set(desk.keys["swept"], "2", px=10**9)
+    await in_fleet.tick()
+    assert (desk.waiting(), desk.pending()) == (["0"], {})
+
+
+@pytest.mark.audit(skip="a key is of a wrong type")
+async def test_in_a_fleet_a_damaged_mark_is_logged_and_stops_no_sweep_of_others(
+    in_fleet: Sweeper, desk: Desk, other: Desk, logged: list[EventDict]
+) -> None:
+    silent_jobs(other, 1)
+    desk.redis.hset(desk.keys["swept"], "x", "y")
+    await in_fleet.tick()
+    assert other.pending() == {}
+    assert ("mail", "warning") in [(line.get("queue"), line["log_level"]) for line in logged]
 
 
 async def test_a_job_that_has_been_delivered_too_often_is_dead_with_what_is_known_of_the_last_death(

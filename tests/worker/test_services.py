@@ -176,6 +176,35 @@ def promoter_of(broker: Broker, queues: int, **settings: Any) -> Promoting:
     return Promoting(state)
 
 
+async def test_a_queue_that_a_fetch_has_found_empty_lately_is_not_looked_at(
+    broker: Broker, now: list[float], promoted: Calls
+) -> None:
+    promoter = promoter_of(broker, 3)
+    promoter.state.note_looked("q001")
+    await promoter.tick()
+    assert promoted() == ["q000", "q002"]
+    now[0] += LONGEST
+    promoter.state.note_looked("q002")
+    await promoter.tick()
+    assert promoted() == ["q000", "q001"]
+    now[0] += LONGEST
+    await promoter.tick()
+    assert promoted() == ["q000", "q001", "q002"]
+
+
+async def test_a_job_that_is_known_to_be_due_is_promoted_whenever_a_fetch_has_looked(
+    broker: Broker, now: list[float], promoted: Calls
+) -> None:
+    promoter = promoter_of(broker, 1)
+    await promoter.tick()
+    promoted()
+    job_due(promoter, 1.0, "q000")
+    now[0] += 1.0
+    promoter.state.note_looked("q000")
+    await promoter.tick()
+    assert promoted() == ["q000"]
+
+
 async def test_only_the_queue_with_a_due_job_is_promoted(
     broker: Broker, now: list[float], promoted: Calls
 ) -> None:
@@ -353,6 +382,21 @@ async def test_the_janitor_comes_again_at_once_while_there_is_more(broker: Broke
     assert await duty.tick() >= 1
 
 
+async def test_the_janitor_counts_the_dead_that_the_index_does_not_have(
+    broker: Broker, mail: QueueKeys
+) -> None:
+    """Their index was lost."""
+    await bury(broker, mail, 600)
+    await broker.ask(Command(["DEL", mail["dlq:g"]], as_is))
+    duty = janitor(broker, [mail])
+    assert await duty.tick() < 0.5
+    assert not (await broker.run(verbs.dead.groups(mail))).is_complete
+    while await duty.tick() < 1:
+        pass
+    index = await broker.run(verbs.dead.groups(mail))
+    assert (index.is_complete, [group.jobs for group in index.groups]) == (True, [600])
+
+
 async def test_the_janitor_cleans_a_page_of_queues_at_a_time_and_comes_back_to_those_with_more(
     broker: Broker, mail: QueueKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,7 +407,8 @@ async def test_the_janitor_cleans_a_page_of_queues_at_a_time_and_comes_back_to_t
     run = broker.run
 
     async def noted(verb: Any, *args: Any) -> Any:
-        cleaned[-1].append(str(verb.args[0]))
+        if verb.name == "gc":
+            cleaned[-1].append(str(verb.args[0]))
         return await run(verb, *args)
 
     monkeypatch.setattr(broker, "run", noted)

@@ -17,6 +17,7 @@ from fennelq.broker.verb import MOST_JOBS, Verb
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
+from fennelq.worker.bus import JobLost
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Answer
 from fennelq.worker.running.settler import MOST_UNSETTLED_BYTES, Backlog, Settler, Share
@@ -61,7 +62,10 @@ class Settling:
     def __init__(self, broker: Reluctant) -> None:
         self.broker = broker
         self.answers: list[tuple[str, Answer]] = []
+        self.lost: list[str] = []
+        """The jobs that were announced as lost."""
         state = state_of(broker)
+        state.bus.subscribe(JobLost, lambda fact: self.lost.append(fact.delivery.id))
         state.held = Answered(self._hear)
         self.settler = Settler(state)
 
@@ -119,6 +123,7 @@ async def test_every_job_of_every_queue_gets_its_own_outcome_and_answer(
         *("mail:a", "mail:c", "mail:d"),
         *("other:v", "other:w", "other:x"),
     }
+    assert sorted(settling.lost) == ["mail:b", "other:y", "other:z"]
     assert results(desk, "abcd") == {n: [f'{{"ok":"{n}"}}'] if n != "b" else [] for n in "abcd"}
     assert results(other, "vwxyz") == {n: [f'{{"ok":"{n}"}}'] if n in "vwx" else [] for n in "vwxyz"}
 
@@ -150,7 +155,8 @@ async def test_a_call_carries_a_megabyte_at_most(settling: Settling, desk: Desk,
     large = of_size(MOST_BYTES // 2 - OVERHEAD + 1, error)
     answers = await settling.settle(*((delivery, large) for delivery in held))
     assert settling.broker.calls == [1, 1]
-    assert answers == {"mail:1": Answer.SETTLED, "mail:2": Answer.SETTLED}
+    first = Answer.NEW_ERROR if error else Answer.SETTLED
+    assert answers == {"mail:1": first, "mail:2": Answer.SETTLED}
 
 
 async def test_outcomes_that_just_fit_are_one_call(settling: Settling, desk: Desk) -> None:
@@ -262,7 +268,7 @@ async def test_between_two_attempts_there_is_a_pause_that_grows(
 
 async def test_an_outcome_for_which_there_is_room_is_written_once(settling: Settling, desk: Desk) -> None:
     (held,) = taken(desk, "1")
-    assert settling.settler.offer(held, value("1"))
+    assert settling.settler.offer(Settled(held, value("1")))
     await settling.settler.drain()
     assert (settling.answers, settling.broker.calls) == ([("mail:1", Answer.SETTLED)], [1])
 
@@ -286,14 +292,14 @@ async def test_a_queue_that_refuses_an_outcome_takes_no_room_from_others_until_i
 
     settling.broker.refusals = [ReplyError("ERR for now")]
     monkeypatch.setattr("fennelq.worker.running.settler.asyncio.sleep", held_up)
-    assert settler.offer(refused, value("1"))
-    assert not settler.offer(free, value("x"))
+    assert settler.offer(Settled(refused, value("1")))
+    assert not settler.offer(Settled(free, value("x")))
     await pausing.wait()
-    assert settler.offer(free, value("x"))
+    assert settler.offer(Settled(free, value("x")))
     may_try_again.set()
     await settler.drain()
-    assert settler.offer(next_one, value("2"))
-    assert not settler.offer(beyond, value("3"))
+    assert settler.offer(Settled(next_one, value("2")))
+    assert not settler.offer(Settled(beyond, value("3")))
     await settler.drain()
     assert dict(settling.answers) == dict.fromkeys(["mail:1", "other:x", "mail:2"], Answer.SETTLED)
 
@@ -373,7 +379,7 @@ async def test_an_outcome_that_is_cancelled_while_it_waits_for_room_is_written_a
     (held,) = taken(desk, "1")
     backlog, others = settling.settler.backlog, Share()
     backlog.add(others, FULL, 0)
-    coming = asyncio.create_task(settling.settler.settle(held, value("1")))
+    coming = asyncio.create_task(settling.settler.settle(Settled(held, value("1"))))
     await asyncio.sleep(0)
     coming.cancel()
     await asyncio.wait([coming])
@@ -430,7 +436,7 @@ async def test_to_drain_waits_for_an_outcome_that_has_just_got_room(settling: Se
     (held,) = taken(desk, "1")
     backlog, others = settling.settler.backlog, Share()
     backlog.add(others, FULL, 0)
-    coming = asyncio.create_task(settling.settler.settle(held, value("1")))
+    coming = asyncio.create_task(settling.settler.settle(Settled(held, value("1"))))
     await asyncio.sleep(0)
     backlog.remove(others, FULL, 0)
     await settling.settler.drain()

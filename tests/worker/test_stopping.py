@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -12,13 +13,18 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App, AsyncResult, Status
+from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.broker import ANSWER_TIMEOUT
 from fennelq.broker.keys import GROUP, QUARANTINE
 from fennelq.broker.trouble import LinkDown
 from fennelq.broker.verb import Command, Verb
+from fennelq.model.questions import Drain
 from fennelq.model.routing import Routing
+from fennelq.worker import shutdown
+from fennelq.worker.bus import DrainAsked
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
+from fennelq.worker.vitals import Blockage
 from tests.broker.desk import Desk
 from tests.kit.ledger import Ledger
 from tests.kit.server import Server
@@ -39,6 +45,47 @@ async def hold_all(app: App, gate: Gate, number: int, function: Callable[..., An
 
 
 # In this process
+
+
+async def test_what_the_deputy_reports_last_does_not_remain(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reports on a connection of its own, so the report could arrive after the executor has left."""
+    monkeypatch.setattr(shutdown, "LAST_REPORT", 60.0)
+    under_way, go_on, order = threading.Event(), threading.Event(), list[str]()
+    send = BlockingBroker.run
+
+    def send_slowly(self: BlockingBroker, verb: Verb[Any], timeout: float = ANSWER_TIMEOUT) -> Any:
+        if verb.name == "present":
+            under_way.set()
+            go_on.wait(60)
+            order.append("present")
+        return send(self, verb, timeout)
+
+    def is_under_way() -> bool:
+        # The watchdog finds that the loop works, and may say so before the deputy has looked.
+        executor.state.vitals.note_works()
+        executor.state.vitals.note_blocked(Blockage("tasks.py:7 in f", "shop:f", 2.0), stand_in=True)
+        return under_way.is_set()
+
+    monkeypatch.setattr(BlockingBroker, "run", send_slowly)
+    async with running(app) as executor:
+        await aeventually(is_under_way)
+        leave, end = executor.broker.run, executor.deputy.end
+
+        async def noted(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+            if verb.name == "absent":
+                order.append("absent")
+            return await leave(verb, within)
+
+        def end_with_a_late_report() -> None:
+            end()
+            asyncio.get_running_loop().call_later(0.05, go_on.set)
+
+        monkeypatch.setattr(executor.broker, "run", noted)
+        monkeypatch.setattr(executor.deputy, "end", end_with_a_late_report)
+    assert order == ["present", "absent"]
+    assert await app.executors.list() == []
 
 
 async def test_what_runs_may_finish_and_nothing_more_is_started(app: App, gate: Gate) -> None:
@@ -119,6 +166,17 @@ async def test_many_jobs_are_handed_back_page_by_page(
         await aeventually(lambda: executor.slots.free == 0)
     assert [jobs for why, jobs in pages if why == "stopped"] == [100, 100, 30]
     assert {(await result.status()) for result in results} == {Status.SENT}
+
+
+async def test_a_drain_with_a_grace_period_that_makes_no_sense_keeps_the_one_of_its_worker(
+    app: App, logged: list[EventDict]
+) -> None:
+    """Any client may publish anything on the channel of an executor."""
+    async with running(app, grace=7) as executor:
+        executor.state.bus.publish(DrainAsked(Drain.read("grace -1")))
+        assert (executor.state.ending, executor.state.grace) == ("draining", 7)
+    (event,) = [one for one in logged if one["event"] == "grace_ignored"]
+    assert (event["log_level"], event["found"], event["seconds"]) == ("warning", "grace -1", 7)
 
 
 @pytest.mark.audit(unfinished=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +21,7 @@ import pytest
 from structlog.typing import EventDict
 
 from fennelq import App, Status
+from fennelq.broker.keys import QUARANTINE
 from fennelq.worker.processes import child, pid_one, supervisor
 from fennelq.worker.processes.child import Child, NotStarted
 from fennelq.worker.processes.config import CANNOT_RUN, ExecutorConfig
@@ -28,16 +31,13 @@ from fennelq.worker.processes.supervisor import Supervisor
 from tests.kit.ledger import Ledger
 from tests.kit.namespace import Namespace
 from tests.kit.ports import Port
+from tests.kit.processes import is_alive
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import aeventually, eventually
 from tests.worker import shop
 from tests.worker.conftest import Workers, executors
 from tests.worker.shop import Gate, task_of
-
-
-def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 async def test_there_are_as_many_executors_as_were_ordered(workers: Workers) -> None:
@@ -106,6 +106,20 @@ def test_config_arrive_as_they_were_given() -> None:
         app="shop:app", concurrency=7, queues="mail:3,default:1", lanes=("s:high",), grace=1.5
     )
     assert ExecutorConfig.from_text(config.to_text()) == config
+
+
+def test_what_earlier_versions_do_not_know_is_in_a_word_of_its_own_which_they_ignore() -> None:
+    config = ExecutorConfig(app="shop:app", metrics="task", totals=7)
+    assert {"metrics", "totals"} & json.loads(config.to_text()).keys() == set()
+    assert ExecutorConfig.from_text(config.to_text(), config.more_to_text()) == config
+    assert ExecutorConfig.from_text(config.to_text()) == ExecutorConfig(app="shop:app")
+
+
+def test_what_only_a_later_version_knows_is_ignored() -> None:
+    given = json.loads(ExecutorConfig(app="shop:app").to_text()) | {"later": 1}
+    assert ExecutorConfig.from_text(
+        json.dumps(given), '{"metrics": "queue", "even_later": 2}'
+    ) == ExecutorConfig(app="shop:app", metrics="queue")
 
 
 # Modules that make trouble when they are imported
@@ -433,7 +447,7 @@ async def test_a_death_that_cannot_be_noted_disturbs_no_executor(
 
 
 async def test_orphans_are_reaped_and_the_ends_of_executors_are_still_known(
-    spawn: Spawner, server: Server, app: App
+    spawn: Spawner, server: Server, client: App
 ) -> None:
     environment = {"FENNELQ_REDIS_URL": server.url, "FENNELQ_LOG_FORMAT": "json"}
     worker = spawn(
@@ -446,7 +460,7 @@ async def test_orphans_are_reaped_and_the_ends_of_executors_are_still_known(
         environment=environment,
     )
     orphans = [
-        await (await app.send("tests.worker.orphanage:leave_orphan")).get(timeout=20) for _ in range(3)
+        await (await client.send("tests.worker.orphanage:leave_orphan")).get(timeout=20) for _ in range(3)
     ]
     # A zombie has a pid, too.
     await aeventually(lambda: not any(map(psutil.pid_exists, orphans)), within=10)
@@ -593,6 +607,24 @@ async def test_a_signal_before_the_quarantine_is_opened_keeps_it_closed(
     only = supervisor_of(SHOP_APP)
     assert await only.run() == 0
     assert len(configs) == 1
+
+
+@pytest.mark.parametrize(("consumes", "started"), [(True, 2), (False, 1)])
+async def test_a_worker_that_takes_no_jobs_leaves_the_quarantine_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, consumes: bool, started: int
+) -> None:
+    """Their beats find the jobs in quarantine (`test_heartbeat.py`)."""
+    configs: list[ExecutorConfig] = []
+
+    def start(config: ExecutorConfig, *, silence: float, quarantine: Callable[[], None]) -> Child:
+        configs.append(config)
+        if len(configs) == 1:
+            quarantine()
+        return cast("Child", Ended(Ending((True, 0))))
+
+    monkeypatch.setattr(supervisor, "Child", start)
+    assert await supervisor_of(replace(BURST, consumes=consumes)).run() == 0
+    assert [config.lanes == (QUARANTINE,) for config in configs] == [False, True][:started]
 
 
 @pytest.mark.parametrize("code", [CANNOT_RUN, 1])

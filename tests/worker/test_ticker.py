@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.outcome import Outcome, died, retried, succeeded
 from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob
-from fennelq.worker.bus import HandOverWaits
+from fennelq.worker.bus import HandOverWaits, SchedulesChanged
 from fennelq.worker.duties.courier import Courier
 from fennelq.worker.duties.ticker import Ticker, decide
 from fennelq.worker.state import State
@@ -218,6 +219,13 @@ async def test_a_due_tick_is_claimed_and_a_courier_is_woken(fleet: Fleet) -> Non
     assert fleet.runs() == [1, 2]
 
 
+async def test_a_message_that_schedules_have_changed_ends_the_pause(fleet: Fleet) -> None:
+    ticker = await fleet.started(a_schedule())
+    assert not ticker.woken.is_set()
+    fleet.latest.bus.publish(SchedulesChanged())
+    assert ticker.woken.is_set()
+
+
 async def test_of_many_executors_one_makes_the_job_of_a_tick(fleet: Fleet) -> None:
     tickers = [await fleet.started(a_schedule()) for _ in range(5)]
     for _ in range(10):
@@ -225,6 +233,27 @@ async def test_of_many_executors_one_makes_the_job_of_a_tick(fleet: Fleet) -> No
         await asyncio.gather(*(ticker.tick() for ticker in tickers))
     assert fleet.runs() == [*range(1, 11)]
     assert (await fleet.state())["runs"] == "10"
+
+
+async def test_an_executor_that_stops_when_it_has_just_looked_claims_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it leave a coroutine behind that was never awaited: Python would warn of it."""
+    ticker = await fleet.started(a_schedule())
+    fleet.time.pass_by(MINUTE)
+    run = fleet.broker.run
+
+    async def stopping_run(verb: Any) -> Any:
+        reply = await run(verb)
+        asyncio.get_running_loop().call_soon(tick.cancel)
+        return reply
+
+    monkeypatch.setattr(fleet.broker, "run", stopping_run)
+    tick = asyncio.create_task(ticker.tick())
+    await asyncio.wait([tick])
+    assert tick.cancelled()
+    assert fleet.runs() == []
+    gc.collect()
 
 
 async def test_many_schedules_that_are_due_at_once_are_all_claimed(fleet: Fleet) -> None:

@@ -91,6 +91,6 @@ async def test_a_supervisor_of_the_earlier_version_can_start_an_executor(
     await aeventually(lambda: executor.process.poll() == 0, within=15)
 
 
-def test_the_configuration_has_the_fields_of_the_earlier_version_and_one_new_name() -> None:
+def test_the_configuration_has_the_fields_of_the_earlier_version_and_these_new_names() -> None:
     fields = json.loads(ExecutorConfig().to_text())
-    assert {*EARLIER, "lifeline", "signals"} == fields.keys()
+    assert {*EARLIER, "lifeline", "signals", "tasks", "consumes", "rate"} == fields.keys()

@@ -206,3 +206,59 @@ async def test_an_executor_of_which_a_vital_thread_dies_is_replaced(
     assert {row.pid for row in ledger.read()} == {first.pid, second.pid}
     worker.term()
     assert worker.returncode() == 0
+
+
+# Facts
+
+
+async def stopped(redis_url: str) -> Watched:
+    """A watchdog that has been started, and whose thread has ended."""
+    watched = Watched(redis_url)
+    thread = thread_of(watched.dog.start)
+    watched.dog.end()
+    await asyncio.to_thread(thread.join)
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("lag", "fact", "stands_in"), [(0.4, False, False), (0.6, True, False), (1.1, True, True)]
+)
+async def test_what_blocks_the_loop_for_half_a_second_is_a_fact_and_after_a_second_the_deputy_stands_in(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, lag: float, fact: bool, stands_in: bool
+) -> None:
+    watched = await stopped(redis_url)
+    monkeypatch.setattr(watched.dog, "lag", lambda: lag)
+    assert watched.dog.look()
+    vitals = watched.state.vitals
+    assert (bool(vitals.blockage()), vitals.blocked, vitals.wakes.is_set()) == (fact, stands_in, stands_in)
+    monkeypatch.setattr(watched.dog, "lag", lambda: 0.1)
+    assert watched.dog.look()
+    assert not vitals.blocked
+
+
+async def test_a_fact_that_cannot_be_read_costs_no_executor(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = await stopped(redis_url)
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(watched.state.held, "of_task", broken)
+    monkeypatch.setattr(watched.dog, "lag", lambda: 0.6)
+    watched.pipe.signals.clear()
+    assert watched.dog.look()
+    assert Signal.ALIVE in watched.pipe.signals
+
+
+async def test_the_lag_is_how_much_later_than_planned_the_loop_has_come_to_a_tick(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("fennelq.clock.monotonic", lambda: now[0])
+    watched = Watched(redis_url)
+    watched.dog.start()
+    assert watched.state.vitals.take_lag() == 0.0
+    now[0] += 0.75
+    await aeventually(lambda: watched.state.vitals.take_lag() == 0.5)
+    watched.dog.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from types import coroutine
 from typing import Any, cast
@@ -10,15 +11,16 @@ from typing import Any, cast
 import pytest
 from structlog.typing import EventDict
 
-from fennelq import App, Reject, RetryPolicy, Snooze, Status, current_job
+from fennelq import App, JobContext, Reject, RetryPolicy, Snooze, Status, current_job
 from fennelq.broker import verbs
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.bus import CancelRequested
+from fennelq.model.progress import Progress
+from fennelq.worker.bus import Bus, CancelRequested, JobArrived, JobDue, JobLost, RunOutrun
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.body import TimeOut
-from fennelq.worker.running.held import Held, HeldJobs
+from fennelq.worker.running.held import LOST, STOPPED, Held, HeldJobs
 from fennelq.worker.running.runner import Runner
 from fennelq.worker.running.settler import Share
 from fennelq.worker.running.workbench import Workbench
@@ -26,8 +28,10 @@ from tests.broker.desk import Desk
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
+from tests.kit.workers import running
 from tests.worker import shop
 from tests.worker.shop import Gate, task_of
+from tests.worker.states import published
 
 HOLD = f"{shop.__name__}:hold"
 REFUSE = f"{shop.__name__}:refuse_to_stop"
@@ -149,6 +153,21 @@ async def test_which_job_a_task_runs_can_be_asked(app: App, bench: Bench, gate: 
     await bench.all_done()
 
 
+async def test_no_job_runs_where_no_task_runs_even_if_an_outcome_waits_to_be_written(
+    app: App, cut_off: Bench, gate: Gate, proxy: Proxy
+) -> None:
+    """A callback may block the loop: the watchdog must not name a job that has ended."""
+    await held(app, gate)
+    (delivery,) = cut_off.start_all()
+    proxy.blackhole()
+    gate.open()
+    await aeventually(lambda: cut_off.executor.slots.taken == 0)
+    assert cut_off.held.tokens() == [delivery.token]
+    assert cut_off.held.job_of(None) is None
+    proxy.up()
+    await cut_off.workbench.settled()
+
+
 async def test_jobs_that_have_ended_are_not_among_the_tasks(
     app: App, cut_off: Bench, gate: Gate, proxy: Proxy
 ) -> None:
@@ -228,8 +247,10 @@ async def test_a_job_that_was_taken_from_us_is_cancelled_and_not_settled(
     deliveries = bench.start_all()
     await asyncio.sleep(0)  # their handlers have begun
     unknown = ("default", "s", "0-1")
+    gone = published(bench.executor.state, JobLost)
     bench.workbench.lose([unknown, deliveries[0].token, deliveries[1].token])
     assert bench.held.tokens() == [deliveries[2].token]
+    assert [fact.delivery for fact in gone] == deliveries[:2]
     await aeventually(lambda: bench.executor.slots.taken == 1)
     gate.open()
     await bench.all_done()
@@ -241,6 +262,22 @@ async def test_a_job_that_was_taken_from_us_is_cancelled_and_not_settled(
         (job, HOLD, "default", 1) for job in jobs[:2]
     ]
     assert {line["log_level"] for line in lost} == {"warning"}
+
+
+@pytest.mark.audit(unfinished=True)
+async def test_a_run_is_cancelled_when_the_other_copy_has_ended_its_job(
+    app: App, bench: Bench, gate: Gate, logged: list[EventDict]
+) -> None:
+    first, _ = await held(app, gate, 2)
+    outrun, other = bench.start_all()
+    await asyncio.sleep(0)  # their handlers have begun
+    bench.executor.state.bus.publish(RunOutrun(outrun.token))
+    assert bench.held.tokens() == [other.token]
+    await aeventually(lambda: bench.executor.slots.taken == 1)
+    gate.open()
+    await bench.all_done()
+    assert [(line["job_id"], line["log_level"]) for line in lines(logged, "job_outrun")] == [(first, "info")]
+    assert lines(logged, "lease_lost") == []
 
 
 @pytest.mark.audit(unfinished=True)
@@ -319,11 +356,118 @@ async def test_a_run_that_other_code_cancels_before_its_first_step_is_not_held_f
     (task,) = bench.held.tasks()
     task.cancel()
     await asyncio.wait([task])
-    assert bench.held.tokens() == []
+    assert (bench.held.tokens(), bench.held.tasks()) == ([], [])
+    assert bench.held.never_began() == [delivery.token]
     assert bench.executor.slots.taken == 1
     assert not bench.workbench.holds(delivery.token)
     assert not bench.workbench.holds(delivery.token)
     assert bench.executor.slots.taken == 0
+
+
+def test_a_run_is_asked_to_stop_once_and_the_first_reason_counts() -> None:
+    run = a_run()
+    assert run.ask("no longer needed")
+    assert not run.ask("too slow")
+    assert not run.time_out()
+    assert (run.asked, run.cancelled, run.overran) == ("no longer needed", "no longer needed", False)
+
+
+def test_only_a_run_that_a_client_has_cancelled_is_cancelled_for_good() -> None:
+    cancelled, overran, stopped, lost, goes_on = [a_run() for _ in range(5)]
+    cancelled.ask("no longer needed")
+    overran.time_out()
+    stopped.stop(STOPPED)
+    lost.stop(LOST)
+    assert cancelled.cancelled_by_client
+    assert not any(run.cancelled_by_client for run in (overran, stopped, lost, goes_on))
+    cancelled.stop(STOPPED)
+    assert not cancelled.cancelled_by_client, "its executor hands it back"
+
+
+def test_a_handler_sees_why_it_is_to_stop_unless_its_executor_stops() -> None:
+    """A function in a thread that returned early for that reason would have succeeded."""
+    stopped, lost, cancelled = [a_run() for _ in range(3)]
+    stopped.stop(STOPPED)
+    lost.stop(LOST)
+    cancelled.ask("no longer needed")
+    cancelled.stop(STOPPED)
+    assert [(run.asked, run.cancelled) for run in (stopped, lost, cancelled)] == [
+        (STOPPED, None),
+        (LOST, LOST),
+        ("no longer needed", "no longer needed"),
+    ]
+
+
+def test_the_stack_of_a_run_has_the_calls_of_its_thread_while_it_is_in_one() -> None:
+    """Only those below a call of fennelq: the others are of the pool."""
+    run, bus, stacks = a_run(), Bus(), list[str]()
+    bus.subscribe(JobDue, lambda job: bus.publish(JobArrived(job.queue, "s")))
+    bus.subscribe(JobArrived, lambda _: stacks.append(run.stack()))
+    bus.publish(JobDue(1, "mail"))
+    run.enter_thread()
+    bus.publish(JobDue(1, "mail"))
+    run.leave_thread()
+    bus.publish(JobDue(1, "mail"))
+    before, inside, after = stacks
+    assert (before, after) == ("", "")
+    assert [call.partition(":")[0] for call in inside.split(" > ")] == [__file__] * 2
+
+
+async def test_runs_that_never_began_are_told_from_those_that_go_on() -> None:
+    held, tasks = HeldJobs(), [asyncio.create_task(for_ever()) for _ in range(4)]
+    for number, task in enumerate(tasks):
+        held.by_token["mail", "s", str(number)] = run = a_run()
+        run.task = task
+    for task in tasks[1::2]:
+        task.cancel()
+    await asyncio.wait(tasks[1::2])
+    assert [entry for _, _, entry in held.never_began()] == ["1", "3"]
+    assert [entry for _, _, entry in held.tokens()] == ["0", "2"]
+    assert held.tasks() == tasks[::2]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_wait_for_the_end_of_a_run_ends_when_one_is_given_up_meanwhile() -> None:
+    """One that was given up before does not count: a stop would not wait for the others."""
+    held, before = HeldJobs(), asyncio.all_tasks()
+    running = asyncio.create_task(for_ever())
+    held.note_stuck(a_run())
+    await held.one_ended([running], timeout=0.01)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before | {running}, "it leaves nothing behind"
+    waiting = asyncio.create_task(held.one_ended([running]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    held.note_stuck(a_run())
+    await asyncio.wait_for(waiting, 5)
+    assert not running.done()
+    running.cancel()
+    await aeventually(lambda: asyncio.all_tasks() == before)
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_report_of_progress_is_written_if_the_run_has_notes() -> None:
+    reports: list[tuple[Held, Progress]] = []
+
+    class Written:
+        def report(self, run: Held, progress: Progress) -> bool:
+            reports.append((run, progress))
+            return len(reports) == 1
+
+    assert not a_run().report(Progress(1))
+    run = a_run(Written())
+    assert [run.report(Progress(1)), run.report(Progress(2))] == [True, False]
+    assert reports == [(run, Progress(1)), (run, Progress(2))]
+
+
+def a_run(notes: Any = None) -> Held:
+    """It has not begun."""
+    return Held(Delivery("mail", "s", "1-1", "7", HOLD, b"[[],{}]", b"", 0, 1, 1, 1_700_000_000_000), notes)
 
 
 @pytest.mark.audit(unfinished=True)
@@ -357,20 +501,24 @@ async def test_a_run_that_is_stopped_before_its_first_step_never_enters_its_hand
 async def test_a_stop_asks_every_run_without_an_outcome_and_no_other(
     app: App, cut_off: Bench, gate: Gate, proxy: Proxy
 ) -> None:
-    result = await task_of(app, shop.double).delay(21)
+    """Some outcomes wait for room in the backlog: their runs are over."""
+    results = [await task_of(app, shop.double).delay(n) for n in range(12)]
     await held(app, gate, 2)
     cut_off.start_all()
     proxy.blackhole()
-    await aeventually(lambda: cut_off.executor.slots.taken == 2)
+    await aeventually(lambda: len(cut_off.held.tasks()) == 2)
+    room = 2 * cut_off.executor.slots.count
+    assert cut_off.executor.slots.taken == 2 + 12 - room
     running = cut_off.held.tasks()
     asked = cut_off.workbench.stop_all()
     assert (len(asked), set(asked)) == (2, set(running))
     await asyncio.wait(running)
-    assert cut_off.executor.slots.taken == 0
+    assert cut_off.executor.slots.taken == 12 - room
     proxy.up()
+    await aeventually(lambda: cut_off.executor.slots.taken == 0)
     await cut_off.workbench.settled()
-    assert await result.get(timeout=5) == 42
-    assert cut_off.held.done == 1
+    assert [await result.get(timeout=5) for result in results] == [2 * n for n in range(12)]
+    assert cut_off.held.done == 12
 
 
 @pytest.mark.audit(unfinished=True)
@@ -394,7 +542,7 @@ async def test_a_run_that_was_taken_from_us_and_goes_on_counts_as_stuck_until_it
     assert stuck == ([(job, "default", "error")] if goes_on else [])
     gate.open()
     await asyncio.wait([task])
-    assert (slots.taken, slots.stuck) == (0, 0)
+    assert (slots.taken, slots.stuck, bench.held.stuck) == (0, 0, set())
     assert bench.held.job_of(task) is None
     await bench.executor.broker.close()
     await app.close()
@@ -447,7 +595,8 @@ async def test_what_a_run_returns_after_it_was_settled_as_overdue_is_dropped(
     await workbench.settled()
     assert cut_off.held.done == 1
     assert await app.result(job).status() is Status.DEAD
-    assert [line["event"] for line in logged] == ["job_died", "slot_stuck"]
+    # Only the reply to its settling tells that it is the first of its kind.
+    assert [line["event"] for line in logged] == ["job_died", "slot_stuck", "new_error"]
 
 
 @pytest.mark.audit(unfinished=True)
@@ -677,7 +826,7 @@ async def test_below_info_only_runs_that_failed_are_worth_a_line(
         await fates.task.delay(how)
     bench.start_all()
     await bench.all_done()
-    assert sorted(line["event"] for line in logged) == ["job_died", "job_retries"]
+    assert sorted(line["event"] for line in logged) == ["job_died", "job_retries", "new_error"]
     await bench.executor.broker.close()
 
 
@@ -794,3 +943,29 @@ async def test_a_request_for_an_earlier_run_of_a_job_does_not_stop_the_later_one
     gate.open()
     await bench.all_done()
     assert await app.result(job).get(timeout=5) == 1
+
+
+async def test_runs_leave_no_work_for_the_garbage_collector(app: App) -> None:
+    """It would find a cycle of references in the end. But finding one for each job takes CPU time of the worker."""
+
+    @app.task
+    async def travel() -> str:
+        return current_job().id
+
+    async def travel_often() -> None:
+        for _ in range(20):
+            await (await travel.delay()).get(timeout=10)
+
+    async with running(app):
+        await travel_often()  # what is made only once, is made in the context of an early job
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await travel_often()
+            gc.collect()
+            assert [found for found in gc.garbage if isinstance(found, JobContext)] == []
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()

@@ -13,11 +13,11 @@
 -- The set `stop` names such jobs. It is only a hint: the record decides, and jobs that do not run any more are removed.
 --
 -- Returns {lost: lane, entry, …}, {stranded: lane, entry, …}, the number of jobs in quarantine that no executor has
--- taken, the server's time in ms, {asked to stop: lane, entry, why, …}.
+-- taken and that may start, the server's time in ms, {asked to stop: lane, entry, why, …}.
 --
 --@args prefix, consumer, grace
 --@each lane, entry
---@include now, keys
+--@include now, keys, quarantine
 --@flags allow-oom
 
 local PAGE = 1000
@@ -67,32 +67,31 @@ local function check_lane(lane)
   renew(stream, kept)
 end
 
+local function note_stopping(place, why)
+  local lane, entry = split(place)
+  if held[lane] and held[lane][entry] then
+    note(stopping, lane, entry)
+    stopping[#stopping + 1] = why
+  end
+end
+
 -- When more jobs than a page were asked to stop, each beat looks at a random page of them.
 local function look_at_stopping()
   local jobs = redis.pcall('SRANDMEMBER', K.stopping, PAGE)
   if jobs.err then return end
   for _, job in ipairs(jobs) do
-    local known = redis.pcall('HMGET', record_of(job), F.status, F.place, F.stopping)
+    local known = redis.pcall('HMGET', record_of(job), F.status, F.place, F.stopping, F.twin)
     if known.err or known[1] ~= 'X' or not known[3] then
       redis.call('SREM', K.stopping, job)
     else
-      local lane, entry = split(known[2])
-      if held[lane] and held[lane][entry] then
-        note(stopping, lane, entry)
-        stopping[#stopping + 1] = known[3]
-      end
+      note_stopping(known[2], known[3])
+      if known[4] then note_stopping(string.match(known[4], '^%S+'), known[3]) end
     end
   end
-end
-
-local function not_taken(stream)
-  local waiting, taken = redis.pcall('XLEN', stream), redis.pcall('XPENDING', stream, GROUP)
-  if type(waiting) == 'table' then return 0 end
-  return waiting - (taken.err and 0 or taken[1])
 end
 
 -- Before the lanes: `check_lane` removes from `held` what it finds.
 look_at_stopping()
 for _, lane in ipairs(LANES) do check_lane(lane) end
 if vanished > 0 then redis.pcall('HINCRBY', K.counters, 'vanished', vanished) end
-return {lost, stranded, not_taken(K[QUARANTINE]), now, stopping}
+return {lost, stranded, in_quarantine(), now, stopping}

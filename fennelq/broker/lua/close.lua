@@ -6,7 +6,7 @@
 -- Returns the number of lanes without a consumer of this name.
 --
 --@args prefix, consumer
---@include bell
+--@include awake
 --@flags allow-oom
 
 stay_awake(consumer)

@@ -15,14 +15,18 @@
 -- and returning. A gate that takes something (a slot of a limit) must be the last one: otherwise a later gate could
 -- refuse the job, and the slot would be lost.
 --
+-- While the queue is paused it reads no lane: `early/paused`.
+--
 -- `sleeps`: '' the executor does not sleep · all · some: it reads only these lanes.
 --
--- Returns: {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes whose group was new, the error of a lane
--- or '', jobs of a later wire version (job, task and problem of each, at most TOO_NEW)}
+-- Returns the ms to the next due time or -1 while the queue is empty or paused: most fetches of an idle fleet find nothing,
+-- and every word of a reply costs time. Otherwise {jobs (6 values each), drained 0/1, ms to the next due time or -1, lanes
+-- whose group was new, the error of a lane or '', jobs of a later wire version (job, task and problem of each, at most
+-- TOO_NEW), the server's time in ms or 0 when there was no job}
 --
---@gates place, stopping, version, broken, expired
+--@gates place, stopping, version, broken, expired, limits
 --@args prefix, queue, consumer, free, lanes, sleeps, record_ttl, failure_ttl, patience
---@include early/no_jobs, now, keys, fields, deliveries, run, delivered, ring
+--@include early/paused, early/no_jobs, now, keys, fields, deliveries, run, next_due, sleepers, wake
 --@flags allow-oom
 
 local BYTES, ENTRIES = 1048576, 1000
@@ -36,8 +40,8 @@ local function start(job, deliveries, record, f)
   local starts = f[F.run] and select(3, run_of(f[F.run])) + 1 or 1
   redis.call('HSET', record, F.status, 'X', F.run, run_so_far .. starts)
   local rest = ''
-  if f[F.run] or f[F.options] or deliveries > 1 then
-    rest = string.format('%d %d %d ', deliveries, starts, tonumber(f[F.tries]) or 0) .. (f[F.options] or '')
+  if f[F.run] or f[F.options] or f[F.due] or deliveries > 1 then
+    rest = string.format('%d %d %d ', deliveries, starts, tonumber(f[F.tries]) or 0) .. (f[F.due] or '') .. ' ' .. (f[F.options] or '')
   end
   local n = #jobs
   jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = f[F.place], job, f[F.task], f[F.arguments], tonumber(f[F.created]) or 0, rest
@@ -54,8 +58,7 @@ end
 
 -- How many entries to read at once: first a few, to find their size, then as many as probably fit.
 local function page(room)
-  if taken == 0 then return math.min(room, 8) end
-  return math.min(room, math.max(1, math.floor((BYTES - bytes) / (bytes / taken))))
+  return math.min(room, taken == 0 and 8 or math.max(1, math.floor((BYTES - bytes) / (bytes / taken))))
 end
 
 -- The next entries of a lane, if there are any. A lane is made by its first job, and its group by the first executor that
@@ -73,7 +76,16 @@ local function read(lane, asked)
   return reply and not reply.err and reply[1][2]
 end
 
--- Takes jobs from a lane until it is empty or a limit is reached; true when it is empty.
+-- Wakes another executor if one sleeps and this lane has entries that no executor has taken.
+local function pass_on(lane)
+  if (tonumber(redis.pcall('EXISTS', K.sleepers, sleepers_of(lane))) or 0) == 0 then return end
+  --@paste delivered, ring
+  local from = last[lane] and '(' .. last[lane] or after_delivered(K[lane])
+  local left = redis.pcall('XRANGE', K[lane], from, '+', 'COUNT', 1)
+  if not left.err and #left > 0 then ring(lane) end
+end
+
+-- Takes jobs from a lane until it is empty or a limit is reached; true when it is empty. What is left is passed on.
 local function take(lane)
   while taken < tonumber(free) and bytes < BYTES and met < ENTRIES do
     local asked = page(free - taken)
@@ -83,26 +95,21 @@ local function take(lane)
     last[lane] = entries[#entries][1]
     if #entries < asked then return true end
   end
-  return false
+  pass_on(lane)
 end
 
--- Wakes another executor if one sleeps and this lane has entries that no executor has taken.
-local function pass_on(lane)
-  local asleep = redis.pcall('EXISTS', K.sleepers, sleepers_of(lane))
-  if type(asleep) ~= 'number' or asleep == 0 then return end
-  local from = last[lane] and '(' .. last[lane] or after_delivered(K[lane])
-  local left = redis.pcall('XRANGE', K[lane], from, '+', 'COUNT', 1)
-  if not left.err and #left > 0 then ring(lane) end
-end
-
-local drained = 1
-for lane in string.gmatch(lanes, '%S+') do
-  if not take(lane) then
-    drained = 0
-    pass_on(lane)
+-- A start may let a job into a lane that was read already, and also into a higher one: see `gates/limits`. So the lanes are
+-- read again from the first. No other executor is woken for what has been added to lanes that are empty now.
+local drained, let_in
+repeat
+  drained, let_in = 1, calls
+  for lane in string.gmatch(lanes, '%S+') do
+    if added[lane] then empty[lane], added[lane] = nil, nil end
+    if not take(lane) then drained = 0 end
   end
-end
+until drained == 0 or let_in == calls
 if drained == 1 and problem == '' then fall_asleep() end
 wake_sleepers()
 write_counts()
-return {jobs, drained, (next_due()), made, problem, too_new}
+-- What this script itself has put off is announced in `soonest`.
+return {jobs, drained, (soonest or not plain) and next_due() or -1, made, problem, too_new, now}

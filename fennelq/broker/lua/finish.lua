@@ -8,12 +8,15 @@
 -- entry decides, because a script that moves a job deletes its entry. A caller that is not the owner changes nothing.
 -- If the record shows that this token has settled the job before, the reply to that call was lost, and the answer is 2.
 --
--- Returns, per job: 1 settled · 2 settled before, by you · 0 no longer yours.
+-- Returns, per job: 1 settled · 2 settled before, by this caller · 3 settled, and the only dead job of its kind · 0 the
+-- caller does not own it any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience
 --@each place, job, ending, value
---@include now, keys, run, outcome/success, outcome/cancelled, outcome/dead, outcome/retry, outcome/snooze, outcome/too_old
+--@include now, keys, run, wake, twins, settle, outcome/success
 --@flags allow-oom
+
+opens_at_end = true
 
 local entries, lane_of, entry_of = {}, {}, {}
 for i = first, #ARGV, stride do
@@ -37,19 +40,27 @@ end
 
 -- `ending` has the kind and its number in one word, because every word of a call costs time: S3600000, R1500, Z+60000.
 local function settle_run(i)
-  settle_job(ARGV[i + 1], ARGV[i], string.sub(ARGV[i + 2], 1, 1), string.sub(ARGV[i + 2], 2), ARGV[i + 3])
-  return 1
+  if removed_copies and removed_copies[ARGV[i]] then return 0 end
+  local kind = string.sub(ARGV[i + 2], 1, 1)
+  if kind == 'K' and redis.pcall('HEXISTS', record_of(ARGV[i + 1]), F.twin) == 1 then
+    twins().claim(record_of(ARGV[i + 1]), ARGV[i])
+  end
+  settle_job(ARGV[i + 1], ARGV[i], kind, string.sub(ARGV[i + 2], 2), ARGV[i + 3])
+  if not began_group then return 1 end
+  began_group = nil
+  return 3
 end
 
 -- Settles a run of a lane in which XACK counted too few entries. If the entry existed but the job's record names
 -- another place, the entry is dropped.
 local function settle_by_record(i)
   local place, lane = ARGV[i], lane_of[i]
-  local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), F.status, F.place, F.settled_by)
+  local known = redis.pcall('HMGET', record_of(ARGV[i + 1]), F.status, F.place, F.settled_by, F.twin)
   local status, at, settled = known[1], known[2], known[3]
   local ended = status and not string.find('QX', status, 1, true)
   local removed = lane and remove(lane, entry_of[i])
-  if at == place and not ended or removed and not at then return settle_run(i) end
+  local owned = at == place or known[4] and twins().is_run(known[4], place)
+  if owned and not ended or removed and not at then return settle_run(i) end
   if removed then count('dropped') end
   return (at == place or settled == place) and 2 or 0
 end

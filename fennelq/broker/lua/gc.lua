@@ -7,7 +7,7 @@
 -- Returns {dead jobs removed, consumers removed}.
 --
 --@args prefix, max_age, max_len, idle, limit
---@include now, forget, bell
+--@include now, forget, sleepers, bell
 --@flags allow-oom
 
 local function trim_dlq()
@@ -40,13 +40,11 @@ local function drop_consumers(stream, room)
 end
 
 -- Removes names without a subscriber: of executors that were killed, or that another server has forgotten in a failover.
+-- An error is a table without elements: then no name is removed.
 local function drop_sleepers(sleepers)
-  local names = redis.pcall('SRANDMEMBER', sleepers, limit)
-  if names.err or #names == 0 then return end
-  local channels = {}
+  local names, channels = redis.pcall('SRANDMEMBER', sleepers, limit), {}
   for i, name in ipairs(names) do channels[i] = bell_of(name) end
   local heard = redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(channels))
-  if heard.err then return end
   for i, name in ipairs(names) do
     if heard[2 * i] == 0 then redis.call('SREM', sleepers, name) end
   end
@@ -57,5 +55,6 @@ if removed > 0 then redis.pcall('HINCRBY', K.counters, 'purged', removed) end
 local dropped = 0
 for _, lane in ipairs(LANES) do dropped = dropped + drop_consumers(K[lane], limit - dropped) end
 drop_sleepers(K.sleepers)
+drop_sleepers(K.halted)
 for _, lane in ipairs(PRIORITIES) do drop_sleepers(sleepers_of(lane)) end
 return {removed, dropped}

@@ -39,7 +39,6 @@ end
 
 -- How many due schedules come before this page.
 local function passed_over()
-  if after == '' then return 0 end
   if redis.call('ZSCORE', K.due, after_name) == after then return redis.call('ZRANK', K.due, after_name) + 1 end
   return redis.call('ZCOUNT', K.due, '-inf', '(' .. after)
 end

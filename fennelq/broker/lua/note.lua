@@ -14,7 +14,8 @@
 --
 -- Without `allow-oom`: progress is the first thing to do without when the server is over maxmemory.
 --
--- Returns, per job: 1 written, or older than what is there · 0 no longer yours · -1 its record cannot be read.
+-- Returns, per job: 1 written, or older than what is there · 0 the caller does not own it any more · -1 its record
+-- cannot be read.
 --
 --@args prefix, queue
 --@each place, job, progress
@@ -28,8 +29,9 @@ end
 
 local function note(place, job, progress)
   local record = record_of(job)
-  local known = redis.pcall('HMGET', record, F.status, F.place, F.followers, F.progress)
+  local known = redis.pcall('HMGET', record, F.status, F.place, F.followers, F.progress, F.twin)
   if known.err then return -1 end
+  if known[5] and string.match(known[5], '^%S+') == place then return 1 end
   if known[1] ~= 'X' or known[2] ~= place then return 0 end
   if is_older(progress, known[4]) then return 1 end
   redis.call('HSET', record, F.progress, progress)

@@ -9,7 +9,7 @@
 -- `recent`: the ms for which an executor counts as alive. `forgotten`: the ms after which its facts are deleted, at most
 -- PAGE per call of the watcher.
 --
--- Returns {the server's time in ms, living executors, known queues, whether this is the watcher 0/1, deaths}.
+-- Returns {the server's time in ms, living executors, known queues, whether this is the watcher (1 or nothing), deaths}.
 --
 --@args prefix, executor, facts, recent, forgotten
 --@include now
@@ -20,7 +20,7 @@ local PAGE = 100
 local function is_watcher()
   local watcher = redis.call('SET', K.watcher, executor, 'NX', 'GET', 'PX', recent)
   if watcher == executor then redis.call('PEXPIRE', K.watcher, recent) end
-  return (not watcher or watcher == executor) and 1 or 0
+  return not watcher or watcher == executor
 end
 
 local function forget_old()
@@ -35,7 +35,7 @@ end
 redis.call('HSET', K.executors, executor, string.sub(facts, 1, -2) .. ',"beat_ms":' .. stamp .. '}')
 redis.call('ZADD', K.alive, stamp, executor)
 local watches = is_watcher()
-if watches == 1 then forget_old() end
+if watches then forget_old() end
 -- Not those far in the future: the clock may have been set back.
 local living = redis.call('ZCOUNT', K.alive, now - recent, now + recent)
 return {now, living, redis.call('SCARD', K.queues), watches, redis.call('HGETALL', K.deaths)}

@@ -22,17 +22,16 @@
 -- that are alive look silent. It also recovers no job when less time than `ago` has passed: then the clock was set
 -- back.
 --
--- Returns {swept 0/1, more 0/1, requeued, dead, vanished, put into quarantine}. `vanished` counts the entries that were
--- dropped, because no job is at this place any more.
+-- Returns {swept 0/1, more 0/1, requeued, dead, vanished, jobs in quarantine that no executor has taken, jobs wait in lines
+-- 0/1}, or only the jobs in quarantine when another executor has swept. `vanished` counts the entries that were dropped,
+-- because no job is at this place any more.
 --
 --@args prefix, queue, record_ttl, failure_ttl, patience, lease, interval, max_deliveries, limit, more, beaten, ago, deaths
---@include early/no_sweep, now, keys, fields, deliveries, run, history, ready, run_over, outcome/cancelled, outcome/dead
+--@include early/no_sweep, now, keys, fields, deliveries, run, history, ready, awake, run_over, twins, lane, settle
 --@flags allow-oom
 
-local QUARANTINE_FROM = 3
-
 local death_of = cjson.decode(deaths)
-local requeued, dead, vanished, quarantined, unfinished = 0, 0, 0, 0, 0
+local requeued, dead, vanished, unfinished = 0, 0, 0, 0
 local silent = {}
 
 local function remove(lane, entry)
@@ -70,19 +69,28 @@ end
 local function requeue(lane, job, f, deliveries, death)
   local home = f[F.lane] or lane
   local to = deliveries + 1 >= QUARANTINE_FROM and QUARANTINE or home
-  if to == QUARANTINE then
-    keep_lane(record_of(job), home)
-    quarantined = quarantined + 1
-  end
+  if to == QUARANTINE then keep_lane(record_of(job), home) end
   ready(record_of(job), job, to, deliveries + 1)
   run_over('again', record_of(job), job, 'recovered', death)
   requeued = requeued + 1
+end
+
+-- Drops a silent copy of a job whose other copy runs; false when it is not such a copy.
+local function drop_copy(lane, entry, job, f, death_of)
+  local place = lane .. '/' .. entry
+  local owner = place == f[F.place] and run_of(f[F.run]) or string.match(f[F.twin], '^%S+ (.*) %d+$')
+  if not twins().drop(record_of(job), job, place, 'recovered', death_of[owner or '']) then return false end
+  if owner then silent[owner] = true end
+  return true
 end
 
 local function recover(lane, entry, fields)
   local job, deliveries = fields[2], deliveries_in(fields)
   local record = job and record_of(job)
   local f = record and load(record)
+  if f and f[F.twin] and (not f[F.stopping] or f[F.place] ~= lane .. '/' .. entry) and drop_copy(lane, entry, job, f, death_of) then
+    return remove(lane, entry)
+  end
   if not f or f[F.place] ~= lane .. '/' .. entry or (f[F.status] and f[F.status] ~= 'Q' and f[F.status] ~= 'X') then
     vanished = vanished + 1
   else
@@ -101,12 +109,13 @@ local function recover(lane, entry, fields)
 end
 
 -- A lane without a pending entry is not walked: XAUTOCLAIM would make a consumer there. Nor does a walk that begins at the
--- first entry store its cursor. So an idle queue needs less memory.
+-- first entry store its cursor. So an idle queue needs less memory. After a cursor that Redis refuses, the next walk begins
+-- at the first entry: otherwise no walk of this lane would ever find a silent executor.
 local function walk(lane)
   if #redis.pcall('XPENDING', K[lane], GROUP, '-', '+', 1) == 0 then return redis.call('HDEL', K.cursors, lane) end
   local cursor = redis.call('HGET', K.cursors, lane) or '0-0'
   local page = redis.pcall('XAUTOCLAIM', K[lane], GROUP, 'recovery', lease, cursor, 'COUNT', limit)
-  if page.err then return end
+  if page.err then return redis.call('HDEL', K.cursors, lane) end
   vanished = vanished + #(page[3] or {})
   for _, entry in ipairs(page[2]) do
     if entry[2] then recover(lane, entry[1], entry[2]) end
@@ -122,4 +131,4 @@ if vanished > 0 then count('vanished', vanished) end
 for executor in pairs(silent) do stay_awake(executor) end
 wake_sleepers()
 write_counts()
-return {1, unfinished, requeued, dead, vanished, quarantined}
+return {1, unfinished, requeued, dead, vanished, in_quarantine(), redis.call('EXISTS', K.lines)}

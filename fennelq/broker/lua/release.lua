@@ -12,7 +12,7 @@
 --
 --@args prefix, why
 --@each lane, entry
---@include now, keys, fields, deliveries, ready, run_over
+--@include now, keys, fields, deliveries, ready, run_over, twins
 --@flags allow-oom
 
 local STRANDINGS = 10
@@ -27,10 +27,12 @@ end
 local function put_back(lane, entry, fields)
   local job, record = fields[2], fields[2] and record_of(fields[2])
   local f = record and load(record)
+  local what = why == 'unstarted' and 'stopped' or why
+  if f and f[F.twin] and twins().drop(record, job, lane .. '/' .. entry, what) then return 1 end
   if not f or f[F.place] ~= lane .. '/' .. entry then return 0 end
   if why ~= 'stopped' and f[F.status] == 'X' then redis.call('HINCRBY', record, F.blank_starts, 1) end
   ready(record, job, lane, deliveries_after(record, f, deliveries_in(fields)))
-  run_over('again', record, job, why == 'unstarted' and 'stopped' or why)
+  run_over('again', record, job, what)
   return 1
 end
 

@@ -4,7 +4,7 @@
 -- Returns 1.
 --
 --@args prefix, executor
---@include bell
+--@include awake
 --@flags allow-oom
 
 stay_awake(executor)

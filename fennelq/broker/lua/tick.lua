@@ -25,6 +25,6 @@ for i = first, #ARGV, stride do
 end
 if last_run ~= '' then redis.call('HSET', state, 'last_run', last_run) end
 if skipped ~= '0' then redis.call('HINCRBY', state, 'skipped', skipped) end
-if last_error ~= '' then redis.call('HSET', state, 'last_error', last_error, 'last_error_at', last_error_at) end
+note_error(state, seen_job, last_error, last_error_at)
 if queued ~= '' then redis.call('HSET', K.queued, name, queued) end
 return 1

@@ -5,7 +5,7 @@
 --
 -- Returns 1 claimed · 0 another executor was first, or the schedule has changed.
 --
---@args prefix, name, definition, seen_job, seen_queued, rest, last_run, id, job
+--@args prefix, name, definition, seen_job, seen_queued, rest, last_run, id, job, last_error, last_error_at
 --@include now, cron, outbox
 --@flags allow-oom
 
@@ -22,4 +22,5 @@ end
 hand_over(id, job)
 redis.call('HSET', state, 'last_job', id, 'last_run', last_run)
 redis.call('HINCRBY', state, 'runs', 1)
+note_error(state, seen_job, last_error, last_error_at)
 return 1

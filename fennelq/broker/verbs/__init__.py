@@ -7,9 +7,39 @@ from typing import TYPE_CHECKING
 from fennelq.broker.verbs import jobs, queues
 
 if TYPE_CHECKING:
-    from fennelq.broker.verbs import dead, executors, outbox, runs, schedules, server
+    from fennelq.broker.verbs import (
+        audit,
+        dead,
+        ends,
+        executors,
+        lines,
+        operations,
+        outbox,
+        runs,
+        schedules,
+        search,
+        server,
+        survey,
+        times,
+    )
 
-__all__ = ["dead", "executors", "jobs", "outbox", "queues", "runs", "schedules", "server"]
+__all__ = [
+    "audit",
+    "dead",
+    "ends",
+    "executors",
+    "jobs",
+    "lines",
+    "operations",
+    "outbox",
+    "queues",
+    "runs",
+    "schedules",
+    "search",
+    "server",
+    "survey",
+    "times",
+]
 
 if not TYPE_CHECKING:  # a type checker would take every name that does not exist for one of these
 

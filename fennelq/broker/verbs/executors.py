@@ -106,6 +106,71 @@ def known_executors(app: str) -> Command[dict[str, bytes]]:
     return Command(["HGETALL", executors_key(app)], read)
 
 
+def facts(app: str, executor: str) -> Command[bytes | None]:
+    """The facts about one executor; None when it is unknown."""
+    return Command(["HGET", executors_key(app), executor], _bytes_or_none)
+
+
+def await_answer(keys: AppKeys, request: str, ms: int) -> Command[bool]:
+    """Make room for the answer to a question, for this time. An executor that finds none does not answer."""
+    return Command(["SET", keys.answer(request), "", "PX", ms], bool)
+
+
+def ask_executor(keys: AppKeys, executor: str, question: str) -> Command[int]:
+    """Publish a question to one executor; returns the number of connections that have received it."""
+    return Command(["SPUBLISH", keys.questions(executor), question], int)
+
+
+def answer(keys: AppKeys, request: str) -> Command[bytes | None]:
+    """The answer to a question. It is empty until the executor answers, and None when its key has expired."""
+    return Command(["GET", keys.answer(request)], _bytes_or_none)
+
+
+def leave_answer(keys: AppKeys, request: str, answer: bytes, ms: int) -> Command[bool]:
+    """Answer a question; returns whether a client waits for the answer."""
+
+    return Command(["SET", keys.answer(request), answer, "XX", "PX", ms], _is_written)
+
+
+def await_profile(keys: AppKeys, request: str, ms: int) -> Command[bool]:
+    """Make room for a profile, for this time. The client does it again and again: an executor that finds no room ends
+    its profile."""
+    return Command(["SET", keys.profile(request), "", "PX", ms], bool)
+
+
+def keep_profile(keys: AppKeys, request: str, ms: int) -> Command[bool]:
+    """Keep the room for a profile for this time from now on."""
+    return Command(["PEXPIRE", keys.profile(request), ms], bool)
+
+
+def report_profile(keys: AppKeys, request: str, report: bytes) -> Command[bool]:
+    """Write how far a profile is; returns whether a client waits for it."""
+    return Command(["SET", keys.profile(request), report, "XX", "KEEPTTL"], _is_written)
+
+
+def leave_profile(keys: AppKeys, request: str, profile: bytes, ms: int) -> Command[bool]:
+    """Write a profile, for this time; returns whether a client waits for it."""
+    return Command(["SET", keys.profile(request), profile, "XX", "PX", ms], _is_written)
+
+
+def profile(keys: AppKeys, request: str) -> Command[bytes | None]:
+    """The profile, or how far it is. It is empty before, and None when its key has expired."""
+    return Command(["GET", keys.profile(request)], _bytes_or_none)
+
+
+def drop_profile(keys: AppKeys, request: str) -> Command[int]:
+    """Delete a profile that the client has read."""
+    return Command(["UNLINK", keys.profile(request)], int)
+
+
+def _is_written(reply: Any) -> bool:
+    return reply is not None
+
+
+def _bytes_or_none(reply: Any) -> bytes | None:
+    return None if reply is None else bytes(reply)
+
+
 def _pairs(flat: Any) -> list[tuple[str, str]]:
     return [(text(flat[i]), text(flat[i + 1])) for i in range(0, len(flat), 2)]
 

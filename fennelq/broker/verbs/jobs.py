@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import orjson
 
 from fennelq import clock
-from fennelq.broker.keys import LANES, NORMAL, QueueKeys
+from fennelq.broker.keys import LANES, NORMAL, QUARANTINE, QueueKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, as_is, text
+from fennelq.model.dedupe import mode_of
 from fennelq.model.fields import LETTERS, NAMES, SENT, SHOWN, STATUSES
 from fennelq.model.job import Event, JobInfo, Priority, Status
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.options import OPTIONS, moment
 from fennelq.model.outcome import failure_from_wire
 from fennelq.model.progress import Reported, from_wire
+from fennelq.model.runs import Copy, Traces
 from fennelq.model.wire import AnyWireJob, key_task_args_carried
+
+if TYPE_CHECKING:
+    from fennelq.model.query import State
 
 CANCELLED: Final = 1
 ASKED: Final = 2
@@ -26,12 +31,26 @@ ASKED: Final = 2
 TOO_LATE: Final = 0
 """The job has ended."""
 UNKNOWN: Final = -1
+PASSED: Final = -2
+"""The job is not, or no longer, one that the operation asks for."""
 
 
-def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
-    """Create these jobs, each once. Returns an answer per job; see the script."""
+def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob], most: int | None = None) -> Verb[list[Any]]:
+    """Create these jobs, each once; with `most`, only as long as fewer jobs than that wait. Returns an answer per job:
+    see the script."""
     arrow = script("enqueue")
-    args: list[Word] = [keys.prefix]
+    args: list[Word] = [keys.prefix, "" if most is None else most]
+    return Verb(arrow, arrow.of(keys), _add_jobs(args, jobs), as_is)
+
+
+def displace(keys: QueueKeys, jobs: Sequence[AnyWireJob], most: int, lifetimes: Lifetimes) -> Verb[list[Any]]:
+    """Create these jobs, each once. For each job that is more than `most`, the oldest one that waits is dropped."""
+    arrow = script("displace")
+    args: list[Word] = [keys.prefix, most, keys.queue, *lifetimes]
+    return Verb(arrow, arrow.of(keys), _add_jobs(args, jobs), as_is)
+
+
+def _add_jobs(args: list[Word], jobs: Sequence[AnyWireJob]) -> list[Word]:
     for job in jobs:
         key, task, encoded, carried = key_task_args_carried(job)
         if carried:
@@ -40,27 +59,57 @@ def enqueue(keys: QueueKeys, jobs: Sequence[AnyWireJob]) -> Verb[list[Any]]:
             args += (key, lane, due, task, encoded, len(fields) or "", *fields)
         else:
             args += (key, NORMAL, "", task, encoded, "")
-    return Verb(arrow, arrow.of(keys), args, as_is)
+    return args
+
+
+class Chosen(NamedTuple):
+    """The jobs on which an operation may act, checked in the step that acts."""
+
+    states: Collection[State] = ()
+    """They must be in one of these; without any, every job is chosen."""
+    sent_until_ms: int | None = None
+    """They must have been sent until then."""
+
+    def words(self) -> tuple[Word, Word]:
+        """The same for a script."""
+        states = f" {' '.join(sorted(self.states))} " if self.states else ""
+        return states, "" if self.sent_until_ms is None else self.sent_until_ms
+
+
+EVERY_JOB: Final = Chosen()
 
 
 def cancel(
-    keys: QueueKeys, jobs: Sequence[str], lifetimes: Lifetimes, why: str = "cancelled"
+    keys: QueueKeys,
+    jobs: Sequence[str],
+    lifetimes: Lifetimes,
+    why: str = "cancelled",
+    chosen: Chosen = EVERY_JOB,
 ) -> Verb[list[int]]:
-    """End jobs that are not running, and ask running ones to stop: per job CANCELLED, ASKED, TOO_LATE or UNKNOWN."""
+    """End jobs that are not running, and ask running ones to stop: per job CANCELLED, ASKED, TOO_LATE, UNKNOWN or
+    PASSED."""
     arrow = script("cancel")
-    return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, why, *jobs], as_is)
+    args: list[Word] = [keys.prefix, keys.queue, *lifetimes, why, *chosen.words(), *jobs]
+    return Verb(arrow, arrow.of(keys), args, as_is)
+
+
+def run_now(keys: QueueKeys, jobs: Sequence[str], chosen: Chosen = EVERY_JOB) -> Verb[list[int]]:
+    """Move jobs that are due later to their lanes: per job 1, 0 when it does not wait for a time, or UNKNOWN."""
+    arrow = script("run_now")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, *chosen.words(), *jobs], as_is)
 
 
 def watch(
-    keys: QueueKeys, channel: str, jobs: Sequence[str], *, follows: bool = False
+    keys: QueueKeys, channel: str, jobs: Sequence[str], lifetimes: Lifetimes, *, follows: bool = False
 ) -> Verb[list[tuple[str, str | None, bytes | None]]]:
     """The ends of these jobs, or later a message on `channel` for each: (code, task, envelope) per job.
 
-    With an empty channel it only looks. With `follows`, each job that goes on comes with its progress in place of an
-    envelope, and further progress is published on the channel as well.
+    With an empty channel it registers nothing. A job that has expired and has not begun is cancelled. With `follows`,
+    each job that goes on comes with its progress in place of an envelope, and further progress is published on the
+    channel as well.
     """
     arrow = script("watch")
-    args: list[Word] = [keys.prefix, channel, "1" if follows else "", *jobs]
+    args: list[Word] = [keys.prefix, keys.queue, *lifetimes, channel, "1" if follows else "", *jobs]
     return Verb(arrow, arrow.of(keys), args, _watched)
 
 
@@ -72,7 +121,8 @@ def progress(keys: QueueKeys, key: str) -> Command[Reported | None]:
 def _due(carried: Mapping[str, Any]) -> str:
     if "at_ms" in carried:
         return f"@{carried['at_ms']}"
-    return f"+{carried['delay_ms']}" if "delay_ms" in carried else ""
+    delay = carried.get("delay_ms") or carried.get("wait_ms")
+    return f"+{delay}" if delay else ""
 
 
 def _fields(carried: Mapping[str, Any]) -> list[Word]:
@@ -90,6 +140,7 @@ def _watched(reply: Any) -> list[tuple[str, str | None, bytes | None]]:
 
 _PRIORITIES: Final[Mapping[str, Priority]] = {LANES[priority]: priority for priority in get_args(Priority)}
 _STATUS: Final = tuple(LETTERS[name] for name in ("task", "status"))
+_TRACES: Final = tuple(LETTERS[name] for name in ("run", "place", "stopping", "twin"))
 _OUTLINE: Final = tuple(
     LETTERS[name]
     for name in (
@@ -135,6 +186,16 @@ def history(keys: QueueKeys, key: str) -> Command[list[Event]]:
     return Command(["LRANGE", keys.history(key), 0, -1], read)
 
 
+def traces(keys: QueueKeys, key: str) -> Command[Traces]:
+    """What the record shows of the runs of the job, beyond the attributes of JobInfo."""
+
+    def read(reply: Any) -> Traces:
+        run, place, stopping, twin = ("" if value is None else text(value) for value in reply)
+        return Traces(_run(run)[0], place.startswith(f"{QUARANTINE}/"), bool(stopping), _copy(twin))
+
+    return Command(["HMGET", keys.record(key), *_TRACES], read)
+
+
 def status(keys: QueueKeys, key: str) -> Command[Status]:
     """Only the status. A record without a status means sent; no record means unknown."""
 
@@ -145,6 +206,15 @@ def status(keys: QueueKeys, key: str) -> Command[Status]:
         return Status.SENT if letter is None else STATUSES.get(text(letter), Status.UNKNOWN)
 
     return Command(["HMGET", keys.record(key), *_STATUS], read)
+
+
+def nonce(keys: QueueKeys, key: str) -> Command[str]:
+    """The nonce of the call that has created a job with a client-given id; empty without one."""
+
+    def read(reply: Any) -> str:
+        return text(reply or b"")
+
+    return Command(["HGET", keys.record(key), LETTERS["nonce"]], read)
 
 
 class Outline(NamedTuple):
@@ -196,12 +266,22 @@ def _job_info(queue: str, key: str, reply: Any) -> JobInfo | None:
         "stopping": None if status.ended else record.get("stopping"),
         "error": failure_from_wire(raw["failure"])[0] if "failure" in raw else None,
         "started_at": clock.from_ms(started) if started else None,
-        "key": record["idempotency"][1:].partition(":")[2] if "idempotency" in record else None,
+        **_deduplication(record),
         "headers": _headers(raw.get("options", b"")),
         "arguments": raw.get("arguments", b""),
     }
     facts |= {field.shown: field.read(record[field.name]) for field in SHOWN if field.name in record}
     return JobInfo(id=f"{queue}:{key}", queue=queue, status=status, **facts)
+
+
+def _deduplication(record: Mapping[str, str]) -> dict[str, Any]:
+    if "idempotency" not in record:
+        return {}
+    held, name = record["idempotency"][:1], record["idempotency"][1:]
+    # The name of a task contains a colon itself. A record without its task is damaged: then the name is a guess.
+    task = record.get("task", "")
+    key = name.removeprefix(f"{task}:") if task and name.startswith(f"{task}:") else name.partition(":")[2]
+    return {"key": key, "dedupe": mode_of(held, debounced="due_by" in record)}
 
 
 def _by_name(flat: Any) -> dict[str, bytes]:
@@ -214,6 +294,14 @@ def _run(text: str) -> tuple[str | None, int, int]:
     """The latest start of a job: its executor, its time, and the number of starts so far."""
     found = re.fullmatch(r"(.*) (\d+) (\d+)", text, re.ASCII)
     return (found[1], int(found[2]), int(found[3])) if found else (None, 0, 0)
+
+
+def _copy(twin: str) -> Copy | None:
+    """The second copy of a job, as `lib/twins.lua` writes it."""
+    if not twin or twin == "-":
+        return None
+    found = re.fullmatch(r"\S+ (.*) (\d+)", twin, re.ASCII)
+    return Copy(found[1], clock.from_ms(int(found[2]))) if found else Copy(None, None)
 
 
 def _too_old(record: Mapping[str, str], starts: int) -> str | None:

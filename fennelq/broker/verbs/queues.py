@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
-from fennelq.broker.keys import GROUP, LANES, QUARANTINE, TYPES, QueueKeys, queues_key
+from fennelq.broker.key_kinds import TYPES
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queues_key
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, fields_of, text
+from fennelq.model.checks import NAME
 from fennelq.model.job import Priority
 from fennelq.model.lifetimes import Lifetimes
+from fennelq.model.pause import QueuePause, QueueSide, pause_in
 
 
 def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:
     """Move due jobs to their lanes. Returns (number of jobs, ms to the next due time or -1)."""
     arrow = script("promote")
     return Verb(arrow, arrow.of(keys), [keys.prefix, limit], tuple)
+
+
+_LETTERS: Final[Mapping[QueueSide, str]] = {"consume": "c", "enqueue": "e"}
+
+
+def letters_of(sides: Iterable[QueueSide]) -> str:
+    """The first line of the key `paused` when these sides are paused."""
+    return "".join(_LETTERS[side] for side in sides)
+
+
+def pause(keys: QueueKeys, sides: Iterable[QueueSide], who: str, why: str) -> Verb[QueuePause]:
+    """Pause these sides of the queue, in addition to what is paused already. Returns the whole pause."""
+    arrow = script("pause")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, letters_of(sides), who, why], QueuePause.from_wire)
+
+
+class Resumed(NamedTuple):
+    """The result of a page of `resume`."""
+
+    before: QueuePause | None
+    """What was paused before this call."""
+    more: bool
+    """Whether executors are left that this call has not woken."""
+
+
+def resume(keys: QueueKeys, sides: Iterable[QueueSide]) -> Verb[Resumed]:
+    """End the pause of these sides of the queue, and wake a page of the executors that have met it. Without sides, it
+    only wakes the next page, unless consuming is paused."""
+    arrow = script("resume")
+
+    def read(reply: Any) -> Resumed:
+        return Resumed(pause_in(reply[0]), reply[1] == 1)
+
+    return Verb(arrow, arrow.of(keys), [keys.prefix, letters_of(sides)], read)
+
+
+def paused(keys: QueueKeys) -> Command[QueuePause | None]:
+    """What people have paused in this queue; None when nothing is paused."""
+    return Command(["GET", keys["paused"]], pause_in)
 
 
 class Waiting(NamedTuple):
@@ -134,19 +176,55 @@ def damage(keys: QueueKeys) -> list[Command[str]]:
     def type_of(name: str, expected: str) -> Command[str]:
         def read(reply: Any) -> str:
             kind = text(reply)
-            if kind in (expected, "none"):
-                return ""
-            return f"{keys[name]} is a {kind} and should be a {expected}: rename or delete it"
+            return "" if kind in (expected, "none") else damage_of(keys[name], kind, expected)
 
         return Command(["TYPE", keys[name]], read)
 
     return [type_of(name, expected) for name, expected in TYPES.items()]
 
 
+def damage_of(key: str, kind: str, expected: str) -> str:
+    """The sentence about a key of a wrong type."""
+    return f"{key} is a {kind} and should be a {expected}: rename or delete it"
+
+
 def purge(keys: QueueKeys, lifetimes: Lifetimes, limit: int) -> Verb[int]:
     """Cancel a page of the jobs that wait in a queue; returns how many, or 0 when no job is left."""
     arrow = script("purge")
     return Verb(arrow, arrow.of(keys), [keys.prefix, keys.queue, *lifetimes, limit], int)
+
+
+class Mended(NamedTuple):
+    """The result of a page of `mend`."""
+
+    slots: int
+    """Slots that no job held, and that were given back."""
+    more: bool
+    gates: list[str]
+    """Some of their gates."""
+
+
+def mend(keys: QueueKeys, limit: int, holders: int = 1000) -> Verb[Mended]:
+    """Put right the gates where jobs wait, a page per call. Of each gate, `holders` slots are looked at."""
+    arrow = script("mend")
+
+    def read(reply: Any) -> Mended:
+        return Mended(reply[0], reply[1] == 1, [text(gate) for gate in reply[2]])
+
+    return Verb(arrow, arrow.of(keys), [keys.prefix, limit, holders], read)
+
+
+def limit(
+    keys: QueueKeys, definition: str, numbers: str, cursor: str = "0", page: int = 1000
+) -> Verb[tuple[str, int]]:
+    """Change the numbers of a limit, or undo the change (""). Returns the cursor of the next page, "0" at the end, and
+    how many of its gates were opened to let in what waits."""
+    arrow = script("limit")
+
+    def read(reply: Any) -> tuple[str, int]:
+        return text(reply[0]), reply[1]
+
+    return Verb(arrow, arrow.of(keys), [keys.prefix, definition, numbers, cursor, page], read)
 
 
 def gc(keys: QueueKeys, *, max_age_ms: int, max_len: int, idle_ms: int, limit: int) -> Verb[tuple[int, int]]:
@@ -161,9 +239,9 @@ def note_queues(app: str, queues: Iterable[str]) -> Command[int]:
 
 
 def known_queues(app: str) -> Command[set[str]]:
-    """Every queue this app has used."""
+    """Every queue this app has used. A name that no queue can have was not written by fennelq: it is left out."""
 
     def read(reply: Any) -> set[str]:
-        return {text(name) for name in reply}
+        return {name for name in map(text, reply) if NAME.fullmatch(name)}
 
     return Command(["SMEMBERS", queues_key(app)], read)

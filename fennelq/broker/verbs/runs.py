@@ -1,4 +1,4 @@
-"""Verbs for runs of jobs: fetch, finish, note, release, recover."""
+"""Verbs for runs of jobs: fetch, double, finish, note, release, recover."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fennelq.broker.scripts import script
 from fennelq.broker.verb import MOST_JOBS, Verb, Word, as_is, text
 from fennelq.model.job import Delivery
 from fennelq.model.lifetimes import Lifetimes
-from fennelq.model.outcome import RETRY, SNOOZE, Outcome
+from fennelq.model.outcome import RATE_LIMITED, RETRY, SNOOZE, Outcome
 
 _PRIORITIES: Final = frozenset(LANES.values())
 
@@ -22,6 +22,8 @@ class Settled(NamedTuple):
 
     delivery: Delivery
     outcome: Outcome
+    seconds: float | None = None
+    """How long the run took, the first time that its outcome is written; None when that is unknown."""
 
 
 class Report(NamedTuple):
@@ -53,6 +55,8 @@ class Catch(NamedTuple):
     """The error of a lane that cannot be read; empty without one."""
     too_new: list[TooNew]
     """Some of the jobs that this worker cannot read."""
+    now_ms: int = 0
+    """The server's clock; 0 when nothing was taken."""
 
 
 def fetch(
@@ -86,9 +90,16 @@ def finish(keys: QueueKeys, settled: Sequence[Settled], lifetimes: Lifetimes) ->
     """Write the outcomes of these runs. Returns per job 1 settled, 2 settled before with this token, 0 lost."""
     arrow = script("finish")
     args: list[Word] = [keys.prefix, keys.queue, *lifetimes]
-    for delivery, outcome in settled:
+    for delivery, outcome, _ in settled:
         ending, value = _ending(outcome)
         args += (f"{delivery.lane}/{delivery.entry}", delivery.key, ending, value)
+    return Verb(arrow, arrow.of(keys), args, as_is)
+
+
+def double(keys: QueueKeys, executor: str, runs: Sequence[tuple[str, str]]) -> Verb[list[int]]:
+    """Give these runs, (lane, entry) pairs of the executor, a second copy each. Returns per run 1 doubled, 0 not."""
+    arrow = script("double")
+    args: list[Word] = [keys.prefix, executor, *(word for pair in runs for word in pair)]
     return Verb(arrow, arrow.of(keys), args, as_is)
 
 
@@ -121,7 +132,9 @@ class Sweep(NamedTuple):
     dead: int
     vanished: int
     quarantined: int
-    """How many of the requeued jobs were put into quarantine."""
+    """Jobs that wait there for an executor, whichever sweep has put them there."""
+    lines: bool = False
+    """Whether jobs wait for limits in this queue."""
 
 
 def recover(
@@ -147,21 +160,33 @@ def recover(
     args += [int(more), beaten_ms, ago_ms, orjson.dumps(deaths or {})]
 
     def read(reply: Any) -> Sweep:
-        return Sweep(reply[0] == 1, reply[1] == 1, *reply[2:])
+        if isinstance(reply, int):
+            return Sweep(False, False, 0, 0, 0, reply)
+        swept, more, requeued, dead, vanished, quarantined, lines = reply
+        return Sweep(swept == 1, more == 1, requeued, dead, vanished, quarantined, lines == 1)
 
     return Verb(arrow, arrow.of(keys), args, read)
+
+
+def swept(keys: QueueKeys, longest_ms: int) -> Verb[bool]:
+    """Whether `recover` would do nothing, because another executor has swept the queue in this interval. `longest_ms`
+    is the longest time for which that holds."""
+    arrow = script("swept")
+    return Verb(arrow, arrow.of(keys), [keys.prefix, longest_ms], bool)
 
 
 def _ending(outcome: Outcome) -> tuple[str, bytes]:
     """The kind and the number of an outcome in one word, and the value to write."""
     kind = outcome.kind
-    if kind in (RETRY, SNOOZE):
+    if kind in (RETRY, SNOOZE, RATE_LIMITED):
         return kind + outcome.value.decode(), outcome.error
     return f"{kind}{outcome.ttl_ms}", outcome.error or outcome.value
 
 
 def _catch(queue: str, reply: Any) -> Catch:
-    flat, drained, due, made, problem, too_new = reply
+    if isinstance(reply, int):
+        return Catch([], True, reply, [], "", [])
+    flat, drained, due, made, problem, too_new, now = reply
     return Catch(
         [_delivery(queue, flat, i) for i in range(0, len(flat), 6)] if flat else [],
         drained == 1,
@@ -169,17 +194,18 @@ def _catch(queue: str, reply: Any) -> Catch:
         [text(lane) for lane in made],
         text(problem),
         [TooNew(*map(text, too_new[i : i + 3])) for i in range(0, len(too_new), 3)] if too_new else [],
+        now,
     )
 
 
-_FIRST_RUN: Final = (1, 1, 0, b"")
-"""Deliveries, fence, tries and options of a plain call that runs for the first time."""
+_FIRST_RUN: Final = (1, 1, 0, b"", b"")
+"""Deliveries, fence, tries, due time and options of a plain call that runs for the first time."""
 
 
 def _delivery(queue: str, flat: list[Any], i: int) -> Delivery:
     place, key, task, args, created, rest = flat[i : i + 6]
     lane, _, entry = place.decode().partition("/")
-    deliveries, fence, tries, options = rest.split(b" ", 3) if rest else _FIRST_RUN
+    deliveries, fence, tries, due, options = rest.split(b" ", 4) if rest else _FIRST_RUN
     return Delivery(
         queue,
         lane,
@@ -192,4 +218,5 @@ def _delivery(queue: str, flat: list[Any], i: int) -> Delivery:
         int(deliveries),
         int(fence),
         created,
+        int(due) if due.isdigit() else created,
     )

@@ -12,7 +12,7 @@ from fennelq.broker.keys import AppKeys
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, Word, text
 from fennelq.broker.verbs.outbox import HANDED_KEPT_MS
-from fennelq.model.codec import ANY_RESULT
+from fennelq.model.result_codec import ANY_RESULT
 from fennelq.model.schedule import WireSchedule
 from fennelq.model.wire import AnyWireJob, WireJob
 
@@ -171,7 +171,7 @@ def look(
     """A page of the due schedules. `again`: this process has looked before. `longest_ms`: it will look again after at
     most this time. `after`: begin the page after this position."""
     arrow = script("look")
-    args = [keys.prefix, service, version, int(again), longest_ms, limit, *(after or ("", ""))]
+    args = [keys.prefix, service, version, int(again), longest_ms, limit, *(after or (0, ""))]
     return Verb(arrow, arrow.of(keys), args, _look)
 
 
@@ -198,12 +198,20 @@ def tick(keys: AppKeys, claim: Claim) -> Verb[bool]:
     return Verb(arrow, arrow.of(keys), args, bool)
 
 
-def unqueue(keys: AppKeys, seen: Seen, rest: Sequence[int], run_ms: int, job: AnyWireJob) -> Verb[bool]:
-    """Claim the first of the runs that wait behind an unfinished one. True for only one of several claimers."""
+def unqueue(
+    keys: AppKeys,
+    seen: Seen,
+    rest: Sequence[int],
+    run_ms: int,
+    job: AnyWireJob,
+    error: tuple[str, int | None] = ("", None),
+) -> Verb[bool]:
+    """Claim the first of the runs that wait behind an unfinished one. True for only one of several claimers. `error` is
+    that of the run before, and its time."""
     arrow = script("unqueue")
     left = orjson.dumps(rest) if rest else b""
     args: list[Word] = [keys.prefix, seen.name, seen.definition, seen.last_job, seen.queued, left, run_ms]
-    return Verb(arrow, arrow.of(keys), [*args, job.id, job.to_wire()], bool)
+    return Verb(arrow, arrow.of(keys), [*args, job.id, job.to_wire(), error[0], _moment(error[1])], bool)
 
 
 def schedule(

@@ -8,15 +8,47 @@ from typing import Any, Final
 
 import typer
 
-from fennelq.cli.commands import cron, dlq, enqueue, info, job, queue, worker
+from fennelq.cli.commands import (
+    api,
+    audit,
+    cron,
+    dev,
+    dlq,
+    enqueue,
+    exporter,
+    grpc,
+    history,
+    info,
+    job,
+    limit,
+    op,
+    profile,
+    queue,
+    token,
+    top,
+    web,
+    worker,
+)
 
 COMMANDS: Final[Mapping[str, Callable[..., Any] | typer.Typer]] = {
-    "worker": worker.run,
+    "worker": worker.commands,
     "dlq": dlq.commands,
     "queue": queue.commands,
     "job": job.commands,
+    "op": op.commands,
+    "limit": limit.commands,
     "cron": cron.commands,
     "enqueue": enqueue.send,
     "info": info.show,
+    "top": top.show,
+    "profile": profile.show,
+    "audit": audit.show,
+    "history": history.commands,
+    "exporter": exporter.run,
+    "web": web.commands,
+    "dev": dev.run,
+    "api": api.serve,
+    "grpc": grpc.serve,
+    "token": token.commands,
 }
 """Name → the function of a command, or a family of commands, in the order of the help."""

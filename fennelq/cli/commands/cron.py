@@ -9,6 +9,7 @@ import typer
 
 from fennelq import clock
 from fennelq.cli import complete, output
+from fennelq.cli.auditing import Outcome
 from fennelq.cli.calls import array_of, described, only_given
 from fennelq.cli.command import command, family
 from fennelq.cli.consent import agree
@@ -29,9 +30,10 @@ from fennelq.cli.options import (
 from fennelq.cli.schedule_table import show_runs, show_schedule, show_schedules, written
 from fennelq.cli.session import Session
 from fennelq.cli.timing import Timing, Zone
-from fennelq.errors import ConfigurationError, UnreadableSchedule
+from fennelq.declared import name_after
+from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
 from fennelq.manage import server
-from fennelq.manage.documents import of_schedule, of_tick
+from fennelq.manage.documents import of_schedule, of_tick, state_of
 from fennelq.manage.schedules import ScheduleInfo, has_workers
 from fennelq.model.schedule import preview
 
@@ -60,7 +62,7 @@ def list_schedules(session: Session, as_json: Json = False) -> None:
     """List every schedule, with its next and its last run."""
     infos, now = session.run(_every)
     if as_json:
-        output.document([of_schedule(info, now) for info in infos])
+        output.document([of_schedule(info, now, session.redaction) for info in infos])
     else:
         show_schedules(infos, session.found.app.tasks, now)
 
@@ -70,12 +72,12 @@ def show(session: Session, name: Name, as_json: Json = False) -> None:
     """Show everything about one schedule: its task, its times, its last job, its last error."""
     info, now = session.run(lambda app: _one(app, name))
     if as_json:
-        output.document(of_schedule(info, now))
+        output.document(of_schedule(info, now, session.redaction))
     else:
-        show_schedule(info, now)
+        show_schedule(info, now, session.redaction)
 
 
-@command(commands, "add")
+@command(commands, "add", changes=True)
 def add(
     session: Session,
     timing: Timing,
@@ -92,7 +94,7 @@ def add(
     priority: ToLane = None,
     expires: Expires = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Add it even if the app has no such task.")
+        bool, typer.Option("--anyway", help="Add the schedule even if the app has no such task.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -105,30 +107,33 @@ def add(
     options = only_given({"queue": queue, "priority": priority, "expires": expires})
     texts = [*(arguments or []), *array_of(args)]
     job = described(session.found.app, task, texts, kwargs or [], cast("OptionArgs", options), anyway=anyway)
-    info, now = session.run(lambda app: _add(app, job, timing))
+    _, info, now = session.change(
+        lambda app: _add(app, job, timing),
+        outcome=lambda added: Outcome(1, added[1].name, _when(added[0]), _when(added[1])),
+    )
     if as_json:
-        output.document(of_schedule(info, now))
+        output.document(of_schedule(info, now, session.redaction))
         return
     output.line(info.name)
     output.note(f"next run: {written(info.next_run, timing.tz, now) or 'none'}")
 
 
-@command(commands, "pause")
+@command(commands, "pause", changes=True)
 def pause(session: Session, names: Names, as_json: Json = False) -> None:
     """Pause schedules: they create no jobs until you resume them. Running jobs continue. This includes schedules that
     the code declares."""
-    session.run(lambda app: _each(app, names, app.schedules.pause))
+    session.change(lambda app: _each(app, names, app.schedules.pause), outcome=_now_it_is("paused"))
     _print_done(names, "paused", as_json=as_json)
 
 
-@command(commands, "resume")
+@command(commands, "resume", changes=True)
 def resume(session: Session, names: Names, as_json: Json = False) -> None:
     """Resume paused schedules. Ticks that were due during the pause do not run."""
-    session.run(lambda app: _each(app, names, app.schedules.resume))
+    session.change(lambda app: _each(app, names, app.schedules.resume), outcome=_now_it_is("active"))
     _print_done(names, "resumed", as_json=as_json)
 
 
-@command(commands, "run")
+@command(commands, "run", changes=True)
 def run(
     session: Session,
     name: Name,
@@ -138,21 +143,20 @@ def run(
 ) -> None:
     """Run a schedule once, now, and print the id of the job. Its next run does not change."""
 
-    async def work(app: App) -> tuple[str, dict[str, Any]]:
-        job = (await app.schedules.run(name)).id
-        return job, await ended(app, job, timeout) if wait else {}
+    async def send(app: App) -> str:
+        return (await app.schedules.run(name)).id
 
-    job, end = session.run(work)
+    job = session.change(send, outcome=lambda job: Outcome(1, f"sent {job}"))
     if wait:
         output.note(f"sent {job}")
-        print_end(end, as_json=as_json)
+        print_end(session.run(lambda app: ended(app, job, timeout)), as_json=as_json)
     elif as_json:
         output.document({"id": job})
     else:
         output.line(job)
 
 
-@command(commands, "remove")
+@command(commands, "remove", changes=True)
 def remove(session: Session, names: Names, yes: Yes = False, as_json: Json = False) -> None:
     """Remove schedules that were added at run time, or belong to a service without workers.
 
@@ -160,7 +164,7 @@ def remove(session: Session, names: Names, yes: Yes = False, as_json: Json = Fal
     """
     session.run(lambda app: _removable(app, names))
     agree(f"Remove {output.counted(len(names), 'schedule')} ({', '.join(names)}) for good?", yes=yes)
-    session.run(lambda app: _each(app, names, app.schedules.remove))
+    session.change(lambda app: _each(app, names, app.schedules.remove), outcome=_now_it_is("removed"))
     _print_done(names, "removed", as_json=as_json)
 
 
@@ -210,21 +214,40 @@ async def _now(app: App) -> datetime:
     return await app.client.converse(server.now())
 
 
-async def _add(app: App, job: AnyJob, timing: Timing) -> tuple[ScheduleInfo, datetime]:
+async def _add(app: App, job: AnyJob, timing: Timing) -> tuple[ScheduleInfo | None, ScheduleInfo, datetime]:
+    """The schedule before and after, and the time."""
+    before: ScheduleInfo | None = None
+    with suppress(UnknownSchedule, UnreadableSchedule):
+        before = await app.schedules.get(timing.name or name_after(job.task))
     try:
         info = await app.schedules.add(
             job, name=timing.name, cron=timing.cron, every=timing.every, **timing.when()
         )
     except ConfigurationError as error:
         raise Problem(str(error), Exit.USAGE) from None
-    return info, await _now(app)
+    return before, info, await _now(app)
 
 
-async def _each(app: App, names: list[str], change: Callable[[str], Awaitable[None]]) -> None:
-    """Change these schedules, one by one."""
-    await _known(app, names)
+async def _each(app: App, names: list[str], change: Callable[[str], Awaitable[None]]) -> list[ScheduleInfo]:
+    """Change these schedules, one by one; returns what they were before."""
+    before = await _known(app, names)
     for name in names:
         await change(name)
+    return before
+
+
+def _now_it_is(state: str) -> Callable[[list[ScheduleInfo]], Outcome]:
+    def outcome(before: list[ScheduleInfo]) -> Outcome:
+        return Outcome(len(before), before=", ".join(sorted(set(map(state_of, before)))), after=state)
+
+    return outcome
+
+
+def _when(info: ScheduleInfo | None) -> str:
+    """When a schedule is due: `0 9 * * 1-5`, `every 60 s`."""
+    if info is None:
+        return ""
+    return info.schedule.cron or f"every {(info.schedule.every_ms or 0) / 1000:g} s"
 
 
 async def _known(app: App, names: list[str]) -> list[ScheduleInfo]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from fennelq.cli import output
+from fennelq.cli import complete, output
 from fennelq.cli.calls import described, only_given
 from fennelq.cli.ending import ended, print_end
 from fennelq.cli.options import (
@@ -21,8 +21,11 @@ from fennelq.cli.options import (
     ToQueue,
     duration,
     moment,
+    one_of,
 )
 from fennelq.cli.session import Session
+from fennelq.model.dedupe import OnDuplicate
+from fennelq.model.job import Dedupe
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -61,7 +64,56 @@ class JobOptions:
         typer.Option(
             "--key",
             metavar="KEY",
-            help="Idempotency key: a second job with the same key is not sent. Default: none.",
+            help="Idempotency key: a second job with the same key is not sent. Default: the task's.",
+        ),
+    ] = None
+    dedupe: Annotated[
+        str | None,
+        typer.Option(
+            "--dedupe",
+            parser=one_of(Dedupe),
+            metavar="MODE",
+            help="How long the key is held: until_start, until_done, throttle, debounce or latest. "
+            "Default: the task's.",
+            autocompletion=complete.words(*get_args(Dedupe)),
+        ),
+    ] = None
+    ttl: Annotated[
+        Any,
+        typer.Option(
+            "--ttl",
+            parser=duration,
+            metavar="DURATION",
+            help="Hold the key this long, with --dedupe throttle or without --dedupe: 60, 5m. Default: the task's.",
+        ),
+    ] = None
+    debounce_wait: Annotated[
+        Any,
+        typer.Option(
+            "--debounce-wait",
+            parser=duration,
+            metavar="DURATION",
+            help="With --dedupe debounce: start the job this long after the last call. Default: the task's wait=.",
+        ),
+    ] = None
+    max_wait: Annotated[
+        Any,
+        typer.Option(
+            "--max-wait",
+            parser=duration,
+            metavar="DURATION",
+            help="With --dedupe debounce: start it at most this long after the first call. Default: the task's.",
+        ),
+    ] = None
+    on_duplicate: Annotated[
+        str | None,
+        typer.Option(
+            "--on-duplicate",
+            parser=one_of(OnDuplicate),
+            metavar="ACTION",
+            help="If another job holds the key: return its id, raise an error, or replace its arguments. "
+            "Default: the task's.",
+            autocompletion=complete.words(*get_args(OnDuplicate)),
         ),
     ] = None
     job_id: Annotated[
@@ -73,7 +125,10 @@ class JobOptions:
 
     def given(self) -> OptionArgs:
         """Those that are given on the command line."""
-        return cast("OptionArgs", only_given(vars(self)))
+        given = only_given(vars(self))
+        if "debounce_wait" in given:  # `--wait` waits for the result
+            given["wait"] = given.pop("debounce_wait")
+        return cast("OptionArgs", given)
 
 
 def send(
@@ -84,7 +139,7 @@ def send(
     *,
     options: JobOptions,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Send it even if the app has no such task.")
+        bool, typer.Option("--anyway", help="Send the job even if the app has no such task.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
     timeout: Timeout = None,

@@ -12,10 +12,12 @@ from fennelq.cli.queue_table import show_queues
 from fennelq.cli.session import Session
 from fennelq.cli.table import Column
 from fennelq.executors import number
-from fennelq.manage.documents import Document, of_executor, of_queue, of_server
-from fennelq.manage.executors import ExecutorInfo
-from fennelq.manage.queues import QueueInfo
+from fennelq.manage.documents import Document, of_executor, of_queue, of_server, of_task_times
+from fennelq.manage.executor_info import ExecutorInfo
+from fennelq.manage.queue_info import QueueInfo
 from fennelq.manage.server import ServerInfo, server
+from fennelq.manage.times import TaskTimes
+from fennelq.model.times import shown
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -30,6 +32,13 @@ _EXECUTOR_COLUMNS = (
     Column("done", leave=3),
     Column("seen", leave=5),
     Column("queues", least=10, leave=2),
+    Column("run p95", leave=6),
+    Column("wait p95", leave=6),
+)
+_TASK_COLUMNS = (
+    Column("task", least=16, end=True),
+    Column("runs"),
+    *map(Column, ("run p50", "run p95", "wait p50", "wait p95")),
 )
 
 
@@ -37,21 +46,36 @@ def show(session: Session, as_json: Json = False) -> None:
     """Show the app, its Redis, its queues and its workers."""
     seen = session.run(_look)
     facts = {**_of_app(session.found), **of_server(seen.server)}
-    executors = list(map(of_executor, seen.executors))
+    executors, times = list(map(of_executor, seen.executors)), list(map(of_task_times, seen.times))
     if as_json:
-        output.document({**facts, "queues": list(map(of_queue, seen.queues)), "executors": executors})
+        queues = list(map(of_queue, seen.queues))
+        output.document({**facts, "queues": queues, "times": times, "executors": executors})
         return
-    _print(facts, seen.queues, executors)
+    _print_facts(facts)
+    print()
+    show_queues(seen.queues)
+    print()
+    if times:
+        output.table(_TASK_COLUMNS, list(map(_row_of_task, times)))
+        print()
+    no_executors = "No workers: start one with `fennelq worker`."
+    output.table(_EXECUTOR_COLUMNS, list(map(_row, executors)), empty=no_executors)
 
 
 class _Seen(NamedTuple):
     server: ServerInfo
     queues: list[QueueInfo]
+    times: list[TaskTimes]
     executors: list[ExecutorInfo]
 
 
 async def _look(app: App) -> _Seen:
-    return _Seen(await app.client.converse(server()), await app.queues.list(), await app.executors.list())
+    return _Seen(
+        await app.client.converse(server()),
+        await app.queues.list(),
+        await app.times.list(),
+        await app.executors.list(),
+    )
 
 
 def _of_app(found: FoundApp) -> Document:
@@ -66,7 +90,7 @@ def _of_app(found: FoundApp) -> Document:
     }
 
 
-def _print(facts: Document, queues: list[QueueInfo], executors: list[Document]) -> None:
+def _print_facts(facts: Document) -> None:
     output.facts(
         {
             **facts,
@@ -74,14 +98,6 @@ def _print(facts: Document, queues: list[QueueInfo], executors: list[Document]) 
             "memory": _bytes(facts["memory"]),
             "memory_limit": _bytes(facts["memory_limit"]),
         }
-    )
-    print()
-    show_queues(queues)
-    print()
-    output.table(
-        _EXECUTOR_COLUMNS,
-        list(map(_row, executors)),
-        empty="No workers: start one with `fennelq worker`.",
     )
 
 
@@ -93,7 +109,18 @@ def _row(executor: Document) -> tuple[object, ...]:
         *(executor.get(fact) for fact in ("running", "concurrency", "stuck", "done")),
         _moment(number(executor, "beat_ms")),
         ", ".join(map(str, cast("list[object]", queues))) if isinstance(queues, list) else None,
+        # Executors of an earlier version report no times.
+        *(_percentile(executor.get(times), "p95") for times in ("run_times", "wait_times")),
     )
+
+
+def _row_of_task(times: Document) -> tuple[object, ...]:
+    percentiles = (_percentile(times[of], which) for of in ("run", "wait") for which in ("p50", "p95"))
+    return (times["task"], times["run"]["count"], *percentiles)
+
+
+def _percentile(times: object, which: str) -> str | None:
+    return shown(cast("Document", times).get(which)) if isinstance(times, dict) else None
 
 
 def _moment(ms: float) -> datetime | None:

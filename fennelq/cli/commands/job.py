@@ -1,87 +1,139 @@
-"""`fennelq job`: look at one job, wait for it, cancel it, run it again."""
+"""`fennelq job`: find jobs; look at one, wait for it, cancel it, run it again."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from fennelq.broker.dispatch import pages
-from fennelq.cli import output
+from fennelq.cli import output, story_table
+from fennelq.cli.acting import Acting
+from fennelq.cli.auditing import outcome_of_answers
 from fennelq.cli.command import command, family
-from fennelq.cli.consent import agree
 from fennelq.cli.ending import ended, print_end
-from fennelq.cli.exits import Exit
+from fennelq.cli.exits import Exit, Problem
+from fennelq.cli.finding import list_found, write_found
 from fennelq.cli.following import display, followed
-from fennelq.cli.known import name_unknown, no_record, note_unknown_task, require_queues
+from fennelq.cli.known import name_unknown
 from fennelq.cli.options import (
     DryRun,
     Follow,
+    FollowStory,
     JobId,
     JobIds,
     Json,
     Reason,
-    SomeIds,
     Timeout,
-    WhichJobs,
+    ToFile,
+    WithSecrets,
     Yes,
     duration,
 )
 from fennelq.cli.session import Session
-from fennelq.cli.steps import Steps, progress
+from fennelq.cli.steps import Steps
+from fennelq.cli.story_changes import Known, Records, Texts, View, watched
+from fennelq.cli.story_known import facts_of, known_of
 from fennelq.cli.table import Column
-from fennelq.manage.cancelling import Cancelling
-from fennelq.manage.documents import of_answer, of_event, of_job, text_of, words_of
+from fennelq.cli.which_jobs import SomeIds, Where, WhichJobs
+from fennelq.manage.cancelling import Selection
+from fennelq.manage.documents import of_answer
+from fennelq.manage.finding import MOST_HITS
 from fennelq.manage.jobs import JobAnswer
-from fennelq.model.job import Event, JobInfo
+from fennelq.model.job import Status
 
 if TYPE_CHECKING:
     from fennelq.app import App
 
-commands = family("One job: look at it, wait for it, cancel it, retry it.")
+_WAIT = 5.0
+"""Seconds for running jobs to end, as in `AsyncResult.cancel`."""
+commands = family("Jobs: find them, look at one, wait for it, cancel it, retry it.")
 
-_EVENT_COLUMNS = (
-    Column("at"),
-    Column("what"),
-    Column("owner", least=10, end=True, leave=1),
-    Column("begun", leave=2),
-    Column("more", least=12),
-)
 _ANSWER_COLUMNS = (Column("id"), Column("answer", least=16))
 
 
+@command(commands, "list")
+def list_jobs(
+    session: Session,
+    where: Where = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", "-n", min=1, max=MOST_HITS, metavar="N", help="List at most N jobs."),
+    ] = 100,
+    as_json: Json = False,
+) -> None:
+    """List the jobs that match a filter: waiting, running, scheduled and dead jobs, and those between two tries.
+
+    The search takes at most a fifth of the time of the Redis server. Jobs that have succeeded, were cancelled or have
+    expired are found by state:success and state:cancelled if the app has a history (see `fennelq history`), and
+    otherwise by their ids.
+
+    Example: fennelq job list --where 'state:dead task:welcome since:2h'
+    """
+    raise typer.Exit(list_found(session, where, limit, as_json=as_json))
+
+
+@command(commands, "export", changes=True)
+def export(
+    session: Session,
+    where: Where = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=1, metavar="N", help="At most N jobs. Default: all."),
+    ] = None,
+    to: ToFile = None,
+    with_secrets: WithSecrets = False,
+    as_json: Json = False,
+) -> None:
+    """Write everything about the jobs that match a filter as JSON, one object per line (with or without --json)."""
+
+    if to is None:
+        raise typer.Exit(write_found(session, where, limit, sys.stdout, quiet=True, secrets=with_secrets))
+    try:
+        with to.open("w", encoding="utf-8") as file:
+            raise typer.Exit(write_found(session, where, limit, file, quiet=False, secrets=with_secrets))
+    except OSError as problem:
+        raise Problem(f"{to} cannot be written: {problem.strerror}", Exit.FAILED) from None
+
+
 @command(commands, "show")
-def show(session: Session, job: JobId, as_json: Json = False) -> None:
-    """Show everything about a job, with its history: its tries, its executors, why it ran twice."""
-    info, events = session.run(lambda app: _known(app, job))
+def show(session: Session, job: JobId, follow: FollowStory = False, as_json: Json = False) -> None:
+    """Show what happened to a job: where it is, why it ran twice, why it does not run yet, why it is dead. If its
+    record has expired, this comes from the history.
+
+    With --follow, it prints each change until the job has ended, and exits with 1 if the job did not succeed. With
+    --follow --json, each line is a JSON object: what happened, a report of progress, or, in the last line, everything.
+    """
+    if follow:
+        view: View = Records(job) if as_json else Texts(partial(_print_all, session))
+        shown = display(job, as_json=as_json)
+        known = session.run(lambda app: watched(app, job, partial(known_of, app, job), view, shown))
+        raise typer.Exit(Exit.OK if known.info.status is Status.SUCCESS else Exit.FAILED)
+    known = session.run(lambda app: known_of(app, job))
     if as_json:
-        output.document({**of_job(info), "history": list(map(of_event, events))})
-        return
-    failure = info.error
-    facts: dict[str, object] = {
-        **of_job(info),
-        "arguments": text_of(info.arguments),
-        "headers": output.record(info.headers) if info.headers else None,
-        "progress": words_of(info.progress) if info.progress else None,
-        "error": failure.error_type if failure else None,
-        "message": failure.message if failure else None,
-    }
-    output.facts(facts)
+        output.document(known.document)
+    else:
+        _print_all(session, known)
+
+
+def _print_all(session: Session, known: Known) -> None:
+    failure = known.info.error
+    story_table.opening(known.info, known.story)
+    output.blank()
+    output.facts(facts_of(known, session.redaction))
     if failure and failure.traceback:
         print(f"\n{output.lines(failure.traceback)}")
-    if events:
-        print()
-        output.table(_EVENT_COLUMNS, events)
 
 
 @command(commands, "wait")
 def wait(
     session: Session, job: JobId, timeout: Timeout = None, follow: Follow = False, as_json: Json = False
 ) -> None:
-    """Wait until a job has ended, and print its result as JSON. Exits with 1 if it ended without a result.
+    """Wait until a job has ended, and print its result as JSON. Exits with 1 if the job did not succeed.
 
     With --follow --json, each line is a JSON object: a report of progress, or, in the last line, the end.
     """
@@ -92,7 +144,7 @@ def wait(
     print_end(session.run(lambda app: followed(app, job, timeout, shown)), as_json=as_json, on_one_line=True)
 
 
-@command(commands, "cancel")
+@command(commands, "cancel", changes=True)
 def cancel(
     session: Session,
     which: WhichJobs,
@@ -104,83 +156,80 @@ def cancel(
             "--wait",
             parser=duration,
             metavar="DURATION",
-            help="With ids: wait at most this long until running jobs have ended.",
+            help="With ids: wait at most this long until running jobs have ended. Default: 5s.",
         ),
-    ] = "5s",
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most N jobs. Default: all.")
+        int | None,
+        typer.Option("--limit", "-n", min=1, metavar="N", help="With options: at most N jobs. Default: all."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel jobs, by their ids or by options that select them. Running ones are asked to stop.
+    """Cancel jobs, by their ids or by options that select them. It asks running jobs to stop.
 
-    With ids, it exits with 1 if one of the jobs had ended already, or still runs after --wait. With options, the
+    With ids, it exits with 1 if one of the jobs has ended already, or still runs after --wait. With options, the
     command asks first; without a terminal it needs --yes.
     """
-    if jobs and (which.given or dry_run):
+    if jobs and (which.given or dry_run or limit is not None):
         raise typer.BadParameter("name jobs by their ids, or select them with options, but not both")
     if jobs:
-        _print_answers(session.run(lambda app: _cancelled(app, jobs, reason, wait)), as_json=as_json)
+        seconds = _WAIT if wait is None else wait
+        answers = session.change(
+            lambda app: _cancelled(app, jobs, reason, seconds), planned=len(jobs), outcome=outcome_of_answers
+        )
+        _print_answers(answers, as_json=as_json)
     if not which.given:
         raise typer.BadParameter(
-            "name jobs by their ids, or select them with --queue, --task, --status or --older-than; "
+            "name jobs by their ids, or select them with --queue, --task, --status, --older-than or --where; "
             "--all selects every job"
         )
-    selected = _Selected(session, which, limit, reason)
-    count = selected.count()
-    if dry_run or not count:
-        _print_count(count, "would be cancelled" if dry_run else "to cancel", "count", as_json=as_json)
-        return
-    agree(f"Cancel {output.counted(count, 'job')}?", yes=yes)
-    with progress("Cancelling", Steps(count), count, quiet=as_json) as steps:
-        done = selected.cancel(steps)
-    _print_count(done, "cancelled or asked to stop", "cancelled", as_json=as_json)
+    if which.where is not None and len(which.chosen) > 1:
+        raise typer.BadParameter(
+            "--where stands alone: write queue:, task:, state: and until: into the filter"
+        )
+    if wait is not None:
+        raise typer.BadParameter("--wait is for jobs that are named by their ids")
+    acting = Acting(session, "cancel", which.selection(), which.everything, limit, reason)
+    raise typer.Exit(acting.run(dry_run=dry_run, yes=yes, as_json=as_json))
 
 
-@command(commands, "retry")
+@command(commands, "run", changes=True)
+def run(
+    session: Session,
+    where: Where = None,
+    jobs: SomeIds = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=1, metavar="N", help="With --where: at most N jobs. Default: all."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Run jobs now that are due later: scheduled jobs, and jobs that wait for their next try.
+
+    With --where, the command asks first; without a terminal it needs --yes.
+    """
+    if bool(jobs) == bool(where) or (jobs and (dry_run or limit is not None)):
+        raise typer.BadParameter("name jobs by their ids, or select them with --where, but not both")
+    if jobs:
+        answers = session.change(
+            lambda app: _one_by_one(app, jobs, app.jobs.run), planned=len(jobs), outcome=outcome_of_answers
+        )
+        _print_answers(answers, as_json=as_json)
+    acting = Acting(session, "run", Selection(where=where or ""), False, limit)
+    raise typer.Exit(acting.run(dry_run=dry_run, yes=yes, as_json=as_json))
+
+
+@command(commands, "retry", changes=True)
 def retry(session: Session, jobs: JobIds, as_json: Json = False) -> None:
     """Run dead jobs again, with all their retries: like `dlq replay`, for single jobs."""
-    _print_answers(session.run(lambda app: _one_by_one(app, jobs, app.jobs.retry)), as_json=as_json)
-
-
-@dataclass(frozen=True)
-class _Selected:
-    """The jobs that options select."""
-
-    session: Session
-    which: WhichJobs
-    limit: int | None
-    reason: str
-
-    def count(self) -> int:
-        """How many there are now."""
-
-        async def counted(app: App) -> int:
-            await require_queues(app, self.which.queue or ())
-            count = await app.client.converse(self._cancelling(app, None).count())
-            if not count:
-                note_unknown_task(app, self.which.task)
-            return count
-
-        return self.session.run(counted)
-
-    def cancel(self, steps: Steps) -> int:
-        """Cancel them; returns how many."""
-        return self.session.run(
-            lambda app: steps.run(app.client.converse(self._cancelling(app, steps).run()))
-        )
-
-    def _cancelling(self, app: App, steps: Steps | None) -> Cancelling:
-        return Cancelling(
-            app,
-            self.which.selection(),
-            limit=self.limit,
-            reason=self.reason,
-            everything=self.which.everything,
-            progress=steps,
-        )
+    answers = session.change(
+        lambda app: _one_by_one(app, jobs, app.jobs.retry), planned=len(jobs), outcome=outcome_of_answers
+    )
+    _print_answers(answers, as_json=as_json)
 
 
 async def _cancelled(app: App, jobs: list[str], reason: str, wait: float) -> list[JobAnswer]:
@@ -200,13 +249,6 @@ async def _cancelled(app: App, jobs: list[str], reason: str, wait: float) -> lis
     return answers
 
 
-async def _known(app: App, job: str) -> tuple[JobInfo, list[Event]]:
-    info = await app.jobs.info(job)
-    if info is None:
-        raise await no_record(app, job)
-    return info, await app.jobs.history(job)
-
-
 Ask = Callable[[str], Awaitable[JobAnswer]]
 
 
@@ -224,13 +266,6 @@ async def _one_by_one(app: App, jobs: list[str], ask: Ask) -> list[JobAnswer]:
     answers = await steps.run(each())
     await name_unknown(app, [answer.id for answer in answers if not answer.known])
     return answers
-
-
-def _print_count(count: int, what: str, name: str, *, as_json: bool) -> None:
-    if as_json:
-        output.document({name: count})
-    else:
-        output.answer(count, "job", what)
 
 
 def _print_answers(answers: list[JobAnswer], *, as_json: bool) -> NoReturn:

@@ -53,6 +53,7 @@ def main(text: str) -> None:
     server = Forkserver(control)
     try:
         app = preload.load()
+        log.hide(app.redaction.fact)
     except BaseException as error:  # an import may raise SystemExit
         server.tell(failed=_cut(f"{type(error).__name__}: {error}"), traceback=_cut(traceback.format_exc()))
         return

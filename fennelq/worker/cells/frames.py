@@ -32,7 +32,7 @@ class Frame(NamedTuple):
 
 
 class Damaged(Exception):
-    """The bytes are no frames: other code has written into the connection."""
+    """The bytes are not frames: other code has written into the connection."""
 
 
 def packed(head: Mapping[str, Any], body: bytes = b"") -> bytes:

@@ -18,7 +18,7 @@ from fennelq.app import App
 from fennelq.context import JobContext, current
 from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
 from fennelq.model.job import Delivery, JobFailure
-from fennelq.model.outcome import Reject, Retry, Snooze, bad_result, failure_of, seconds_of
+from fennelq.model.outcome import RateLimited, Reject, Retry, Snooze, bad_result, failure_of, seconds_of
 from fennelq.model.plan import Plan
 from fennelq.model.progress import Progress
 from fennelq.model.retry import allows
@@ -27,6 +27,7 @@ from fennelq.worker.cells import forwarding
 from fennelq.worker.cells.frames import CLOSED, LEAVING, PROGRESS, Frame
 from fennelq.worker.cells.pair import Pair
 from fennelq.worker.running.injecting import call_in_thread
+from fennelq.worker.running.signing import Signer
 from fennelq.worker.shared import LooplessValues
 
 _logger = log.get("fennelq.worker")
@@ -87,7 +88,7 @@ class Inside:
     def __init__(self, app: App, pair: Pair) -> None:
         self._tasks, self._carried = app.tasks, app.carried
         self._pair, self._shared = pair, LooplessValues()
-        self._most_bytes = app.settings.max_payload_bytes
+        self._most_bytes, self._sign = app.settings.max_payload_bytes, Signer(app).signed
         self._process, self._at_alarm = os.getpid(), signal.getsignal(signal.SIGALRM)
 
     def leave(self) -> None:
@@ -122,18 +123,18 @@ class Inside:
             plan = task.plan.overridden(delivery.options)
             args, kwargs = task.calls.decode(delivery.args)
         except UnknownTask as error:
-            return _unfit(error, "unknown_task")
+            return self._unfit(error, "unknown_task", delivery)
         except UnknownArgument as error:
-            return _unfit(error, "unknown_argument")
+            return self._unfit(error, "unknown_argument", delivery)
         except BaseException as error:  # validators of models are the user's code and may raise anything
-            return _unfit(error, "bad_payload")
+            return self._unfit(error, "bad_payload", delivery)
         run = CellRun(delivery, self._pair)
         current.set(JobContext(run, plan))
         self._carried.restore(plan.headers)
         try:
             value = self._called(task, args, kwargs)
         except BaseException as error:
-            return _raised(error, plan, delivery.tries + 1)
+            return self._raised(error, plan, delivery)
         finally:
             run.end()
         return self._returned(task, value)
@@ -168,8 +169,27 @@ class Inside:
             if len(encoded) > self._most_bytes:
                 raise PayloadTooLarge(f"the result of {task.name}", len(encoded), self._most_bytes)
         except BaseException as error:  # encoding runs the user's code as well
-            return _head("raised", bad_result(error), again=False), b""
+            return _head("raised", self._sign(bad_result(error), task.name, error), again=False), b""
         return {"kind": "returned"}, encoded
+
+    def _unfit(self, error: BaseException, reason: str, delivery: Delivery) -> tuple[dict[str, Any], bytes]:
+        failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")
+        return _head("raised", self._sign(failure, delivery.task, error), again=False), b""
+
+    def _raised(self, error: BaseException, plan: Plan, delivery: Delivery) -> tuple[dict[str, Any], bytes]:
+        try:
+            if isinstance(error, Snooze):
+                kind = "rate_limited" if isinstance(error, RateLimited) else "snooze"
+                return {"kind": kind, "delay": seconds_of(error), "text": str(error)}, b""
+            reason = "rejected" if isinstance(error, Reject) else "failed"
+            failure = self._sign(failure_of(error, reason), delivery.task, error)
+            if isinstance(error, Reject):
+                return _head("reject", failure, again=False), b""
+            if isinstance(error, Retry):
+                return {**_head("retry", failure, again=True), "delay": error.delay}, b""
+            return _head("raised", failure, again=allows(plan.retry, delivery.tries + 1, error)), b""
+        except BaseException as broken:  # a class of the user's own may raise when it is looked at
+            return _head("raised", self._sign(failure_of(broken), delivery.task, broken), again=False), b""
 
 
 def head_of(delivery: Delivery) -> dict[str, Any]:
@@ -183,25 +203,6 @@ def delivery_of(frame: Frame) -> Delivery:
     fields: dict[str, Any] = {name: value for name, value in frame.head.items() if name != "kind"}
     fields |= {"args": frame.body, "options": fields["options"].encode()}
     return Delivery(**fields)
-
-
-def _unfit(error: BaseException, reason: str) -> tuple[dict[str, Any], bytes]:
-    failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")
-    return _head("raised", failure, again=False), b""
-
-
-def _raised(error: BaseException, plan: Plan, tries: int) -> tuple[dict[str, Any], bytes]:
-    try:
-        if isinstance(error, Snooze):
-            return {"kind": "snooze", "delay": seconds_of(error), "text": str(error)}, b""
-        failure = failure_of(error)
-        if isinstance(error, Reject):
-            return _head("reject", failure, again=False), b""
-        if isinstance(error, Retry):
-            return {**_head("retry", failure, again=True), "delay": error.delay}, b""
-        return _head("raised", failure, again=allows(plan.retry, tries, error)), b""
-    except BaseException as broken:  # a class of the user's own may raise when it is looked at
-        return _head("raised", failure_of(broken), again=False), b""
 
 
 def _head(kind: str, failure: JobFailure, *, again: bool) -> dict[str, Any]:

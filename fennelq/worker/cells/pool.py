@@ -9,10 +9,10 @@ from typing import Any, Final
 from fennelq import clock, log
 from fennelq.app import App
 from fennelq.lines import Seldom
-from fennelq.model.codec import Encoded
 from fennelq.model.job import JobFailure
-from fennelq.model.outcome import Raised, RaisedReject, RaisedRetry, Snooze
+from fennelq.model.outcome import Raised, RaisedReject, RaisedRetry, RateLimited, Snooze
 from fennelq.model.progress import Progress
+from fennelq.model.result_codec import Encoded
 from fennelq.worker.cells.cell import Cell, CellDied
 from fennelq.worker.cells.frames import LEAVING, Frame, packed
 from fennelq.worker.cells.inside import head_of
@@ -93,8 +93,10 @@ class Cells:
             cell.retire()
         ends = [cell.ended(_TO_LEAVE) for cell in self._idle]
         self._idle = []
-        await asyncio.gather(*ends)
-        self._launcher.close()
+        try:
+            await asyncio.gather(*ends)
+        finally:
+            self._launcher.close()
 
     def _begun(self) -> Launcher:
         if self._launcher is None:
@@ -126,13 +128,16 @@ class Cells:
     def _retire_the_old(self) -> None:
         now, self._sweep = clock.monotonic(), None
         kept = [cell for cell in self._idle if cell.is_usable and now - cell.idle_since < self._idle_for]
+        loop = asyncio.get_running_loop()
         for cell in set(self._idle).difference(kept):
             cell.retire()
+            # What its jobs have shared may hang at its end.
+            loop.call_later(self._app.settings.stop_grace, cell.kill)
         self._idle = kept
         if kept:
             oldest = min(cell.idle_since for cell in kept)
             left = self._idle_for - (now - oldest)
-            self._sweep = asyncio.get_running_loop().call_later(left, self._retire_the_old)
+            self._sweep = loop.call_later(left, self._retire_the_old)
 
 
 def _value_of(frame: Frame) -> Encoded:
@@ -142,6 +147,8 @@ def _value_of(frame: Frame) -> Encoded:
         return Encoded(frame.body)
     if kind == "snooze":
         raise Snooze(head["delay"])
+    if kind == "rate_limited":
+        raise RateLimited(head["delay"])
     failure = JobFailure(*head["failure"])
     if kind == "retry":
         raise RaisedRetry(failure, head["delay"])

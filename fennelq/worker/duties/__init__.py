@@ -10,11 +10,15 @@ from typing import Final
 from fennelq.worker.duties.courier import Courier
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.listener import Listener
+from fennelq.worker.duties.mender import Mender
+from fennelq.worker.duties.meter import Meter
+from fennelq.worker.duties.metrics import Metrics
 from fennelq.worker.duties.presence import Presence
 from fennelq.worker.duties.promoter import Promoter
 from fennelq.worker.duties.recovery import Recovery
 from fennelq.worker.duties.recycler import Recycler
 from fennelq.worker.duties.service import Service
+from fennelq.worker.duties.speculator import Speculator
 from fennelq.worker.duties.ticker import Ticker
 
 DUTIES: Final[tuple[type[Service], ...]] = (
@@ -24,6 +28,10 @@ DUTIES: Final[tuple[type[Service], ...]] = (
     Ticker,
     Courier,
     Recovery,
+    Mender,
     Recycler,
     Janitor,
+    Meter,
+    Metrics,
+    Speculator,
 )

@@ -18,7 +18,9 @@ from fennelq.broker import verbs
 from fennelq.broker.dispatch import by_queues, concerns_the_call, in_pages, pages
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
-from fennelq.client import NotedQueues
+from fennelq.client import refused
+from fennelq.connections import NotedQueues
+from fennelq.errors import QueuePaused
 from fennelq.model.wire import AnyWireJob
 from fennelq.worker.bus import HandOverWaits, MessagesArrive
 from fennelq.worker.duties.service import Service
@@ -134,6 +136,13 @@ class Courier(Service):
         if self._noted.is_due(queue):
             yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
             self._noted.done(queue)
-        replies = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
-        yield from ask(verbs.outbox.handed(box, [job.id for job in jobs]))
+        answers: list[int | bytes | list[bytes]]
+        answers = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))
+        # A paused queue takes hand-overs, but not a job that does not look like one. Such a job stays in the outbox.
+        replies = [refused(queue, answer[0]) if isinstance(answer, list) else answer for answer in answers]
+        arrived = [
+            job.id for job, reply in zip(jobs, replies, strict=True) if not isinstance(reply, QueuePaused)
+        ]
+        if arrived:
+            yield from ask(verbs.outbox.handed(box, arrived))
         return replies

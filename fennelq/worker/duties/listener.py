@@ -10,9 +10,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from fennelq import clock
+from fennelq import clock, log
 from fennelq.broker.dispatch import pages
-from fennelq.broker.keys import queue_keys, wake_channel
+from fennelq.broker.keys import AppKeys, queue_keys, wake_channel
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.trouble import ReplyError
 from fennelq.worker.bus import (
@@ -22,7 +22,9 @@ from fennelq.worker.bus import (
     JobArrived,
     JobDue,
     MessagesArrive,
+    QuestionAsked,
     RoutingChanged,
+    RunOutrun,
     SchedulesChanged,
 )
 from fennelq.worker.duties.service import Service
@@ -36,10 +38,14 @@ _AT_ONCE = 500
 """Subscriptions sent before other work of the loop gets a turn."""
 
 
-class Listener(Service):
-    """Keeps a connection for messages: one channel of the app, and one channel per queue, the executor's bell there.
+_logger = log.get("fennelq.worker")
 
-    The bells are sharded channels, so that on Redis Cluster a message does not go to every server.
+
+class Listener(Service):
+    """Keeps a connection for messages: one channel of the app, one for questions of people to this executor, and one
+    per queue, the executor's bell there.
+
+    Except for the first one, they are sharded channels, so that on Redis Cluster a message does not go to every server.
     """
 
     name = "listener"
@@ -47,6 +53,10 @@ class Listener(Service):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._app_channel = wake_channel(state.namespace).encode()
+        self._questions = AppKeys(state.namespace).questions(state.name).encode()
+        self._asks_for_questions = False
+        """Whether it has sent the subscription to them."""
+        self._questions_refused = False
         self._queue_of: dict[bytes, str] = {}
         """The bells to which this executor has subscribed or is about to."""
         self._left: set[str] = set()
@@ -72,6 +82,7 @@ class Listener(Service):
             self._retry(self._link)
         self._unsubscribe()
         await self._subscribe(self._link)
+        self._take_questions(self._link)
         return _LOOK_EVERY
 
     def _check_connection(self) -> None:
@@ -104,6 +115,28 @@ class Listener(Service):
                 link.post(["SSUBSCRIBE", bell])
             await asyncio.sleep(0)
 
+    def _take_questions(self, link: Link) -> None:
+        """Subscribe to the channel for questions, after everything else was confirmed: then an error is about this
+        subscription. An older ACL may not permit it, and the executor can run jobs without it."""
+        if not self._asks_for_questions and self._all_confirmed and clock.monotonic() >= self._retry_at:
+            self._asks_for_questions = True
+            link.post(["SSUBSCRIBE", self._questions])
+
+    @property
+    def _all_confirmed(self) -> bool:
+        return self._state.listening and self._state.bells >= set(self._queue_of.values())
+
+    def _refuse(self, error: ReplyError) -> None:
+        if self._asks_for_questions and self._all_confirmed:
+            self._asks_for_questions, self._retry_at = False, clock.monotonic() + _RETRY_EVERY
+            if not self._questions_refused:
+                self._questions_refused = True
+                _logger.info("questions_refused", error=str(error))
+            return
+        # The user of Redis may lack the permission to subscribe. Without messages the executor looks more often.
+        self._refused = True
+        self._log.warn(error)
+
     def _leave(self, change: RoutingChanged) -> None:
         self._left |= change.left
         self._state.note_unheard(change.left)
@@ -126,6 +159,7 @@ class Listener(Service):
 
     def _lost(self) -> None:
         self._pinged = None
+        self._asks_for_questions = False
         self._queue_of.clear()
         self._connected.clear()
         self._state.note_listening(False)
@@ -140,9 +174,7 @@ class Listener(Service):
             self._lost()
             self.woken.set()
         elif isinstance(message, ReplyError):
-            # The user of Redis may lack the permission to subscribe. Without messages the executor looks more often.
-            self._refused = True
-            self._log.warn(message)
+            self._refuse(message)
         elif message[0] == b"smessage":
             self._rung(message[1], message[2])
         elif message[0] == b"ssubscribe":
@@ -160,6 +192,9 @@ class Listener(Service):
             # The server has ended the subscription, for example because the slot has moved. The next tick subscribes.
             self._state.note_unheard([queue])
             self.woken.set()
+        elif message[0] == b"sunsubscribe" and message[1] == self._questions:
+            self._asks_for_questions = False
+            self.woken.set()
 
     def _confirmed(self, bell: bytes) -> None:
         """Publish one fact for all subscriptions that were confirmed in this turn of the loop."""
@@ -174,17 +209,21 @@ class Listener(Service):
             return
         self._state.note_heard(queues)
         self._state.bus.publish(BellConnected(queues))
+        if self._link is not None:
+            self._take_questions(self._link)
 
     def _rung(self, bell: bytes, text: bytes) -> None:
         # Any client may publish anything on such a channel. An error would end the connection, and with it the
         # subscription, so a message that cannot be read is dropped.
         queue = self._queue_of.get(bell)
         with suppress(ValueError):
-            if queue is not None:
+            if bell == self._questions:
+                self._state.bus.publish(QuestionAsked(text.decode()))
+            elif queue is not None:
                 self._state.bus.publish(_fact_of(queue, text.decode()))
 
 
-def _fact_of(queue: str, text: str) -> JobArrived | JobDue | CancelRequested | HandOverWaits:
+def _fact_of(queue: str, text: str) -> JobArrived | JobDue | CancelRequested | RunOutrun | HandOverWaits:
     """The fact that a message on a bell announces; raises ValueError for a text that is none."""
     what, _, value = text.partition(" ")
     if what == "look":
@@ -194,6 +233,9 @@ def _fact_of(queue: str, text: str) -> JobArrived | JobDue | CancelRequested | H
     if what == "stop":
         lane, entry, why = value.split(" ", 2)
         return CancelRequested((queue, lane, entry), why)
+    if what == "outrun":
+        lane, entry = value.split(" ")
+        return RunOutrun((queue, lane, entry))
     if text == "out":
         return HandOverWaits(queue)
     raise ValueError(text)

@@ -84,7 +84,9 @@ class Promoter(Service):
         time."""
         now = clock.monotonic()
         due = {queue for queue, moment in self.due.items() if moment <= now}
-        page = self._rounds.due(self._state.routing.weights, self._state.longest_sleep)
+        page = filter(
+            self._is_unseen, self._rounds.due(self._state.routing.weights, self._state.longest_sleep)
+        )
         for queue in due:
             # Before the call: the reply may miss a job that becomes due sooner while the call is under way.
             del self.due[queue]
@@ -101,6 +103,11 @@ class Promoter(Service):
         until_due = min(self.due.values(), default=math.inf) - clock.monotonic()
         return max(0.0, min(self._rounds.seconds, until_due))
 
+    def _is_unseen(self, queue: str) -> bool:
+        """Whether no fetch of this executor has told lately when the next job of the queue is due. An idle executor
+        fetches more often than this duty looks, so the looks are for one that is busy, or takes no jobs."""
+        return self._state.looked.get(queue, -math.inf) <= clock.monotonic() - self._round
+
     @property
     def _round(self) -> float:
         """The most seconds between two looks at a queue."""
@@ -109,8 +116,8 @@ class Promoter(Service):
     @property
     def _horizon(self) -> float:
         """Due times further away than this many seconds are left to the executors that look later. In this time,
-        fetches and promoters make as many looks at the queue as there should be watchers."""
-        looks_per_second = self._state.colleagues * (1 / _FETCHES + 1 / self._round)
+        the fetches of an idle fleet make as many looks at the queue as there should be watchers."""
+        looks_per_second = self._state.colleagues / _FETCHES
         return max(_NEAR, min(self._round * _JITTER, _WATCHERS / looks_per_second))
 
     def _watches(self, seconds: float, *, after_due: bool) -> bool:

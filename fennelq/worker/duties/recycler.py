@@ -5,12 +5,10 @@ The executor finishes its running jobs first. The supervisor then starts a new o
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from fennelq import log
 from fennelq.worker.bus import StopAsked
 from fennelq.worker.duties.service import Service
+from fennelq.worker.memory import resident_bytes
 from fennelq.worker.state import State
 
 _logger = log.get("fennelq.worker")
@@ -50,16 +48,3 @@ class Recycler(Service):
         if self._max_rss is not None and self._slots.started and (rss := resident_bytes()) > self._max_rss:
             return {"rss": rss}
         return {}
-
-
-def resident_bytes() -> int:
-    """The resident memory of this process."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    import resource
-    import sys
-
-    # Elsewhere only the peak is known: in bytes on macOS, in kilobytes on the BSDs.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -28,6 +28,10 @@ class Service(ABC):
     async def tick(self) -> float:
         """Do the duty once; returns the seconds until the next time."""
 
+    async def end(self) -> None:  # noqa: B027 - most duties have nothing left to do
+        """Do what is left when the executor ends: its jobs have ended or were handed back, and `tick` is not called any
+        more. It may take a few seconds at most, and must not raise."""
+
 
 async def tend(service: Service, *, retry_after: float = 1.0, outage: Outage | None = None) -> None:
     """Tick for ever: after the pause that the last tick returned, or when `woken` is set.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fennelq import clock, log
 from fennelq.broker import verbs
@@ -64,10 +64,10 @@ class Ticker(Service):
         look = await self._look(longest)
         self._lost &= frozenset(look.due)
         declared = await self._declare(look)
-        claims = [self._unless_stuck(seen, self._claim(seen, look)) for seen in look.due]
-        starts = [self._unless_stuck(seen, self._start_queued(seen)) for seen in look.waiting]
         if look.turn and self._is_handing(look):
             self._state.bus.publish(HandOverWaits())
+        claims = [self._unless_stuck(seen, partial(self._claim, look=look)) for seen in look.due]
+        starts = [self._unless_stuck(seen, self._start_queued) for seen in look.waiting]
         claimed, started = await asyncio.gather(asyncio.gather(*claims), asyncio.gather(*starts))
         goes_on = self._stuck.pass_over(look, moved=any(claimed))
         if declared or goes_on or any(claimed) or any(started):
@@ -105,11 +105,11 @@ class Ticker(Service):
 
     # Claiming
 
-    async def _unless_stuck(self, seen: Seen, work: Awaitable[bool]) -> bool:
+    async def _unless_stuck(self, seen: Seen, work: Callable[[Seen], Awaitable[bool]]) -> bool:
         """Do the work for one schedule. After an error (it cannot be read, its queue cannot be reached), leave this
         schedule to other executors, and go on with the others."""
         try:
-            return await work
+            return await work(seen)
         except Exception as error:
             self._stuck.add(seen.name, error)
             return False
@@ -130,12 +130,15 @@ class Ticker(Service):
 
     async def _start_queued(self, seen: Seen) -> bool:
         """Start the next of the waiting runs, if the run before it has ended."""
-        if _goes_on(seen, await self._job(seen.last_job)):
+        before = await self._job(seen.last_job)
+        if _goes_on(seen, before):
             return False
         schedule = self.read(seen.definition)
         due, *rest = verbs.schedules.runs_of(seen.queued)
         (job,) = as_sent(self._state.app.middleware.senders, [verbs.schedules.job_of(schedule, due)])
-        if not await self._broker.run(verbs.schedules.unqueue(self._keys, seen, rest, due, job)):
+        if not await self._broker.run(
+            verbs.schedules.unqueue(self._keys, seen, rest, due, job, last_failure(before))
+        ):
             return False
         self._made(seen, [job])
         return True

@@ -14,6 +14,7 @@ from dataclasses import replace
 from fennelq import clock, log
 from fennelq.worker.processes.config import LIFESPAN_FAILED, ExecutorConfig
 from fennelq.worker.processes.signals import Signal
+from fennelq.worker.processes.totals_pipe import TotalsReader
 from fennelq.worker.state import executor_name
 
 _logger = log.get("fennelq.supervisor")
@@ -51,6 +52,10 @@ class Child:
         """Whether its last report was that Redis replies and jobs are read."""
         self.worked = False
         """Whether it has ever reported this."""
+        self.totals = TotalsReader(self.name)
+        """What it has counted, if metrics are on."""
+        self.was_killed = False
+        """Whether its supervisor has killed it."""
         self.fate = ""
         """How it ended, in words; empty while it lives."""
 
@@ -71,6 +76,13 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     @property
+    def state(self) -> str:
+        """One of `fennelq.model.metrics.STATES`."""
+        if self._signalled:
+            return "ending"
+        return "ready" if self.ready else "unready" if self.worked else "starting"
+
+    @property
     def alive(self) -> bool:
         """Whether its loop has reported lately. During the import of the app it has no loop yet, and need not report:
         an import may take any time."""
@@ -87,7 +99,7 @@ class Child:
         """Kill it; other executors recover its jobs when its leases have run out."""
         if self._running:
             _logger.error("executor_killed", executor=self.name, pid=self.pid, why=why)
-            self.fate = f"killed by its supervisor: {why}"
+            self.fate, self.was_killed = f"killed by its supervisor: {why}", True
             self._signal(signal.SIGKILL)
 
     def collect(self) -> None:
@@ -114,19 +126,33 @@ class Child:
         pipes.callback(os.close, reading)
         with ExitStack() as until_started:
             until_started.callback(os.close, writing)
+            totals = self._open_totals(pipes, until_started) if self._config.metrics else -1
             loop = asyncio.get_running_loop()
             loop.add_reader(reading, self._receive, reading)
             pipes.callback(loop.remove_reader, reading)
             return subprocess.Popen(
-                self._command(writing),
-                pass_fds=[pipe for pipe in (self._config.lifeline, writing) if pipe >= 0],
+                self._command(writing, totals),
+                pass_fds=[pipe for pipe in (self._config.lifeline, writing, totals) if pipe >= 0],
                 # A Ctrl-C in the terminal reaches the whole group; only the supervisor signals executors, once.
                 start_new_session=True,
             )
 
-    def _command(self, writing: int) -> list[str]:
-        config = replace(self._config, name=self.name, signals=writing)
-        return [sys.executable, "-m", "fennelq.worker.processes.process", config.to_text()]
+    def _open_totals(self, pipes: ExitStack, until_started: ExitStack) -> int:
+        reading, writing = os.pipe()
+        self.totals.open(reading)
+        pipes.callback(self.totals.close)
+        until_started.callback(os.close, writing)
+        return writing
+
+    def _command(self, writing: int, totals: int) -> list[str]:
+        config = replace(self._config, name=self.name, signals=writing, totals=totals)
+        return [
+            sys.executable,
+            "-m",
+            "fennelq.worker.processes.process",
+            config.to_text(),
+            config.more_to_text(),
+        ]
 
     async def _end(self, process: subprocess.Popen[bytes]) -> int:
         while (code := process.poll()) is None:

@@ -1,9 +1,9 @@
-"""The configuration of an executor. A supervisor passes it to its executors as one argument of their command line."""
+"""The configuration of an executor. A supervisor passes it to its executors on their command line."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from fennelq.broker.keys import LANES, QUARANTINE
@@ -15,8 +15,14 @@ CANNOT_RUN = 78
 LIFESPAN_FAILED = 76
 """Exit code of an executor whose app has a lifespan that raised an error before the first job."""
 
+DRAINED = 74
+"""Exit code of an executor that a person has drained: the supervisor starts no successor."""
+
 RECYCLED = 75
 """Exit code of an executor that should be replaced. Unlike 0 in a burst, it does not mean that no job is left."""
+
+_NEW = ("metrics", "totals")
+"""Fields that earlier versions do not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,13 @@ class ExecutorConfig:
     name: str = ""
     concurrency: int = 32
     queues: str | None = None
+    tasks: str | None = None
+    """Patterns of task names, in place of queues: it serves the queues that carry these tasks and no others."""
     lanes: tuple[str, ...] = tuple(LANES.values())
+    consumes: bool = True
+    """Whether it takes jobs. Without, it only sees to the queues: due jobs, schedules, jobs of dead executors."""
+    rate: float | None = None
+    """The most jobs that it takes per second."""
     burst: bool = False
     grace: float = 25.0
     max_jobs: int | None = None
@@ -45,21 +57,34 @@ class ExecutorConfig:
     """A pipe that the supervisor holds open. The kernel closes it when the supervisor ends, even if it was killed."""
     signals: int = -1
     """A pipe to the supervisor, for signals."""
+    metrics: str = ""
+    """How the executor counts for its supervisor: by `task`, by `queue`, or not at all."""
+    totals: int = -1
+    """A pipe to the supervisor, for what it has counted."""
 
     def for_quarantine(self) -> ExecutorConfig:
-        """The same configuration for jobs in quarantine: it runs one at a time, until the quarantine lane is empty."""
-        return replace(self, concurrency=1, lanes=(QUARANTINE,), burst=True)
+        """The same configuration for jobs in quarantine: it runs one at a time, until the quarantine lane is empty.
+        Without the rate, because a burst ends when a rate holds back the rest."""
+        return replace(self, concurrency=1, lanes=(QUARANTINE,), burst=True, rate=None)
 
     def to_text(self) -> str:
-        """The configuration as text."""
-        return json.dumps(asdict(self))
+        """The configuration as text, without the fields of `more_to_text`."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name not in _NEW})
+
+    def more_to_text(self) -> str:
+        """The fields that earlier versions do not know. They have a word of their own on the command line, which an
+        earlier version ignores: after a deploy that was rolled back in place, a supervisor of this version starts
+        processes of an earlier one."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name in _NEW})
 
     @classmethod
-    def from_text(cls, text: str) -> ExecutorConfig:
-        """The configuration that `to_text` wrote."""
-        fields: dict[str, Any] = json.loads(text)
-        fields["lanes"] = tuple(fields["lanes"])
-        return cls(**fields)
+    def from_text(cls, text: str, more: str = "{}") -> ExecutorConfig:
+        """The configuration that `to_text` and `more_to_text` wrote. Fields that only a later version knows are
+        ignored."""
+        given: dict[str, Any] = {**json.loads(text), **json.loads(more)}
+        given["lanes"] = tuple(given["lanes"])
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if name in known})
 
 
 def lanes_of(priorities: str | None) -> tuple[str, ...]:

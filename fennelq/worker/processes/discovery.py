@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import fennelq
 from fennelq.app import App
-from fennelq.errors import ConfigurationError, a_kind_of, suggestion
+from fennelq.errors import ConfigurationError
+from fennelq.wording import a_kind_of, suggestion
 
 VARIABLE: Final = "FENNELQ_APP"
 USUAL_FILES: Final = ("app.py", "tasks.py", "main.py")
@@ -260,7 +261,9 @@ def _single(found: dict[str, App], looked: list[str], here: Path) -> FoundApp:
     if len(distinct) > 1:
         raise ConfigurationError(f"several apps found in {here}: {', '.join(distinct.values())}; {_WAYS}")
     if not distinct:
-        raise ConfigurationError(f"no app found. Looked at {'; '.join(looked)}. If you have one, {_WAYS}")
+        raise ConfigurationError(
+            f"no app found. Looked at {'; '.join(looked)}. If your app is elsewhere, {_WAYS}"
+        )
     # One app may be found in several files, because tasks.py imports app.py and adds tasks to its app. The file that
     # was imported last has all tasks.
     path = next(iter(distinct.values()))

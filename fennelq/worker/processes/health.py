@@ -1,15 +1,16 @@
-"""A small HTTP server for probes. /live returns 200 while the loops run, /ready while Redis replies and jobs are
-read."""
+"""A small HTTP server for probes and metrics. /live returns 200 while the loops run, /ready while Redis replies and
+jobs are read, /metrics the metrics for Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from fennelq import log
 from fennelq.errors import ConfigurationError
+from fennelq.model.exposition import CONTENT_TYPE, Page
 
 _logger = log.get("fennelq.supervisor")
 
@@ -21,7 +22,7 @@ PAUSE_AFTER_ERROR = 1.0
 
 
 class Health:
-    """Answers probes with yes or no.
+    """Answers probes with yes or no, and scrapes with a page.
 
     Every client that reaches the port can open connections, and the executors need the descriptors more than probes do.
     So at most `MOST_PROBES` connections are open, each for at most `PATIENCE` seconds. A further one closes the
@@ -29,8 +30,18 @@ class Health:
     client that holds connections open cannot block the probes.
     """
 
-    def __init__(self, where: str, *, live: Callable[[], bool], ready: Callable[[], bool]) -> None:
-        self._host, self._port = _address(where)
+    def __init__(
+        self,
+        where: str,
+        *,
+        live: Callable[[], bool],
+        ready: Callable[[], bool],
+        metrics: Callable[[], Awaitable[Page]] | None = None,
+        option: str = "--health-port",
+    ) -> None:
+        """`option` is the name by which errors call the port."""
+        self._option, self._metrics = option, metrics
+        self._host, self._port = _address(where, option)
         self._checks = {"/live": live, "/ready": ready}
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -43,7 +54,7 @@ class Health:
             await self._listen()
         except OSError as error:
             self.close()
-            raise ConfigurationError(f"--health-port {self._port} cannot be opened: {error}") from None
+            raise ConfigurationError(f"{self._option} {self._port} cannot be opened: {error}") from None
         self._accepting = [asyncio.create_task(self._accept(listening)) for listening in self._listening]
 
     @property
@@ -104,7 +115,7 @@ class Health:
                 head = b""
                 while b"\n" not in head:
                     head += await self._more(connection, head)
-                await loop.sock_sendall(connection, self._answer(head.partition(b"\n")[0]))
+                await loop.sock_sendall(connection, await self._answer(head.partition(b"\n")[0]))
                 connection.shutdown(socket.SHUT_WR)
                 # Closing a connection with unread data resets it: the client might never see the answer.
                 while not head.endswith((b"\r\n\r\n", b"\n\n")):
@@ -117,26 +128,27 @@ class Health:
             raise ConnectionError
         return more
 
-    def _answer(self, line: bytes) -> bytes:
+    async def _answer(self, line: bytes) -> bytes:
         parts = line.decode("latin-1").split()
-        check = (
-            self._checks.get(parts[1].partition("?")[0])
-            if len(parts) == 3 and parts[0] in ("GET", "HEAD")
-            else None
-        )
+        asks = len(parts) == 3 and parts[0] in ("GET", "HEAD")
+        path = parts[1].partition("?")[0] if asks else ""
+        if path == "/metrics" and self._metrics is not None:
+            return _response("200 OK", (await self._metrics()).encoded(), CONTENT_TYPE)
+        check = self._checks.get(path)
         if check is None:
-            return _response("404 Not Found", "ask for /live or /ready")
-        return _response("200 OK", "yes") if check() else _response("503 Service Unavailable", "no")
+            paths = "/live, /ready or /metrics" if self._metrics is not None else "/live or /ready"
+            return _response("404 Not Found", f"ask for {paths}\n".encode())
+        return _response("200 OK", b"yes\n") if check() else _response("503 Service Unavailable", b"no\n")
 
 
-def _response(status: str, body: str) -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body) + 1}\r\nConnection: close\r\n"
-    return f"{head}\r\n{body}\n".encode()
+def _response(status: str, body: bytes, content_type: str = "text/plain") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    return f"{head}\r\n".encode() + body
 
 
-def _address(where: str) -> tuple[str, int]:
+def _address(where: str, option: str) -> tuple[str, int]:
     host, _, port = where.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise ConfigurationError(f"--health-port {where!r} cannot be read: write 8081, or 127.0.0.1:8081")
+        raise ConfigurationError(f"{option} {where!r} cannot be read: write 8081, or 127.0.0.1:8081")
     # Probes come from outside the container, so the default is to listen on every interface.
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)

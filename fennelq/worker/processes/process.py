@@ -1,4 +1,4 @@
-"""The main module of an executor process: `python -m fennelq.worker.processes.process CONFIG`."""
+"""The main module of an executor process: `python -m fennelq.worker.processes.process CONFIG [MORE]`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from fennelq.app import App
 from fennelq.context import job_facts
 from fennelq.errors import ConfigurationError
 from fennelq.worker.executor import Executor
-from fennelq.worker.processes.config import CANNOT_RUN, LIFESPAN_FAILED, RECYCLED, ExecutorConfig
+from fennelq.worker.processes.config import (
+    CANNOT_RUN,
+    DRAINED,
+    LIFESPAN_FAILED,
+    RECYCLED,
+    ExecutorConfig,
+)
 from fennelq.worker.processes.discovery import load_app
 from fennelq.worker.processes.signals import Signal, SignalPipe
 
@@ -33,20 +39,20 @@ _HOOKS = 3.0
 T = TypeVar("T")
 
 
-def run_and_leave(text: str) -> NoReturn:
-    """Run one executor, configured by this text, and end the process."""
+def run_and_leave(*words: str) -> NoReturn:
+    """Run one executor, configured by these words, and end the process."""
     streams.open_missing()
     try:
-        code = main(text)
+        code = main(*words)
     except BaseException:
         _logger.critical("executor_failed", traceback=traceback.format_exc())
         code = 1
     _leave(code)
 
 
-def main(text: str) -> int:
-    """Run one executor, configured by this text; returns the exit code."""
-    config = ExecutorConfig.from_text(text)
+def main(*words: str) -> int:
+    """Run one executor, configured by these words; returns the exit code."""
+    config = ExecutorConfig.from_text(*words)
     log.setup(
         config.log_format,
         config.log_level,
@@ -60,6 +66,7 @@ def main(text: str) -> int:
         threading.Thread(target=_watch_supervisor, args=(config.lifeline, hand_back), daemon=True).start()
     try:
         app = load_app(config.app, Path(config.folder))
+        log.hide(app.redaction.fact)
         if app.injections.lifespan is None:
             signals.send(Signal.IMPORTED)
         return run_to_its_end(_run(app, config, signals, hand_back))
@@ -108,6 +115,8 @@ async def _run(app: App, config: ExecutorConfig, signals: SignalPipe, hand_back:
             raise
         _logger.critical("lifespan_failed", traceback=traceback.format_exc())
         return LIFESPAN_FAILED
+    if executor.drained:
+        return DRAINED
     return RECYCLED if executor.recycled else 0
 
 
@@ -183,4 +192,4 @@ def _already_leaving(_: int, __: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    run_and_leave(sys.argv[1])
+    run_and_leave(*sys.argv[1:3])

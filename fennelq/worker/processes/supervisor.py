@@ -14,12 +14,15 @@ from fennelq.broker import verbs
 from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.keys import AppKeys
 from fennelq.executors import recent_of
+from fennelq.model.exposition import Page
 from fennelq.model.routing import Routing
 from fennelq.worker.processes import pid_one, preflight
 from fennelq.worker.processes.child import Child, NotStarted
-from fennelq.worker.processes.config import CANNOT_RUN, RECYCLED, ExecutorConfig
+from fennelq.worker.processes.config import CANNOT_RUN, DRAINED, RECYCLED, ExecutorConfig
 from fennelq.worker.processes.health import Health
+from fennelq.worker.processes.metrics import WorkerMetrics
 from fennelq.worker.processes.reload import SourceWatch
+from fennelq.worker.serving import check_limits, routing_of, warn_of_unfollowed_routes
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -46,17 +49,20 @@ def serve(
     reload: bool = False,
     force: bool = False,
 ) -> int:
-    """Run a worker until it is stopped; returns the exit code."""
-    Routing.parse(config.queues)
-    count = processes or app.settings.processes or os.cpu_count() or 1
+    """Run a worker until it is stopped; returns the exit code. Raises ConfigurationError when an executor could not run
+    with this configuration."""
+    check_limits(app)
+    routing = routing_of(app, config)
+    count = processes or _usual_number(app, config)
     # This starts the embedded server, or raises when redis_url is wrong: here it happens once, before any child starts.
     _ = app.address
 
     async def begin(stop: asyncio.Event) -> bool:
         server = await preflight.redis_replies(app, stop, force=force)
         if server is not None:
-            _log_start(app, config, count, server)
+            _log_start(app, config, routing, count, server)
             preflight.warn_of_unknown_queues(app, config.queues)
+            warn_of_unfollowed_routes(app)
         return server is not None
 
     supervisor = Supervisor(
@@ -87,7 +93,10 @@ class Supervisor:
     ) -> None:
         self._config, self._count, self._silence, self._note = config, count, silence, note
         self._begin = begin
-        self._health = Health(health, live=self._live, ready=self._ready) if health else None
+        self._metrics = WorkerMetrics(config.metrics)
+        self._health = (
+            Health(health, live=self._live, ready=self._ready, metrics=self._page) if health else None
+        )
         self._sources = sources
         self._children: set[Child] = set()
         self._noting: set[asyncio.Task[None]] = set()
@@ -134,6 +143,9 @@ class Supervisor:
         return (
             bool(self._children) and not self._stop.is_set() and all(child.ready for child in self._children)
         )
+
+    async def _page(self) -> Page:
+        return self._metrics.page(self._children)
 
     # Signals and changes
 
@@ -188,6 +200,8 @@ class Supervisor:
                 continue
             if code in (0, CANNOT_RUN):
                 return code
+            if code == DRAINED:
+                return 0
             pause = FIRST_PAUSE if worked else min(max(pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
             await self._pause(pause)
         return 0
@@ -201,12 +215,17 @@ class Supervisor:
         except NotStarted as error:
             # For example, descriptors, processes or memory are used up. The other executors go on.
             _logger.error("executor_not_started", executor=child.name, error=str(error))
+            self._metrics.add_unstarted()
             return _NOT_STARTED, False
         finally:
             self._children.discard(child)
+        if config.metrics:
+            self._metrics.add_ended(child, code)
         if child.ended_as_asked(code):
             return 0, False
-        if code not in (0, CANNOT_RUN, RECYCLED):
+        if code == DRAINED:
+            _logger.info("executor_drained", executor=child.name, left=len(self._children))
+        elif code not in (0, CANNOT_RUN, RECYCLED):
             _logger.error("executor_crashed", executor=child.name, fate=child.fate)
             noting = asyncio.create_task(self._note_death(child))
             self._noting.add(noting)
@@ -234,7 +253,9 @@ class Supervisor:
     def _open_quarantine(self) -> None:
         """Start an executor for jobs that may have killed theirs. It runs one at a time, so that a job can kill only
         itself. Its death is expected and does not delay the restart of other executors."""
-        if (self._quarantine is None or self._quarantine.done()) and not self._stop.is_set():
+        # A worker that takes no jobs leaves this to the others: their beats find the jobs in quarantine as well.
+        wanted = self._config.consumes and not self._stop.is_set()
+        if wanted and (self._quarantine is None or self._quarantine.done()):
             self._quarantine = asyncio.create_task(self._run_quarantine())
 
     async def _run_quarantine(self) -> None:
@@ -264,11 +285,20 @@ class Names(list[str]):
         return f"{', '.join(self[:_SHOWN])}{more}"
 
 
-def _log_start(app: App, config: ExecutorConfig, count: int, server: str) -> None:
+def _usual_number(app: App, config: ExecutorConfig) -> int:
+    """The number of processes when the command line has none. Without jobs, one is enough."""
+    return (app.settings.processes or os.cpu_count() or 1) if config.consumes else 1
+
+
+def _log_start(app: App, config: ExecutorConfig, routing: Routing, count: int, server: str) -> None:
     from fennelq import __version__
 
-    routing = Routing.parse(config.queues)
-    queues = config.queues or ", ".join(sorted({task.queue for task in app.tasks.values()}))
+    queues = config.queues or ", ".join(
+        sorted(routing.weights or {task.queue for task in app.tasks.values()})
+    )
+    facts: dict[str, object] = {} if config.consumes else {"takes": "no jobs (--no-consume)"}
+    if config.rate is not None:
+        facts["takes"] = f"at most {count} x {config.rate:g} jobs per second"
     _logger.info(
         "worker_started",
         version=__version__,
@@ -277,5 +307,6 @@ def _log_start(app: App, config: ExecutorConfig, count: int, server: str) -> Non
         server=server,
         queues=f"{queues} and every other in Redis" if routing.every else queues,
         tasks=Names(app.tasks),
-        processes=f"{count} x {config.concurrency}",
+        processes=f"{count} x {config.concurrency}" if config.consumes else str(count),
+        **facts,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fennelq import clock
 
-_FIRST_ASIDE, _LONGEST_ASIDE = 0.5, 30.0
+FIRST_ASIDE, _LONGEST_ASIDE = 0.5, 30.0
 
 
 class Aside:
@@ -23,7 +23,7 @@ class Aside:
     def put(self, queue: str) -> float:
         """Skip the queue from now on; returns for how many seconds."""
         _, before = self._until.get(queue, (0.0, 0.0))
-        pause = min(max(before * 2, _FIRST_ASIDE), _LONGEST_ASIDE)
+        pause = min(max(before * 2, FIRST_ASIDE), _LONGEST_ASIDE)
         self._until[queue] = (clock.monotonic() + pause, pause)
         return pause
 

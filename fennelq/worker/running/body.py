@@ -17,7 +17,7 @@ from fennelq.task import AnyTask
 from fennelq.worker.cells.pool import Cells
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.injecting import Injecting
-from fennelq.worker.running.invoke import Invoker
+from fennelq.worker.running.invoke import Invoker, uncancelled
 from fennelq.worker.shared import SharedValues
 
 
@@ -82,17 +82,17 @@ class Body:
         try:
             value = await self._call(bound, held, time_out)
         except asyncio.CancelledError as cancelled:
-            if not held.overran or _uncancelled() > 0:
+            if not held.overran or uncancelled() > 0:
                 raise
             where = cancelled.__traceback__
         except BaseException:
             if held.overran:
-                _uncancelled()
+                uncancelled()
             raise
         else:
             if not held.overran:
                 return value
-            _uncancelled()
+            uncancelled()
         finally:
             if timer is not None:
                 timer.cancel()
@@ -124,10 +124,3 @@ def too_late(held: Held, timeout: float | None) -> TaskTimeout:
     if held.overstayed or timeout is None:
         return TaskTimeout("the providers of the task did not end within stop_grace")
     return TaskTimeout(f"the task ran longer than its timeout of {timeout:g} s")
-
-
-def _uncancelled() -> int:
-    """Take back the cancellation by which the run was asked to stop; returns how many are left."""
-    task = asyncio.current_task()
-    assert task is not None
-    return task.uncancel()

@@ -1,15 +1,21 @@
-"""Detects the end of a burst: no job is left, and the last jobs have not sent further jobs."""
+"""Detects the end of a burst: no job is left, and the last jobs have not sent further jobs.
+
+Jobs that are due later do not count, and neither do jobs that the rate of the executor holds back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
+from fennelq import log
 from fennelq.broker import verbs
 from fennelq.worker.bus import QueuesDiscovered
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.running.consumer import Consumer
 from fennelq.worker.running.workbench import Workbench
 from fennelq.worker.state import State
+
+_logger = log.get("fennelq.worker")
 
 _LOOK_AGAIN = 0.5
 
@@ -43,4 +49,9 @@ class Burst:
         known = await state.broker.ask(verbs.queues.known_queues(state.namespace))
         state.bus.publish(QueuesDiscovered(frozenset(known)))
         await self._consumer.look_again()
-        return held.done == done and not held.tokens()
+        nothing = held.done == done and not held.tokens()
+        if nothing and state.slots.held_back:
+            _logger.info(
+                "burst_held_back", why="the rate of this worker allows no further job now; jobs may be left"
+            )
+        return nothing

@@ -29,6 +29,7 @@ from fennelq.worker.bus import (
     EntriesStranded,
     JobArrived,
     JobDue,
+    JobsTaken,
     QueuesDiscovered,
     RoutingChanged,
 )
@@ -106,7 +107,6 @@ class Consumer:
         """Look again; returns when all jobs that were ready at the time of this call have been taken."""
         self.drained.clear()
         self._look_at(self._state.routing.weights)
-        self._slots.notify()
         await self.drained.wait()
 
     def halt(self) -> None:
@@ -129,16 +129,19 @@ class Consumer:
             await self._hand_back_stranded()
         if self._slots.free <= 0:
             self._rings.pass_on()
-            await self._slots.changed()
+            await self._until_free()
             return
         self._look_at(self._rounds.due(self._state.routing.weights, self._round))
         asked = self._hot.next(self._slots.free)
         if not asked:
             self.drained.set()
-            await self._sleep()
+            await self._sleep(self._rounds.seconds)
             return
         self.drained.clear()
         await self._ask(asked)
+        self._note_connected()
+
+    def _note_connected(self) -> None:
         self._pause = _FIRST_PAUSE
         self._state.note_connected(True)
         self._log.over()
@@ -148,9 +151,19 @@ class Consumer:
         """Seconds for a look at every queue: short when not every new job wakes this executor."""
         return ROUND if self._state.hears_all and self._state.lanes != (QUARANTINE,) else UNHEARD_ROUND
 
-    async def _sleep(self) -> None:
+    async def _until_free(self) -> None:
+        """Returns when a slot may be free. What the rate holds back counts as due later, so all that is ready now has
+        been taken."""
+        held_back = self._slots.held_back
+        if held_back is None:
+            await self._slots.changed()
+            return
+        self.drained.set()
+        await self._sleep(held_back)
+
+    async def _sleep(self, seconds: float) -> None:
         """Returns when there may be something to do."""
-        timer = asyncio.get_running_loop().call_later(self._rounds.seconds, self._slots.notify)
+        timer = asyncio.get_running_loop().call_later(seconds, self._slots.notify)
         try:
             await self._slots.changed()
         finally:
@@ -166,7 +179,7 @@ class Consumer:
         served = arrived.queue in self._state.routing.weights and not self._aside.has(arrived.queue)
         if self._stopping or self._slots.free <= 0 or not served:
             self._rings.pass_on()
-        if not self._stopping and served:
+        if served:
             self._hot.add([arrived.queue], woken=True)
             self._slots.notify()
 
@@ -176,9 +189,8 @@ class Consumer:
 
     def _look_at(self, queues: Iterable[str]) -> None:
         served = self._state.routing.weights
-        if chosen := [queue for queue in queues if queue in served and not self._aside.has(queue)]:
-            self._hot.add(chosen)
-            self._slots.notify()
+        self._hot.add(queue for queue in queues if queue in served and not self._aside.has(queue))
+        self._slots.notify()
 
     def _serve_discovered(self, known: QueuesDiscovered) -> None:
         self.serve(self._state.routing_among(known.names))
@@ -186,7 +198,7 @@ class Consumer:
     # Taking jobs
 
     async def _ask(self, asked: Sequence[tuple[str, int]]) -> None:
-        """Fetch from these queues at the same time. A reply that does not arrive is no reason to ignore the others."""
+        """Fetch from these queues at the same time. If one reply does not arrive, it still uses the others."""
         if len(asked) == 1:
             await self._fetch_from(*asked[0])
             return
@@ -211,6 +223,8 @@ class Consumer:
             return
         self._aside.forget(queue)
         self._hot.fetched(queue, len(catch.deliveries), reason, drained=catch.drained)
+        if catch.drained:
+            self._state.note_looked(queue)
 
     async def _fetch(self, keys: QueueKeys, most: int) -> Catch:
         verb = verbs.runs.fetch(
@@ -219,14 +233,16 @@ class Consumer:
             free=min(most, MOST_JOBS),
             lanes=self._state.lanes,
             lifetimes=self._state.lifetimes,
-            sleeps=not self._stopping and self._state.sleeps_at(keys.queue),
+            sleeps=self._state.sleeps_at(keys.queue),
         )
         catch = await self._broker.run(verb, self._patience)
         if catch.made:
             self._note_made(keys.queue, catch.made)
         if catch.deliveries:
+            self._slots.spend(len(catch.deliveries))
             self._state.note_read(keys.queue)
             self._note_read(keys.queue, catch.deliveries)
+            self._state.bus.publish(JobsTaken(keys.queue, catch.deliveries, catch.now_ms))
             await self._take(keys, catch.deliveries)
         if catch.due_ms >= 0:
             self._state.bus.publish(JobDue(catch.due_ms / 1000, keys.queue))
@@ -251,7 +267,6 @@ class Consumer:
         if made & self._lanes_read:
             # A person has deleted the lanes, or Redis has lost its data: the jobs in these lanes are gone.
             _logger.warning("groups_made_anew", queue=queue, lanes=len(made & self._lanes_read))
-        self._lanes_read |= made
 
     def _note_read(self, queue: str, deliveries: list[Delivery]) -> None:
         """Another executor may have made the group of a lane that this one has read."""
@@ -278,10 +293,10 @@ class Consumer:
         """Look for entries whose reply was lost. On the new connection no late reply can bring them any more, so their
         jobs need not wait until they have been pending for half a lease."""
         for queue in sorted(self._unread):
-            held = [token[1:] for token in self._state.held.tokens() if token[0] == queue]
-            keys = queue_keys(self._app, queue)
+            # As if it held none: what it holds is sorted out before the others are handed back.
+            every = verbs.executors.beat(queue_keys(self._app, queue), self._name, 0, ())
             try:
-                beat = await self._broker.run(verbs.executors.beat(keys, self._name, 0, held), self._patience)
+                beat = await self._broker.run(every, self._patience)
             except Exception as error:
                 # Without the right to this, or with damaged keys, the heartbeat warns of it.
                 if not concerns_one_queue(error):
@@ -307,7 +322,7 @@ class Consumer:
             await self._put_aside(keys, error)
 
     async def _after_error(self, error: Exception) -> None:
-        self._log.warn(error, running=self._slots.taken)
+        self._log.warn(error)
         # A message may be lost as well. When the connection for messages is lost too, all queues follow at once.
         self._rounds.begin_again()
         # After one cut connection, retry almost at once; while the server stays away, retry less and less often.

@@ -14,7 +14,7 @@ from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
 from fennelq.model.progress import Progress
-from fennelq.worker.running.reports import report_lost
+from fennelq.worker.running.reports import report_lost, report_new_error
 
 if TYPE_CHECKING:
     from fennelq.worker.running.progress_notes import Notes
@@ -37,6 +37,8 @@ class Answer(IntEnum):
     SETTLED = 1
     SETTLED_BEFORE = 2
     """An earlier call has written the outcome, and the reply to that call was lost."""
+    NEW_ERROR = 3
+    """The outcome was written, and the job is the only dead one of its kind."""
 
 
 class Held:
@@ -62,8 +64,8 @@ class Held:
         """`notes` writes the progress of the run; without it, reports are dropped."""
         self.delivery, self.notes = delivery, notes
         self.task: asyncio.Task[None] | None = None
-        self.begun = False
-        """The task has made its first step."""
+        self.begun = 0.0
+        """When the task made its first step, by the monotonic clock; 0 before."""
         self.entered = False
         """The runner has the job: its handler may have begun."""
         self.asked: str | None = None
@@ -91,8 +93,9 @@ class Held:
 
     @property
     def never_began(self) -> bool:
-        """Whether other code cancelled the task before its first step. Then it has not given its slot back."""
-        return not self.begun and self.task is not None and self.task.done()
+        """Whether other code cancelled the task before its first step. Then it has not given its slot back. (A run that
+        has begun forgets its task at its end.)"""
+        return self.task is not None and self.task.done()
 
     @property
     def cancelled_by_client(self) -> bool:
@@ -145,9 +148,14 @@ class Held:
         """No thread runs its function any more."""
         self._thread = None
 
+    @property
+    def thread(self) -> int | None:
+        """The thread that runs its function, if one does."""
+        return self._thread
+
     def stack(self) -> str:
         """The calls in which the run waits, the innermost last: those of its task, and then those of its thread."""
-        frames = [*_frames_of_task(self.task), *_frames_of_thread(self._thread)]
+        frames = [*frames_of_task(self.task), *_frames_of_thread(self._thread)]
         calls = [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in frames]
         return " > ".join(calls[-_MOST_CALLS:])
 
@@ -197,26 +205,44 @@ class HeldJobs:
         self._given_up.set()
 
     def job_of(self, task: asyncio.Task[Any] | None) -> str | None:
-        """Which job a task of the loop runs, for people. May be called from another thread."""
-        for held in (*list(self.by_token.values()), *list(self.stuck)):
-            if held.task is task:
-                return f"{held.delivery.task} ({held.delivery.id})"
-        return None
+        """Which job a task of the loop runs, for people; None when no task runs. May be called from another thread."""
+        held = self.of_task(task)
+        return None if held is None else f"{held.delivery.task} ({held.delivery.id})"
 
-    def settled(self, settled: Settled, answer: Answer) -> None:
-        """Record that Redis has replied to an outcome: the executor does not hold the job any more."""
-        self.by_token.pop(settled.delivery.token, None)
+    def of_task(self, task: asyncio.Task[Any] | None) -> Held | None:
+        """The run of a task of the loop; None when it runs no job. May be called from another thread."""
+        if task is None:  # as `held.task` of a run that has ended
+            return None
+        return next((held for held in self.every() if held.task is task), None)
+
+    def every(self) -> list[Held]:
+        """All jobs held, and the runs that did not stop. May be called from another thread."""
+        return list({*list(self.by_token.values()), *list(self.stuck)})
+
+    def settled(self, settled: Settled, answer: Answer) -> bool:
+        """Record that Redis has replied to an outcome: the executor does not hold the job any more. Returns whether
+        the outcome counts: Redis has accepted it, and has not replied to it before."""
+        held = self.by_token.pop(settled.delivery.token, None)
         self.done += 1
         if answer is Answer.LOST:
             report_lost(settled.delivery)
+        elif answer is Answer.NEW_ERROR:
+            report_new_error(settled.delivery, settled.outcome)
+        return held is not None and answer is not Answer.LOST
 
 
-def _frames_of_task(task: asyncio.Task[None] | None) -> Iterator[FrameType]:
-    """From the outside in. `Task.get_stack` would show only the outermost."""
+def frames_of_task(task: asyncio.Task[Any] | None) -> Iterator[FrameType]:
+    """The calls of users' code in which a task waits, from the outside in. `Task.get_stack` would show only the
+    outermost."""
+    return (frame for frame in calls_of_task(task) if not _is_ours(frame))
+
+
+def calls_of_task(task: asyncio.Task[Any] | None) -> Iterator[FrameType]:
+    """The calls in which a task waits, from the outside in."""
     waiting: Any = task.get_coro() if task is not None else None
     while waiting is not None:
         frame: FrameType | None = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
-        if frame is not None and not _is_ours(frame):
+        if frame is not None:
             yield frame
         waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
 

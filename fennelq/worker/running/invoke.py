@@ -41,17 +41,18 @@ class Invoker:
             try:
                 await asyncio.shield(called)
             except asyncio.CancelledError:
-                _uncancel()
+                uncancelled()
         value, error = called.result()
         if error is not None:
             raise error
         return value
 
 
-def _uncancel() -> None:
+def uncancelled() -> int:
+    """Take back a cancellation of the current task, by which its run was asked to stop; returns how many are left."""
     task = asyncio.current_task()
     assert task is not None
-    task.uncancel()
+    return task.uncancel()
 
 
 def _called(

@@ -90,8 +90,8 @@ class Notes:
             note.loop.call_later(wait, self._schedule, note)
             return False
         self._due.append(note)
-        # `done()` is tested because a task that is cancelled before its first step does not run its `finally`, which
-        # would replace `_writing`.
+        # Other code may have cancelled every task of the loop. Then this one is done, and the next report, or the next
+        # attempt of those that it was about to write, makes another, which writes the rest as well.
         if self._writing is None or self._writing.done():
             self._writing = self._started()
         return True
@@ -100,13 +100,9 @@ class Notes:
         return asyncio.create_task(self._write(), name="progress")
 
     async def _write(self) -> None:
-        try:
-            while self._due:
-                due, self._due = self._due, []
-                await self._write_those([note for note in due if self._goes_on(note)])
-        finally:
-            # Other code may have cancelled every task of the loop. Then another task writes the rest.
-            self._writing = self._started() if self._due else None
+        while self._due:
+            due, self._due = self._due, []
+            await self._write_those([note for note in due if self._goes_on(note)])
 
     def _goes_on(self, note: _Note) -> bool:
         """Whether the run may still write: not after its outcome, and not when its executor stops."""

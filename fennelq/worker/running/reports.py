@@ -12,6 +12,7 @@ from fennelq import clock, log
 from fennelq.model import outcome as outcomes
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import Outcome, failure_from_wire
+from fennelq.model.times import rounded
 
 _logger = log.get("fennelq.worker")
 
@@ -20,6 +21,7 @@ WORDS: Final = {
     outcomes.SUCCESS_WITHOUT_VALUE: ("info", "job_succeeded"),
     outcomes.RETRY: ("warning", "job_retries"),
     outcomes.SNOOZE: ("info", "job_snoozes"),
+    outcomes.RATE_LIMITED: ("info", "job_rate_limited"),
     outcomes.DEAD: ("error", "job_died"),
     outcomes.CANCELLED: ("info", "job_cancelled"),
 }
@@ -60,6 +62,26 @@ def report_end(delivery: Delivery, outcome: Outcome, seconds: float | None) -> N
 def report_lost(delivery: Delivery) -> None:
     """Log that another executor has the job now."""
     _logger.warning("lease_lost", **_facts_of(delivery))
+
+
+def report_new_error(delivery: Delivery, outcome: Outcome) -> None:
+    """Log that a job has died of a cause of which no other job is dead. The event of its death has the message."""
+    if outcome.kind not in (outcomes.DEAD, outcomes.UNKNOWN_TASK):
+        # The outcome could not be written, and the script has buried the job: the log has no facts about that.
+        return
+    failure, _ = failure_from_wire(outcome.error)
+    facts = {**_facts_of(delivery), "fingerprint": failure.fingerprint, "reason": failure.reason}
+    _logger.warning("new_error", **facts, error=failure.error_type)
+
+
+def report_outrun(delivery: Delivery) -> None:
+    """Log that the other copy of the job has ended it."""
+    _logger.info("job_outrun", **_facts_of(delivery))
+
+
+def report_doubled(delivery: Delivery, seconds: float, usual: float) -> None:
+    """Log that a job gets a second copy: it has run for `seconds`, and most runs take at most `usual`."""
+    _logger.info("job_doubled", **_facts_of(delivery), seconds=round(seconds, 3), usual=rounded(usual))
 
 
 def _facts_of(delivery: Delivery) -> dict[str, object]:

@@ -6,7 +6,7 @@ A message means that this executor, and no other, is expected to take the job. I
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import pages
@@ -15,7 +15,8 @@ from fennelq.broker.verb import Verb
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.state import State
 
-_AT_ONCE = 500
+AT_ONCE = 500
+"""Queues that are left in one round trip."""
 
 
 class Rings:
@@ -40,7 +41,7 @@ class Rings:
         if self._unanswered:
             unanswered, self._unanswered = self._unanswered, {}
             keys = [queue_keys(self._state.namespace, queue) for queue in unanswered]
-            self._send([verbs.runs.ring(one, sorted(unanswered[one.queue])) for one in keys])
+            self._keep(self._sent([verbs.runs.ring(one, sorted(unanswered[one.queue])) for one in keys]))
 
     def leave(self, queues: Sequence[QueueKeys]) -> None:
         """Remove this executor from those that sleep, and pass on what has arrived until then.
@@ -48,19 +49,16 @@ class Rings:
         It does not wait for the replies, because a stop must not wait for Redis. Messages that arrive nevertheless are
         passed on while the running jobs end.
         """
-        if queues:
-            task = asyncio.create_task(self._stay_awake(queues))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+        self._keep(self._stay_awake(queues))
         self.pass_on()
 
     async def _stay_awake(self, queues: Sequence[QueueKeys]) -> None:
-        for page in pages(queues, _AT_ONCE):
+        for page in pages(queues, AT_ONCE):
             await self._sent([verbs.executors.stay_awake(keys, self._state.name) for keys in page])
 
-    def _send(self, calls: Sequence[Verb[int]]) -> None:
+    def _keep(self, sending: Coroutine[None, None, None]) -> None:
         # Kept in an attribute: the loop itself keeps only a weak reference to a task.
-        task = asyncio.create_task(self._sent(calls))
+        task = asyncio.create_task(sending)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from fennelq.app import App
@@ -13,8 +14,10 @@ from fennelq.errors import PayloadTooLarge, UnknownArgument, UnknownTask
 from fennelq.model import outcome
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import (
+    Hidden,
     Outcome,
     Raised,
+    RateLimited,
     Reject,
     Retry,
     Snooze,
@@ -30,6 +33,7 @@ from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.body import Body, Bound, RunCancelled, TaskTimeout, TimeOut, too_late
 from fennelq.worker.running.held import Held
 from fennelq.worker.running.invoke import loop_is_gone
+from fennelq.worker.running.signing import Signer
 from fennelq.worker.shared import SharedValues
 
 Verdict = Callable[[JobFailure, int, int], Outcome]
@@ -49,7 +53,9 @@ class Runner:
     def __init__(
         self, app: App, threads: int, shared: SharedValues, config: ExecutorConfig | None = None
     ) -> None:
+        self._redaction = app.redaction
         self._tasks, self._cells = app.tasks, Cells(app, config or ExecutorConfig())
+        self._sign = Signer(app).signed
         self._body = Body(threads, shared, self._cells, app.settings.stop_grace)
         self._failure_ttl_ms, self._most_bytes = app.lifetimes.failure_ms, app.settings.max_payload_bytes
 
@@ -134,18 +140,21 @@ class Runner:
         except BaseException as error:  # encoding runs the user's code as well
             if held.cancelled_by_client:
                 return self.given_up(held)
-            return outcome.died(bad_result(error), delivery.tries + 1, bound.plan.failure_ttl_ms)
+            failure = self._failure(delivery, error, "bad_result")
+            return outcome.died(failure, delivery.tries + 1, bound.plan.failure_ttl_ms)
         return outcome.succeeded(encoded, bound.plan.result_ttl_ms)
 
     def _judge(self, plan: Plan, delivery: Delivery, error: BaseException) -> Outcome:
         """The outcome of a failed try."""
         tries = delivery.tries + 1
         try:
+            if isinstance(error, RateLimited):
+                return outcome.rate_limited(seconds_of(error))
             if isinstance(error, Snooze):
                 return outcome.snoozed(seconds_of(error))
             if isinstance(error, Reject):
-                return outcome.died(failure_of(error, "rejected"), tries, plan.failure_ttl_ms)
-            failure = failure_of(error, _REASONS.get(type(error), "failed"))
+                return outcome.died(self._failure(delivery, error, "rejected"), tries, plan.failure_ttl_ms)
+            failure = self._failure(delivery, error, _REASONS.get(type(error), "failed"))
             if failure.reason in _UNFIT:
                 return _UNFIT[failure.reason](failure, delivery.tries, self._failure_ttl_ms)
             wait = self._wait(plan, tries, error)
@@ -154,7 +163,8 @@ class Runner:
             return outcome.retried(wait, failure, plan.retry.retries + 1)
         except BaseException as broken:
             # The curve is the user's code: it may raise, or return infinity or a value that is not a number.
-            return outcome.died(failure_of(broken, "bad_retry_policy"), tries, plan.failure_ttl_ms)
+            failure = self._failure(delivery, broken, "bad_retry_policy")
+            return outcome.died(failure, tries, plan.failure_ttl_ms)
 
     def _wait(self, plan: Plan, tries: int, error: BaseException) -> float | None:
         """Seconds until the next try; None when no try is left."""
@@ -166,8 +176,19 @@ class Runner:
         return wait_after(plan.retry, tries) if again else None
 
     def _unrun(self, delivery: Delivery, error: BaseException, reason: str, verdict: Verdict) -> Outcome:
-        failure = failure_of(error, reason)._replace(error_type=type(error).__name__, traceback="")
-        return verdict(failure, delivery.tries, self._failure_ttl_ms)
+        failure = failure_of(error, reason, self._hiding(delivery))
+        failure = failure._replace(error_type=type(error).__name__, traceback="")
+        return verdict(self._sign(failure, delivery.task, error), delivery.tries, self._failure_ttl_ms)
+
+    def _failure(self, delivery: Delivery, error: BaseException, reason: str) -> JobFailure:
+        """What is kept of an error: without the secrets of the job, and with its fingerprint."""
+        make = bad_result if reason == "bad_result" else partial(failure_of, reason=reason)
+        return self._sign(make(error, hiding=self._hiding(delivery)), delivery.task, error)
+
+    def _hiding(self, delivery: Delivery) -> Callable[[], Hidden]:
+        """Makes the function that hides the secrets of a job in texts about its failure; it is called only for a
+        failure."""
+        return partial(self._redaction.hiding, delivery.task, delivery.args, delivery.options)
 
 
 def _is_cancelled(error: BaseException) -> bool:

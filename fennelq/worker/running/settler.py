@@ -21,7 +21,7 @@ from fennelq.broker.talk import Pause, Talk, ask
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery
 from fennelq.model.outcome import Outcome
-from fennelq.worker.bus import JobLost
+from fennelq.worker.bus import JobLost, RunsEnded
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.running.held import Answer
@@ -47,39 +47,38 @@ class Settler:
     def __init__(self, state: State) -> None:
         self._app, self._broker, self._lifetimes = state.namespace, state.broker, state.lifetimes
         self._held, self._bus = state.held, state.bus
+        self._at_ends = state.bus.subscribers(RunsEnded)
         self.notes = Notes(state)
         """The progress of the runs, which is written before their outcomes."""
         self.backlog = Backlog(_UNSETTLED_PER_SLOT * state.slots.count, MOST_UNSETTLED_BYTES)
         self._queues: dict[str, _Queue] = {}
         self._log = LogThrottle("settling", state.outage)
 
-    def offer(self, delivery: Delivery, outcome: Outcome, before: Callable[[], None] = lambda: None) -> bool:
+    def offer(self, settled: Settled, before: Callable[[], None] = lambda: None) -> bool:
         """Write this outcome soon, if it fits into the backlog; otherwise return False, and the caller must `settle`
         it. If it fits, `before` is called first, so that commands which it sends at once reach the server before the
         outcome."""
-        queue = self._queue(delivery.queue)
-        if not self.backlog.admits(queue.share, _length(outcome)):
+        queue = self._queue(settled.delivery.queue)
+        if not self.backlog.admits(queue.share, _size(settled)):
             return False
         before()
-        self._write_soon(queue, Settled(delivery, outcome))
+        self._write_soon(queue, settled)
         return True
 
-    async def settle(self, delivery: Delivery, outcome: Outcome) -> None:
+    async def settle(self, settled: Settled) -> None:
         """Write this outcome as soon as it fits into the backlog. Outcomes wait in order. When the caller is cancelled
         while it waits, the outcome is written anyway: the run is over, and its outcome must not get lost."""
-        queue = self._queue(delivery.queue)
+        queue = self._queue(settled.delivery.queue)
         try:
-            await self.backlog.room(queue.share, _length(outcome))
+            await self.backlog.room(queue.share, _size(settled))
         except asyncio.CancelledError:
-            self.settle_now(delivery, outcome)
+            self._write_without_room(queue, settled)
         else:
-            self._write_soon(queue, Settled(delivery, outcome))
+            self._write_soon(queue, settled)
 
     def settle_now(self, delivery: Delivery, outcome: Outcome) -> None:
         """Write this outcome soon, even without room: for an outcome that cannot wait."""
-        queue = self._queue(delivery.queue)
-        self.backlog.add(queue.share, 1, _length(outcome))
-        self._write_soon(queue, Settled(delivery, outcome))
+        self._write_without_room(self._queue(delivery.queue), Settled(delivery, outcome))
 
     async def drain(self) -> None:
         """Returns when every outcome has been written."""
@@ -95,6 +94,10 @@ class Settler:
         if queue is None:
             queue = self._queues[name] = _Queue(queue_keys(self._app, name))
         return queue
+
+    def _write_without_room(self, queue: _Queue, settled: Settled) -> None:
+        self.backlog.add(queue.share, 1, _size(settled))
+        self._write_soon(queue, settled)
 
     def _write_soon(self, queue: _Queue, settled: Settled) -> None:
         """Write it in the next turn of the loop, so that all outcomes of this turn are one batch."""
@@ -157,11 +160,18 @@ class Settler:
         self._log.over()
         written += page
         self.backlog.remove(queue.share, len(page), sum(map(_size, page)))
-        for item, answer in zip(page, answers, strict=True):
-            self._held.settled(item, answer)
-            if answer is Answer.LOST:
-                self._bus.publish(JobLost(item.delivery))
+        self._publish_ends(queue.keys.queue, page, answers)
         return answers
+
+    def _publish_ends(self, queue: str, page: Sequence[Settled], answers: Sequence[Answer]) -> None:
+        held = self._held
+        ended = [item for item, answer in zip(page, answers, strict=True) if held.settled(item, answer)]
+        if ended and self._at_ends:
+            self._bus.publish(RunsEnded(queue, ended))
+        if Answer.LOST in answers:
+            for item, answer in zip(page, answers, strict=True):
+                if answer is Answer.LOST:
+                    self._bus.publish(JobLost(item.delivery))
 
 
 class _Refused(Exception):
@@ -282,8 +292,5 @@ class Backlog:
 
 
 def _size(item: Settled) -> int:
-    return _length(item.outcome)
-
-
-def _length(outcome: Outcome) -> int:
+    outcome = item.outcome
     return len(outcome.value) + len(outcome.error) + 100

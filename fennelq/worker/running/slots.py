@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from fennelq.worker.running.budget import Budget
+
 
 class Slots:
     """A job takes a slot when it starts, and gives it back when its handler has ended and its outcome has found room in
     the settler's backlog.
 
-    `most` limits how many jobs may start altogether; `spent` is set when that many have started.
+    `most` limits how many jobs may start altogether; `spent` is set when that many have started. `rate` limits how many
+    may be taken per second.
     """
 
-    def __init__(self, count: int, most: int | None = None) -> None:
+    def __init__(self, count: int, most: int | None = None, rate: float | None = None) -> None:
         self.count = count
         self.taken = 0
         """Jobs that run now."""
@@ -22,6 +25,7 @@ class Slots:
         self.spent = asyncio.Event()
         self.left = self._most = sys.maxsize if most is None else most
         """Jobs that may still start in this executor's life."""
+        self._budget = None if rate is None else Budget(rate)
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -32,7 +36,20 @@ class Slots:
     @property
     def free(self) -> int:
         """How many jobs may start now."""
-        return min(self.count - self.taken, self.left)
+        free = min(self.count - self.taken, self.left)
+        return free if self._budget is None else min(free, self._budget.left)
+
+    @property
+    def held_back(self) -> float | None:
+        """Seconds until the rate allows a job to start; None without a rate, and while no slot is free anyway."""
+        if self._budget is None or min(self.count - self.taken, self.left) <= 0:
+            return None
+        return self._budget.seconds
+
+    def spend(self, jobs: int) -> None:
+        """Take these jobs off what the rate allows."""
+        if self._budget is not None:
+            self._budget.spend(jobs)
 
     def take(self) -> None:
         """Take a slot for a job that starts."""

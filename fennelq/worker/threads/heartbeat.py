@@ -59,8 +59,7 @@ class Heartbeat:
 
     def end(self) -> None:
         """Stop renewing the leases."""
-        self._lease.ended.set()
-        self._lease.soon.set()
+        self._lease.end()
 
     def beat(self) -> BeatResult:
         """Renew the leases of all jobs held, in one round trip."""
@@ -103,15 +102,17 @@ class Heartbeat:
         return list(self._state.unsure)
 
     def _others(self) -> list[str]:
-        """Some of the other queues: all get their turn within half a lease, or later if there are very many. So an
-        entry that the executor does not know it has taken is handed back before its lease runs out."""
+        """Some of the other queues. Those from which it has taken jobs all get their turn within half a lease, or later
+        if there are very many. So an entry that the executor does not know it has taken is handed back before its lease
+        runs out. Elsewhere it has none, and one queue per beat shows whether it may beat at all."""
         number = len(self._state.routing.weights)
         share = min(1.0, 2 * self._lease.interval / self._lease.length)
-        some = list(islice(self._round, min(_MOST_OTHERS, math.ceil(number * share))))
+        page = min(_MOST_OTHERS, math.ceil(number * share))
+        some = list(islice(self._round, page))
         if not some:
             self._round = iter(list(self._state.routing.weights))
-            some = list(islice(self._round, min(_MOST_OTHERS, math.ceil(number * share))))
-        return some
+            some = list(islice(self._round, page))
+        return [queue for queue in some if queue in self._state.read] or some[:1]
 
     def _run(self) -> None:
         try:

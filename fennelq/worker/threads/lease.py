@@ -75,6 +75,11 @@ class Lease:
         last = self._proven
         return last.server_ms, round((clock.monotonic() - last.answered) * 1000)
 
+    def end(self) -> None:
+        """Stop renewing, and let the leases run out."""
+        self.ended.set()
+        self.soon.set()
+
     def ends_within(self, pause: float) -> bool:
         """Wait for the time of the next beat; returns whether the executor has stopped renewing its leases."""
         self.soon.wait(pause)

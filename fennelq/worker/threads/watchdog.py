@@ -7,7 +7,6 @@ leases has died, and when the watchdog itself fails, it asks for a successor as 
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,11 +15,15 @@ from types import FrameType
 from fennelq import clock, log
 from fennelq.worker.bus import ExecutorGivenUp
 from fennelq.worker.processes.signals import Signal
+from fennelq.worker.stacks import frames_of_threads, outwards, package_of, place_of, users_place
 from fennelq.worker.state import State
+from fennelq.worker.vitals import Blockage
 
 _logger = log.get("fennelq.watchdog")
 
 TICK = 0.25
+_WORTH_A_FACT = 0.5
+"""Seconds after the last turn of the loop. Half of them may be the pause between two turns."""
 _WORTH_A_WARNING = 1.0
 
 
@@ -38,6 +41,7 @@ class Watchdog:
         """Begin to watch the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
+        self._seen = clock.monotonic() - TICK  # the time since its construction does not count as lag
         self._tick()
         self._thread.start()
 
@@ -50,7 +54,8 @@ class Watchdog:
         return clock.monotonic() - self._seen
 
     def _tick(self) -> None:
-        self._seen = clock.monotonic()
+        before, self._seen = self._seen, clock.monotonic()
+        self._state.vitals.note_lag(max(0.0, self._seen - before - TICK))
         if not self._ended.is_set():
             self._loop.call_later(TICK, self._tick)
 
@@ -72,6 +77,8 @@ class Watchdog:
         if self._state.lease.dead:
             self._give_up(Signal.HEARTLESS, "heartbeat_died")
             return False
+        with suppress(Exception):  # a fact for people is not worth an executor
+            self._note(lag)
         if lag < _WORTH_A_WARNING:
             self._report_alive()
         elif not self._warned:
@@ -88,10 +95,20 @@ class Watchdog:
     def _warn(self, lag: float) -> None:
         _logger.warning("loop_blocked", seconds=round(lag, 1), **self._where())
 
+    def _note(self, lag: float) -> None:
+        """Record what blocks the loop. Every look does this anew, because a job may block it at several places."""
+        vitals = self._state.vitals
+        if lag < _WORTH_A_FACT:
+            vitals.note_works()
+            return
+        task = asyncio.current_task(self._loop)
+        held = self._state.held.of_task(task)
+        at = users_place(frames_of_threads().get(self._loop_thread), package_of(self._state.app, held))
+        job = self._state.held.job_of(task) or (task.get_name() if task is not None else "no job")
+        vitals.note_blocked(Blockage(at, job, lag), stand_in=lag >= _WORTH_A_WARNING)
+
     def _where(self) -> dict[str, object]:
-        # Python documents this function in spite of its name. It is the only way to read the stack of another thread.
-        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-        frame = frames.get(self._loop_thread)
+        frame = frames_of_threads().get(self._loop_thread)
         task = asyncio.current_task(self._loop)
         facts: dict[str, object] = {
             "at": _place(frame),
@@ -114,7 +131,7 @@ class Watchdog:
     def _ask_for_successor(self, signal: Signal) -> None:
         """Let the leases run out, and ask the supervisor for a successor. The supervisor might not receive the signal,
         so the executor also ends itself if its loop still runs."""
-        self._state.lease.ended.set()
+        self._state.lease.end()
         try:
             # Send the signal first, because the process may end as soon as its loop receives the fact.
             self._state.signals.send(signal)
@@ -126,19 +143,12 @@ class Watchdog:
 def _stacks() -> Iterator[str]:
     """The stacks of all threads, innermost calls first. They have no source lines, because reading files may block.
     faulthandler is not used, because it writes to stderr itself, which may block for ever."""
-    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-    for ident, innermost in frames.items():
+    for ident, innermost in frames_of_threads().items():
         yield f"Thread {ident:#x} (most recent call first):\n"
-        frame: FrameType | None = innermost
-        while frame is not None:
+        for frame in outwards(innermost):
             yield f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}\n'
-            frame = frame.f_back
         yield "\n"
 
 
 def _place(frame: FrameType | None) -> str:
-    return (
-        "unknown"
-        if frame is None
-        else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-    )
+    return "unknown" if frame is None else place_of(frame)

@@ -1,7 +1,7 @@
 -- no_jobs: ends `fetch` when all lanes are empty, and lets the executor sleep. Files of this folder stand before the
 -- other parts of a script: Lua makes their functions anew with each call, which would take longer than the rest of a
 -- call that finds nothing.
---@include next_due, bell
+--@include sleepers
 
 -- If the executor asks for it (`sleeps`), its name enters the set from which `lib/ring` takes the executor to wake.
 local function fall_asleep()
@@ -22,5 +22,7 @@ end
 
 if not found then
   fall_asleep()
-  return {{}, 1, (next_due()), {}, '', {}}
+  if plain then return -1 end
+  --@paste next_due
+  return next_due()
 end

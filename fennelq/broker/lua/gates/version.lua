@@ -1,7 +1,7 @@
 -- version: postpones a job whose record a later fennelq has written, for workers that can read it. The job does not
 -- run, so the reply of fetch names some of these jobs, and the worker logs them.
---@include refuse, outcome/too_old
-local VERSION, TOO_NEW, too_new = 1, 8, {}
+--@include refuse
+local VERSION, TOO_NEW, too_new = 2, 8, {}
 
 local function refuse_too_new(lane, entry, job, f)
   local problem = 'the record has wire version ' .. f[F.version] .. ' and this worker reads ' .. VERSION .. ': upgrade fennelq where the worker runs'
@@ -10,6 +10,6 @@ local function refuse_too_new(lane, entry, job, f)
   if n < 3 * TOO_NEW then too_new[n + 1], too_new[n + 2], too_new[n + 3] = job, f[F.task] or '', problem end
 end
 --@check
-if f[F.version] and tonumber(f[F.version]) ~= VERSION then
+if f[F.version] and (tonumber(f[F.version]) or VERSION + 1) > VERSION then
   return refuse_too_new(lane, entry, job, f)
 end

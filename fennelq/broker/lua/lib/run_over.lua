@@ -13,7 +13,7 @@
 -- neither ends the script, with the job half settled, nor stops the other leavings. It is counted as `leaving_failed`.
 -- They act in this order:
 --
---@leavings waiters, history, idempotency, stopping
+--@leavings twin, waiters, history, idempotency, stopping, limits, ends
 --@include counts
 local function run_over(how, record, job, what, more)
   -- Stays nil: the job goes on, so its record gets no TTL.

@@ -1,5 +1,5 @@
 -- Settles a run that failed and is tried again. Arguments: `wait`, the ms before the next try; `failure`, as JSON.
---@include later, settle
+--@include lane, later, run_over
 function settle.R(record, job, place, _, wait, failure)
   local problem = cjson.decode(failure).type
   keep_lane(record, (split(place)))

@@ -1,6 +1,6 @@
 -- Settles a run that was snoozed. Argument: `due`, the time at which the job is due again. It counts no try, and writes
 -- no line of the history.
---@include due, later, settle
+--@include due, lane, later, run_over
 function settle.Z(record, job, place, _, due)
   keep_lane(record, (split(place)))
   later(K.scheduled, job, due_at(due))

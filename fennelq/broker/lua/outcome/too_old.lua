@@ -2,7 +2,7 @@
 -- record. Arguments: `ttl`, the ms to keep the result if the job is dead; `failure`, as JSON. During a deploy another
 -- worker may be able to run the job, so the job is due again a little later. It is dead when no worker could run it for
 -- `patience`. This outcome counts neither a try nor a delivery.
---@include later, history, outcome/dead
+--@include run, history, lane, later, run_over, outcome/dead
 function settle.U(record, job, place, _, ttl, failure)
   local parsed = cjson.decode(failure)
   -- Write a line for the first of these runs only: a job that returns every 30 s would push all other lines out of its

@@ -1,0 +1,13 @@
+-- paused: ends `fetch` while a person has paused the queue. The name of an executor that would sleep enters the set
+-- `halted` and not those of the sleepers, so that no new job wakes it in vain. `resume` wakes all of this set.
+
+-- Most queues have none of these keys, and one command finds that out: then nothing is paused, and nothing is due.
+local plain = redis.pcall('EXISTS', K.paused, K.scheduled, K.retries, K.alarms) == 0
+
+if not plain then
+  --@paste paused, next_due
+  if paused and string.find(paused .. '\n', '^ce?\n') then
+    if sleeps ~= '' then redis.pcall('SADD', K.halted, consumer) end
+    return next_due()
+  end
+end

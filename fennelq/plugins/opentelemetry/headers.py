@@ -1,0 +1,79 @@
+"""The context of a trace as headers of a job: those of W3C Trace Context, and on request those of W3C Baggage.
+
+Any client may write the headers of a job. So headers that do not follow the rules are dropped, and reading them never
+raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace.span import TraceState
+
+from fennelq.plugins.opentelemetry.conventions import BAGGAGE, TRACEPARENT, TRACESTATE
+
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_LONGEST_PARENT: Final = 256
+"""Characters. Later versions may have more fields than the 55 characters of version 00."""
+_LONGEST_STATE: Final = 512
+_LONGEST_BAGGAGE: Final = 4096
+_REMEMBERED: Final = (0, 1)
+
+_flags: Final = {flag: TraceFlags(flag) for flag in _REMEMBERED}
+_propagator: Final = W3CBaggagePropagator()
+
+
+def written(context: SpanContext) -> dict[str, str]:
+    """The headers for this context; none when it is not valid."""
+    if not context.is_valid:
+        return {}
+    headers = {TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
+    if context.trace_state and len(state := context.trace_state.to_header()) <= _LONGEST_STATE:
+        headers[TRACESTATE] = state
+    return headers
+
+
+def read(headers: Mapping[str, str]) -> SpanContext | None:
+    """The context in these headers; None without a valid one."""
+    text = headers.get(TRACEPARENT)
+    if text is None or len(text) > _LONGEST_PARENT or (found := _TRACEPARENT.fullmatch(text)) is None:
+        return None
+    version, trace, span, flags, more = found.groups()
+    if version == "ff" or (version == "00" and more is not None):
+        return None
+    flag = int(flags, 16) & 1
+    context = SpanContext(int(trace, 16), int(span, 16), True, _flags[flag], _state(headers))
+    return context if context.is_valid else None
+
+
+def _state(headers: Mapping[str, str]) -> TraceState | None:
+    text = headers.get(TRACESTATE)
+    if not text or len(text) > _LONGEST_STATE:
+        return None
+    try:
+        return TraceState.from_header([text])
+    except Exception:
+        return None
+
+
+def baggage_written() -> dict[str, str]:
+    """The baggage of the current context as headers."""
+    headers: dict[str, str] = {}
+    _propagator.inject(headers)
+    return headers if len(headers.get(BAGGAGE, "")) <= _LONGEST_BAGGAGE else {}
+
+
+def with_baggage(headers: Mapping[str, str], context: Context) -> Context:
+    """The context with the baggage in these headers."""
+    text = headers.get(BAGGAGE, "")
+    if not text or len(text) > _LONGEST_BAGGAGE:
+        return context
+    try:
+        return _propagator.extract({BAGGAGE: text}, context)
+    except Exception:
+        return context

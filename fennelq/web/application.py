@@ -1,0 +1,160 @@
+"""The dashboard as an ASGI application, for a process of its own or inside of another application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fennelq.errors import ConfigurationError
+from fennelq.web.answering import Answering
+from fennelq.web.auth import Auth
+from fennelq.web.gate import HEADERS, Gate
+from fennelq.web.http.application import DOCUMENT, Api
+from fennelq.web.http.paths import PREFIX
+from fennelq.web.looks import Looks
+from fennelq.web.routes import ROUTES
+from fennelq.web.site import Site, Switch
+from fennelq.web.users import ANONYMOUS
+from fennelq.web.visit import NotFound, segment
+
+if TYPE_CHECKING:
+    from fennelq.app import App
+
+
+class Dashboard:
+    """An ASGI application: the pages of one or several apps."""
+
+    def __init__(self, apps: Sequence[App], gate: Gate) -> None:
+        self._gate = gate
+        self.pages = [_answering(app, apps, gate) for app in apps]
+        """The pages of each app."""
+        self.apis = [Api(one.site, gate) for one in self.pages]
+        """The HTTP API of each app."""
+        first = self.pages[0]
+        routes: list[BaseRoute] = [*_api_routes(self.apis[0]), *first.routes]
+        if len(apps) > 1:
+            mounts = zip(apps, self.apis, self.pages, strict=True)
+            routes = [
+                Mount(f"/{segment(app.namespace)}", routes=[*_api_routes(made), *one.routes])
+                for app, made, one in mounts
+            ]
+            routes.append(Route("/", _to(f"./{segment(apps[0].namespace)}/")))
+        self._inner = Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._unrouted},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await self._inner(scope, receive, guarded)
+
+    def below(self, prefix: str, otherwise: ASGIApp) -> ASGIApp:
+        """An application that answers paths below this prefix, and passes all others on: for frameworks that cannot
+        mount an ASGI application, or change its paths. `web = jobs.below("/jobs", django)`."""
+        prefix = f"/{prefix.strip('/')}"
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            path = str(scope.get("path", ""))
+            if scope["type"] != "http" or not f"{path}/".startswith(f"{prefix}/"):
+                await otherwise(scope, receive, send)
+            elif path == prefix:  # the links of the first page are relative to a path that ends with a slash
+                location = f"{prefix.rpartition('/')[2]}/"
+                await Response(status_code=307, headers={"Location": location})(scope, receive, send)
+            else:
+                root = f"{scope.get('root_path', '')}{prefix}"
+                await self({**scope, "root_path": root}, receive, send)
+
+        return answer
+
+    async def close(self) -> None:
+        """End the streams, the looking and the work that is under way."""
+        for made in self.apis:
+            await made.close()
+        for one in self.pages:
+            await one.live.close()
+            await one.site.close()
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        """Without one, as in an application that mounts this, everything begins with the first request."""
+        try:
+            yield
+        finally:
+            await self.close()
+
+    async def _unrouted(self, request: Request, error: Exception) -> Response:
+        """A path that is none of the table, or a method that its row does not have."""
+        answering, user = self.pages[0], ANONYMOUS
+        try:
+            self._gate.check_site(request, request.method)
+            user = await self._gate.user_of(request, "see")
+            if isinstance(error, HTTPException) and error.status_code == 404:
+                raise NotFound("There is no such page.")
+        except Exception as reason:
+            error = reason
+        return await answering.problem(request, user, error)
+
+
+def dashboard(
+    app: App,
+    *others: App,
+    auth: Auth | None = None,
+    hosts: Collection[str] = (),
+    read_only: bool = False,
+) -> Dashboard:
+    """The pages of an app, or of several, as an ASGI application: `web.mount("/jobs", dashboard(app, auth=…))`.
+
+    `auth` is `Basic(…)`, `Token(…)`, `Proxy(…)`, or a function of the request that returns a User or None. Without it,
+    only this machine is answered. `hosts` are the names of the server, such as `jobs.example.com`: a request that names
+    another one is refused. With `read_only`, no user can change anything.
+    """
+    apps = (app, *others)
+    names = [one.namespace for one in apps]
+    if len({*names}) < len(names):
+        raise ConfigurationError(
+            f"two of the apps have one namespace, so they are one app: {', '.join(names)}"
+        )
+    if isinstance(hosts, str):
+        raise ConfigurationError(f"hosts is a list: write hosts=[{hosts!r}]")
+    return Dashboard(apps, Gate(auth, hosts, read_only))
+
+
+def _answering(app: App, apps: Sequence[App], gate: Gate) -> Answering:
+    others = [Switch(one.namespace, f"../{segment(one.namespace)}/") for one in apps] if len(apps) > 1 else []
+    return Answering(Site(app, Looks(app), others), gate, ROUTES)
+
+
+def _api_routes(made: Api) -> list[BaseRoute]:
+    """The paths of the API. It finds the rows of its own table."""
+    return [
+        Route(DOCUMENT, made),
+        Route(f"{PREFIX}/{{rest:path}}", made),
+    ]
+
+
+def _to(path: str) -> Callable[[Request], Awaitable[Response]]:
+    async def redirect(_: Request) -> Response:
+        return Response(status_code=307, headers={"Location": path})
+
+    return redirect

@@ -1,0 +1,98 @@
+"""The stream of events of a job: its status and its progress, as Server-Sent Events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Any, Final
+
+from starlette.responses import StreamingResponse
+
+from fennelq.errors import FennelqError, ResultExpired
+from fennelq.manage import documents
+from fennelq.manage.ends import of_ended
+from fennelq.model.job import Status, split_id
+from fennelq.web.http.call import Call
+from fennelq.web.http.jobs import unknown
+from fennelq.web.http.writing import written
+from fennelq.web.looks import PATIENCE
+
+_LOOK: Final = 5.0
+"""Seconds between two looks at the status. Progress and the end arrive at once."""
+
+
+async def job_events(call: Call) -> StreamingResponse:
+    """Follow a job: an event `status` when it changes, `progress`, and `end` with the result."""
+    job = call.names["job"]
+    split_id(job)
+    status = await _status(call, job)
+    if status is Status.UNKNOWN:
+        raise unknown(job)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    place = call.office.streams.taking()
+    place.__enter__()  # here, so that a call without a place gets a problem; the stream gives it back
+    return StreamingResponse(
+        _closing(_events(call, job, status), place), media_type="text/event-stream", headers=headers
+    )
+
+
+async def _closing(events: AsyncIterator[bytes], place: Any) -> AsyncIterator[bytes]:
+    try:
+        async for event in events:
+            yield event
+    finally:
+        place.__exit__(None, None, None)
+
+
+async def _events(call: Call, job: str, status: Status) -> AsyncIterator[bytes]:
+    yield _event("status", {"id": job, "status": status})
+    reports = call.app.result(job).watch()
+    async with aclosing(reports):
+        report = asyncio.ensure_future(anext(reports, None))
+        closing = asyncio.ensure_future(call.office.closing.wait())
+        try:
+            while not closing.done():
+                await asyncio.wait([report, closing], timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
+                if report.done():
+                    progress = report.result()
+                    if progress is None:
+                        break
+                    yield _event("progress", documents.of_progress(progress))
+                    report = asyncio.ensure_future(anext(reports, None))
+                    continue
+                with suppress(FennelqError, TimeoutError):  # the next look may find Redis again
+                    if (now := await _status(call, job)) is not status:
+                        status = now
+                        yield _event("status", {"id": job, "status": status})
+                yield b": still there\n\n"
+        finally:
+            for one in (report, closing):
+                one.cancel()
+            await asyncio.gather(report, closing, return_exceptions=True)
+    if not call.office.closing.is_set():
+        yield _event("end", await _end(call, job))
+
+
+async def _end(call: Call, job: str) -> dict[str, Any]:
+    """How it ended; the result only for users who may see it."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            ended = await call.app.client.waiting.look(job)
+            found = {"id": job, "status": await _status(call, job)} if ended is None else of_ended(job, ended)
+    except ResultExpired:
+        found = {"id": job, "status": await _status(call, job)}
+    except (FennelqError, TimeoutError):
+        return {"id": job, "status": Status.UNKNOWN}
+    if not call.can("see_arguments"):
+        found.pop("result", None)
+    return found
+
+
+async def _status(call: Call, job: str) -> Status:
+    async with asyncio.timeout(PATIENCE):
+        return await call.app.result(job).status()
+
+
+def _event(kind: str, value: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), written(value))

@@ -1,0 +1,344 @@
+"""A group of dead jobs: what they died of, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from pydantic import Field
+
+from fennelq import clock
+from fennelq.broker.verbs.dead import OTHERS
+from fennelq.errors import ConfigurationError, InvalidArguments
+from fennelq.manage.audit_entry import AuditEntry
+from fennelq.manage.dead import with_details
+from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
+from fennelq.manage.new_arguments import Written
+from fennelq.manage.operations import OperationPlan
+from fennelq.manage.queues import OnProgress
+from fennelq.manage.replay_plan import ReplayPlan
+from fennelq.manage.search import Filters
+from fennelq.manage.times import RECENT
+from fennelq.web import doing, words
+from fennelq.web.bulk import BulkForm, begin, milliseconds, planned
+from fennelq.web.jobs_shown import arguments_of
+from fennelq.web.looks import Look
+from fennelq.web.paging import number_in
+from fennelq.web.table import Form
+from fennelq.web.visit import Forbidden, Moved, NotFound, Page, Visit, link
+
+_ROWS: Final = 10
+_CHECKED: Final = 5_000
+"""The most jobs of which the plan asks one by one whether they can go back."""
+_TYPED: Final = 100
+_LATEST: Final = 4_000_000_000_000
+
+
+class Letter(NamedTuple):
+    """A dead job in the table."""
+
+    letter: DeadLetter
+    arguments: list[tuple[str, str]]
+
+
+async def show(visit: Visit) -> Page:
+    """A group."""
+    look, group = await _found(visit)
+    until = number_in(visit.query, "until", 0, _LATEST)
+    letters, detail = await _letters(visit, look, group, until)
+    return Page(
+        template="group.html",
+        title=group.error_type or group.reason or "Other causes",
+        section="dead",
+        values={
+            "group": group,
+            "letters": letters,
+            "detail": detail,
+            "traceback": _parts(detail.traceback) if detail else [],
+            "executors": sorted(
+                {one.letter.info.owner for one in letters if one.letter.info and one.letter.info.owner}
+            ),
+            "before": await _before(visit, group),
+            "since_then": await _since_then(look, group, detail),
+            "older": link("dead", group.fingerprint, until=_older(letters)) if len(letters) == _ROWS else "",
+            "until": until,
+            "look": look,
+        },
+    )
+
+
+class ReplayForm(BulkForm):
+    """A replay."""
+
+    canary: int | None = Field(default=None, ge=1, le=1000)
+    rate: float | None = Field(default=None, ge=0.1, le=100_000)
+    set: str = Field(default="", max_length=10_000)
+    """New values of arguments, a line for each: `user_id=42`."""
+
+
+async def ask_replay(visit: Visit) -> Page:
+    """Show what a replay would do."""
+    _, group = await _found(visit)
+    text = visit.query.get("set", "")
+    new = _new_arguments(visit, text)
+    check = group.jobs <= _CHECKED or bool(new)
+    plan = await visit.app.dlq.plan(
+        arguments=new or None, anyway=True, who=visit.who, check=check, **_filters(group.fingerprint)
+    )
+    return Page(
+        template="replay.html",
+        title="Replay",
+        section="dead",
+        values={
+            "group": group,
+            "plan": plan,
+            "checked": check,
+            "until": milliseconds(plan.made_at),
+            "set": text,
+            "samples": _samples(visit, plan),
+            "may_edit": visit.can("edit"),
+        },
+    )
+
+
+async def replay(visit: Visit) -> Moved:
+    """Put the jobs of the plan back."""
+    form, fingerprint = visit.given(ReplayForm), visit.names["group"]
+    new = _new_arguments(visit, form.set)
+    if form.canary or new or fingerprint == OTHERS:
+        _replay_here(visit, form, fingerprint, new)
+        return Moved("operations", "replaying", form.total)
+    operation = await begin(visit, _plan(fingerprint, form), "dlq replay", rate=form.rate)
+    return Moved(link("operations", operation.id), "replaying", form.total)
+
+
+def _plan(fingerprint: str, form: BulkForm) -> OperationPlan:
+    return planned("replay", f"state:dead fp:{fingerprint}", form)
+
+
+def _replay_here(visit: Visit, form: ReplayForm, fingerprint: str, new: dict[str, Any]) -> None:
+    """A replay in this process. When it is killed, the jobs that are left stay dead. After a canary, the others go back
+    by an operation, which another process can continue."""
+    filters, only_canary = _filters(fingerprint, form.until), not new and fingerprint != OTHERS
+
+    async def work(progress: OnProgress) -> ReplayReport:
+        report = await visit.app.dlq.replay(
+            limit=form.canary if only_canary else None,
+            canary=form.canary,
+            rate=form.rate,
+            arguments=new or None,
+            anyway=bool(new),
+            who=visit.who,
+            progress=progress,
+            **filters,
+        )
+        if only_canary and not report.stopped:
+            await begin(visit, _plan(fingerprint, form), "dlq replay", rate=form.rate)
+        return report
+
+    how = [f"--fingerprint {fingerprint}", *([f"--canary {form.canary}"] if form.canary else [])]
+    how += [f"--rate {form.rate:g}"] if form.rate else []
+    total = form.canary if only_canary and form.canary else form.total
+    doing.begin(visit, "dlq replay", " ".join(how), total, work, _outcome)
+
+
+class PurgeForm(BulkForm):
+    """A purge."""
+
+    typed: str = ""
+    """The fingerprint, typed again."""
+
+
+async def ask_purge(visit: Visit) -> Page:
+    """Show what a purge would remove."""
+    look, group = await _found(visit)
+    values = {"group": group, "until": milliseconds(look.at), "typed": group.jobs > _TYPED}
+    return Page(template="dead_purge.html", title="Purge", section="dead", values=values)
+
+
+async def purge(visit: Visit) -> Moved:
+    """Remove the jobs of a group for good."""
+    form, fingerprint = visit.given(PurgeForm), visit.names["group"]
+    if form.total > _TYPED and form.typed != fingerprint:
+        raise ConfigurationError(
+            f"This removes {words.counted(form.total, 'job')} for good: type {fingerprint} to confirm. "
+            "Nothing was done."
+        )
+    if fingerprint != OTHERS:
+        plan = planned("purge", f"state:dead fp:{fingerprint}", form)
+        operation = await begin(visit, plan, "dlq purge")
+        return Moved(link("operations", operation.id), "purging_dead", form.total)
+    filters = _filters(fingerprint, form.until)
+    doing.begin(
+        visit,
+        "dlq purge",
+        f"--fingerprint {fingerprint}",
+        form.total,
+        lambda progress: visit.app.dlq.purge(progress=progress, **filters),
+        lambda removed: (removed, f"{removed:,} removed"),
+    )
+    return Moved("operations", "purging_dead", form.total)
+
+
+class PickedForm(Form):
+    """Jobs that were picked in the table."""
+
+    jobs: list[str] = Field(default_factory=list[str], max_length=1000)
+
+
+async def replay_picked(visit: Visit) -> Moved:
+    """Put the picked jobs back."""
+    jobs = _picked(visit)
+    async with visit.site.recorded(visit, "dlq replay", target=" ".join(jobs), planned=len(jobs)) as record:
+        report = await visit.app.dlq.replay(ids=jobs)
+        record.ended(*_outcome(report))
+    return Moved(await _left(visit), "replayed_some", report.replayed)
+
+
+async def purge_picked(visit: Visit) -> Moved:
+    """Remove the picked jobs for good."""
+    jobs = _picked(visit)
+    async with visit.site.recorded(visit, "dlq purge", target=" ".join(jobs), planned=len(jobs)) as record:
+        removed = await visit.app.dlq.purge(ids=jobs)
+        record.ended(removed)
+    return Moved(await _left(visit), "purged", removed)
+
+
+async def _left(visit: Visit) -> str:
+    """The page of the group, if it still has jobs; else that of all groups."""
+    group = visit.names["group"]
+    left = await visit.app.dlq.count(**_filters(group))
+    return link("dead", group) if left else link("dead")
+
+
+def _picked(visit: Visit) -> list[str]:
+    if not (jobs := visit.given(PickedForm).jobs):
+        raise ConfigurationError("No job was picked. Nothing was done.")
+    return jobs
+
+
+def _outcome(report: ReplayReport) -> tuple[int, str]:
+    parts = {
+        "are still dead, because another job holds their idempotency key": report.key_taken,
+        "are still dead, because their records cannot be read": report.broken,
+        "are still dead, because they got no new arguments": report.skipped,
+        "were gone already": report.gone,
+        "died of something else than before": report.died_anew,
+    }
+    text = "; ".join(
+        [f"{report.replayed:,} replayed", *(f"{count:,} {what}" for what, count in parts.items() if count)]
+    )
+    return report.replayed, f"{text}; stopped: {report.stopped}" if report.stopped else text
+
+
+def _filters(fingerprint: str, until_ms: int | None = None) -> Filters:
+    if until_ms is None:
+        return {"fingerprint": fingerprint}
+    return {"fingerprint": fingerprint, "until": clock.from_ms(until_ms)}
+
+
+def _new_arguments(visit: Visit, text: str) -> dict[str, Any]:
+    """The lines `user_id=42` as new arguments. Raises Forbidden for a user who may not change arguments."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and not visit.can("edit"):
+        raise Forbidden(f"{visit.user.name} may not change arguments.")
+    new: dict[str, Any] = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if not equals or not (name.isidentifier() or name.isdecimal()):
+            raise InvalidArguments("the group", f"{line[:100]!r} is not name=value: write user_id=42")
+        new[name] = Written(value)
+    return new
+
+
+async def _found(visit: Visit) -> tuple[Look, Group]:
+    look, fingerprint = await visit.look(), visit.names["group"]
+    for group in await look.groups():
+        if group.fingerprint == fingerprint:
+            return look, group
+    raise NotFound(
+        f"No job is dead with the fingerprint {fingerprint[:40]}. They were replayed, removed, or expired."
+    )
+
+
+async def _letters(
+    visit: Visit, look: Look, group: Group, until: int
+) -> tuple[list[Letter], DeadLetter | None]:
+    """Some jobs of the group with their arguments, and one with everything."""
+    filters = _filters(group.fingerprint, until or None)
+    having = [info.name for info in look.queues.values() if info.dead]
+    if len(having) == 1:  # otherwise each queue of the app is asked
+        filters["queue"] = having[0]
+    found = await visit.app.dlq.list(limit=_ROWS, **filters)
+    letters = await visit.app.client.converse(with_details(visit.app, found))
+    rows = [Letter(one, arguments_of(visit, one.info) if one.info else []) for one in letters]
+    return rows, next((one for one in letters if one.traceback), letters[0] if letters else None)
+
+
+def _older(letters: Sequence[Letter]) -> int:
+    return milliseconds(letters[-1].letter.died_at - timedelta(milliseconds=1))
+
+
+async def _before(visit: Visit, group: Group) -> list[AuditEntry]:
+    """Earlier replays of the group."""
+    entries = await visit.app.audit.list(limit=200, what="dlq replay")
+    return [one for one in entries if group.fingerprint in one.target or group.fingerprint in one.filter][:3]
+
+
+async def _since_then(look: Look, group: Group, detail: DeadLetter | None) -> str:
+    """Whether the task has succeeded after the newest death, as far as the minutes of its queue show it."""
+    if detail is None or not group.task:
+        return ""
+    at = look.at.timestamp()
+    await look.series.read(look, [detail.queue])
+    minutes = int((at - group.newest.timestamp()) // 60) - 1
+    known = next((one for one in look.series.tasks([detail.queue], at) if one.task == group.task), None)
+    return since_then(minutes, known.ended.get("success", 0) if known else 0)
+
+
+def since_then(minutes: int, succeeded: int) -> str:
+    """Whether the task succeeded after a death so many whole minutes ago. `succeeded`: its successes within the last 10
+    to 20 minutes, which is all that is counted for a task."""
+    if minutes < 1:
+        return "The newest death is too recent: executors report once a minute."
+    if not succeeded:
+        return "No run of the task has succeeded within the last 20 minutes."
+    runs = words.capital(words.counted(succeeded, "run"))
+    if minutes * 60 >= RECENT:
+        return f"{runs} of the task succeeded within the last 20 minutes."
+    return f"{runs} of the task succeeded within the last 20 minutes, some of them perhaps before the death."
+
+
+def _samples(visit: Visit, plan: ReplayPlan) -> list[tuple[DeadLetter, str, str]]:
+    """Some jobs, with their old and new arguments if they change."""
+    if not visit.can("see_arguments"):
+        return [(letter, "", "") for letter in plan.samples]
+    rows: list[tuple[DeadLetter, str, str]] = []
+    for letter in plan.samples:
+        old, new = plan.rewritten.get(letter.id, ({}, {}))
+        rows.append((letter, _shown(visit, letter.task, old, new), _shown(visit, letter.task, new, old)))
+    return rows
+
+
+def _shown(visit: Visit, task: str, named: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The arguments that differ."""
+    shown = visit.redaction.named(task, {name: _plain(one) for name, one in named.items()})
+    return ", ".join(
+        f"{name}={words.as_json(one)}" for name, one in shown.items() if named[name] != other.get(name)
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Written) else value
+
+
+def _parts(traceback: str) -> list[tuple[str, str]]:
+    """The lines of a traceback, and how each is shown: the last line of code stands out."""
+    lines = words.lines(traceback, 8000).split("\n")
+    code = [place for place, line in enumerate(lines) if line.startswith("    ") and line.strip("^~ ")]
+    last = max((place for place in code if not lines[place].lstrip().startswith("File ")), default=-1)
+    return [
+        ("here" if place == last else "dim" if line.startswith((" ", "Traceback")) else "", line)
+        for place, line in enumerate(lines)
+    ]

@@ -1,0 +1,412 @@
+"""The ends of jobs, as the scripts write them down for a recorder of the history, and as it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from fennelq.broker import verbs
+from fennelq.broker.trouble import ReplyError
+from fennelq.broker.verbs.dead import Restored
+from fennelq.broker.verbs.ends import LASTS_MS, End, Taken
+from fennelq.model.outcome import failure_to_wire, succeeded
+from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, some_jobs
+
+Act = Callable[[Desk], object]
+
+
+def take(desk: Desk, most: int = 40, *, recorder: str = "r1", **more: Any) -> Taken:
+    return desk.do(verbs.ends.ends_take, recorder, most, **more)
+
+
+def words(taken: Taken) -> list[str]:
+    """The letter and the key of each end."""
+    return [f"{end.kind}{end.key}" for entry in taken.entries for end in entry.each()]
+
+
+def done(desk: Desk, taken: Taken) -> int:
+    succeeded = [end.key for entry in taken.entries for end in entry.each() if end.kind in "SN"]
+    ends = sum(len(list(entry.each())) for entry in taken.entries)
+    return desk.do(verbs.ends.ends_done, [entry.entry for entry in taken.entries], succeeded, ends=ends)
+
+
+pytestmark = [pytest.mark.both_servers, pytest.mark.audit(unfinished=True)]
+
+
+@pytest.fixture
+def recorded(desk: Desk) -> Desk:
+    """A queue whose history is recorded."""
+    take(desk)
+    return desk
+
+
+# What scripts write
+
+
+def test_without_a_recorder_ends_are_not_written_down(desk: Desk) -> None:
+    desk.finish(desk.executing(), DONE)
+    assert not desk.redis.exists(desk.keys["ends"])
+    assert desk.record()["a"] == ""
+
+
+def test_each_outcome_that_ends_a_job_is_written_down(recorded: Desk) -> None:
+    for key, outcome in (("1", DONE), ("2", succeeded(b"", 0)), ("3", DEAD)):
+        recorded.finish(recorded.executing(a_job(key)), outcome)
+    assert words(take(recorded)) == ["S1", "N2", "D3"]
+
+
+def test_a_call_adds_one_entry_however_many_jobs_it_ends(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*some_jobs(5)), DONE)
+    (entry,) = take(recorded).entries
+    at = int(recorded.record()["z"])
+    assert list(entry.each()) == [End(str(key), "S", at) for key in range(1, 6)]
+
+
+def test_an_entry_has_the_counters_of_its_ends(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*some_jobs(2)), DONE)
+    recorded.finish(recorded.executing(a_job("3")), DEAD)
+    assert [fields | {"e": ""} for _, fields in recorded.entries("ends")] == [
+        {"e": "", "S": "2"},
+        {"e": "", "D": "1"},
+    ]
+
+
+def a_canceled_job(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.cancel("1")
+
+
+def a_purged_job(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.do(verbs.queues.purge, LIFETIMES, 100)
+
+
+def an_expired_job(desk: Desk) -> None:
+    desk.enqueue(a_job(expires_ms=60_000))
+    desk.redis.hset(desk.keys.record("1"), "E", "1700000000000")
+
+
+def an_expired_job_that_fetch_meets(desk: Desk) -> None:
+    an_expired_job(desk)
+    desk.take()
+
+
+def an_expired_job_that_a_waiter_meets(desk: Desk) -> None:
+    an_expired_job(desk)
+    desk.do(verbs.jobs.watch, "c", ["1"], LIFETIMES)
+
+
+def a_job_that_was_asked_to_stop_and_fails(desk: Desk) -> None:
+    held = desk.executing()
+    desk.cancel("1")
+    desk.finish(held, DEAD)
+
+
+def a_restored_job(desk: Desk) -> None:
+    fields: dict[str, str | bytes] = {
+        "task": "app:welcome",
+        "arguments": b"[[42],{}]",
+        "created": "1700000000000",
+    }
+    desk.do(verbs.dead.restore, [Restored("1", failure_to_wire(FAILURE, 3), "", fields)], LIFETIMES)
+
+
+def a_job_in_a_crash_loop(desk: Desk) -> None:
+    desk.executing()
+    desk.recover(max_deliveries=1)
+
+
+def a_recovered_job_that_was_asked_to_stop(desk: Desk) -> None:
+    desk.executing()
+    desk.cancel("1")
+    desk.recover()
+
+
+def a_job_dropped_from_a_full_queue(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.do(verbs.jobs.displace, [a_job("2")], 1, LIFETIMES)
+
+
+def a_job_whose_outcome_cannot_be_read(desk: Desk) -> None:
+    held = desk.executing()
+    desk.finish(held, DEAD._replace(value=b"{"))
+
+
+@pytest.mark.parametrize(
+    ("act", "word"),
+    [
+        (a_canceled_job, "K1"),
+        (a_purged_job, "K1"),
+        (an_expired_job_that_fetch_meets, "K1"),
+        (an_expired_job_that_a_waiter_meets, "K1"),
+        (a_job_that_was_asked_to_stop_and_fails, "K1"),
+        (a_job_in_a_crash_loop, "D1"),
+        (a_recovered_job_that_was_asked_to_stop, "K1"),
+        (a_job_dropped_from_a_full_queue, "D1"),
+        (a_job_whose_outcome_cannot_be_read, "D1"),
+    ],
+)
+def test_every_script_that_ends_a_job_writes_it_down(recorded: Desk, act: Act, word: str) -> None:
+    act(recorded)
+    taken = take(recorded)
+    assert words(taken) == [word]
+    assert taken.missed.number == 0
+    ((_, fields),) = recorded.entries("ends")
+    assert fields[word[0]] == "1"
+
+
+def test_a_restored_job_is_written_down_and_counts_as_no_further_death(recorded: Desk) -> None:
+    a_restored_job(recorded)
+    taken = take(recorded)
+    assert (words(taken), taken.missed.number) == (["D1"], 0)
+
+
+def test_an_end_is_written_down_when_leavings_act_at_it(recorded: Desk) -> None:
+    held = recorded.executing()
+    recorded.do(verbs.jobs.watch, "c", ["1"], LIFETIMES)
+    recorded.finish(held, DONE)
+    assert words(take(recorded)) == ["S1"]
+
+
+def test_a_run_that_does_not_end_its_job_is_not_written_down(recorded: Desk) -> None:
+    recorded.release(recorded.executing())
+    recorded.take()
+    recorded.recover()
+    assert recorded.entries("ends") == []
+
+
+def test_success_leaves_the_arguments_until_they_are_recorded(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*some_jobs(2)), DONE)
+    taken = take(recorded)
+    assert [recorded.record(key)["a"] for key in "12"] == ["[42]", "[42]"]
+    assert done(recorded, taken) == 1
+    assert [recorded.record(key)["a"] for key in "12"] == ["", ""]
+    assert recorded.entries("ends") == []
+
+
+def test_only_arguments_of_jobs_that_have_succeeded_are_emptied(recorded: Desk) -> None:
+    recorded.dead()
+    recorded.do(verbs.ends.ends_done, [], ["1", "unknown"])
+    assert recorded.record()["a"] == "[42]"
+    assert not recorded.redis.exists(recorded.keys.record("unknown"))
+
+
+def test_the_stream_is_bounded_while_no_recorder_reads(recorded: Desk) -> None:
+    with recorded.redis.pipeline(transaction=False) as page:
+        for _ in range(10_300):
+            page.xadd(recorded.keys["ends"], {"e": "0 S0"})
+        page.execute()
+    recorded.finish(recorded.executing(), DONE)
+    assert recorded.redis.xlen(recorded.keys["ends"]) <= 10_100
+
+
+def test_a_key_of_a_wrong_type_does_not_stop_a_script(desk: Desk) -> None:
+    desk.redis.set(desk.keys["ends"], "x")
+    assert desk.finish(desk.executing(), DONE) == [1]
+    with pytest.raises(ReplyError, match=r"WRONGTYPE.*ends"):
+        take(desk)
+    desk.redis.delete(desk.keys["ends"])
+
+
+# What a recorder reads
+
+
+def test_the_stream_expires_a_day_after_the_latest_look(desk: Desk) -> None:
+    take(desk)
+    assert LASTS_MS - 5000 < desk.ttl(desk.keys["ends"]) <= LASTS_MS
+    desk.redis.pexpire(desk.keys["ends"], 60_000)
+    take(desk)
+    assert LASTS_MS - 5000 < desk.ttl(desk.keys["ends"]) <= LASTS_MS
+
+
+def test_each_entry_is_given_to_one_recorder(recorded: Desk) -> None:
+    for key in "123":
+        recorded.finish(recorded.executing(a_job(key)), DONE)
+    assert words(take(recorded, 2)) == ["S1", "S2"]
+    assert words(take(recorded, recorder="r2")) == ["S3"]
+    assert take(recorded).entries == []
+
+
+def test_entries_of_a_recorder_that_is_gone_are_given_to_another(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    take(recorded)
+    assert take(recorded, recorder="r2", abandoned_ms=60_000).entries == []
+    again = take(recorded, recorder="r2", abandoned_ms=0)
+    assert words(again) == ["S1"]
+    assert again.missed.number == 0
+    done(recorded, again)
+    assert take(recorded, recorder="r3", abandoned_ms=0).entries == []
+
+
+def test_a_group_that_was_deleted_is_made_again(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    recorded.redis.xgroup_destroy(recorded.keys["ends"], "history")
+    assert words(take(recorded)) == ["S1"]
+
+
+def test_recorders_that_are_long_silent_and_have_no_entries_are_forgotten(recorded: Desk) -> None:
+    for key, recorder in (("1", "r1"), ("2", "r2"), ("3", "r3")):
+        recorded.finish(recorded.executing(a_job(key)), DONE)
+        taken = take(recorded, recorder=recorder)
+        if recorder != "r2":
+            done(recorded, taken)
+    take(recorded, recorder="r3", abandoned_ms=60_000)
+    assert consumers(recorded) == {"r1", "r2", "r3"}
+    assert words(take(recorded, recorder="r3", abandoned_ms=0)) == ["S2"]
+    assert consumers(recorded) == {"r3"}
+
+
+def consumers(desk: Desk) -> set[str]:
+    reply = cast("Any", desk.redis.xinfo_consumers(desk.keys["ends"], "history"))
+    return {consumer["name"].decode() for consumer in reply}
+
+
+# Gaps
+
+
+def test_ends_before_the_first_look_are_not_missed(desk: Desk) -> None:
+    desk.finish(desk.executing(*some_jobs(3)), DONE)
+    assert take(desk).missed.number == 0
+    desk.finish(desk.executing(a_job("4")), DONE)
+    assert take(desk).missed.number == 0
+
+
+def test_ends_of_a_new_queue_before_the_first_look_are_missed_by_a_recorder_that_runs(desk: Desk) -> None:
+    desk.finish(desk.executing(*some_jobs(3)), DONE)
+    desk.finish(desk.executing(a_job("4")), DEAD)
+    missed = take(desk, begin=True).missed
+    assert (missed.number, missed.of) == (4, {"S": 3, "D": 1})
+
+
+def test_entries_that_were_cut_off_are_missed(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*some_jobs(3)), DONE)
+    recorded.finish(recorded.executing(*(a_job(key) for key in "45")), DEAD)
+    recorded.finish(recorded.executing(a_job("6")), DONE)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=1, approximate=False)
+    taken = take(recorded)
+    assert words(taken) == ["S6"]
+    assert (taken.missed.number, taken.missed.of) == (5, {"S": 3, "D": 2})
+    assert taken.missed.since_ms <= taken.missed.until_ms
+    assert taken.missed.found == 5
+    assert take(recorded).missed == taken.missed._replace(found=0)
+
+
+def test_a_gap_is_found_before_all_entries_are_read(recorded: Desk) -> None:
+    for key in "1234":
+        recorded.finish(recorded.executing(a_job(key)), DONE)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=2, approximate=False)
+    assert take(recorded, 1).missed.number == 2
+    assert take(recorded, 1).missed.number == 2
+
+
+def test_ends_after_the_stream_has_expired_are_missed(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    done(recorded, take(recorded))
+    recorded.redis.delete(recorded.keys["ends"])
+    recorded.finish(recorded.executing(*(a_job(key) for key in "234")), DONE)
+    missed = take(recorded).missed
+    assert (missed.number, missed.of) == (3, {"S": 3})
+
+
+def test_gaps_add_up(recorded: Desk) -> None:
+    for key in "12":
+        recorded.finish(recorded.executing(a_job(key)), DONE)
+        recorded.redis.xtrim(recorded.keys["ends"], maxlen=0, approximate=False)
+        take(recorded)
+    assert take(recorded).missed.number == 2
+
+
+def test_an_entry_that_was_cut_off_while_a_recorder_had_it_is_missed(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    take(recorded)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=0, approximate=False)
+    assert take(recorded, recorder="r2", abandoned_ms=0).missed.number == 1
+
+
+def test_ends_that_a_recorder_had_taken_are_missed_when_the_stream_expires(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*(a_job(key) for key in "123")), DONE)
+    recorded.finish(recorded.executing(*(a_job(key) for key in "45")), DONE)
+    assert len(take(recorded, most=1).entries) == 1
+    done(recorded, take(recorded, recorder="other"))
+    recorded.redis.delete(recorded.keys["ends"])
+    assert take(recorded).missed.number == 3
+    assert take(recorded).missed.number == 3
+
+
+def test_marks_that_are_damaged_do_not_stop_a_recorder(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    damaged: dict[Any, Any] = {
+        "missed": "abc",
+        "since": "x",
+        "until": "nan",
+        "at": "9" * 400,
+        "S": "nan",
+        "taken": "y",
+    }
+    recorded.redis.hset(recorded.keys["ends:read"], mapping=damaged)
+    taken = take(recorded)
+    assert [end.key for entry in taken.entries for end in entry.each()] == ["1"]
+    assert (taken.missed.since_ms, taken.missed.until_ms) == (0, 0)
+
+
+def test_counters_that_were_deleted_are_no_gap(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*some_jobs(3)), DONE)
+    take(recorded)
+    recorded.redis.delete(recorded.keys["stats"])
+    recorded.finish(recorded.executing(a_job("4")), DONE)
+    taken = take(recorded)
+    assert (words(taken), taken.missed.number) == (["S4"], 0)
+
+
+def test_an_entry_that_no_arrow_wrote_is_passed_over(recorded: Desk) -> None:
+    for fields in ({"x": "y"}, {"e": "no time S1"}, {"e": "17 Q1 S "}):
+        recorded.redis.xadd(recorded.keys["ends"], cast("Any", fields))
+    taken = take(recorded)
+    assert (len(taken.entries), words(taken)) == (3, [])
+    assert done(recorded, taken) == 3
+
+
+# Records
+
+
+def test_records_have_what_the_history_keeps(recorded: Desk) -> None:
+    recorded.dead()
+    (record,) = recorded.do(verbs.ends.ends_read, ["1"])
+    assert record is not None
+    assert (record.task, record.status, record.arguments) == (b"app:welcome", b"D", b"[42]")
+    assert record.failure is not None
+    assert b"no such user" in record.failure
+    assert record.history is None
+
+
+def test_records_have_their_lines_of_history(recorded: Desk) -> None:
+    recorded.release(recorded.executing())
+    recorded.finish(recorded.take(), DONE)
+    (record,) = recorded.do(verbs.ends.ends_read, ["1"])
+    assert record is not None
+    assert record.history is not None
+    assert [line["what"] for line in recorded.history()] == ["stopped"]
+    assert len(record.history) == 1
+
+
+def test_a_record_that_is_gone_or_damaged_is_none(recorded: Desk) -> None:
+    recorded.redis.set(recorded.keys.record("damaged"), "x", ex=60)
+    assert recorded.do(verbs.ends.ends_read, ["gone", "damaged"]) == [None, None]
+    recorded.redis.delete(recorded.keys.record("damaged"))
+
+
+def test_large_records_come_in_several_replies(recorded: Desk) -> None:
+    large = [a_job(str(key), args=b'["' + b"x" * 600_000 + b'"]') for key in range(3)]
+    recorded.enqueue(large[0])
+    recorded.enqueue(large[1])
+    recorded.enqueue(large[2])
+    assert len(recorded.do(verbs.ends.ends_read, ["0", "1", "2"])) == 2
+    assert len(recorded.do(verbs.ends.ends_read, ["2"])) == 1
+
+
+def test_a_viewer_may_read_records(recorded: Desk, server: Any) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    with recorded.as_viewer(server):
+        assert recorded.do(verbs.ends.ends_read, ["1"])[0] is not None

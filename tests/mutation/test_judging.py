@@ -1,0 +1,86 @@
+"""Mutants run in children, and are judged by the tests that run what was changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fennelq.worker import rounds
+from tests.mutation.children import Child
+from tests.mutation.modules import HOUSE, OTHERS, OWN, TESTS, Modules
+from tests.mutation.mutants import Mutant
+from tests.mutation.running import failures
+from tests.mutation.scripts import Scripts
+
+FILE = str(HOUSE / "worker/rounds.py")
+
+
+@pytest.fixture
+def modules() -> Iterator[Modules]:
+    """With all that was changed put back at the end."""
+    kind = Modules()
+    kind.collected(["rounds"])
+    before = rounds.pause_of.__code__
+    yield kind
+    rounds.pause_of.__code__ = before
+
+
+def a_mutant(kind: Modules) -> Mutant:
+    return next(one for one in kind.mutants_in("rounds") if one.function == "pause_of")
+
+
+def test_a_mutant_takes_the_place_of_the_function_that_everyone_has_imported(modules: Modules) -> None:
+    function, mutant = rounds.pause_of, a_mutant(modules)
+    modules.put_in_place(mutant._replace(source=mutant.source.replace("return ", "return 1000 * ")))
+    assert function(10, 3.0) == 3000.0
+
+
+def test_a_module_whose_functions_are_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its mutants would be taken for ones that are noticed, because nothing can put them in place."""
+    monkeypatch.setattr("gc.get_objects", list[object])
+    with pytest.raises(LookupError, match=r"no function of .*rounds\.py was found"):
+        Modules().collected(["rounds"])
+
+
+def test_what_a_test_runs_of_a_mutated_file_is_noted(modules: Modules) -> None:
+    ran: set[tuple[str, str]] = set()
+    with modules.noting(ran):
+        rounds.pause_of(10, 3.0)
+    assert ran == {(FILE, "pause_of"), (FILE, "length_of"), (FILE, "_number_of_pages")}
+    mutant = a_mutant(modules)
+    assert modules.judges(mutant, OWN["rounds"][0], ran)
+    assert not modules.judges(mutant, OWN["rounds"][0], [(FILE, "length_of")])
+    assert not modules.judges(mutant, "worker/test_logs.py", ran)
+
+
+def test_a_script_is_judged_by_the_tests_that_call_an_arrow_with_it() -> None:
+    kind, mutant = Scripts(), Mutant("lib/lines.lua", 1, "", "nothing", "")
+    assert kind.judges(mutant, "broker/test_link.py", [("fetch", "")])
+    assert not kind.judges(mutant, "broker/test_link.py", [("ring", "")])
+    assert (kind.is_own(mutant, "broker/test_fetch.py"), kind.is_own(mutant, "broker/test_ring.py")) == (
+        True,
+        False,
+    )
+
+
+def test_a_child_returns_what_its_function_returns() -> None:
+    assert Child(lambda: [1, "two"], patience=30).wait() == [1, "two"]
+
+
+def test_a_mutant_that_no_test_judges_survives(request: pytest.FixtureRequest) -> None:
+    assert list(failures(request.session, [])) == []
+
+
+def test_a_child_that_dies_or_takes_too_long_returns_nothing() -> None:
+    assert Child(lambda: os._exit(3), patience=30).wait() is None
+    assert Child(lambda: time.sleep(600), patience=0.2).wait() is None
+
+
+@pytest.mark.parametrize("name", Modules().names())
+def test_a_module_that_is_mutated_has_tests_of_its_own(name: str) -> None:
+    assert all((TESTS / file).is_file() for file in (*OWN[name], *OTHERS[name]))
+    assert Modules().targets([name]) == [str(Path(TESTS, file)) for file in (*OWN[name], *OTHERS[name])]

@@ -1,0 +1,87 @@
+"""Redis does not answer, or is cut off between a call and its reply: 503, and a repeat makes one job."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fennelq import App
+from tests.kit.apps import LocalApp
+from tests.kit.proxy import Proxy
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.web.api.kit import Program, declare, problem_in
+
+WELCOME: dict[str, Any] = {"task": "shop:welcome", "kwargs": {"user_id": 42}}
+PATHS = (
+    "/jobs/mail:nosuch",
+    "/jobs/mail:nosuch/result?wait=30",
+    "/queues",
+    "/queues/mail",
+    "/schedules",
+    "/running",
+    "/jobs?q=task:x",
+    "/audit",
+    "/dead/groups",
+)
+
+
+async def test_every_answer_is_503_while_redis_is_away_and_comes_back_by_itself(
+    program: Program, app: App, server: Server
+) -> None:
+    assert (await program.get("/queues")).status_code == 200
+    server.pause()
+    try:
+        began = time.monotonic()
+        answers = await asyncio.gather(
+            program.post("/jobs", WELCOME), program.post("/jobs/shop:welcome", {"user_id": 1})
+        )
+        assert time.monotonic() - began < 5, (
+            "far above the second of the guide: this only tells it from a hang"
+        )
+        for answer in answers:
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            problem = problem_in(answer)
+            assert problem["type"] == "urn:fennelq:redis-unavailable"
+            assert [one["queue"] for one in problem["repeat_with"]] == ["mail"]
+    finally:
+        server.resume()
+    await aeventually(lambda: works(program), within=20)
+
+
+async def works(program: Program) -> bool:
+    return (await program.get("/queues/mail")).status_code == 200
+
+
+async def test_without_redis_from_the_beginning_every_question_is_503(redis_url: str) -> None:
+    nowhere = LocalApp("shop", redis_url="redis://127.0.0.1:1/0", enqueue_timeout=0.5)
+    declare(nowhere)
+    async with Program(nowhere) as program, nowhere:
+        answers = await asyncio.gather(*map(program.get, PATHS), program.post("/jobs", WELCOME))
+        for path, answer in zip((*PATHS, "POST"), answers, strict=True):
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), (path, answer.text)
+            problem_in(answer)
+        bulk = (await program.post("/jobs:bulk", {"jobs": [WELCOME]})).json()
+        assert bulk["answers"][0]["status"] == 503
+        assert bulk["answers"][0]["problem"]["repeat_with"][0]["queue"] == "mail"
+
+
+async def test_a_call_whose_reply_was_lost_is_repeated_with_its_key_and_makes_one_job(server: Server) -> None:
+    with Proxy(server.url) as proxy:
+        app = LocalApp("shop", redis_url=proxy.url)
+        declare(app)
+        async with Program(app) as program, app:
+            await app.queues.names()
+            await program.post("/jobs", {"task": "reports:daily"})
+            proxy.half()
+            lost = await program.post("/jobs", WELCOME, Idempotency_Key="order-42")
+            without = await program.post("/jobs", {"task": "shop:welcome", "args": [7]})
+            assert (lost.status_code, without.status_code) == (503, 503)
+            proxy.up()
+            again = await program.post("/jobs", WELCOME, Idempotency_Key="order-42")
+            assert again.status_code in (200, 201)
+            (named,) = problem_in(without)["repeat_with"]
+            body = {"task": "shop:welcome", "args": [7], "options": named}
+            assert (await program.post("/jobs", body)).status_code in (200, 201)
+            assert (await app.queues.info("mail")).waiting == 2

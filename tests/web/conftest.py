@@ -1,0 +1,36 @@
+"""What tests of the dashboard may ask for: an app with jobs in all states, and a client of its pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fennelq import App
+from tests.kit.apps import LocalApp
+from tests.kit.server import Server
+from tests.web.kit import Browser, Shop
+
+
+@pytest.fixture
+async def app(redis_url: str) -> AsyncIterator[App]:
+    """The app `shop`, without tasks."""
+    made = LocalApp("shop", redis_url=redis_url)
+    yield made
+    await made.close()
+    made.blocking.close()
+
+
+@pytest.fixture
+async def shop(app: App, server: Server) -> Shop:
+    """The app with jobs in all states."""
+    shop = Shop(app, server)
+    await shop.fill()
+    return shop
+
+
+@pytest.fixture
+async def pages(app: App) -> AsyncIterator[Browser]:
+    """The pages of the app, for a user of this machine."""
+    async with Browser(app) as browser:
+        yield browser

@@ -1,0 +1,114 @@
+"""The process of the dashboard is killed in mid-replay: another one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fennelq import App, Status, TaskFailed
+from fennelq.manage.operations import OperationInfo
+from tests.kit.server import Server
+from tests.kit.spawn import Process
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+from tests.web.kit import SAME_SITE, Browser, Shop, hidden_fields, text_of
+
+pytestmark = pytest.mark.audit(unfinished=True)
+
+JOBS = 20
+
+
+async def test_another_process_finishes_the_replay_of_one_that_was_killed(
+    shop: Shop, server: Server, tmp_path: Path
+) -> None:
+    app, group = shop.app, await shop.group()
+    await die(shop)
+    async with served(server, tmp_path) as (process, url):
+        async with httpx.AsyncClient(base_url=url) as http:
+            plan = hidden_fields((await http.get(f"/dead/{group}/replay")).text)
+            form = {**plan, "rate": "10", "canary": ""}
+            answer = await http.post(f"/dead/{group}/replay", data=form, headers=SAME_SITE)
+            assert answer.status_code == 303
+        await aeventually(lambda: begun(app, 2))
+        process.kill()
+    (cut,) = await app.operations.list()
+    assert cut.state == "running"
+    left = await app.dlq.count()
+    assert 0 < left < JOBS + 3
+    with server.client() as redis:  # its process has been silent for two minutes
+        client: Any = redis
+        (record,) = client.scan_iter(match=f"*op:{cut.id}")
+        client.hincrby(record, "beat", -120_000)
+    async with Browser(app) as pages:
+        await aeventually(lambda: adopted(pages, app))
+        page = await pages.text(f"/operations/{cut.id}")
+    assert f"{JOBS + 3} of {JOBS + 3}" in page
+    assert await app.dlq.count() == 0
+    jobs = [job async for job in app.jobs.find("queue:billing state:waiting", limit=None)]
+    assert len({job.id for job in jobs}) == len(jobs) == JOBS + 3
+    assert [job.replays for job in jobs] == [1] * (JOBS + 3)
+    assert [await app.result(job).status() for job in shop.dead] == [Status.SENT] * 3
+    (ended,) = [entry for entry in await app.audit.list() if entry.what == "op resume" and entry.done]
+    assert ended.who == cut.who
+
+
+async def test_a_canary_replay_of_a_killed_process_is_shown_without_an_end(
+    shop: Shop, server: Server, tmp_path: Path
+) -> None:
+    group = await shop.group()
+    async with served(server, tmp_path) as (process, url), httpx.AsyncClient(base_url=url) as http:
+        plan = hidden_fields((await http.get(f"/dead/{group}/replay")).text)
+        form = {**plan, "rate": "", "canary": "1"}  # no worker runs, so the canary does not end
+        answer = await http.post(f"/dead/{group}/replay", data=form, headers=SAME_SITE)
+        assert answer.status_code == 303
+        await aeventually(lambda: begun(shop.app, 1))
+        page = text_of((await http.get("/operations")).text)
+        assert (
+            f"Of this process What State Done Of Outcome Who Begun dlq replay --fingerprint {group}" in page
+        )
+        process.kill()
+    async with Browser(shop.app) as pages:
+        page = await pages.text("/operations")
+        assert f"dlq replay --fingerprint {group} --canary 1 1 local@127.0.0.1" in page
+        assert "the jobs that are left are still dead" in page
+    assert await shop.app.dlq.count() == 2
+
+
+async def die(shop: Shop) -> None:
+    """More jobs die of the same cause."""
+    jobs = await shop.app.enqueue([shop.charge.job(order) for order in range(JOBS)])
+    async with running(shop.app):
+        for job in jobs:
+            with suppress(TaskFailed):
+                await job.get(10)
+
+
+async def begun(app: App, jobs: int) -> bool:
+    return await app.jobs.count("queue:billing state:waiting") >= jobs
+
+
+async def adopted(pages: Browser, app: App) -> bool:
+    await pages.get("/")
+    operation: OperationInfo
+    (operation,) = await app.operations.list()
+    return operation.state == "done"
+
+
+@asynccontextmanager
+async def served(server: Server, directory: Path) -> AsyncGenerator[tuple[Process, str]]:
+    """`fennelq web` in a process of its own, and its URL."""
+    options = ("--redis-url", server.url, "--namespace", "shop", "--port", "0")
+    command = (sys.executable, "-m", "fennelq", "web", *options)
+    with Process(*command, output=directory / "web.log") as process:
+        line = await asyncio.to_thread(process.wait_for, "http://")
+        found = re.search(r"http://[\w.]+:\d+", line)
+        assert found, line
+        yield process, found[0]

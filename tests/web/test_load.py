@@ -1,0 +1,129 @@
+"""What pages cost: commands of Redis per page and with many viewers, and bytes per page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fennelq import TaskFailed
+from fennelq.web import User, dashboard, series
+from fennelq.web.application import Dashboard
+from fennelq.web.live import View
+from fennelq.web.looks import Look, Looks
+from fennelq.web.rows import queue_rows
+from fennelq.web.users import RIGHTS
+from tests.kit.server import Server
+from tests.kit.waiting import aeventually
+from tests.kit.workers import running
+from tests.web.commands import Commands, commands_of
+from tests.web.kit import Browser, Shop, by_name, text_of
+
+pytestmark = pytest.mark.audit(unfinished=True)
+
+MOST_COMMANDS, MOST_BYTES = 20, 60 * 1024
+
+
+async def paths_of(shop: Shop) -> list[str]:
+    group = await shop.group()
+    return [
+        *("/", "/?hours=24", "/queues", "/queues/mail", "/queues/mail?hours=24", "/jobs", "/dead", "/tasks"),
+        *("/tasks/shop:welcome", "/schedules", "/executors", "/limits", "/operations", "/health", "/audit"),
+        *(f"/jobs/{shop.dead[0]}", f"/jobs/{shop.waiting}", f"/dead/{group}", f"/dead/{group}/replay"),
+    ]
+
+
+async def test_no_page_asks_much(shop: Shop, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page is the first one of its process: then nothing is known yet."""
+    monkeypatch.setattr(
+        series, "SHORTEST", 10.0
+    )  # a page waits for one step; others follow in the background
+    jobs = [shop.welcome.options(delay=n * 60 + 60).job(n) for n in range(50)]
+    await shop.app.enqueue([*jobs, *(shop.welcome.job(n) for n in range(50))])
+    more = await shop.app.enqueue([shop.charge.job(order) for order in range(12)])
+    async with running(shop.app, queues="billing"):
+        for job in more:
+            with suppress(TaskFailed):
+                await job.get(10)
+    many: dict[str, Commands] = {}
+    for path in await paths_of(shop):
+        async with Browser(shop.app) as pages:
+            await pages.get("/audit")  # connects, and finds out what the server can
+            async with commands_of(server) as found:
+                assert (await pages.get(path)).status_code == 200
+        if found.surveys > 2 * 4 or len(found.others) > MOST_COMMANDS:
+            many[path] = found
+    assert {path: " ".join(found.others) for path, found in many.items()} == {}
+
+
+async def test_no_page_is_long(shop: Shop) -> None:
+    arguments: Any = {"greeting": "a long greeting " * 20}
+    await shop.app.enqueue([shop.welcome.job(n, **arguments) for n in range(120)])
+    await shop.app.enqueue([shop.welcome.options(queue=f"tenant-{n:04}.hooks").job(n) for n in range(60)])
+    paths = [*await paths_of(shop), "/jobs?q=state:waiting", "/queues?from=50"]
+    async with Browser(shop.app) as pages:
+        sizes = {path: len((await pages.get(path)).content) for path in paths}
+    assert {path: size for path, size in sizes.items() if size > MOST_BYTES} == {}
+
+
+async def watched(made: Dashboard, server: Server, paths: list[str], viewers: int) -> Commands:
+    """The commands of some looks, while so many people have these pages open."""
+    live = made.pages[0].live
+    streams = [live.stream(View(paths[n % len(paths)], RIGHTS), User(f"user-{n}")) for n in range(viewers)]
+    for stream in streams:
+        await anext(stream)
+    looks = made.pages[0].site.looks
+    began = await looks.now()
+    await aeventually(lambda: looks.last is not began)
+    async with commands_of(server) as found:
+        for _ in range(3):
+            await aeventually(partial(is_newer, looks, looks.last))
+    for stream in streams:
+        await stream.aclose()
+    return found
+
+
+def is_newer(looks: Looks, last: Look | None) -> bool:
+    return looks.last is not last
+
+
+async def test_many_viewers_cost_redis_what_one_costs(shop: Shop, server: Server) -> None:
+    paths = ["/", "/queues", "/queues/mail"]
+    made = dashboard(shop.app)
+    few = await watched(made, server, paths, 3)
+    many = await watched(made, server, paths, 120)
+    assert few.surveys >= 3 * 4
+    assert abs(many.surveys - few.surveys) <= 4
+    await made.close()
+
+
+async def test_a_page_is_rendered_once_per_look_and_user(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Browser(shop.app, auth=by_name) as pages:
+        await pages.get("/queues", user="all")  # the first look
+        calls = Counter[str]()
+        found = queue_rows
+
+        def counted(look: Look) -> Any:
+            calls["rendered"] += 1
+            return found(look)
+
+        monkeypatch.setattr("fennelq.web.pages.queues.queue_rows", counted)
+        looks = pages.dashboard.pages[0].site.looks
+        monkeypatch.setattr(looks, "now", partial(same, looks.last))
+        first = [(await pages.get("/queues?by=name", user="all")).text for _ in range(3)]
+        assert first[0] == first[1] == first[2]
+        assert calls["rendered"] == 1
+        other = (await pages.get("/queues?by=name", user="see")).text
+        assert "all, may do everything" in text_of(first[0])
+        assert "may do everything" not in text_of(other)
+        assert calls["rendered"] == 2
+        await pages.get("/queues?by=waiting", user="see")
+        assert calls["rendered"] == 3
+
+
+async def same(look: Look | None) -> Look:
+    assert look is not None
+    return look
