@@ -18,8 +18,8 @@ from fennelq.errors import ConfigurationError
 from fennelq.web.answering import Answering
 from fennelq.web.auth import Auth
 from fennelq.web.gate import HEADERS, Gate
-from fennelq.web.http.application import DOCUMENT, Api
-from fennelq.web.http.paths import PREFIX
+from fennelq.web.http.application import Api
+from fennelq.web.http.paths import AT_ROOT, PREFIX
 from fennelq.web.looks import Looks
 from fennelq.web.routes import ROUTES
 from fennelq.web.site import Site, Switch
@@ -87,6 +87,13 @@ class Dashboard:
 
         return answer
 
+    def end_streams(self) -> None:
+        """End the streams and the waits. Other requests go on."""
+        for made in self.apis:
+            made.end_streams()
+        for one in self.pages:
+            one.live.end()
+
     async def close(self) -> None:
         """End the streams, the looking and the work that is under way."""
         for made in self.apis:
@@ -148,7 +155,7 @@ def _answering(app: App, apps: Sequence[App], gate: Gate) -> Answering:
 def _api_routes(made: Api) -> list[BaseRoute]:
     """The paths of the API. It finds the rows of its own table."""
     return [
-        Route(DOCUMENT, made),
+        *(Route(path, made) for path in AT_ROOT),
         Route(f"{PREFIX}/{{rest:path}}", made),
     ]
 

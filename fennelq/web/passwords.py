@@ -17,7 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fennelq.errors import ConfigurationError
+from fennelq import clock, log
+from fennelq.errors import ConfigurationError, FennelqError
 from fennelq.web.users import User, rights_in
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.@+-]{1,100}")
@@ -25,6 +26,8 @@ _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1
 """16 MiB and some 50 ms for each attempt."""
 _MOST_COST: Final = 1 << 20
 """A file must not be able to take all memory."""
+_QUIET_FOR: Final = 60.0
+_logger = log.get("fennelq.web")
 _LINES: Final = "name, hash and rights, as `fennelq web user` writes them"
 
 
@@ -70,6 +73,13 @@ def token_hash(token: str) -> str:
     return f"sha256${hashlib.sha256(token.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
+class SignInUnavailable(FennelqError):
+    """The file of users cannot be read any more, so nothing is known of the users."""
+
+    def __init__(self) -> None:
+        super().__init__("this server cannot check who calls: its log has the reason")
+
+
 class UsersFile:
     """A file of users, which is read again when it has changed."""
 
@@ -77,6 +87,20 @@ class UsersFile:
         self.path = Path(path)
         self._state: tuple[int, int] | None = None
         self._known: Mapping[str, Known] = {}
+        self._logged = -_QUIET_FOR
+
+    def checked(self) -> Mapping[str, Known]:
+        """As `users`, for a server that runs: when the file cannot be read, it logs why, at most once a minute, and
+        raises SignInUnavailable. Callers do not learn where the file is. Revoked tokens must not stay valid, so it does
+        not go on with those that it knows."""
+        try:
+            return self.users()
+        except ConfigurationError as error:
+            now = clock.monotonic()
+            if now - self._logged >= _QUIET_FOR:
+                self._logged = now
+                _logger.error("sign_in_unavailable", error=str(error))
+            raise SignInUnavailable from error
 
     def users(self) -> Mapping[str, Known]:
         """The users by name. Raises ConfigurationError, with the line, when the file cannot be read."""
@@ -102,9 +126,9 @@ class Tokens:
         self._by_hash: Mapping[str, User] = _by_hash(self._of)
 
     def user_of(self, token: str) -> User | None:
-        """The user whose token this is. The time of the lookup tells nothing about other tokens: it is that of a hash,
-        which a guess does not come closer to."""
-        known = self._file.users()
+        """The user whose token this is. Raises SignInUnavailable. The time of the lookup tells nothing about other
+        tokens: it is that of a hash, which a guess does not come closer to."""
+        known = self._file.checked()
         if known is not self._of:
             self._of, self._by_hash = known, _by_hash(known)
         return self._by_hash.get(token_hash(token))

@@ -21,8 +21,6 @@ from fennelq.web.site import Site
 if TYPE_CHECKING:
     from fennelq.app import App
 
-DOCUMENT: Final = "/openapi.json"
-"""The path of the document beside `/api/v1`."""
 _HEADERS: Final = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
@@ -50,6 +48,10 @@ class Api:
         response = await self._answering.answer(Request(scope, receive))
         await response(scope, receive, guarded)
 
+    def end_streams(self) -> None:
+        """End the waits and the streams. Other calls go on."""
+        self.office.closing.set()
+
     async def close(self) -> None:
         """End the waits, the streams and the work that is under way."""
         await self.office.close()
@@ -73,7 +75,7 @@ def api(
     rate: float | None = None,
 ) -> Api:
     """The HTTP API of an app as an ASGI application: `web.mount("/jobs", api(app, auth=Token("tokens")))`. Its paths
-    begin with `/api/v1`; `/openapi.json` describes them.
+    begin with `/api/v1`; `/openapi.json` describes them, and `/metrics` is for Prometheus.
 
     `auth`, `hosts` and `read_only` are those of `dashboard`. `rate` is the number of calls that each user may make per
     second; None is any.

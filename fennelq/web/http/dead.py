@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any, cast
 
 from pydantic import Field
@@ -133,7 +134,7 @@ async def purge_dead(call: Call) -> Answer:
 async def import_dead(call: Call) -> Answer:
     """Send the jobs of an export, with their ids: JSON lines, or `{"lines": […]}`."""
     if media_of(call.request) in LINES:
-        lines: list[Any] = [line for line in call.body.split(b"\n") if line.strip()]
+        lines: list[Any] = [*filter(bytes.strip, BytesIO(call.body))]
     else:
         body = read_json(call.body)
         given = body.get("lines") if is_object(body) else None

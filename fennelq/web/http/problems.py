@@ -35,10 +35,10 @@ from fennelq.errors import (
 )
 from fennelq.manage.sending import KeyReused, NotJson, WrongCall
 from fennelq.web.gate import Rejected
-from fennelq.web.http.office import Busy
 from fennelq.web.http.rates import TooFast
 from fennelq.web.http.writing import written
 from fennelq.web.looks import Away
+from fennelq.web.places import Busy
 from fennelq.web.visit import Forbidden, NotFound
 
 MEDIA: Final = "application/problem+json"
@@ -55,6 +55,10 @@ class OutcomeUnknown(FennelqError):
             "with the same Idempotency-Key, or with the queue and the job_id of `repeat_with` as options, it makes no "
             "second job."
         )
+
+
+class NotBegun(FennelqError):
+    """Redis does not answer, so the operation was not begun."""
 
 
 class Gone(FennelqError):
@@ -111,7 +115,7 @@ _SLUGS: Final = {
     413: "too-large",
     415: "unsupported-media-type",
     429: "too-many-failures",
-    503: "shutting-down",
+    503: "sign-in-unavailable",
 }
 
 
@@ -149,6 +153,8 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
         return Problem(Kind(error.status, slug, error.title), error.text, error.headers)
     if isinstance(error, OutcomeUnknown):
         return Problem(_AWAY, str(error), {"Retry-After": "1"}, {"repeat_with": _ids(error.jobs)})
+    if isinstance(error, NotBegun):
+        return _away(changing=False)
     if isinstance(error, Away | TimeoutError) or (isinstance(error, BrokerUnavailable) and error.retriable):
         return _away(changing=changing)
     if isinstance(error, BrokerUnavailable):
@@ -163,7 +169,11 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
 
 def _away(*, changing: bool) -> Problem:
     unsure = "It is not known whether this was done: look again when Redis answers, and into the audit log."
-    text = unsure if changing else "Redis did not reply in time: ask again in a second."
+    text = (
+        unsure
+        if changing
+        else "Redis does not reply, and nothing was done: send the request again in a second."
+    )
     return Problem(_AWAY, text, {"Retry-After": "1"})
 
 

@@ -12,6 +12,7 @@ from fennelq.web.http import (
     events,
     jobs,
     looking,
+    metrics,
     operations,
     queues,
     results,
@@ -40,7 +41,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "POST", "/jobs:bulk", "send", bulk.send_jobs, "Send up to 10,000 jobs: one answer per call, in their order.",
         body=list, statuses={200: "An answer for each call."}, returns="Bulk", largest=BULK, patience=120.0,
-        is_timed=True,
         example='{"jobs": [{"task": "shop.tasks:welcome", "kwargs": {"user_id": 42}}]}',
     ),
     Route(
@@ -176,6 +176,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET", "/scale", "see", queues.scale, "The backlog of queues, and the workers that they need.",
         query=queues.ScaleQuery, returns="Scale", patience=2.0,
+    ),
+    Route(
+        "GET", "/metrics", "see", metrics.metrics, "The metrics of what is in Redis, for Prometheus.",
+        media="text/plain", is_timed=True,
     ),
     Route("GET", "/openapi.json", ANY_USER, description.document, "This document."),
     Route("GET", "/reference", ANY_USER, description.reference, "This document as a page.", media="text/html"),
