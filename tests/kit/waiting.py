@@ -37,7 +37,7 @@ class NeverHappened(AssertionError):
 def eventually(
     predicate: Callable[[], T | None],
     *,
-    within: float = 5.0,
+    within: float = 30.0,
     every: float = POLL,
     tolerate: Tolerated = (),
     what: str | None = None,
@@ -86,7 +86,7 @@ async def aeventually(
 async def aeventually(
     predicate: Callable[[], object],
     *,
-    within: float = 5.0,
+    within: float = 30.0,
     every: float = POLL,
     tolerate: Tolerated = (),
     what: str | None = None,
