@@ -190,7 +190,7 @@ async def test_a_supervisor_that_does_not_read_delays_the_end_for_a_moment_only(
 ) -> None:
     monkeypatch.setattr("fennelq.worker.duties.metrics.LAST_MESSAGE", 0.05)
     sending.fill()
-    await asyncio.wait_for(sending.metrics.end(), 5)
+    await asyncio.wait_for(sending.metrics.end(), 20)
 
 
 async def test_off_it_subscribes_to_nothing_and_keeps_no_sums() -> None:
