@@ -6,7 +6,7 @@ from typing import Any
 
 from fennelq.errors import UnknownOperation
 from fennelq.manage import documents
-from fennelq.manage.operations import OperationInfo
+from fennelq.manage.operation_record import OperationInfo
 from fennelq.web.doing import Doing
 from fennelq.web.http.call import Answer, Call
 
