@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -19,6 +18,7 @@ from fennelq.grpc.codes import Refused, code_of, text_of
 from fennelq.manage.sending import KnownQueues
 from fennelq.manage.server import now
 from fennelq.model.checks import REASON
+from fennelq.web.causes import in_a_line, traceback_of
 from fennelq.web.failures import Failures
 from fennelq.web.passwords import SignInUnavailable, Tokens
 from fennelq.web.places import Places, streams, waits
@@ -170,7 +170,7 @@ def _read(request: Any) -> Any:
 async def _abort(context: Context, error: Exception) -> None:
     code = code_of(error)
     if code is Code.INTERNAL:
-        _logger.error("call_failed", error=repr(error), traceback="".join(format_exception(error)))
+        _logger.error("call_failed", error=in_a_line(error), traceback=traceback_of(error))
     await context.abort(code, text_of(error))
 
 

@@ -210,7 +210,7 @@ async def sent(app: App, described: Described) -> AsyncResult[Any]:
     except DuplicateJob as error:
         raise explained(error, described) from None
     if handle.deduplicated and described.digest:
-        (problem,) = await app.client.converse(reused(app, [described]))
+        (problem,) = await app.client.converse(of_other_calls(app, [described]))
         if problem is not None:
             raise problem
     return handle
@@ -244,7 +244,7 @@ def explained(error: Exception, described: Described) -> Exception:
     return KeyReused(error.job_id) if reused and isinstance(error, DuplicateJob) else error
 
 
-def reused(app: App, calls: Sequence[Described]) -> Talk[list[KeyReused | None]]:
+def of_other_calls(app: App, calls: Sequence[Described]) -> Talk[list[KeyReused | None]]:
     """The error of each call whose job exists already and was made by another call: the script compares the task and
     its arguments, and this the options."""
     nonces = yield from ask_all(

@@ -21,6 +21,7 @@ from fennelq.web.gate import HEADERS, Gate
 from fennelq.web.http.application import Api
 from fennelq.web.http.paths import AT_ROOT, PREFIX
 from fennelq.web.looks import Looks
+from fennelq.web.mounting import below
 from fennelq.web.routes import ROUTES
 from fennelq.web.site import Site, Switch
 from fennelq.web.users import ANONYMOUS
@@ -72,20 +73,9 @@ class Dashboard:
     def below(self, prefix: str, otherwise: ASGIApp) -> ASGIApp:
         """An application that answers paths below this prefix, and passes all others on: for frameworks that cannot
         mount an ASGI application, or change its paths. `web = jobs.below("/jobs", django)`."""
-        prefix = f"/{prefix.strip('/')}"
-
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            path = str(scope.get("path", ""))
-            if scope["type"] != "http" or not f"{path}/".startswith(f"{prefix}/"):
-                await otherwise(scope, receive, send)
-            elif path == prefix:  # the links of the first page are relative to a path that ends with a slash
-                location = f"{prefix.rpartition('/')[2]}/"
-                await Response(status_code=307, headers={"Location": location})(scope, receive, send)
-            else:
-                root = f"{scope.get('root_path', '')}{prefix}"
-                await self({**scope, "root_path": root}, receive, send)
-
-        return answer
+        # The links of the first page are relative to a path that ends with a slash.
+        location = f"{prefix.strip('/').rpartition('/')[2]}/"
+        return below(prefix, self, otherwise, Response(status_code=307, headers={"Location": location}))
 
     def end_streams(self) -> None:
         """End the streams and the waits. Other requests go on."""

@@ -7,12 +7,14 @@ A line of a file has a name, a hash and rights: `ada scrypt$16384$8$1$…$… se
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -83,8 +85,9 @@ class SignInUnavailable(FennelqError):
 class UsersFile:
     """A file of users, which is read again when it has changed."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, writer: str = "`fennelq web user NAME --users {path}`") -> None:
+        """`writer` is the command that writes it."""
+        self.path, self._writer = Path(path), writer
         self._state: tuple[int, int] | None = None
         self._known: Mapping[str, Known] = {}
         self._logged = -_QUIET_FOR
@@ -112,7 +115,7 @@ class UsersFile:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigurationError(
-                f"{self.path} cannot be read: {why}. `fennelq web user NAME --users {self.path}` writes it"
+                f"{self.path} cannot be read: {why}. {self._writer.format(path=self.path)} writes it"
             ) from None
         return self._known
 
@@ -121,7 +124,7 @@ class Tokens:
     """A file of tokens."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file = UsersFile(path)
+        self._file = UsersFile(path, "`fennelq token add NAME --tokens {path}`")
         self._of: Mapping[str, Known] = self._file.users()
         self._by_hash: Mapping[str, User] = _by_hash(self._of)
 
@@ -160,30 +163,51 @@ def write(path: Path, name: str, hashed: str, rights: str) -> bool:
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r:.120} is not a name: use 1-100 of A-Z a-z 0-9 _ . @ + -")
     rights_in(rights)
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    read("\n".join(lines), str(path))
-    others = [line for line in lines if line.split()[:1] != [name]]
-    _write_anew(path, [*others, f"{name} {hashed} {rights}"])
+    with _alone(path):
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        read("\n".join(lines), str(path))
+        others = [line for line in lines if line.split()[:1] != [name]]
+        _write_anew(path, [*others, f"{name} {hashed} {rights}"])
     return len(others) < len(lines)
 
 
 def remove(path: Path, name: str) -> bool:
     """Remove a user from a file; returns whether it was known. Other lines stay as they are."""
     UsersFile(path).users()
-    lines = path.read_text("utf-8").splitlines()
-    others = [line for line in lines if line.split()[:1] != [name]]
-    if len(others) == len(lines):
-        return False
-    _write_anew(path, others)
+    with _alone(path):
+        lines = path.read_text("utf-8").splitlines()
+        others = [line for line in lines if line.split()[:1] != [name]]
+        if len(others) == len(lines):
+            return False
+        _write_anew(path, others)
     return True
+
+
+@contextmanager
+def _alone(path: Path) -> Generator[None]:
+    """While this process changes the file, others wait: otherwise the token that one of them has shown would be lost.
+    The folder is locked, because the file is replaced. Raises ConfigurationError when the file cannot be written."""
+    try:
+        folder = os.open(path.absolute().parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}. Nothing was changed") from None
 
 
 def _write_anew(path: Path, lines: Sequence[str]) -> None:
     """Write the file anew. A reader finds the old lines or the new ones, and no other user of the machine reads it."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.touch(0o600)
-    new.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    new.replace(path)
+    try:
+        new.touch(0o600)
+        new.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:

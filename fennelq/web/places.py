@@ -26,16 +26,24 @@ class Places:
         self.taken = 0
         """How many do it now."""
 
-    @contextmanager
-    def taking(self) -> Generator[None]:
+    def take(self) -> None:
         """Take a place. Raises Busy when none is left."""
         if self.taken >= self._most:
             raise Busy(f"{self._most:,} calls {self._what} in this process already: ask again in a moment")
         self.taken += 1
+
+    def give_back(self) -> None:
+        """Give it back."""
+        self.taken -= 1
+
+    @contextmanager
+    def taking(self) -> Generator[None]:
+        """Have a place. Raises Busy when none is left."""
+        self.take()
         try:
             yield
         finally:
-            self.taken -= 1
+            self.give_back()
 
 
 def waits() -> Places:

@@ -139,6 +139,12 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(shop: Shop, tmp_path: P
     assert tokens.read_text("utf-8") == text
 
 
+def test_a_token_that_cannot_be_written_is_not_shown(shop: Shop, tmp_path: Path) -> None:
+    answer = shop.run("token", "add", "x", "--may", "send", "--tokens", str(tmp_path / "nosuch" / "tokens"))
+    assert (answer.code, answer.out) == (Exit.CONFIGURATION, "")
+    assert "cannot be written: No such file or directory" in answer.err
+
+
 def test_a_token_is_revoked_and_others_stay(shop: Shop, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     for name in ("one", "two"):

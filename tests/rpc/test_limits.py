@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_type_hints
+from urllib.parse import quote
 
 import grpc
 import pytest
 
 from fennelq import App
+from fennelq.errors import FennelqError
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc import jobs
+from fennelq.grpc.codes import text_of
 from fennelq.grpc.server import serving
+from fennelq.manage.sending import GivenOptions
 from fennelq.web import places
 from fennelq.web.failures import MOST
 from tests.kit.apps import LocalApp
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.rpc.kit import Client, refused
+from tests.rpc.test_grpc import code_of
 from tests.web.api.kit import declare
+from tests.web.api.test_contract import HOSTILE_VALUES
 
 Code = grpc.StatusCode
+
+
+@pytest.mark.parametrize("text", ["名" * 3000, "é\n" * 2000, "x" * 100_000, "%" * 3000, "🙂" * 5000], ids=len)
+def test_the_text_of_an_error_fits_into_the_headers_of_a_reply(text: str) -> None:
+    assert len(quote(text_of(FennelqError(text)), safe=" ")) < 7000
 
 
 @pytest.mark.parametrize("task", ["名" * 3000, "é\n" * 2000, "x" * 100_000, "%" * 3000], ids=len)
@@ -77,7 +89,7 @@ async def test_large_messages_of_a_stream_are_sent_a_few_at_a_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[int] = []
-    answers = jobs._answers  # pyright: ignore[reportPrivateUsage]
+    answers: Any = vars(jobs)["_answers"]
 
     async def counted(call: Any, page: list[Any]) -> Any:
         pages.append(len(page))
@@ -158,17 +170,47 @@ async def test_a_file_of_tokens_that_cannot_be_read_any_more_lets_no_one_in(
     "service", ["Queues/List", "Queues/Pause", "Queues/Resume", "Jobs/Watch", "Jobs/EnqueueMany"]
 )
 async def test_malformed_messages_of_the_other_methods_have_their_code(client: Client, service: str) -> None:
-    path = f"/fennelq.v1.{service}"
+    path, channel = f"/fennelq.v1.{service}", cast("Any", client.channel)
     for broken in (b"\xff\xff\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"):
         if service == "Jobs/Watch":
-            raw: Any = client.channel.unary_stream(path)
+            raw = channel.unary_stream(path)
             assert await refused(raw(broken).read()) is Code.INVALID_ARGUMENT
         elif service == "Jobs/EnqueueMany":
-            raw = client.channel.stream_unary(path)
+            raw = channel.stream_unary(path)
             reply = pb.EnqueueManyReply.FromString(await raw(iter([broken])))
             assert [answer.code for answer in reply.answers] == [Code.INVALID_ARGUMENT.value[0]]
         elif (
             service != "Queues/List" or broken != b"\x0a\x02\xff\xfe"
         ):  # an unknown field, which proto3 skips
-            raw = client.channel.unary_unary(path)
+            raw = channel.unary_unary(path)
             assert await refused(raw(broken)) is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("option", get_type_hints(GivenOptions))
+async def test_no_option_fails_on_a_hostile_value(client: Client, option: str) -> None:
+    for value in HOSTILE_VALUES:
+        options = json.dumps({option: value}).encode()
+        request = pb.EnqueueRequest(
+            task="shop:welcome", args=b"[1]", options=options, request_id=f"k{option}"
+        )
+        assert await code_of(client.jobs.Enqueue(request)) not in (Code.UNKNOWN, Code.INTERNAL), value
+        assert await code_of(client.enqueue("shop:welcome", value)) not in (Code.UNKNOWN, Code.INTERNAL)
+
+
+@pytest.mark.parametrize(
+    "text", ["a:{b}", "x" * 3000, ":", "::::", "a\r\nb:c", "fq:{shop}:j", "\u202e:\u202e", ""]
+)
+async def test_no_method_fails_on_a_hostile_name(client: Client, text: str) -> None:
+    for call in (
+        client.jobs.Get(pb.JobRequest(id=text)),
+        client.jobs.Wait(pb.WaitRequest(id=text, seconds=float("nan"))),
+        client.jobs.Wait(pb.WaitRequest(id=text, seconds=-1)),
+        client.jobs.Cancel(pb.CancelRequest(id=text, reason=text)),
+        client.jobs.Cancel(pb.CancelRequest(id="mail:nosuch", reason=text)),
+        client.jobs.Delete(pb.JobRequest(id=text)),
+        client.jobs.Watch(pb.JobRequest(id=text)).read(),
+        client.queues.Pause(pb.PauseRequest(name=text)),
+        client.queues.Pause(pb.PauseRequest(name="mail", only=text, why=text)),
+        client.queues.Resume(pb.ResumeRequest(name=text)),
+    ):
+        assert await code_of(call) not in (Code.UNKNOWN, Code.INTERNAL)

@@ -14,7 +14,7 @@ from fennelq.cli.served import Port, Served, require_web
 from fennelq.cli.session import Session
 
 if TYPE_CHECKING:
-    from fennelq.web import Auth
+    from fennelq.web.auth import Auth
 
 _PORT = 3367
 

@@ -19,9 +19,9 @@ from fennelq.manage.sending import (
     claimed,
     described,
     explained,
+    of_other_calls,
     read_call,
     read_json,
-    reused,
 )
 from fennelq.redaction import is_array, is_object
 from fennelq.web.http.bodies import LINES, media_of
@@ -104,9 +104,10 @@ async def _send(call: Call, jobs: Sequence[tuple[int, Described]], answers: list
         handles = [error] * len(jobs)
     others = await _reused(call, [one for _, one in jobs], handles)
     for (place, one), handle in zip(jobs, handles, strict=True):
-        problem = explained(handle, one) if isinstance(handle, Exception) else others.get(one.job.id)
-        if problem is not None:
-            answers[place] = _problem(problem, one)
+        if isinstance(handle, Exception):
+            answers[place] = _problem(explained(handle, one), one)
+        elif (reused := others.get(one.job.id)) is not None:
+            answers[place] = _problem(reused, one)
         else:
             status = 200 if handle.deduplicated else 201
             answers[place] = {"status": status, "id": handle.id, "deduplicated": handle.deduplicated}
@@ -137,7 +138,7 @@ async def _reused(call: Call, jobs: Sequence[Described], handles: Sequence[Any])
         return {}
     try:
         async with asyncio.timeout(PATIENCE):
-            errors = await call.app.client.converse(reused(call.app, known))
+            errors = await call.app.client.converse(of_other_calls(call.app, known))
     except (TimeoutError, BrokerUnavailable) as error:
         return {one.job.id: error for one in known}
     return {one.job.id: error for one, error in zip(known, errors, strict=True) if error is not None}

@@ -40,9 +40,8 @@ class _Stream(StreamingResponse):
     def __init__(self, places: Places, events: AsyncGenerator[bytes]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._events = events
-        self._place = places.taking()
-        self._place.__enter__()  # here, so that a call without a place gets a problem
+        self._events, self._places = events, places
+        places.take()  # here, so that a call without a place gets a problem
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events. A client that has left before the first one never begins to read them."""
@@ -52,7 +51,7 @@ class _Stream(StreamingResponse):
             else:
                 await super().__call__(scope, receive, send)
         finally:
-            self._place.__exit__(None, None, None)
+            self._places.give_back()
             await self._events.aclose()
 
 

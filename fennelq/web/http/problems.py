@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from traceback import format_exception
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
@@ -34,6 +33,7 @@ from fennelq.errors import (
     UnknownTask,
 )
 from fennelq.manage.sending import KeyReused, NotJson, WrongCall
+from fennelq.web.causes import in_a_line, traceback_of
 from fennelq.web.gate import Rejected
 from fennelq.web.http.rates import TooFast
 from fennelq.web.http.writing import written
@@ -105,6 +105,9 @@ _KINDS: Final[tuple[tuple[type[FennelqError], Kind], ...]] = (
 )
 _OTHER: Final = Kind(409, "conflict", "Not done")
 _AWAY: Final = Kind(503, "redis-unavailable", "Redis does not answer")
+_SIGN_IN: Final = (
+    "Send the header Authorization: Bearer TOKEN, with a valid token: `fennelq token add` makes one."
+)
 _SLUGS: Final = {
     400: "malformed",
     401: "not-signed-in",
@@ -150,7 +153,8 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
     """The problem with a request; `changing` when it was going to change something."""
     if isinstance(error, Rejected):
         slug = _SLUGS.get(error.status, "refused")
-        return Problem(Kind(error.status, slug, error.title), error.text, error.headers)
+        text = _SIGN_IN if error.status == 401 else error.text
+        return Problem(Kind(error.status, slug, error.title), text, error.headers)
     if isinstance(error, OutcomeUnknown):
         return Problem(_AWAY, str(error), {"Retry-After": "1"}, {"repeat_with": _ids(error.jobs)})
     if isinstance(error, NotBegun):
@@ -161,7 +165,7 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
         return Problem(Kind(503, "redis-refuses", "Redis refuses this"), str(error), {"Retry-After": "30"})
     if isinstance(error, FennelqError):
         return _known(error)
-    _logger.error("request_failed", error=repr(error), traceback="".join(format_exception(error)))
+    _logger.error("request_failed", error=in_a_line(error), traceback=traceback_of(error))
     return Problem(
         Kind(500, "bug", "This is a bug"), "The log of this process has the error. Nothing else is affected."
     )

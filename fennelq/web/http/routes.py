@@ -30,6 +30,10 @@ _BEGUN: Final = {
     202: "It goes on after this answer: follow the operation.",
     200: "With `dry_run`: what it would do.",
 }
+_BEGUN_OR_DONE: Final = {
+    202: "It goes on after this answer: follow the operation.",
+    200: "With `ids`: how many, and why others are still dead.",
+}
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
@@ -122,12 +126,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "POST", "/dead:replay", "replay", dead.replay_dead, "Put dead jobs back.",
-        body=dead.ReplayDeadBody, patience=SLOW, largest=LARGE, statuses=_BEGUN, returns="Operation",
+        body=dead.ReplayDeadBody, patience=SLOW, largest=LARGE, statuses=_BEGUN_OR_DONE, returns="Operation",
         example='{"fingerprint": "3f9a21c0", "canary": 5}',
     ),
     Route(
         "POST", "/dead:purge", "purge", dead.purge_dead, "Remove dead jobs for good.",
-        body=dead.DeadBody, patience=SLOW, statuses=_BEGUN, returns="Operation", example='{"fingerprint": "3f9a21c0"}',
+        body=dead.DeadBody, patience=SLOW, statuses=_BEGUN_OR_DONE, returns="Operation",
+        example='{"fingerprint": "3f9a21c0"}',
     ),
     Route(
         "POST", "/dead:import", "replay", dead.import_dead, "Send the jobs of an export, with their ids.",

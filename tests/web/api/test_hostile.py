@@ -4,12 +4,14 @@ for the log."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,14 @@ from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from fennelq import App
-from fennelq.errors import BrokerUnavailable
+from fennelq.errors import BrokerUnavailable, ConfigurationError
 from fennelq.web import Basic, Token, reading
 from fennelq.web.failures import MOST
 from fennelq.web.http import bulk
 from fennelq.web.http.paths import PREFIX
 from fennelq.web.http.routes import ROUTES
 from fennelq.web.http.table import ANY_USER
-from fennelq.web.passwords import new_token, password_hash, token_hash, write
+from fennelq.web.passwords import new_token, password_hash, read, token_hash, write
 from fennelq.web.ports import bound
 from fennelq.web.serving import serving
 from tests.kit.apps import LocalApp
@@ -203,7 +205,7 @@ async def test_when_redis_goes_away_between_many_jobs_the_others_do_not_wait_for
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
-    send = bulk._handles  # pyright: ignore[reportPrivateUsage]
+    send: Any = vars(bulk)["_handles"]
 
     async def away(call: Any, jobs: Any) -> list[Any]:
         tried.append(len(jobs))
@@ -295,6 +297,30 @@ async def test_wrong_passwords_keep_the_address_out(app: App, tmp_path: Path) ->
         answer = await program.http.get("/metrics", auth=("ada", "correct horse"))
     assert answer.status_code == 429
     assert int(answer.headers["Retry-After"]) >= 1
+
+
+def test_tokens_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
+    path, names = tmp_path / "tokens", [f"ci-{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: write(path, name, token_hash(new_token()), "send"), names))
+    assert {*read(path.read_text("utf-8"), "tokens")} == {*names}
+
+
+def test_a_file_of_tokens_that_cannot_be_written_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    write(path, "ci", token_hash(new_token()), "send")
+    before = path.read_text("utf-8")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ConfigurationError, match="tokens cannot be written: No space left on device"):
+        write(path, "other", token_hash(new_token()), "send")
+    assert path.read_text("utf-8") == before
+    assert [one.name for one in tmp_path.iterdir()] == ["tokens"]
 
 
 # A real server

@@ -211,3 +211,17 @@ async def test_the_process_ends_its_streams(program: Program) -> None:
     await aeventually(lambda: program.api.office.streams.taken == 1)
     program.api.office.closing.set()
     assert [kind for kind, _ in events_in((await stream).text)] == ["status"]
+
+
+async def test_jobs_are_exported_as_lines(program: Program) -> None:
+    jobs = {await sent(program, user_id=number) for number in range(3)}
+    answer = await program.post("/jobs:export", {"where": "task:welcome"})
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    assert {json.loads(line)["id"] for line in answer.text.splitlines()} == jobs
+
+
+@pytest.mark.parametrize("where", ["state:success", "tsak:x y", "since:tomorrow"])
+async def test_a_wrong_filter_is_refused_before_the_first_line(program: Program, where: str) -> None:
+    answer = await program.post("/jobs:export", {"where": where})
+    assert answer.status_code == 422
+    assert problem_in(answer)["type"] == "urn:fennelq:invalid-filter"
