@@ -11,9 +11,10 @@ from fennelq import App, ExecutorUnavailable
 from fennelq.manage import profiling
 from fennelq.manage.executor_profile import ExecutorProfile
 from tests.kit.ledger import Ledger
+from tests.kit.processes import executors
 from tests.kit.waiting import aeventually
 from tests.worker import shop
-from tests.worker.conftest import Workers, executors
+from tests.worker.conftest import Workers
 
 LONG = 30.0
 
