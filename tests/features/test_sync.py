@@ -19,14 +19,23 @@ from typing import Any, cast
 import pytest
 import redis
 
+import fennelq
 from fennelq import (
     App,
     AsyncResult,
+    Audit,
+    AwaitedOperation,
     BlockingApp,
+    BlockingAudit,
     BlockingDeadLetters,
     BlockingExecutors,
+    BlockingHistory,
     BlockingJobContext,
     BlockingJobs,
+    BlockingLimits,
+    BlockingOperation,
+    BlockingOperations,
+    BlockingQueue,
     BlockingQueues,
     BlockingResult,
     BlockingRunTimes,
@@ -38,6 +47,7 @@ from fennelq import (
     DuplicateJob,
     EnqueueFailed,
     Executors,
+    History,
     InvalidArguments,
     InvalidJobId,
     Job,
@@ -45,9 +55,13 @@ from fennelq import (
     JobContext,
     JobExpired,
     Jobs,
+    Limits,
+    Operations,
+    Queue,
     Queues,
     ResultExpired,
     ResultTimeout,
+    RunTimes,
     Schedules,
     Status,
     Task,
@@ -517,7 +531,22 @@ TWINS: list[tuple[type[object], type[object]]] = [
     (Executors, BlockingExecutors),
     (Task, BlockingTask),
     (JobContext, BlockingJobContext),
+    (Operations, BlockingOperations),
+    (Limits, BlockingLimits),
+    (RunTimes, BlockingRunTimes),
+    (Audit, BlockingAudit),
+    (History, BlockingHistory),
+    (Queue, BlockingQueue),
 ]
+
+
+def test_every_blocking_class_that_can_be_imported_is_compared_with_its_asynchronous_twin() -> None:
+    """`BlockingOperation` is a `with` block: its methods are those of the `async with` block, by inheritance."""
+    compared = {blocking.__name__ for _, blocking in TWINS}
+    assert {name for name in fennelq.__all__ if name.startswith("Blocking")} == compared | {
+        "BlockingOperation"
+    }
+    assert public_methods(BlockingOperation) == public_methods(AwaitedOperation)
 
 
 @pytest.mark.parametrize(("awaited", "blocking"), TWINS, ids=lambda kind: kind.__name__)
@@ -600,6 +629,10 @@ def test_whatever_an_app_brings_along_is_brought_by_its_synchronous_side() -> No
         "jobs": BlockingJobs,
         "executors": BlockingExecutors,
         "times": BlockingRunTimes,
+        "operations": BlockingOperations,
+        "limits": BlockingLimits,
+        "audit": BlockingAudit,
+        "history": BlockingHistory,
     }
     app = App("shop", redis_url="redis://localhost")
     assert {name: type(getattr(app.sync, name)) for name in brought} == brought
