@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 import pytest
 
@@ -33,6 +34,8 @@ ALL_TESTS: Final = 1800.0
 """The seconds that all tests may take."""
 _HANGS: Final = "it hangs, or its process dies"
 _CANNOT_RUN: Final = "it cannot run"
+PAGE: Final = 150
+"""How many tests a child runs without any mutation. What it has found out is kept then."""
 SLOW: Final = 2.0
 """Tests that take longer judge last, in seconds."""
 
@@ -155,17 +158,38 @@ class Judge:
         """Find out what each test runs, and how long it takes. Returns what has failed."""
         kept = Kept(f"tests of {type(self._kind).__name__.lower()}")
         known = {item.nodeid: kept.get(item.nodeid, state_of_tests(item.path)) for item in session.items}
-        if unknown := [item for item in session.items if known[item.nodeid] is None]:
+        unknown = [item for item in session.items if known[item.nodeid] is None]
+        if unknown:
             print(f"{len(unknown)} tests run without any mutation", flush=True)
-            found = Child(lambda: _unchanged(self._kind, session, unknown), patience=ALL_TESTS).wait()
+        pages = [unknown[at : at + PAGE] for at in range(0, len(unknown), PAGE)]
+        for page, found in self._pages_run(session, pages):
             if isinstance(found, str) or found["failed"]:
-                return found if isinstance(found, str) else found["failed"]
-            for item in unknown:
+                return found if isinstance(found, str) else str(found["failed"])
+            for item in page:
                 known[item.nodeid] = found["tests"][item.nodeid]
                 kept.put(item.nodeid, state_of_tests(item.path), known[item.nodeid])
         for test, (ran, seconds) in known.items():
             self._ran[test], self._seconds[test] = {(file, function) for file, function in ran}, seconds
         return ""
+
+    def _pages_run(
+        self, session: pytest.Session, pages: list[list[pytest.Item]]
+    ) -> Iterator[tuple[list[pytest.Item], Any]]:
+        """Each page of tests, with what was found out about them, as soon as it is known."""
+        running = list[tuple[list[pytest.Item], Child]]()
+        try:
+            while pages or running:
+                while pages and len(running) < self._asked.at_once:
+                    page = pages.pop()
+                    child = Child(partial(_unchanged, self._kind, session, page), patience=ALL_TESTS)
+                    running.append((page, child))
+                for one in [one for one in running if one[1].finished()]:
+                    running.remove(one)
+                    yield one[0], one[1].answer()
+                time.sleep(0.005)
+        finally:
+            for _, child in running:
+                child.end()
 
     def _judged(self, session: pytest.Session) -> Iterator[Verdict]:
         running = list[Judging]()
