@@ -169,9 +169,11 @@ class Importing:
         try:
             line = self._line(text, known)
         except FennelqError as error:
-            return self._refuse(number, error)
+            self._refuse(number, error)
+            return
         except (ValueError, TypeError) as error:
-            return self._refuse(number, _unreadable(error))
+            self._refuse(number, _unreadable(error))
+            return
         try:
             self._lines.add(*line)
         except TypeError as error:  # UTF-8 cannot write one of its texts
