@@ -121,7 +121,8 @@ def written_type(annotation: Any) -> str:
 
 def default_of(value: object) -> str:
     """A default, with thousands in groups."""
-    return f"`{value:,}`" if isinstance(value, int | float) else f'`"{value}"`' if value else f"`{value}`"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"`{value:,}`" if number else f'`"{value}"`' if value else f"`{value}`"
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -391,8 +392,8 @@ def commands_of(name: str, command: Any) -> Iterator[str]:
         yield command_section(name, command)
     elif name != "fennelq":
         yield f"## {name}\n\n{command.help}"
-    for word, child in inner.items():
-        yield from commands_of(f"{name} {word}", child)
+    for word in command.list_commands(None) if inner else ():
+        yield from commands_of(f"{name} {word}", inner[word])
 
 
 def command_section(name: str, command: Any) -> str:

@@ -212,7 +212,7 @@ class App(Registry):
 
     @cached_property
     def operations(self) -> Operations:
-        """Operations on all jobs that meet a filter, which outlive the process that performs them."""
+        """Operations on all jobs that match a filter, which outlive the process that performs them."""
         from fennelq.manage.operations import Operations
 
         return Operations(self)

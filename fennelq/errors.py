@@ -175,7 +175,7 @@ class UnknownArgument(InvalidArguments):
 
 
 class InvalidJobId(FennelqError, ValueError):
-    """The text is not a job id: an id reads `queue:key`, both 1-128 of `A-Z a-z 0-9 _ . -`."""
+    """The text is not a job id: an id has the form `queue:key`, each part with 1-128 of `A-Z a-z 0-9 _ . -`."""
 
     def __init__(self, job_id: object) -> None:
         self.job_id = job_id if isinstance(job_id, str | bytes | int | None) else str(job_id)[:140]
@@ -190,7 +190,8 @@ def _not_an_id(given: object) -> str:
     else:
         shown = a_kind_of(given)
     return (
-        f"{shown} is not a job id: it reads queue:key, like 'mail:0199c0de…', both 1-128 of A-Z a-z 0-9 _ . -"
+        f"{shown} is not a job id: an id has the form queue:key, like 'mail:0199c0de…', each part with 1-128 of "
+        "A-Z a-z 0-9 _ . -"
     )
 
 

@@ -136,7 +136,7 @@ class _Schedules(TypedDict, total=False):
     """Delayed and recurring jobs"""
 
     schedule_interval: float
-    """Seconds between two looks for due jobs and schedules while no messages arrive; else at least the heartbeat's."""
+    """Seconds between looks for due jobs and ticks if messages cannot arrive; else heartbeat_interval, if longer."""
 
 
 class _Metrics(TypedDict, total=False):
