@@ -357,7 +357,7 @@ async def test_without_messages_a_job_is_stopped_by_the_next_beat(
             for result in results:
                 await deaf.result(result.id).cancel(wait=0)
             with pytest.raises(JobCancelled):
-                await results[0].get(timeout=5)
+                await results[0].get(timeout=30)
             ends = [await end_of(result) for result in results]
     seconds = time.monotonic() - asked
     figure("U3", f"every message lost, a beat each 0.2 s: 8 jobs stopped after {seconds:.2f} s")
@@ -367,7 +367,7 @@ async def test_without_messages_a_job_is_stopped_by_the_next_beat(
 
 async def end_of(result: AsyncResult[Any]) -> Any:
     try:
-        return await result.get(timeout=5)
+        return await result.get(timeout=30)
     except (JobCancelled, TaskFailed) as error:
         return type(error)
 

@@ -40,9 +40,9 @@ async def test_a_queued_job_that_is_cancelled_never_runs(app: App, notes: Notes)
     result, other = await notes.note.map([1, 2])
     assert await result.cancel()
     async with running(app):
-        await other.get(timeout=5)
+        await other.get(timeout=30)
         with pytest.raises(JobCancelled):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
     info = await result.info()
     assert notes.runs == {2: 1}
     assert info is not None
@@ -54,7 +54,7 @@ async def test_a_scheduled_job_that_is_cancelled_never_runs(app: App, notes: Not
         result = await notes.note.options(delay=0.1).delay(1)
         other = await notes.note.options(delay=0.2).delay(2)
         assert await result.cancel()
-        await other.get(timeout=5)
+        await other.get(timeout=30)
     assert notes.runs == {2: 1}
     assert await result.status() is Status.CANCELLED
 
@@ -65,7 +65,7 @@ async def test_a_job_that_waits_for_its_retry_is_cancelled(app: App, notes: Note
         await aeventually(lambda: has_status(result, Status.RETRY))
         assert await result.cancel()
         with pytest.raises(JobCancelled):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
     assert notes.runs == {-1: 1}
 
 
@@ -87,7 +87,7 @@ async def test_a_job_is_cancelled_once(app: App, notes: Notes) -> None:
 async def test_a_job_that_has_ended_is_not_cancelled_any_more(app: App, notes: Notes) -> None:
     async with running(app):
         result = await notes.note.delay(1)
-        await result.get(timeout=5)
+        await result.get(timeout=30)
         assert not await result.cancel()
     assert await result.status() is Status.SUCCESS
 

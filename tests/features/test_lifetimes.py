@@ -144,7 +144,7 @@ async def test_a_replay_works_as_long_as_the_dead_letter_queue_lists_the_job(
         assert await listed(app)
         broken = False
         assert (await app.dlq.replay()).replayed == 1
-        assert await result.get(timeout=5) == (7, "r-1")
+        assert await result.get(timeout=30) == (7, "r-1")
 
 
 async def test_what_the_dead_letter_queue_no_longer_lists_is_gone_altogether(

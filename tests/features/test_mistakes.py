@@ -604,7 +604,7 @@ async def test_a_task_that_returns_what_cannot_be_its_result_is_dead_and_the_err
     async with running(app):
         for task, sentence in tasks.items():
             with pytest.raises(TaskFailed) as failed:
-                await (await task.delay()).get(timeout=5)
+                await (await task.delay()).get(timeout=30)
             assert failed.value.message == f"{HERE}:{sentence}"
             assert (failed.value.tries, failed.value.traceback) == (1, "")
 

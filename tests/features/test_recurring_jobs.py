@@ -90,7 +90,7 @@ async def test_a_plain_function_may_recur_and_can_still_be_called_and_sent(app: 
         return number
 
     async with running(app):
-        assert await app.call(sweep.job(7), timeout=5) == 7
+        assert await app.call(sweep.job(7), timeout=30) == 7
         await aeventually(lambda: runs.arguments.count(1) >= 2)
 
 
@@ -221,7 +221,7 @@ async def test_a_paused_schedule_does_not_run_until_it_is_resumed(report: App, r
         await report.schedules.pause("s")
         last = (await report.schedules.get("s")).last_job
         assert last is not None
-        await report.result(last).get(timeout=5)
+        await report.result(last).get(timeout=30)
         before = len(runs.jobs)
         info = await report.schedules.get("s")
         assert (info.paused, info.next_run) == (True, None)
@@ -302,7 +302,7 @@ async def test_a_schedule_is_run_by_hand_paused_or_not(report: App, runs: Runs) 
         before = await add(report, 7, every=3600)
         for paused in (False, True):
             result = await report.schedules.run("s")
-            assert await result.get(timeout=5) == 7
+            assert await result.get(timeout=30) == 7
             if not paused:
                 await report.schedules.pause("s")
         info = await report.schedules.get("s")

@@ -34,12 +34,12 @@ from tests.kit.ageing import age
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
-from tests.kit.waiting import aeventually
+from tests.kit.waiting import aeventually, quickest
 from tests.kit.workers import running
 
 T = TypeVar("T")
 
-SLACK = 0.1
+SLACK = 0.25
 """Timeouts are honoured within so many seconds. Of several attempts the quickest counts: machines are busy."""
 
 
@@ -75,8 +75,8 @@ async def test_fifty_waiters_and_two_late_callers_of_one_result_all_get_it(
         await aeventually(lambda: watchers(app, result.id, 1))
         gate.open.set()
         assert await asyncio.gather(*waiters) == [7] * 50
-        assert await result.get(timeout=5) == 7
-        assert await elsewhere.result(result.id).get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
+        assert await elsewhere.result(result.id).get(timeout=30) == 7
 
 
 async def test_a_thousand_waiting_coroutines_need_few_connections_and_all_return(
@@ -108,7 +108,7 @@ async def test_a_cancelled_waiter_destroys_nothing(app: App) -> None:
         values = await asyncio.gather(*waiters, return_exceptions=True)
         assert [v for i, v in enumerate(values) if i % 3] == [7] * 20
         assert all(isinstance(values[i], asyncio.CancelledError) for i in range(0, 30, 3))
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
 
 
 # Never for ever
@@ -182,15 +182,14 @@ async def test_a_waiter_whose_job_is_removed_learns_it_at_the_next_look(
 async def test_a_timeout_is_honoured(app: App, timeout: float) -> None:
     gate = Gate(app)
     result = await gate.task.delay(7)
-    took: list[float] = []
-    for _ in range(3):
-        began = time.monotonic()
+
+    async def wait_too_short() -> None:
         with pytest.raises(ResultTimeout, match=r"ask again, or cancel it") as late:
             await result.get(timeout=timeout)
-        took.append(time.monotonic() - began)
         assert isinstance(late.value, TimeoutError)
         assert (late.value.job_id, late.value.timeout) == (result.id, timeout)
-    assert timeout <= min(took) < timeout + SLACK
+
+    assert timeout <= await quickest(wait_too_short, timeout + SLACK) < timeout + SLACK
 
 
 async def test_a_job_whose_waiter_ran_out_of_time_goes_on_and_may_be_asked_again(app: App) -> None:
@@ -200,20 +199,19 @@ async def test_a_job_whose_waiter_ran_out_of_time_goes_on_and_may_be_asked_again
         with pytest.raises(ResultTimeout):
             await result.get(timeout=0.05)
         gate.open.set()
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
 
 
 async def test_a_timeout_is_honoured_while_redis_does_not_answer(proxy: Proxy, make_app: MakeApp) -> None:
     app = make_app(redis_url=proxy.url)
     result = await Gate(app).task.delay(7)
     proxy.blackhole()
-    took: list[float] = []
-    for _ in range(3):
-        began = time.monotonic()
+
+    async def wait_too_short() -> None:
         with pytest.raises(ResultTimeout):
             await result.get(timeout=0.3)
-        took.append(time.monotonic() - began)
-    assert 0.3 <= min(took) < 0.3 + SLACK
+
+    assert 0.3 <= await quickest(wait_too_short, 0.3 + SLACK) < 0.3 + SLACK
 
 
 async def test_without_redis_waiting_ends_within_its_bound(make_app: MakeApp, server: Server) -> None:
@@ -258,7 +256,7 @@ async def test_a_result_published_while_a_waiter_is_cut_off_is_found_when_it_is_
         await aeventually(lambda: watchers(app, sent.id, 1))
         proxy.refuse()
         gate.open.set()
-        assert await sent.get(timeout=5) == 7
+        assert await sent.get(timeout=30) == 7
         assert not waiter.done()
         proxy.up()
         assert await soon(waiter) == 7
@@ -324,7 +322,7 @@ async def test_a_result_with_a_ttl_of_one_second_ends_the_waiting_of_those_who_c
     gate.open.set()
     async with running(app):
         result = await gate.task.delay(7)
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
     age(server, 599)  # the record has a second left, too
     began = time.monotonic()
     await aeventually(lambda: raises_expired(result), within=6)
@@ -356,7 +354,7 @@ async def test_a_text_that_is_not_an_id_is_refused_wherever_it_enters(app: App, 
     for call in (
         handle.get(),
         handle.get(timeout=0),
-        handle.get(timeout=5),
+        handle.get(timeout=30),
         handle.status(),
         handle.info(),
         handle.history(),
@@ -384,7 +382,7 @@ async def test_a_batch_of_looks_answers_item_by_item(app: App) -> None:
     gate.open.set()
     async with running(app):
         results = await gate.task.map(range(3))
-        assert await gather(*results, timeout=5) == [0, 1, 2]
+        assert await gather(*results, timeout=30) == [0, 1, 2]
     ids = [results[0].id, "mail:\ud800", results[1].id, results[0].id, "mail:missing", results[2].id]
     answers = await soon(app.client.converse(watched(app.namespace, "", ids, app.lifetimes)))
     assert isinstance(answers.pop(1), InvalidJobId)
@@ -399,7 +397,7 @@ async def test_a_page_that_fails_as_a_whole_is_looked_at_one_by_one(
     gate.open.set()
     async with running(app):
         results = await gate.task.map(range(5))
-        assert await gather(*results, timeout=5) == list(range(5))
+        assert await gather(*results, timeout=30) == list(range(5))
         broken = results[2].id.partition(":")[2]
         real = verbs.jobs.watch
 
@@ -438,10 +436,10 @@ async def test_with_a_timeout_of_zero_one_gets_what_is_there(app: App) -> None:
     assert (early.value.job_id, early.value.timeout) == (result.id, 0)
     gate.open.set()
     async with running(app):
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
         failed = await gate.task.delay(-1)
         with pytest.raises(TaskFailed):
-            await failed.get(timeout=5)
+            await failed.get(timeout=30)
     assert await result.get(timeout=0) == 7
     assert await gather(result, timeout=0) == [7]
     with pytest.raises(TaskFailed, match="less than nothing"):
@@ -456,7 +454,7 @@ async def test_several_results_are_looked_at_with_a_timeout_of_zero(app: App) ->
     gate.open.set()
     async with running(app):
         quick = await gate.task.delay(2)
-        assert await quick.get(timeout=5) == 2
+        assert await quick.get(timeout=30) == 2
     assert await wait([slow, quick], timeout=0) == ({quick}, {slow})
     assert [result async for result in as_completed([quick], timeout=0)] == [quick]
     ended = as_completed([slow, quick], timeout=0)
@@ -525,7 +523,7 @@ async def test_without_the_right_to_subscribe_results_are_polled_for(
             await aeventually(lambda: watchers(app, sent[-1].id, 1))
             gate.open.set()
             assert await soon(asyncio.gather(*waiters)) == [*range(20)] * 2
-            assert await handles[3].get(timeout=5) == 3
+            assert await handles[3].get(timeout=30) == 3
             failed = deaf.result((await gate.task.delay(-1)).id)
             with pytest.raises(TaskFailed, match="less than nothing"):
                 await soon(failed.get())
@@ -642,7 +640,7 @@ async def test_a_result_published_while_a_waiter_was_cut_off_is_looked_up_as_soo
         await aeventually(lambda: watchers(app, sent[-1].id, 1))
         proxy.refuse()
         gate.open.set()
-        assert await gather(*sent, timeout=5) == list(range(5))
+        assert await gather(*sent, timeout=30) == list(range(5))
         proxy.up()
         assert await soon(asyncio.gather(*waiters)) == list(range(5))
 
@@ -655,7 +653,7 @@ async def test_gather_gives_the_values_in_order(app: App) -> None:
     gate.open.set()
     async with running(app):
         results = await gate.task.map(range(20))
-        assert await gather(*results, timeout=5) == list(range(20))
+        assert await gather(*results, timeout=30) == list(range(20))
         assert await gather() == []
 
 
@@ -665,8 +663,8 @@ async def test_gather_raises_the_first_exception_or_gives_them_in_their_places(a
     async with running(app):
         results = await gate.task.map([1, -1, 2])
         with pytest.raises(TaskFailed, match="less than nothing"):
-            await gather(*results, timeout=5)
-        values = await gather(*results, timeout=5, return_exceptions=True)
+            await gather(*results, timeout=30)
+        values = await gather(*results, timeout=30, return_exceptions=True)
     assert values[0::2] == [1, 2]
     assert isinstance(values[1], TaskFailed)
 
@@ -708,7 +706,7 @@ async def test_as_completed_gives_each_result_when_its_job_has_ended(app: App) -
         order = [2, 0, 1]
         seen: list[int] = []
         gates[order[0]].set()
-        async for result in as_completed(results, timeout=5):
+        async for result in as_completed(results, timeout=30):
             seen.append(await result.get())
             if len(seen) < 3:
                 gates[order[len(seen)]].set()
@@ -724,7 +722,7 @@ async def test_as_completed_raises_when_the_time_is_up(app: App) -> None:
 
 async def soon(what: Awaitable[T]) -> T:
     """Never for ever: far less than a test's own limit."""
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         return await what
 
 

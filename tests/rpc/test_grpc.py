@@ -174,14 +174,43 @@ async def _awaited(call: Any) -> Any:
 
 async def test_the_events_of_a_job_end_with_its_result(client: Client, app: App) -> None:
     job = (await client.enqueue("shop:count", 3)).id
-    async with running(app):
-        events = [event async for event in client.jobs.Watch(pb.JobRequest(id=job))]
-    assert events[0].status in ("SENT", "EXECUTING")
+    stream = client.jobs.Watch(pb.JobRequest(id=job))
+    assert (await stream.read()).status == "SENT"
+    async with running(app):  # no executor could take the job before the first event
+        events = await _rest_of(stream)
     assert [event.progress.done for event in events if event.HasField("progress")][-1] == 3
-    assert json.loads(events[-1].result.value) == 3
-    assert (
-        await refused(_awaited(client.jobs.Watch(pb.JobRequest(id="mail:nosuch")).read())) is Code.NOT_FOUND
-    )
+    assert (events[-1].status, json.loads(events[-1].result.value)) == ("SUCCESS", 3)
+
+
+async def test_the_first_event_has_the_status_of_the_moment(client: Client, app: App) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="shop:long", queue="orders")
+    async def long() -> str:
+        begun.set()
+        await may_end.wait()
+        return "done"
+
+    job = (await client.enqueue("shop:long")).id
+    async with running(app):
+        await begun.wait()
+        stream = client.jobs.Watch(pb.JobRequest(id=job))
+        assert (await stream.read()).status == "EXECUTING"
+        may_end.set()
+        last = (await _rest_of(stream))[-1]
+    assert (last.status, json.loads(last.result.value)) == ("SUCCESS", "done")
+    first, *_, again = await _rest_of(client.jobs.Watch(pb.JobRequest(id=job)))
+    assert (first.status, first.HasField("result")) == ("SUCCESS", False)
+    assert again == last
+    unknown = client.jobs.Watch(pb.JobRequest(id="mail:nosuch"))
+    assert await refused(_awaited(unknown.read())) is Code.NOT_FOUND
+
+
+async def _rest_of(stream: Any) -> list[pb.Event]:
+    events: list[pb.Event] = []
+    while (event := await stream.read()) is not grpc.aio.EOF:
+        events.append(event)
+    return events
 
 
 async def test_a_wrong_token_has_its_code_and_the_rate_of_failures_is_bounded(

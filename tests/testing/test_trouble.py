@@ -147,7 +147,7 @@ async def test_an_eager_job_that_sends_jobs_waits_for_them(t: Testing) -> None:
 
 async def test_an_eager_job_that_sends_itself_again_does_not_wait_for_its_own_end(t: Testing) -> None:
     with t.eager():
-        result = await asyncio.wait_for(renew.options(job_id="7").delay(7), 5)
+        result = await asyncio.wait_for(renew.options(job_id="7").delay(7), 20)
     assert (runs, await result.status()) == (["renew 7"], Status.SUCCESS)
 
 

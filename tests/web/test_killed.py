@@ -34,7 +34,7 @@ async def test_another_process_finishes_the_replay_of_one_that_was_killed(
     async with served(server, tmp_path) as (process, url):
         async with httpx.AsyncClient(base_url=url) as http:
             plan = hidden_fields((await http.get(f"/dead/{group}/replay")).text)
-            form = {**plan, "rate": "10", "canary": ""}
+            form = {**plan, "rate": "5", "canary": ""}  # four seconds remain when it is killed
             answer = await http.post(f"/dead/{group}/replay", data=form, headers=SAME_SITE)
             assert answer.status_code == 303
         await aeventually(lambda: begun(app, 2))

@@ -458,10 +458,10 @@ async def test_an_executor_shows_what_it_runs_and_its_stacks_and_drains(shop: Sh
         assert "MainThread" in await pages.text(f"/executors/{segment(name)}/stacks")
         page = await pages.done(f"/executors/{segment(name)}/profile", {"seconds": "1"})
         assert "The profile is ready." in page
-        assert "1 s, " in page
+        assert re.search(r"Time [\d.]+ s, \d+ looks", page)
         flame = await pages.get(f"/executors/{segment(name)}/profile/flame.svg")
         assert flame.headers["Content-Type"].startswith("image/svg+xml")
-        assert f"{name}: time, 1" in flame.text
+        assert re.search(rf"{re.escape(name)}: time, [\d.]+ s", flame.text)
         assert "style=" not in flame.text
         scope = (await pages.get(f"/executors/{segment(name)}/profile/speedscope.json")).json()
         assert scope["profiles"]

@@ -122,7 +122,7 @@ async def test_jobs_run_and_a_signal_stops_the_worker_in_order(
     gate.open()
     assert worker.returncode(30) == 0
     assert not is_alive(first)
-    assert [await result.get(timeout=5) for result in held] == [1] * 4
+    assert [await result.get(timeout=30) for result in held] == [1] * 4
     assert {row.pid for row in ledger.read()} == {first.pid}
     assert ledger.starts() - ledger.ends() == {died.id: 1}
 

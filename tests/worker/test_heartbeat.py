@@ -692,13 +692,13 @@ def test_when_messages_arrive_again_it_beats_at_once_if_a_job_of_these_queues_is
     heartbeat.start()
     (thread,) = set(threading.enumerate()) - before
     for _ in range(2):  # before the first beat, and after it
-        assert lease.rests.acquire(timeout=5)
+        assert lease.rests.acquire(timeout=30)
     state.bus.publish(BellConnected(["mail"]))
     held.now = [("third", "s", "0-1"), ("mail", "s", "0-1")]
     state.bus.publish(BellConnected(["other"]))
     assert not lease.soon.is_set()
     state.bus.publish(BellConnected(["other", "mail"]))
-    assert lease.rests.acquire(timeout=5)
+    assert lease.rests.acquire(timeout=30)
     heartbeat.end()
     eventually(lambda: not thread.is_alive())
     assert not lease.rests.acquire(blocking=False)

@@ -78,10 +78,10 @@ async def test_arguments_and_results_never_appear_in_any_line(workers: Workers, 
         await (await secretive.delay("s3cret-argument", "s3cret-result")).get(timeout=15) == "s3cret-result"
     )
     with pytest.raises(TaskFailed, match="s3cret"):
-        await (await whisper.delay("s3cret-argument", "s3cret-result", fail=True)).get(timeout=5)
+        await (await whisper.delay("s3cret-argument", "s3cret-result", fail=True)).get(timeout=30)
     too_long = await app.client.send(altered(whisper.job("x", "y"), args=b'[["s3cret-argument",5],{}]'))
     with pytest.raises(TaskFailed):
-        await too_long.get(timeout=5)
+        await too_long.get(timeout=30)
     eventually(lambda: sum(1 for _ in ends(worker)) == 3)
     worker.term()
     assert worker.returncode() == 0

@@ -51,7 +51,7 @@ async def test_an_executor_that_waits_when_its_last_job_comes_starts_no_other(ap
     executor = Executor(app, ExecutorConfig(concurrency=4, max_jobs=3))
     life = asyncio.create_task(executor.run())
     for n in range(3):
-        assert await app.call(note.job(n), timeout=5) == n
+        assert await app.call(note.job(n), timeout=30) == n
     async with asyncio.timeout(10):
         await life
     assert executor.recycled

@@ -126,7 +126,7 @@ async def test_the_promoter_is_woken_when_something_is_due_before_its_next_tick(
     job_due(promoter, LONGEST * 2)
     assert not promoter.woken.is_set()
     job_due(promoter, 0.01)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await promoter.woken.wait()
 
 
@@ -136,7 +136,7 @@ async def test_what_becomes_due_while_the_promoter_asks_is_not_missed(promoter: 
     await asyncio.sleep(0)  # it has asked, and has no answer yet
     job_due(promoter, 0.01)
     await ticking
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await promoter.woken.wait()
 
 
@@ -544,7 +544,7 @@ async def tended(duty: Duty) -> None:
     """Until it has nothing more to do."""
     tending = asyncio.create_task(tend(duty, retry_after=0.001))
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await duty.done.wait()
     finally:
         tending.cancel()

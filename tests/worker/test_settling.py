@@ -149,9 +149,9 @@ async def test_a_job_that_cannot_be_settled_is_dead_as_broken_and_takes_no_other
         may_end.set()
         for n, result in enumerate(results):
             if n != 4:
-                assert await result.get(timeout=5) == n
+                assert await result.get(timeout=30) == n
         with pytest.raises(TaskFailed, match="Broken"):
-            await results[4].get(timeout=5)
+            await results[4].get(timeout=30)
         (letter,) = await app.dlq.list()
     assert (letter.id, letter.reason) == (results[4].id, "broken")
 

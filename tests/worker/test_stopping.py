@@ -132,7 +132,7 @@ async def test_what_exceeds_the_grace_period_is_handed_back_untouched(
         await is_as_new(app, result)
     gate.open()
     async with running(app):
-        assert [await result.get(timeout=5) for result in results] == [1, 1, 1]
+        assert [await result.get(timeout=30) for result in results] == [1, 1, 1]
 
 
 async def test_a_job_that_twenty_deploys_handed_back_has_spent_neither_tries_nor_deliveries(
@@ -145,7 +145,7 @@ async def test_a_job_that_twenty_deploys_handed_back_has_spent_neither_tries_nor
         await is_as_new(app, result)
     gate.open()
     async with running(app):
-        assert await result.get(timeout=5) == 1
+        assert await result.get(timeout=30) == 1
 
 
 async def test_many_jobs_are_handed_back_page_by_page(
@@ -227,13 +227,13 @@ async def test_a_handler_that_refuses_to_stop_holds_up_nothing(app: App, gate: G
     await is_as_new(app, result)
     gate.open()
     async with running(app):
-        assert await result.get(timeout=5) == 1
+        assert await result.get(timeout=30) == 1
 
 
 async def test_an_executor_that_leaves_takes_its_consumers_and_its_name_with_it(app: App) -> None:
     keys = app.client.keys("default")
     async with running(app) as executor:
-        await (await task_of(app, shop.double).delay(1)).get(timeout=5)
+        await (await task_of(app, shop.double).delay(1)).get(timeout=30)
         await aeventually(lambda: knows(app, executor.name))
     consumers = await app.client.ask(Command(["XINFO", "CONSUMERS", keys["s"], "fq"], list))
     assert consumers == []

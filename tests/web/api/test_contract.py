@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import httpx
 import pytest
 
 from fennelq import App
+from fennelq.web.http import rates
 from fennelq.web.http.openapi import openapi, operations_in
 from fennelq.web.http.paths import PREFIX
 from fennelq.web.http.routes import ROUTES
@@ -374,9 +376,14 @@ async def test_the_dashboard_serves_the_api_too(app: App) -> None:
         assert (await pages.get(f"/api/v1/jobs/{answer.json()['id']}")).json()["task"] == "shop:welcome"
 
 
-async def test_a_user_makes_so_many_calls_per_second(app: App) -> None:
+async def test_a_user_makes_so_many_calls_per_second(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(rates, "clock", SimpleNamespace(monotonic=lambda: now[0]))
     async with Program(app, rate=2) as program:
         answers = [await program.get("/jobs/mail:nosuch") for _ in range(6)]
+        now[0] += 0.5
+        later = [(await program.get("/jobs/mail:nosuch")).status_code for _ in range(2)]
     assert [answer.status_code for answer in answers] == [404] * 4 + [429] * 2
+    assert later == [404, 429]
     assert answers[-1].headers["Retry-After"] == "1"
     assert json.loads(answers[-1].content)["type"] == "urn:fennelq:too-many-calls"
