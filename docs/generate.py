@@ -278,10 +278,10 @@ def is_described(thing: object) -> bool:
 
 
 def names_for_types() -> Iterator[tuple[str, str, str]]:
-    """The aliases that are exported."""
+    """The aliases that are exported. A module of the command line may use the name of a public class for an option."""
     every = {name: alias for aliases in ALIASES.values() for name, alias in aliases.items()}
     for name in fennelq.__all__:
-        if name in every:
+        if name in every and not isinstance(getattr(fennelq, name), type):
             yield f"`{name}`", f"`{every[name].written}`", every[name].text
 
 

@@ -317,9 +317,9 @@ class QueuePaused(FennelqError):
 
 
 class QueueFull(FennelqError):
-    """So many jobs wait in this queue that it takes no more: its `jobs` were not created. With `when_full="wait"`, no
-    job of the call got in for `enqueue_timeout`. `waiting` is how many jobs waited at the last attempt, and
-    `max_waiting` the bound.
+    """So many jobs wait in this queue that it takes no more: its `jobs` were not created. With `when_full="wait"`, the
+    queue has accepted no job of the call for `enqueue_timeout`. `waiting` is how many jobs waited at the last attempt,
+    and `max_waiting` the bound.
 
     `await app.enqueue(error.jobs)` sends them again. The other jobs of the same call were sent."""
 

@@ -82,7 +82,7 @@ class JobTalks(Family):
 
     @Operation
     def history(self, job_id: str) -> Talk[list[Event]]:
-        """The unusual things that happened to a job, the oldest first; the last fifty are kept."""
+        """The events that made a job run more than once, the oldest first; the last fifty are kept."""
         return (yield from history_of(self._app, job_id))
 
     @Operation
