@@ -52,7 +52,7 @@ class Filters(TypedDict, total=False):
     ids: Iterable[str]
     """Only these jobs."""
     where: str
-    """Only jobs that meet this filter: `header:tenant=acme "no card"`. Its times are those of the deaths."""
+    """Only jobs that match this filter: `header:tenant=acme "no card"`. Its times are those of the deaths."""
 
 
 Page = list[DeadJob]
