@@ -62,8 +62,8 @@ class Served:
         """Raises ConfigurationError when other machines could call without signing in."""
         if not sign_in and not self.is_local:
             raise ConfigurationError(
-                f"--host {self.host} answers other machines, and every program could send jobs: pass --tokens FILE, "
-                "which `fennelq token add` writes"
+                f"--host {self.host} accepts requests from other machines, and every program could send jobs: pass "
+                "--tokens FILE, which `fennelq token add` writes"
             )
 
     @property

@@ -61,7 +61,7 @@ class Callers:
 def serve(session: Session, served: Served, callers: Callers, port: Port = _PORT) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C, so that programs in every language can send and follow jobs.
 
-    Without --tokens or --users, it answers this machine only. `fennelq web` serves the API too.
+    Without --tokens or --users, it accepts requests from this machine only. `fennelq web` serves the API too.
     """
     require_web()
     from fennelq.web import api

@@ -49,7 +49,7 @@ class Certificate:
 def serve(session: Session, served: Served, certificate: Certificate, port: Port = _PORT) -> None:
     """Serve jobs by gRPC until SIGTERM or Ctrl-C: send, follow and cancel them from every language.
 
-    Without --tokens, it answers this machine only.
+    Without --tokens, it accepts calls from this machine only.
     """
     require("the gRPC server", "grpc", "grpc", "grpc_health", "grpc_reflection")
     tls = certificate.tls()
