@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from fennelq import App
-from fennelq.errors import FennelqError
+from fennelq.errors import ConfigurationError, FennelqError
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc import jobs
 from fennelq.grpc.codes import text_of
@@ -83,6 +83,15 @@ async def test_waits_and_streams_have_places(app: App, monkeypatch: pytest.Monke
 
 async def _awaited(call: Any) -> Any:
     return await call
+
+
+async def test_two_servers_do_not_share_a_port(app: App) -> None:
+    async with serving(app, "127.0.0.1:0") as (_, port):
+        with pytest.raises(
+            ConfigurationError, match=f"127.0.0.1:{port} cannot be used, perhaps because another"
+        ):
+            async with serving(app, f"127.0.0.1:{port}"):
+                pass
 
 
 async def test_large_messages_of_a_stream_are_sent_a_few_at_a_time(
