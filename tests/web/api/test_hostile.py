@@ -301,8 +301,12 @@ async def test_wrong_passwords_keep_the_address_out(app: App, tmp_path: Path) ->
 
 def test_tokens_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
     path, names = tmp_path / "tokens", [f"ci-{number}" for number in range(40)]
+
+    def add(name: str) -> None:
+        write(path, name, token_hash(new_token()), "send")
+
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda name: write(path, name, token_hash(new_token()), "send"), names))
+        list(threads.map(add, names))
     assert {*read(path.read_text("utf-8"), "tokens")} == {*names}
 
 
