@@ -186,7 +186,7 @@ KEY_KINDS: Final = (
         "stream",
         "what operators have changed: who, when, what, the outcome",
         "commands that change something",
-        "entries when there are more than some 10,000",
+        "entries when there are more than about 10,000",
         True,
     ),
     KeyKind(

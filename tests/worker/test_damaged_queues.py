@@ -215,9 +215,12 @@ async def two_queues(broker: Broker, **given: Any) -> None:
         await broker.run(verbs.jobs.enqueue(keys, [job]))
 
 
-async def test_due_jobs_of_other_queues_are_promoted(broker: Broker, redis_client: redis.Redis) -> None:
+@pytest.mark.parametrize("name", ["sched", "retry", "turn"])
+async def test_due_jobs_of_other_queues_are_promoted(
+    broker: Broker, redis_client: redis.Redis, name: str
+) -> None:
     await two_queues(broker, at_ms=1)
-    spoil(redis_client, "sched")
+    spoil(redis_client, name)
     await Promoter(state_of(broker, BAD, GOOD)).tick()
     assert await broker.ask(verbs.queues.length(GOOD, "s")) == 1
 

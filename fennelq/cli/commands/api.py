@@ -72,7 +72,7 @@ def serve(
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C, so that programs in every language can send and follow jobs.
 
-    Without --tokens or --users, it answers this machine only. `fennelq web` serves the API too.
+    Without --tokens or --users, it accepts requests from this machine only. `fennelq web` serves the API too.
     """
     require_web()
     from fennelq.web import Basic, Token, api
@@ -86,8 +86,8 @@ def serve(
     auth = Token(tokens) if tokens is not None else Basic(users) if users is not None else None
     if auth is None and not is_loopback(host):
         raise ConfigurationError(
-            f"--host {host} answers other machines, and every program could send jobs: pass --tokens FILE, which "
-            "`fennelq token add` writes"
+            f"--host {host} accepts requests from other machines, and every program could send jobs: pass --tokens "
+            "FILE, which `fennelq token add` writes"
         )
     app = served_app(session, redis_url, namespace)
     hosts = [*(host_names or []), *([] if is_loopback(host) else [host])]

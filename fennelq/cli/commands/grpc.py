@@ -63,7 +63,7 @@ def serve(
 ) -> None:
     """Serve jobs by gRPC until SIGTERM or Ctrl-C: send, follow and cancel them from every language.
 
-    Without --tokens, it answers this machine only.
+    Without --tokens, it accepts calls from this machine only.
     """
     require("the gRPC server", "grpc", "grpc", "grpc_health", "grpc_reflection")
     from fennelq.grpc.server import Tls
@@ -73,8 +73,8 @@ def serve(
         raise Problem("--tls-cert and --tls-key belong together: pass both, or none", Exit.USAGE)
     if tokens is None and not is_loopback(host):
         raise ConfigurationError(
-            f"--host {host} answers other machines, and every program could send jobs: pass --tokens FILE, which "
-            "`fennelq token add` writes"
+            f"--host {host} accepts calls from other machines, and every program could send jobs: pass --tokens FILE, "
+            "which `fennelq token add` writes"
         )
     app = served_app(session, redis_url, namespace)
     tls = Tls(tls_cert, tls_key) if tls_cert and tls_key else None
