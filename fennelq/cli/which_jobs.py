@@ -172,8 +172,13 @@ class Which:
     where: OfFilter = None
 
     def filters(self, ids: list[Any] | None = None) -> Filters:
-        """The filters; empty when the command line contains none."""
-        given = {"ids": ids, **vars(self), "where": (self.where or "").strip() or None}
+        """The filters; empty when the command line contains none. A shell makes `--where "$FILTER"` empty when the
+        variable is not set: that must not select every job."""
+        if self.where is not None and not self.where.strip():
+            raise typer.BadParameter(
+                "an empty filter selects every dead job: write one, or leave out --where"
+            )
+        given = {"ids": ids, **vars(self)}
         return cast(
             "Filters", {name: value for name, value in given.items() if value is not None and value != []}
         )

@@ -83,7 +83,7 @@ class AuditedOperation:
         yield from at_most(_LAST_LINE, ask(note))
 
     def _not_written(self, error: BaseException) -> None:
-        reason = error.reason if isinstance(error, BrokerUnavailable) else str(error)
+        reason = f"Redis {error.reason}" if isinstance(error, BrokerUnavailable) else str(error)
         self._warn(f"{self._entry.what} is not recorded for `fennelq audit`: {reason}")
 
 

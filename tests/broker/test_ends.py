@@ -13,6 +13,7 @@ from fennelq.broker.verbs.dead import Restored
 from fennelq.broker.verbs.ends import LASTS_MS, End, Taken
 from fennelq.model.outcome import failure_to_wire, succeeded
 from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, some_jobs
+from tests.kit.server import Server
 
 Act = Callable[[Desk], object]
 
@@ -258,6 +259,23 @@ def test_recorders_that_are_long_silent_and_have_no_entries_are_forgotten(record
     assert consumers(recorded) == {"r3"}
 
 
+def test_the_first_look_at_a_queue_may_also_ask_for_abandoned_entries(desk: Desk) -> None:
+    """Nothing was written down before it, so there is no stream."""
+    desk.finish(desk.executing(), DONE)
+    first = take(desk, abandoned_ms=0)
+    assert (first.entries, first.missed.number) == ([], 0)
+    desk.finish(desk.executing(a_job("2")), DONE)
+    assert words(take(desk, abandoned_ms=0)) == ["S2"]
+
+
+def test_a_recorder_that_may_not_list_the_others_gets_its_entries(recorded: Desk, server: Server) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    take(recorded)
+    with recorded.as_user(server, "xinfo"):
+        assert words(take(recorded, recorder="r2", abandoned_ms=0)) == ["S1"]
+    assert consumers(recorded) == {"r1", "r2"}
+
+
 def consumers(desk: Desk) -> set[str]:
     reply = cast("Any", desk.redis.xinfo_consumers(desk.keys["ends"], "history"))
     return {consumer["name"].decode() for consumer in reply}
@@ -349,6 +367,18 @@ def test_marks_that_are_damaged_do_not_stop_a_recorder(recorded: Desk) -> None:
     taken = take(recorded)
     assert [end.key for entry in taken.entries for end in entry.each()] == ["1"]
     assert (taken.missed.since_ms, taken.missed.until_ms) == (0, 0)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_marks_of_a_wrong_type_are_written_anew(recorded: Desk, lost: int) -> None:
+    recorded.redis.delete(recorded.keys["ends:read"])
+    recorded.redis.rpush(recorded.keys["ends:read"], "what?")
+    recorded.finish(recorded.executing(a_job("1")), DONE)
+    recorded.finish(recorded.executing(a_job("2")), DONE)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=2 - lost, approximate=False)
+    assert words(take(recorded)) == ["S1", "S2"][lost:]
+    assert recorded.redis.hget(recorded.keys["ends:read"], "S") == b"2"
+    assert take(recorded).missed.number == 0
 
 
 def test_counters_that_were_deleted_are_no_gap(recorded: Desk) -> None:

@@ -281,7 +281,7 @@ async def test_eight_replays_at_once_bring_each_job_back_once(shop: Shop, make_a
     assert sum(report.key_taken + report.broken for report in reports) == 0
     assert await shop.waiting() == 200
     async with running(shop.app):
-        await asyncio.gather(*(handle.get(timeout=10) for handle in dead))
+        await asyncio.gather(*(handle.get(timeout=30) for handle in dead))
     assert shop.ran == dict.fromkeys(range(200), 1)
 
 

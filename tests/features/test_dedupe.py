@@ -56,7 +56,7 @@ async def test_of_200_concurrent_callers_of_one_key_one_job_runs(app: App) -> No
     async with running(app), running(app):
         results = await asyncio.gather(*(count.delay(n) for n in range(200)))
         all_sent.set()
-        values = await asyncio.gather(*(result.get(timeout=10) for result in results))
+        values = await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert len(set(results)) == 1
     assert [result.deduplicated for result in results].count(False) == 1
     assert (len(runs), {*values}) == (1, {*runs})
@@ -66,7 +66,7 @@ async def test_of_200_concurrent_callers_that_replace_each_other_the_last_argume
     task, ran = indexing(app, dedupe="until_start", on_duplicate="replace")
     results = await asyncio.gather(*(task.delay(7, str(n)) for n in range(200)))
     async with running(app):
-        assert {await result.get(timeout=10) for result in results} == {"199"}
+        assert {await result.get(timeout=30) for result in results} == {"199"}
     assert (len(set(results)), ran) == (1, ["199"])
 
 

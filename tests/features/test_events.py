@@ -386,7 +386,7 @@ async def test_a_subscriber_that_blocks_changes_no_outcome_and_the_watchdog_show
     with capture_logs() as lines:
         async with running(app):
             results = await welcome.map(range(10))
-            assert [await result.get(timeout=10) for result in results] == [*range(10)]
+            assert [await result.get(timeout=30) for result in results] == [*range(10)]
     infos = [await result.info() for result in results]
     assert [info.deliveries for info in infos if info is not None] == [1] * 10
     (line,) = [line for line in lines if line["event"] == "loop_blocked"]

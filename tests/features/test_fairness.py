@@ -31,7 +31,7 @@ async def test_twenty_short_jobs_all_finish_while_one_of_two_workers_is_busy_wit
     async with running(app, concurrency=1), running(app, concurrency=1):
         busy = await long.delay()
         results = await short.map(range(20))
-        assert await asyncio.gather(*(result.get(timeout=10) for result in results)) == list(range(20))
+        assert await asyncio.gather(*(result.get(timeout=30) for result in results)) == list(range(20))
         assert await busy.status() is Status.EXECUTING
         may_end.set()
         assert await busy.get(timeout=30) == "done"
@@ -53,7 +53,7 @@ async def test_short_jobs_that_were_queued_before_the_workers_came_do_not_wait_f
     busy = await long.delay()
     results = await short.map(range(20))
     async with running(app, concurrency=1), running(app, concurrency=1):
-        assert await asyncio.gather(*(result.get(timeout=10) for result in results)) == list(range(20))
+        assert await asyncio.gather(*(result.get(timeout=30) for result in results)) == list(range(20))
         assert not may_end.is_set()
         may_end.set()
         await busy.get(timeout=30)

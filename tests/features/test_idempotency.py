@@ -113,7 +113,7 @@ async def test_the_same_key_while_the_first_job_is_dead_gets_the_dead_ones_handl
 async def test_the_same_key_after_the_first_jobs_record_is_gone_makes_another_job(
     make_app: MakeApp, server: Server
 ) -> None:
-    app = make_app(record_ttl=0.05, result_ttl=0.05)
+    app = make_app(record_ttl=60, result_ttl=60)
     desk = Desk(app)
     desk.may_end.set()
     async with running(app):

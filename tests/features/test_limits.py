@@ -75,7 +75,7 @@ async def test_jobs_of_one_key_never_overlap_over_two_executors_and_all_end(app:
 
     async with running(app), running(app):
         results = await app.enqueue([sync.job(n % 4, n) for n in range(60)])
-        values = await asyncio.gather(*(result.get(timeout=20) for result in results))
+        values = await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert values == list(range(60))
     assert at_once.most == Counter({0: 1, 1: 1, 2: 1, 3: 1})
 
@@ -254,7 +254,7 @@ async def test_in_real_time_starts_are_as_far_apart_as_the_rate_says(app: App) -
 
     async with running(app), running(app):
         results = await send.map(range(25))
-        await asyncio.gather(*(result.get(timeout=10) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert len(starts) == 25
     # 24 intervals of 20 ms, less the 100 ms by which late starts are made up for.
     assert starts[-1] - starts[0] >= 0.36
@@ -336,7 +336,7 @@ async def test_a_single_job_of_a_tenant_starts_after_one_job_of_each_other_tenan
     await app.enqueue([task.job(1, n) for n in range(1000)] + [task.job(2, n) for n in range(5)])
     last = await task.delay(3, 0)
     async with running(app, concurrency=1):
-        await last.get(timeout=10)
+        await last.get(timeout=30)
     assert ran[:3] == [(1, 0), (2, 0), (3, 0)]
     assert [n for tenant, n in ran if tenant == 1] == list(range(Counter(tenant for tenant, _ in ran)[1]))
     assert await app.queues.purge("default") == 1006 - len(ran)
@@ -358,7 +358,7 @@ async def test_a_tenant_that_comes_later_waits_for_one_job_of_each_and_those_tha
         await aeventually(lambda: len(ran) == 4)
         results.append(await work.delay(2, 0))
         may_end.set()
-        await asyncio.gather(*(result.get(timeout=10) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
     # Four ran, and one waited in the lane.
     assert ran.index((2, 0)) <= 5
 

@@ -42,7 +42,7 @@ async def run_all(
     """Send all, then let a worker come."""
     results = await app.enqueue(jobs)
     async with running(app, concurrency=concurrency, queues=queues):
-        await asyncio.gather(*(result.get(timeout=10) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
 
 
 # Priorities
@@ -159,7 +159,7 @@ async def test_after_a_flush_new_jobs_run_again(app: App) -> None:
     async with running(app):
         await (await seq.note.delay("before")).get(timeout=30)
         await app.client.ask(Command(["FLUSHALL"], bytes))
-        await (await seq.note.delay("after")).get(timeout=10)
+        await (await seq.note.delay("after")).get(timeout=30)
     assert seq.order == ["before", "after"]
 
 
@@ -195,7 +195,7 @@ async def test_many_workers_share_a_queue_without_running_anything_twice(app: Ap
         for _ in range(4):
             await workers.enter_async_context(running(app, concurrency=4))
         results = await app.enqueue([seq.note.job(str(n)) for n in range(500)])
-        await asyncio.gather(*(result.get(timeout=10) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert Counter(seq.order) == Counter(str(n) for n in range(500))
 
 

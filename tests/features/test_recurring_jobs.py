@@ -120,7 +120,7 @@ async def test_a_recurring_job_fails_and_is_retried_like_any_other(app: App, run
     async with running(app):
         await aeventually(lambda: names(app))
         result = await app.schedules.run(await only_name(app))
-        assert await result.get(timeout=10) == "done"
+        assert await result.get(timeout=30) == "done"
 
 
 async def names(app: App) -> list[str]:
@@ -140,7 +140,7 @@ async def test_jobs_of_a_queue_that_no_worker_has_opened_are_found(app: App, run
     other = app.describe(report.name, queue="quite-new")
     await app.schedules.add(other, every=0.05, name="s")
     async with running(app):
-        await aeventually(lambda: runs.jobs, within=20)
+        await aeventually(lambda: runs.jobs)
     assert runs.jobs[0].startswith("quite-new:cron.s.")
 
 
@@ -480,7 +480,7 @@ async def nothing_is_due(app: App, clock: ServerClock) -> bool:
 async def test_runs_are_put_off_by_up_to_the_jitter(app: App, runs: Runs) -> None:
     app.every(0.2, jitter=0.15, name="s")(noting(runs))
     async with running(app):
-        await aeventually(lambda: len(runs.jobs) >= 8, within=20)
+        await aeventually(lambda: len(runs.jobs) >= 8)
     schedule = app.schedules.declared["s"]
     for tick, late in zip(runs.ticks, runs.late_ms, strict=True):
         assert late >= schedule.put_off(tick) - tick

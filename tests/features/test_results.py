@@ -93,8 +93,10 @@ async def test_a_record_outlives_its_result_and_a_late_retry(make_app: MakeApp) 
     assert 990_000 < await ttl(app, long.id, "j") <= 1_000_000
 
 
-async def test_an_expired_result_raises_and_the_record_still_has_the_status(make_app: MakeApp) -> None:
-    app = make_app(result_ttl=0.05)
+async def test_an_expired_result_raises_and_the_record_still_has_the_status(
+    make_app: MakeApp, server: Server
+) -> None:
+    app = make_app(result_ttl=60)
 
     @app.task
     async def add(a: int, b: int) -> int:
@@ -103,6 +105,7 @@ async def test_an_expired_result_raises_and_the_record_still_has_the_status(make
     async with running(app):
         result = await add.delay(1, 2)
         assert await result.get(timeout=30) == 3
+        age(server, 60)
         await aeventually(lambda: is_gone(app, result.id, "r"))
         with pytest.raises(ResultExpired, match="unknown or its result has expired") as expired:
             await result.get()
@@ -111,7 +114,7 @@ async def test_an_expired_result_raises_and_the_record_still_has_the_status(make
 
 
 async def test_an_expired_record_leaves_nothing_behind(make_app: MakeApp, server: Server) -> None:
-    app = make_app(result_ttl=0.05, record_ttl=0.05)
+    app = make_app(result_ttl=60, record_ttl=60)
 
     @app.task
     async def add(a: int, b: int) -> int:

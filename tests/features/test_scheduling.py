@@ -26,9 +26,9 @@ async def test_a_delayed_job_waits_and_then_runs(app: App) -> None:
     async def now() -> float:
         return (datetime.now(UTC) - current_job().enqueued_at).total_seconds()
 
+    result = await now.options(delay=0.3).delay()
+    assert await result.status() is Status.SCHEDULED
     async with running(app):
-        result = await now.options(delay=0.3).delay()
-        assert await result.status() is Status.SCHEDULED
         assert await result.get(timeout=30) >= 0.3
 
 
@@ -94,7 +94,7 @@ async def test_many_jobs_that_are_due_at_once_all_run(app: App) -> None:
     moment = datetime.now(UTC) + timedelta(seconds=0.1)
     results = await app.enqueue([double.options(at=moment).job(n) for n in range(350)])
     async with running(app):
-        values = await asyncio.gather(*(result.get(timeout=10) for result in results))
+        values = await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert values == [2 * n for n in range(350)]
 
 
@@ -111,15 +111,17 @@ async def test_a_scheduled_job_keeps_its_priority(app: App) -> None:
         soon.job("normal"),
         soon.options(priority="high").job("high"),
     ]
-    results = await app.enqueue(jobs)
-    blocker = asyncio.Event()
+    begun, blocker = asyncio.Event(), asyncio.Event()
 
-    @app.task(priority="high")
+    @app.task
     async def block() -> None:
+        begun.set()
         await blocker.wait()
 
     async with running(app, concurrency=1):
         await block.delay()
+        await begun.wait()
+        results = await app.enqueue(jobs)
         for result in results:
             await aeventually(partial(is_sent, app, result.id))
         blocker.set()
@@ -172,7 +174,7 @@ async def test_a_waiter_is_notified_when_its_job_expires(app: App, t: Testing) -
     async def greet() -> None: ...
 
     result = await greet.options(expires=10).delay()
-    waiting = asyncio.create_task(result.get(timeout=10))
+    waiting = asyncio.create_task(result.get(timeout=30))
     t.tick(11)
     await t.run_until_idle()
     with pytest.raises(JobExpired):
@@ -228,7 +230,7 @@ async def test_a_job_that_has_started_once_runs_again_after_its_expiry(
     await t.run_until_idle()
     t.tick(10)
     await t.run_until_idle()
-    assert await result.get(timeout=10) == 42
+    assert await result.get(timeout=30) == 42
     assert runs == 2
 
 
@@ -252,7 +254,7 @@ async def test_a_job_that_a_deploy_has_interrupted_runs_again_after_its_expiry(
         server_clock.pass_by(60_000)
     assert await result.status() is Status.SENT
     async with running(app):
-        assert await result.get(timeout=10) == "report 7"
+        assert await result.get(timeout=30) == "report 7"
     assert starts == [7, 7]
 
 

@@ -160,7 +160,7 @@ def test_a_wrong_call_fails_at_delay(shop: Shop) -> None:
 
 def test_any_number_of_threads_may_send_and_wait(shop: Shop) -> None:
     def work(start: int) -> list[int]:
-        return [shop.double.sync.delay(n).get(timeout=10) for n in range(start, start + 10)]
+        return [shop.double.sync.delay(n).get(timeout=30) for n in range(start, start + 10)]
 
     with running_aside(shop.app, concurrency=32), ThreadPoolExecutor(20) as threads:
         values = [value for values in threads.map(work, range(0, 200, 10)) for value in values]
@@ -486,7 +486,7 @@ def test_many_threads_may_use_all_of_it(shop: Shop) -> None:
 
         def work(n: int) -> tuple[int, Status, list[str]]:
             result = shop.app.sync.enqueue([shop.double.job(n)])[0]
-            return result.get(timeout=10), result.status(), shop.app.sync.queues.names()
+            return result.get(timeout=30), result.status(), shop.app.sync.queues.names()
 
         done = list(threads.map(work, range(50)))
     assert done == [(2 * n, Status.SUCCESS, ["default"]) for n in range(50)]
@@ -839,7 +839,7 @@ def test_without_the_right_to_subscribe_results_are_polled_for(
             shop.open.set()
             assert [waiter.result(timeout=30) for waiter in waiters] == [0, 2, 4, 6, 8]
             with pytest.raises(TaskFailed):
-                deaf.double.sync.delay(-1).get(timeout=10)
+                deaf.double.sync.delay(-1).get(timeout=30)
         deaf.app.blocking.close()
         shop.app.blocking.close()
     (line,) = refusals(caplog)

@@ -95,7 +95,7 @@ async def test_as_many_functions_block_at_once_as_there_are_slots(app: App) -> N
 
     async with running(app, concurrency=8):
         results = await app.enqueue([meet.job() for _ in range(8)])
-        assert {await result.get(timeout=20) for result in results} == set(range(8))
+        assert {await result.get(timeout=30) for result in results} == set(range(8))
 
 
 @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit, SystemExit])

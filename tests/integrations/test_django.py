@@ -14,10 +14,10 @@ import redis
 
 from fennelq.broker.keys import queue_keys
 from tests.integrations.conftest import Serve, Web
+from tests.kit.processes import executors
 from tests.kit.server import Server
 from tests.kit.spawn import PROJECT, Process, Spawner
 from tests.kit.waiting import eventually
-from tests.worker.conftest import executors
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -13,11 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 import pytest
 
-from tests.mutation.children import Child
+from tests.mutation.children import Child, note
 from tests.mutation.kept import Kept, state_of_tests
 from tests.mutation.mutants import Mutant
 
@@ -27,12 +28,14 @@ Place = tuple[str, str]
 
 TEST_TIMEOUT: Final = 30
 PATIENCE: Final = 40.0
-"""The seconds that the tests of one mutant may take, besides three times what they take without it: a little more than
-one test may take."""
+"""The seconds that one test may take, besides three times what it takes without a mutation: a little more than pytest
+grants it, because pytest cannot end every test."""
 ALL_TESTS: Final = 1800.0
 """The seconds that all tests may take."""
 _HANGS: Final = "it hangs, or its process dies"
 _CANNOT_RUN: Final = "it cannot run"
+PAGE: Final = 150
+"""How many tests a child runs without any mutation. What it has found out is kept then."""
 SLOW: Final = 2.0
 """Tests that take longer judge last, in seconds."""
 
@@ -155,20 +158,49 @@ class Judge:
         """Find out what each test runs, and how long it takes. Returns what has failed."""
         kept = Kept(f"tests of {type(self._kind).__name__.lower()}")
         known = {item.nodeid: kept.get(item.nodeid, state_of_tests(item.path)) for item in session.items}
-        if unknown := [item for item in session.items if known[item.nodeid] is None]:
+        unknown = [item for item in session.items if known[item.nodeid] is None]
+        if unknown:
             print(f"{len(unknown)} tests run without any mutation", flush=True)
-            found = Child(lambda: _unchanged(self._kind, session, unknown), patience=ALL_TESTS).wait()
-            if found is None or found["failed"]:
-                return found["failed"] if found else "all of them take too long"
-            for item in unknown:
+        pages = [unknown[at : at + PAGE] for at in range(0, len(unknown), PAGE)]
+        for page, found in self._pages_run(session, pages):
+            if isinstance(found, str) or found["failed"]:
+                return found if isinstance(found, str) else str(found["failed"])
+            for item in page:
                 known[item.nodeid] = found["tests"][item.nodeid]
                 kept.put(item.nodeid, state_of_tests(item.path), known[item.nodeid])
         for test, (ran, seconds) in known.items():
             self._ran[test], self._seconds[test] = {(file, function) for file, function in ran}, seconds
         return ""
 
+    def _pages_run(
+        self, session: pytest.Session, pages: list[list[pytest.Item]]
+    ) -> Iterator[tuple[list[pytest.Item], Any]]:
+        """Each page of tests, with what was found out about them, as soon as it is known."""
+        running = list[tuple[list[pytest.Item], Child]]()
+        try:
+            while pages or running:
+                while pages and len(running) < self._asked.at_once:
+                    page = pages.pop()
+                    child = Child(partial(_unchanged, self._kind, session, page), patience=ALL_TESTS)
+                    running.append((page, child))
+                for one in [one for one in running if one[1].finished()]:
+                    running.remove(one)
+                    yield one[0], one[1].answer()
+                time.sleep(0.005)
+        finally:
+            for _, child in running:
+                child.end()
+
     def _judged(self, session: pytest.Session) -> Iterator[Verdict]:
-        waiting, running = list(reversed(self._mutants)), list[Judging]()
+        running = list[Judging]()
+        try:
+            yield from self._judged_at_once(session, running)
+        finally:
+            for one in running:
+                one.child.end()
+
+    def _judged_at_once(self, session: pytest.Session, running: list[Judging]) -> Iterator[Verdict]:
+        waiting = list(reversed(self._mutants))
         while waiting or running:
             while waiting and len(running) < self._asked.at_once and time.monotonic() < self._asked.until:
                 mutant = waiting.pop()
@@ -188,16 +220,16 @@ class Judge:
     def verdict_of(self, one: Judging) -> Verdict | tuple[list[pytest.Item], str]:
         """The verdict, or which tests have to judge again, because the first of them may fail on busy machines."""
         answer = one.child.answer()
-        if answer is None:
-            if one.suspect:
-                return Verdict(one.mutant, True, _HANGS)
-            return one.judges, _HANGS
-        failed, problem = answer["failed"], answer["problem"]
-        if failed in ("", _CANNOT_RUN):
-            return Verdict(one.mutant, bool(failed), f"{failed}: {problem}" if failed else "")
-        if failed == one.suspect or self._kind.is_certain(problem):
-            return Verdict(one.mutant, True, failed)
         tests = [item.nodeid for item in one.judges]
+        if isinstance(answer, str):  # it was ended in this test, or has died
+            failed, certain, by = answer or next(iter(tests), ""), False, _HANGS
+        elif answer["failed"] == _CANNOT_RUN:
+            return Verdict(one.mutant, True, f"{_CANNOT_RUN}: {answer['problem']}")
+        else:
+            failed = by = answer["failed"]
+            certain = self._kind.is_certain(answer["problem"])
+        if not failed or failed == one.suspect or certain:
+            return Verdict(one.mutant, bool(failed), by)
         return one.judges[tests.index(failed) :], failed
 
     def start(
@@ -213,7 +245,7 @@ class Judge:
             failed, problem = next(failures(session, judges), ("", ""))
             return {"failed": failed, "problem": problem}
 
-        usual = sum(self._seconds.get(item.nodeid, 0.0) for item in judges)
+        usual = max((self._seconds.get(item.nodeid, 0.0) for item in judges), default=0.0)
         return Judging(mutant, judges, suspect, Child(act, patience=PATIENCE + 3 * usual))
 
     def _judges_of(self, items: Iterable[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
@@ -274,6 +306,7 @@ def failures(session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[
     for number, item in enumerate(items, start=1):
         following = items[number] if number < len(items) else None
         reports.failed.clear()
+        note(item.nodeid)
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         yield from reports.failed
 

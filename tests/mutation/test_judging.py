@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from fennelq.worker import rounds
-from tests.mutation.children import Child
+from tests.mutation.children import Child, note
 from tests.mutation.kept import Kept
 from tests.mutation.modules import HOUSE, OTHERS, OWN, TESTS, Modules
 from tests.mutation.mutants import Mutant
@@ -90,16 +90,21 @@ def test_a_mutant_that_no_test_judges_survives(request: pytest.FixtureRequest) -
     assert list(failures(request.session, [])) == []
 
 
-def test_a_child_that_dies_or_takes_too_long_returns_nothing() -> None:
-    assert Child(lambda: os._exit(3), patience=30).wait() is None
-    assert Child(lambda: time.sleep(600), patience=0.2).wait() is None
+def test_of_a_child_that_dies_or_takes_too_long_there_is_its_last_note() -> None:
+    def act(end: Callable[[], object]) -> None:
+        note("one")
+        note("two")
+        end()
+
+    assert Child(lambda: act(lambda: os._exit(3)), patience=30).wait() == "two"
+    assert Child(lambda: act(lambda: time.sleep(600)), patience=0.2).wait() == "two"
 
 
 class Answer:
     """In the place of a child that has returned an answer."""
 
-    def __init__(self, failed: str | None = "", problem: str = "assert 1 == 2") -> None:
-        self._answer = None if failed is None else {"failed": failed, "problem": problem}
+    def __init__(self, failed: str = "", problem: str = "assert 1 == 2", *, hangs_in: str = "") -> None:
+        self._answer = hangs_in or {"failed": failed, "problem": problem}
 
     def answer(self) -> Any:
         return self._answer
@@ -129,11 +134,12 @@ def test_a_failure_that_may_come_from_a_busy_machine_has_to_come_twice() -> None
     assert verdict(Modules(), Answer(first), items, first) == (True, first)
 
 
-def test_a_mutant_that_hangs_has_to_hang_twice() -> None:
+def test_a_test_that_hangs_has_to_hang_twice() -> None:
     items = two_tests()
-    tests, suspect = verdict(Scripts(), Answer(None), items)
-    assert tests == [item.nodeid for item in items]
-    assert verdict(Scripts(), Answer(None), items, suspect) == (True, suspect)
+    second = items[1].nodeid
+    assert verdict(Scripts(), Answer(hangs_in=second), items) == ([second], second)
+    noticed, why = verdict(Scripts(), Answer(hangs_in=second), items[1:], second)
+    assert (noticed, why) == (True, "it hangs, or its process dies")
 
 
 @pytest.mark.parametrize("name", Modules().names())

@@ -32,7 +32,7 @@ async def test_a_page_shows_what_was_known_while_redis_is_away(shop: Shop, serve
             assert "It is not known whether this was done" in text_of(answer.text)
         finally:
             server.resume()
-        await aeventually(lambda: answers(pages), within=20)
+        await aeventually(lambda: answers(pages))
         assert "Redis has not answered" not in await pages.text("/queues")
 
 

@@ -60,7 +60,7 @@ class Events:
 async def opened(url: str, path: str) -> AsyncGenerator[Events]:
     """A page that is open in a browser."""
     async with (
-        httpx.AsyncClient(timeout=20) as http,
+        httpx.AsyncClient(timeout=30) as http,
         http.stream("GET", f"{url}/live", params={"view": path}) as answer,
     ):
         assert answer.status_code == 200

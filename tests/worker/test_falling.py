@@ -48,7 +48,7 @@ async def test_an_executor_that_is_cancelled_while_it_stops_renews_no_lease_afte
 async def test_an_executor_that_is_cancelled_reports_what_it_has_counted(app: App) -> None:
     executor = Executor(app, ExecutorConfig(concurrency=2))
     life = asyncio.create_task(executor.run())
-    assert await (await task_of(app, shop.double).delay(4)).get(timeout=10) == 8
+    assert await (await task_of(app, shop.double).delay(4)).get(timeout=30) == 8
     life.cancel()
     await asyncio.wait([life])
     assert [one.run.count for one in await app.times.list()] == [1]

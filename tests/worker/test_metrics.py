@@ -350,15 +350,13 @@ async def watch(port: int, seen: list[Samples]) -> None:
 async def test_while_redis_is_away_the_page_answers(workers: Workers, server: Server) -> None:
     port = Port()
     workers("--health-port", f"127.0.0.1:{port.number}")
-    await aeventually(
-        lambda: ready(port.number), tolerate=(OSError,), within=20, what="the executor is ready"
-    )
+    await aeventually(lambda: ready(port.number), tolerate=(OSError,), what="the executor is ready")
     server.pause()
     samples = await page(port.number)
     assert samples["fennelq_slots"] == 4
     server.resume()
     server.kill()
-    await aeventually(lambda: errors_of(port.number), within=20)
+    await aeventually(lambda: errors_of(port.number))
     port.release()
 
 

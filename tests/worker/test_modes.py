@@ -173,7 +173,7 @@ async def test_without_consuming_no_job_starts_and_the_duties_go_on(redis_url: s
         welcome.every(0.05, args=(1,), overlap="skip", name="often")
         later = await welcome.options(delay=0.05).delay(2)
         async with at_work(app, consumes=False) as executor:
-            await aeventually(lambda: len(desk.waiting()) == 3 and not desk.pending(), within=10)
+            await aeventually(lambda: len(desk.waiting()) == 3 and not desk.pending())
             assert (desk.due(), desk.sleepers()) == ({}, set())
             assert (executor.state.connected, executor.state.held.done) == (True, 0)
         assert await later.status() is Status.SENT

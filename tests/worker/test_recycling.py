@@ -140,7 +140,7 @@ async def test_a_burst_goes_on_after_a_reload(
     held = await task_of(app, shop.hold).delay(str(gate))
     results = [held, *await app.enqueue([task_of(app, shop.nap).job(0.001) for _ in range(20)])]
     worker = workers("--app-dir", str(source.parent), "-A", "reloaded:app", "--burst", "--reload", "-c", "1")
-    await aeventually(lambda: len(ledger.starts()) == 1, within=15)
+    await aeventually(lambda: len(ledger.starts()) == 1)
     source.write_text(f"{SOURCE}\n# changed\n")
     worker.wait_for("reloading")
     gate.open()

@@ -497,7 +497,7 @@ async def test_an_executor_publishes_what_it_cannot_run_and_what_it_does_not_ser
 
     async with running(app, queues="mail", priorities=["high", "normal"]) as executor:
         result = await app.client.send(as_sent(app.describe("tests.worker.shop:dubble", queue="mail")))
-        facts = await aeventually(lambda: facts_with_misfits(executor.name), within=15)
+        facts = await aeventually(lambda: facts_with_misfits(executor.name))
         await aeventually(result.cancel)
     assert facts["lanes"] == ["s:high", "s"]
     assert "every_queue" not in facts

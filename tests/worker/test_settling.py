@@ -122,7 +122,7 @@ async def test_outcomes_wait_for_a_server_that_is_away(
         await aeventually(lambda: executor.slots.taken == 0)
         assert {await result.status() for result in results} == {Status.EXECUTING}
         proxy.up()
-        assert [await result.get(timeout=10) for result in results] == list(range(20))
+        assert [await result.get(timeout=30) for result in results] == list(range(20))
     await through.close()
     assert runs == Counter(range(20))
 

@@ -954,7 +954,7 @@ async def test_runs_leave_no_work_for_the_garbage_collector(app: App) -> None:
 
     async def travel_often() -> None:
         for _ in range(20):
-            await (await travel.delay()).get(timeout=10)
+            await (await travel.delay()).get(timeout=30)
 
     async with running(app):
         await travel_often()  # what is made only once, is made in the context of an early job

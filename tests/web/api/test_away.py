@@ -47,7 +47,7 @@ async def test_every_answer_is_503_while_redis_is_away_and_comes_back_by_itself(
             assert [one["queue"] for one in problem["repeat_with"]] == ["mail"]
     finally:
         server.resume()
-    await aeventually(lambda: works(program), within=20)
+    await aeventually(lambda: works(program))
 
 
 async def works(program: Program) -> bool:
