@@ -22,7 +22,6 @@ from fennelq import App
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc.server import LARGEST, serving
 from tests.kit.apps import LocalApp
-from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.rpc.kit import Client, refused
@@ -279,18 +278,6 @@ async def test_an_oversized_and_a_malformed_message_have_their_codes(client: Cli
             assert await refused(raw(broken)) is Code.INVALID_ARGUMENT, (method, broken)
     nosuch = cast("Callable[..., Any]", client.channel.unary_unary("/fennelq.v1.Jobs/Nosuch"))
     assert await refused(nosuch(b"")) is Code.UNIMPLEMENTED
-
-
-async def test_redis_away_is_unavailable_and_comes_back_by_itself(client: Client, server: Server) -> None:
-    await client.enqueue("shop:welcome", 1)
-    server.pause()
-    try:
-        assert await refused(client.enqueue("shop:welcome", 2, request_id="r")) is Code.UNAVAILABLE
-        assert await refused(client.jobs.Get(pb.JobRequest(id="mail:nosuch"))) is Code.UNAVAILABLE
-        assert await refused(client.queues.List(pb.ListQueuesRequest())) is Code.UNAVAILABLE
-    finally:
-        server.resume()
-    assert (await client.enqueue("shop:welcome", 2, request_id="r")).id
 
 
 async def test_health_and_reflection_tell_what_there_is(client: Client) -> None:
