@@ -242,7 +242,22 @@ async def test_each_method_is_for_users_with_its_right_only(tokens: dict[str, Cl
                 assert (code is Code.PERMISSION_DENIED) == (user not in allowed), (user, method, code)
                 assert code not in (Code.UNKNOWN, Code.INTERNAL), (user, method)
         await app.queues.resume("mail")
+        watching = await code_of(
+            client.jobs.Watch(pb.JobRequest(id="mail:nosuch"), metadata=client.metadata).read()
+        )
+        assert (watching is Code.PERMISSION_DENIED) == (user not in {"see", "read", "all"}), (user, watching)
+        many = iter([pb.EnqueueRequest(task="shop:welcome", args=b"[1]")])
+        sending = await code_of(client.jobs.EnqueueMany(many, metadata=client.metadata))
+        assert (sending is Code.PERMISSION_DENIED) == (user not in {"sender", "reports", "all"}), (
+            user,
+            sending,
+        )
     assert (await tokens["reports"].enqueue("reports:daily")).id
+    refused_ = await tokens["reports"].jobs.EnqueueMany(
+        iter([pb.EnqueueRequest(task="shop:welcome", args=b"[1]"), pb.EnqueueRequest(task="reports:daily")]),
+        metadata=tokens["reports"].metadata,
+    )
+    assert [one.code for one in refused_.answers] == [Code.PERMISSION_DENIED.value[0], 0]
 
 
 async def code_of(call: Any) -> grpc.StatusCode:

@@ -204,7 +204,10 @@ def add_token(
         ),
     ] = "read",
 ) -> None:
-    """Make a token, and print it. The file has only its hash, so it cannot be shown again."""
+    """Make a token, and print it. The file has only its hash, so it cannot be shown again.
+
+    It replaces the token that has this name already. `fennelq token list` and `fennelq token revoke` use the same file.
+    """
     require_web("the dashboard")
     from fennelq.web.passwords import new_token, token_hash, write
 
