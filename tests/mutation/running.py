@@ -32,7 +32,7 @@ PATIENCE: Final = 40.0
 """The seconds that one test may take, besides three times what it takes without a mutation: a little more than pytest
 grants it, because pytest cannot end every test."""
 _WAITS: Final = 5.0
-"""The seconds after which a test that waits for an event fails, and has to fail once more: elsewhere it waits longer."""
+"""The seconds after which a test that waits for an event fails; it has to fail twice. Elsewhere it waits longer."""
 ALL_TESTS: Final = 1800.0
 """The seconds that all tests may take."""
 _HANGS: Final = "it hangs, or its process dies"
