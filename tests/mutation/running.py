@@ -34,7 +34,7 @@ ALL_TESTS: Final = 1800.0
 """The seconds that all tests may take."""
 _HANGS: Final = "it hangs, or its process dies"
 _CANNOT_RUN: Final = "it cannot run"
-PAGE: Final = 150
+PAGE: Final = 30
 """How many tests a child runs without any mutation. What it has found out is kept then."""
 SLOW: Final = 2.0
 """Tests that take longer judge last, in seconds."""

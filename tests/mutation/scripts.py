@@ -31,6 +31,7 @@ APART: Final = (
     "test_trouble.py",
     "test_connection.py",
     "test_memory.py",
+    "test_diagnosis.py",
 )
 """Tests that have nothing to do with scripts, or that measure."""
 TOGETHER: Final = {
