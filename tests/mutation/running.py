@@ -53,7 +53,11 @@ class Kind(Protocol):
         ...
 
     def mutants_in(self, name: str) -> Iterable[Mutant]:
-        """Every mutant that can be loaded at all."""
+        """Every mutant of a script or a module."""
+        ...
+
+    def can_be_loaded(self, mutant: Mutant) -> bool:
+        """Whether it can be judged at all."""
         ...
 
     def key_of(self, mutant: Mutant) -> Key:
@@ -129,6 +133,8 @@ class Judge:
     def __init__(self, kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: Asked) -> None:
         self.verdicts: list[Verdict] = []
         self.ready = False
+        self.left = len(mutants)
+        """How many are still to be judged."""
         self._kind = kind
         self._names = names
         self._mutants = mutants
@@ -149,9 +155,10 @@ class Judge:
         self.ready = True
         for verdict in self._judged(session):
             self.verdicts.append(verdict)
+            self.left -= 1
             if verdict.noticed and not verdict.by.startswith(_CANNOT_RUN):
                 self._asked.verdicts.notice(verdict.mutant, verdict.by)
-            _show(self._kind, verdict, len(self.verdicts), len(self._mutants))
+            _show(self._kind, verdict, self.left)
         return True
 
     def _baseline(self, session: pytest.Session) -> str:
@@ -204,6 +211,10 @@ class Judge:
         while waiting or running:
             while waiting and len(running) < self._asked.at_once and time.monotonic() < self._asked.until:
                 mutant = waiting.pop()
+                if not self._kind.can_be_loaded(mutant):
+                    self.left -= 1
+                    self._asked.verdicts.notice(mutant, _CANNOT_RUN)
+                    continue
                 running.append(self.start(session, mutant, self._judges_of(session.items, mutant)))
             if not running:
                 return
@@ -326,8 +337,8 @@ def _file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0].removeprefix("tests/")
 
 
-def judged(kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: Asked) -> list[Verdict] | None:
-    """Let the tests judge these mutants of `names`; None when nothing can be judged."""
+def judged(kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: Asked) -> Judge:
+    """Let the tests judge these mutants of `names`."""
     one_kind_of_server()
     kind.warm_up()
     judge = Judge(kind, names, mutants, asked)
@@ -344,7 +355,7 @@ def judged(kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: A
         f"--timeout={TEST_TIMEOUT}",
     ]
     pytest.main([*how, *kind.targets(names)], plugins=[*kind.plugins(), judge])
-    return judge.verdicts if judge.ready else None
+    return judge
 
 
 def one_kind_of_server() -> None:
@@ -356,11 +367,11 @@ def one_kind_of_server() -> None:
     setattr(server, "installed_redis", lambda: None)  # noqa: B010 - it is a cached function
 
 
-def _show(kind: Kind, verdict: Verdict, number: int, all_of_them: int) -> None:
+def _show(kind: Kind, verdict: Verdict, left: int) -> None:
     if not verdict.noticed and kind.key_of(verdict.mutant) not in kind.equivalent:
         print(f"\nsurvived  {verdict.mutant.name}\n    {verdict.mutant.before}", flush=True)
     else:
-        print(f"{number}/{all_of_them} {verdict.mutant.name}: {verdict.by or 'equivalent'}", flush=True)
+        print(f"{left} left  {verdict.mutant.name}: {verdict.by or 'equivalent'}", flush=True)
 
 
 def report(kind: Kind, verdicts: Sequence[Verdict], seconds: float, unfit: Collection[Key] = ()) -> bool:
