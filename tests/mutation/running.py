@@ -26,8 +26,8 @@ Key = tuple[str, str, str]
 Place = tuple[str, str]
 """A file, and the qualified name of a function in it."""
 
-TEST_TIMEOUT: Final = 30
-PATIENCE: Final = 40.0
+TEST_TIMEOUT: Final = 25
+PATIENCE: Final = 30.0
 """The seconds that one test may take, besides three times what it takes without a mutation: a little more than pytest
 grants it, because pytest cannot end every test."""
 ALL_TESTS: Final = 1800.0
@@ -196,7 +196,7 @@ class Judge:
                 time.sleep(0.005)
         finally:
             for _, child in running:
-                child.end()
+                child.abandon()
 
     def _judged(self, session: pytest.Session) -> Iterator[Verdict]:
         running = list[Judging]()
@@ -204,7 +204,7 @@ class Judge:
             yield from self._judged_at_once(session, running)
         finally:
             for one in running:
-                one.child.end()
+                one.child.abandon()
 
     def _judged_at_once(self, session: pytest.Session, running: list[Judging]) -> Iterator[Verdict]:
         waiting = list(reversed(self._mutants))
@@ -253,11 +253,10 @@ class Judge:
                 self._kind.put_in_place(mutant)
             except ValueError as error:
                 return {"failed": _CANNOT_RUN, "problem": f"{error}"}
-            failed, problem = next(failures(session, judges), ("", ""))
+            failed, problem = next(failures(session, judges, self._seconds), ("", ""))
             return {"failed": failed, "problem": problem}
 
-        usual = max((self._seconds.get(item.nodeid, 0.0) for item in judges), default=0.0)
-        return Judging(mutant, judges, suspect, Child(act, patience=PATIENCE + 3 * usual))
+        return Judging(mutant, judges, suspect, Child(act, patience=PATIENCE))
 
     def _judges_of(self, items: Iterable[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         judges = [
@@ -306,18 +305,21 @@ def _unchanged(kind: Kind, session: pytest.Session, items: Sequence[pytest.Item]
     # What fails only once depends on how busy the machine is: it judges nothing.
     tests |= {test: ([], tests[test][1]) for test in failed}
     return {
-        "failed": " ".join({test: "" for item in again for test, _ in failures(session, [item])}),
+        "failed": " ".join({test: "" for item in again for test, _ in failures(session, [item], {})}),
         "tests": tests,
     }
 
 
-def failures(session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[tuple[str, str]]:
-    """The tests that fail, one after the other, and why. None when no test judges: then the mutant survives."""
+def failures(
+    session: pytest.Session, items: Sequence[pytest.Item], seconds: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
+    """The tests that fail, one after the other, and why. None when no test judges: then the mutant survives. `seconds`:
+    how long they take without any mutation."""
     reports = _reports_of(session)
     for number, item in enumerate(items, start=1):
         following = items[number] if number < len(items) else None
         reports.failed.clear()
-        note(item.nodeid)
+        note(item.nodeid, PATIENCE + 3 * seconds.get(item.nodeid, 0.0))
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         yield from reports.failed
 
