@@ -51,6 +51,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "is_hit", "if TASK → true"),
         ("restore.lua", "restore", "without write"),
         ("lib/lines.lua", "lines", "if f[4] → true"),
+        ("lib/lines.lua", "lines", "without not before"),
         ("replay.lua", "change", "without f[F.gates]"),
         ("replay.lua", "change", "if f[F.gates] and changes[F.gates] → true"),
         ("replay.lua", "change", "without changes[F.gates]"),

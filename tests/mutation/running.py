@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pytest
 
 from tests.mutation.children import Child, note
-from tests.mutation.kept import Kept, state_of_tests
+from tests.mutation.kept import Kept, state_of_test
 from tests.mutation.mutants import Mutant
 
 Key = tuple[str, str, str]
@@ -164,7 +164,7 @@ class Judge:
     def _baseline(self, session: pytest.Session) -> str:
         """Find out what each test runs, and how long it takes. Returns what has failed."""
         kept = Kept(f"tests of {type(self._kind).__name__.lower()}")
-        known = {item.nodeid: kept.get(item.nodeid, state_of_tests(item.path)) for item in session.items}
+        known = {item.nodeid: kept.get(item.nodeid, state_of_test(item.nodeid)) for item in session.items}
         unknown = [item for item in session.items if known[item.nodeid] is None]
         if unknown:
             print(f"{len(unknown)} tests run without any mutation", flush=True)
@@ -174,7 +174,7 @@ class Judge:
                 return found if isinstance(found, str) else str(found["failed"])
             for item in page:
                 known[item.nodeid] = found["tests"][item.nodeid]
-                kept.put(item.nodeid, state_of_tests(item.path), known[item.nodeid])
+                kept.put(item.nodeid, state_of_test(item.nodeid), known[item.nodeid])
         for test, (ran, seconds) in known.items():
             self._ran[test], self._seconds[test] = {(file, function) for file, function in ran}, seconds
         return ""
