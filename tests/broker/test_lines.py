@@ -387,6 +387,17 @@ def test_a_line_that_gets_a_further_job_in_the_same_call_keeps_its_turn(desk: De
     assert taken(desk) == ["a1"]
 
 
+def test_lines_at_one_gate_take_turns(desk: Desk) -> None:
+    send(desk, "0", gates="c1:all")
+    for tenant in "ab":
+        send(desk, f"{tenant}1", f"{tenant}2", gates=f"c1:all c9:{tenant}")
+    started = list[str]()
+    while runs := desk.take():
+        started += [run.key for run in runs]
+        desk.finish(runs)
+    assert started == ["0", "a1", "b1", "a2", "b2"]
+
+
 def test_a_line_keeps_its_turn_when_its_gate_is_looked_at_and_is_still_shut(desk: Desk) -> None:
     send(desk, "x", gates="c1:all")
     (run,) = desk.take()

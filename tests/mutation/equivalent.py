@@ -38,6 +38,13 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "nothing fails there: the type of a failure is a text, which a line of the history can have": [
         ("lib/twins.lua", "twins", "without ok"),
     ],
+    "a job has just been let in, so no alarm is set": [
+        ("lib/lines.lua", "lines", "without shut (2)"),
+        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → true"),
+        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → false"),
+        ("lib/lines.lua", "lines", "without gate.kind == 'r'"),
+        ("lib/lines.lua", "lines", "removed: arm(gate, through) (2)"),
+    ],
     "only the cost is different": [
         ("find.lua", "", "without (want.since or want['until'])"),
         ("find.lua", "", "without (want.task or want.no_task or want.fp…"),
@@ -52,6 +59,9 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("restore.lua", "restore", "without write"),
         ("lib/lines.lua", "lines", "if f[4] → true"),
         ("lib/lines.lua", "lines", "without not before"),
+        ("lib/lines.lua", "lines", "if not alone → true"),
+        ("lib/lines.lua", "lines", "if gate.id == id → false"),
+        ("lib/lines.lua", "lines", "if gate.id == id → true"),
         ("replay.lua", "change", "without f[F.gates]"),
         ("replay.lua", "change", "if f[F.gates] and changes[F.gates] → true"),
         ("replay.lua", "change", "without changes[F.gates]"),
