@@ -250,6 +250,21 @@ def test_a_lower_job_that_waits_in_its_lane_does_not_keep_a_higher_one_out(desk:
     assert desk.stats()["stepped_back"] == 1
 
 
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_a_job_that_goes_back_to_its_line_keeps_the_number_of_its_deliveries(
+    desk: Desk, deliveries: int
+) -> None:
+    send(desk, "1", priority="low")
+    desk.redelivered("1", deliveries, "s:low")
+    send(desk, "2", priority="high")
+    runs = desk.take()
+    assert ([run.key for run in runs], in_line(desk, lane="s:low")) == (["2"], ["1"])
+    assert desk.record("1").get("d") == (None if deliveries == 1 else "2")
+    desk.finish(runs)
+    (run,) = desk.take()
+    assert (run.key, run.deliveries) == ("1", deliveries)
+
+
 def test_a_job_that_was_handed_back_keeps_its_slot(desk: Desk) -> None:
     send(desk, "1", "2")
     desk.release(desk.take())
