@@ -389,8 +389,8 @@ def report(kind: Kind, verdicts: Sequence[Verdict], seconds: float, unfit: Colle
     for mutant in unknown:
         print(f"  {mutant.name}\n      {mutant.before}")
     for verdict in verdicts:
-        if verdict.by == _HANGS:  # on a busy machine, a mutant may only have run out of time
-            print(f"  hangs: {verdict.mutant.name}: judge it again if the machine was busy")
+        if verdict.by == _HANGS:
+            print(f"  hangs, twice: {verdict.mutant.name}")
         if verdict.by.startswith(_CANNOT_RUN):
             print(f"  not judged: {verdict.mutant.name}: {verdict.by}")
     for key in sorted(stale):
