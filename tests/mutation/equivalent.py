@@ -151,7 +151,25 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "where it differs from the lane, the lane is quarantine, and so is where the job goes": [
         ("recover.lua", "requeue", "without f[F.lane]"),
     ],
+    "an error has no items, and is passed over": [
+        ("ends_take.lua", "forget_recorders", "if consumers.err → false"),
+        ("ends_take.lua", "", "if abandoned ~= '' → true"),
+    ],
+    "the recorder reads at once, which makes it anew": [
+        ("ends_take.lua", "forget_recorders", "without facts.name ~= recorder"),
+    ],
+    "nothing is added or subtracted, or the error comes one line later": [
+        ("ends_take.lua", "", "without taken > 0"),
+        ("ends_done.lua", "", "without type(done) == 'number'"),
+        ("ends_done.lua", "", "if type(done) == 'number' and done > 0 → true"),
+        ("ends_done.lua", "", "without done > 0"),
+    ],
+    "the caller asks for the rest again": [
+        ("ends_read.lua", "", "if is_there → true"),
+    ],
     "servers older than 7.0 leave it out, and are refused": [
+        ("ends_take.lua", "take_abandoned", "without {}"),
+        ("ends_take.lua", "take_abandoned", "without {} (2)"),
         ("recover.lua", "walk", "without {}"),
     ],
     "what is false or missing in a reply is read as missing": [
