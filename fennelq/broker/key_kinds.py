@@ -120,6 +120,14 @@ KEY_KINDS: Final = (
         "TTL",
         False,
     ),
+    KeyKind(
+        "{app} request:<request>",
+        "string",
+        "Idempotency-Key of a program → the queue of its job",
+        "the HTTP API, gRPC",
+        "TTL",
+        False,
+    ),
     KeyKind("{app} queues", "set", "queues ever used", "clients, workers", "never", True),
     KeyKind(
         "{app} executors",

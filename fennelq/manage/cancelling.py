@@ -125,8 +125,8 @@ class Cancelling:
         while (acted := (yield from pages.next())) is not None:
             if acted and self._progress:
                 self._progress(work.done)
-        if work.problem is not None:
-            raise work.problem
+        if work.error is not None:
+            raise work.error
         return work.done
 
 

@@ -14,6 +14,13 @@ from fennelq.web.passwords import new_token, token_hash, write
 from tests.kit.apps import LocalApp
 from tests.rpc.kit import Client
 from tests.web.api.kit import declare
+from tests.web.patience import be_patient
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has time to reply. Tests of an absent Redis replace this fixture."""
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

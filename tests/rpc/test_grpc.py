@@ -22,7 +22,6 @@ from fennelq import App
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc.server import LARGEST, serving
 from tests.kit.apps import LocalApp
-from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.rpc.kit import Client, refused
@@ -243,7 +242,22 @@ async def test_each_method_is_for_users_with_its_right_only(tokens: dict[str, Cl
                 assert (code is Code.PERMISSION_DENIED) == (user not in allowed), (user, method, code)
                 assert code not in (Code.UNKNOWN, Code.INTERNAL), (user, method)
         await app.queues.resume("mail")
+        watching = await code_of(
+            client.jobs.Watch(pb.JobRequest(id="mail:nosuch"), metadata=client.metadata).read()
+        )
+        assert (watching is Code.PERMISSION_DENIED) == (user not in {"see", "read", "all"}), (user, watching)
+        many = iter([pb.EnqueueRequest(task="shop:welcome", args=b"[1]")])
+        sending = await code_of(client.jobs.EnqueueMany(many, metadata=client.metadata))
+        assert (sending is Code.PERMISSION_DENIED) == (user not in {"sender", "reports", "all"}), (
+            user,
+            sending,
+        )
     assert (await tokens["reports"].enqueue("reports:daily")).id
+    refused_ = await tokens["reports"].jobs.EnqueueMany(
+        iter([pb.EnqueueRequest(task="shop:welcome", args=b"[1]"), pb.EnqueueRequest(task="reports:daily")]),
+        metadata=tokens["reports"].metadata,
+    )
+    assert [one.code for one in refused_.answers] == [Code.PERMISSION_DENIED.value[0], 0]
 
 
 async def code_of(call: Any) -> grpc.StatusCode:
@@ -264,18 +278,6 @@ async def test_an_oversized_and_a_malformed_message_have_their_codes(client: Cli
             assert await refused(raw(broken)) is Code.INVALID_ARGUMENT, (method, broken)
     nosuch = cast("Callable[..., Any]", client.channel.unary_unary("/fennelq.v1.Jobs/Nosuch"))
     assert await refused(nosuch(b"")) is Code.UNIMPLEMENTED
-
-
-async def test_redis_away_is_unavailable_and_comes_back_by_itself(client: Client, server: Server) -> None:
-    await client.enqueue("shop:welcome", 1)
-    server.pause()
-    try:
-        assert await refused(client.enqueue("shop:welcome", 2, request_id="r")) is Code.UNAVAILABLE
-        assert await refused(client.jobs.Get(pb.JobRequest(id="mail:nosuch"))) is Code.UNAVAILABLE
-        assert await refused(client.queues.List(pb.ListQueuesRequest())) is Code.UNAVAILABLE
-    finally:
-        server.resume()
-    assert (await client.enqueue("shop:welcome", 2, request_id="r")).id
 
 
 async def test_health_and_reflection_tell_what_there_is(client: Client) -> None:

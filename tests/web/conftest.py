@@ -10,6 +10,13 @@ from fennelq import App
 from tests.kit.apps import LocalApp
 from tests.kit.server import Server
 from tests.web.kit import Browser, Shop
+from tests.web.patience import be_patient
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has time to reply. Tests of an absent Redis replace this fixture."""
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

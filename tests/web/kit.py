@@ -34,6 +34,7 @@ class Shop:
     def __init__(self, app: App, server: Server) -> None:
         self.app, self.server = app, server
         self.dead: list[str] = []
+        self.charged: list[int] = []
         self.has_money = False
         self.scheduled = self.waiting = ""
 
@@ -44,6 +45,7 @@ class Shop:
         async def charge(order: int, token: str = "") -> None:
             if not self.has_money:
                 raise RuntimeError(f"no money for order {order}")
+            self.charged.append(order)
 
         @self.app.task(name="shop:welcome", queue="mail")
         async def welcome(user_id: int, greeting: str = "hello") -> str:

@@ -12,10 +12,15 @@ from tests.web.kit import Browser, Shop, text_of
 pytestmark = pytest.mark.audit(unfinished=True)
 
 
+@pytest.fixture(autouse=True)
+def patient() -> None:
+    """Redis has as much time to reply as it has for users: these tests are about that."""
+
+
 async def test_a_page_shows_what_was_known_while_redis_is_away(shop: Shop, server: Server) -> None:
     impatient = App("shop", redis_url=server.url, enqueue_timeout=0.5)
     async with Browser(impatient) as pages, impatient:
-        await pages.text("/queues")
+        await aeventually(lambda: answers(pages))
         server.pause()
         try:
             await aeventually(lambda: says_so(pages))
@@ -33,7 +38,7 @@ async def test_a_page_shows_what_was_known_while_redis_is_away(shop: Shop, serve
         finally:
             server.resume()
         await aeventually(lambda: answers(pages))
-        assert "Redis has not answered" not in await pages.text("/queues")
+        assert "Redis has not answered" not in text_of((await pages.get("/queues")).text)
 
 
 async def says_so(pages: Browser) -> bool:

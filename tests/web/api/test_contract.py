@@ -7,13 +7,15 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_type_hints
 
 import httpx
 import pytest
 
 from fennelq import App
+from fennelq.manage.sending import GivenCall, GivenOptions, read_call
 from fennelq.web.http import rates
+from fennelq.web.http.bodies import value_of
 from fennelq.web.http.openapi import openapi, operations_in
 from fennelq.web.http.paths import PREFIX
 from fennelq.web.http.routes import ROUTES
@@ -164,6 +166,16 @@ async def test_the_reference_page_has_a_line_of_curl_for_each_operation(
     page = (await program.get("/reference")).text
     assert page.count("<pre>curl ") == len(operations_in(document))
     assert "-X DELETE" in page
+
+
+def test_the_body_of_each_line_of_curl_is_one_that_its_operation_takes() -> None:
+    for row in ROUTES:
+        if row.example:
+            raw = row.example.encode()
+            assert value_of(row, raw), (row.method, row.path)
+            if row.body in (GivenCall, list):
+                for given in json.loads(raw).get("jobs", [json.loads(raw)]):
+                    read_call(given)
 
 
 # Good requests
@@ -325,8 +337,8 @@ async def test_each_route_is_for_users_with_its_right_only(app: App) -> None:
 async def test_each_route_answers_a_user_with_its_right(app: App) -> None:
     async with Program(app, auth=by_name) as program:
         for row in ROUTES:
-            user = "nothing" if row.right == ANY_USER else row.right
-            assert await ask(program, row, user) in (200, 404, 409, 422), (row.method, row.path)
+            for user in ("nothing" if row.right == ANY_USER else row.right, "all"):
+                assert await ask(program, row, user) in (200, 404, 409, 422), (row.method, row.path, user)
 
 
 async def test_a_wrong_password_is_refused_and_the_rate_of_failures_is_bounded(app: App) -> None:
@@ -387,3 +399,43 @@ async def test_a_user_makes_so_many_calls_per_second(app: App, monkeypatch: pyte
     assert later == [404, 429]
     assert answers[-1].headers["Retry-After"] == "1"
     assert json.loads(answers[-1].content)["type"] == "urn:fennelq:too-many-calls"
+
+
+HOSTILE_VALUES: Final[tuple[Any, ...]] = (
+    1e308,
+    1e15,
+    -0.0,
+    5e-324,
+    10**40,
+    -(2**63),
+    2**63,
+    True,
+    "",
+    "0",
+    "\x00",
+    "\u202e",
+    "x" * 100_000,
+    "{a}:b",
+    "9999-12-31T23:59:59.999999+00:00",
+    "0001-01-01T00:00:00-14:00",
+    [[]],
+    {"": ""},
+    {"a" * 1000: "\x1b[2J"},
+    {str(number): "x" for number in range(2000)},
+)
+
+
+@pytest.mark.parametrize("option", get_type_hints(GivenOptions))
+async def test_no_option_fails_on_a_hostile_value(program: Program, option: str) -> None:
+    for value in HOSTILE_VALUES:
+        body = {"task": "shop:welcome", "args": [1], "options": {option: value}}
+        checked(await program.post("/jobs", body), (option, value))
+        keyed = await program.post("/jobs", body, Idempotency_Key=f"k{HOSTILE_VALUES.index(value)}")
+        checked(keyed, (option, value))
+        bulk = (await program.post("/jobs:bulk", {"jobs": [body, body]})).json()
+        assert all(one["status"] < 500 for one in bulk["answers"]), (option, value, bulk)
+        if isinstance(value, str | float | int) and len(str(value)) < 1000:
+            answer = await program.http.post(
+                f"{PREFIX}/jobs/shop:welcome", params={option: str(value)}, json={"user_id": 1}
+            )
+            checked(answer, (option, value))
