@@ -183,7 +183,7 @@ class BlockingTesting(TestedApp):
         self._testing = testing
 
     def run_until_idle(self, *, timeout: float = 60.0) -> Summary:
-        """Run all jobs that are ready or due, and those that they send. It does not wait for jobs that are due later."""
+        """Run all jobs that are ready or due, and those that they send. It does not wait for jobs due later."""
         return self._run("run_until_idle", lambda: self._testing.run_until_idle(timeout=timeout))
 
     def kill_executor(self, *, during: AnyTask) -> None:
