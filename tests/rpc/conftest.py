@@ -18,9 +18,15 @@ from tests.web.patience import be_patient
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis has time to reply. Tests of an absent Redis replace this fixture."""
-    be_patient(monkeypatch)
+def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has time to reply."""
+    if "impatient" not in request.fixturenames:
+        be_patient(monkeypatch)
+
+
+@pytest.fixture
+def impatient() -> None:
+    """For tests of an absent Redis: it has as much time to reply as it has for users."""
 
 
 @pytest.fixture

@@ -12,10 +12,7 @@ from tests.rpc.kit import Client, refused
 
 Code = grpc.StatusCode
 
-
-@pytest.fixture(autouse=True)
-def patient() -> None:
-    """Redis has as much time to reply as it has for users: these tests are about that."""
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 async def test_redis_away_is_unavailable_and_comes_back_by_itself(client: Client, server: Server) -> None:

@@ -139,6 +139,7 @@ async def test_a_server_that_ends_answers_its_waits_and_ends_its_streams(redis_u
         await channel.close()
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_while_redis_is_away_nothing_is_begun(client: Client, app: App, server: Server) -> None:
     job = (await client.enqueue("shop:welcome", 1)).id
     server.pause()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,8 @@ async def test_an_executor_is_killed_only_during_a_job_that_begins(t: Testing) -
     with pytest.raises(AssertionError) as raised:
         await t.kill_executor(during=charge)
     assert "has begun; these jobs wait:" in str(raised.value)
-    assert f"{later.id} tests.testing.shop:charge(order=7) SCHEDULED, due in 0:01:00" in str(raised.value)
+    scheduled = rf"{later.id} tests\.testing\.shop:charge\(order=7\) SCHEDULED, due in 0:0(1:00|0:\d\d)"
+    assert re.search(scheduled, str(raised.value))
     assert await later.cancel()
 
 

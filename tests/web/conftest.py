@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fennelq import App
+from fennelq.manage import watch
 from tests.kit.apps import LocalApp
 from tests.kit.server import Server
 from tests.web.kit import Browser, Shop
@@ -14,9 +15,17 @@ from tests.web.patience import be_patient
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis has time to reply. Tests of an absent Redis replace this fixture."""
-    be_patient(monkeypatch)
+def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has time to reply."""
+    if "impatient" not in request.fixturenames:
+        be_patient(monkeypatch)
+        # A look that a busy machine delays is followed by a long pause, for which tests would wait.
+        monkeypatch.setattr(watch, "SHARE", 1)
+
+
+@pytest.fixture
+def impatient() -> None:
+    """For tests of an absent Redis: it has as much time to reply as it has for users."""
 
 
 @pytest.fixture

@@ -9,12 +9,7 @@ from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.web.kit import Browser, Shop, text_of
 
-pytestmark = pytest.mark.audit(unfinished=True)
-
-
-@pytest.fixture(autouse=True)
-def patient() -> None:
-    """Redis has as much time to reply as it has for users: these tests are about that."""
+pytestmark = [pytest.mark.audit(unfinished=True), pytest.mark.usefixtures("impatient")]
 
 
 async def test_a_page_shows_what_was_known_while_redis_is_away(shop: Shop, server: Server) -> None:

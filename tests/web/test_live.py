@@ -35,7 +35,7 @@ class Events:
     async def next(self, kind: str = "") -> tuple[str, dict[str, Any]]:
         """The next event, or the next one of this kind."""
         event = ""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for line in self._lines:
                 if line.startswith("event: "):
                     event = line.removeprefix("event: ")
@@ -179,7 +179,7 @@ async def test_beyond_two_hundred_pages_are_not_live(shop: Shop) -> None:
 
 async def test_a_page_does_not_wait_for_the_acknowledgement_of_its_headers(redis_url: str) -> None:
     with bound("127.0.0.1", 0) as listening:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             _, writer = await asyncio.open_connection(*listening.getsockname())
             accepted, _ = await asyncio.to_thread(listening.accept)
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -28,10 +28,7 @@ PATHS = (
     "/dead/groups",
 )
 
-
-@pytest.fixture(autouse=True)
-def patient() -> None:
-    """Redis has as much time to reply as it has for users: these tests are about that."""
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 async def test_every_answer_is_503_while_redis_is_away_and_comes_back_by_itself(

@@ -189,6 +189,7 @@ async def test_a_stream_that_cannot_go_on_ends_without_an_end(
 # Redis away, many jobs
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_many_jobs_are_refused_at_once_while_redis_is_away(program: Program, server: Server) -> None:
     assert (await program.post("/jobs:bulk", {"jobs": [WELCOME]})).json()["created"] == 1
     server.pause()

@@ -73,6 +73,7 @@ async def test_the_metrics_need_the_right_to_see(app: App) -> None:
         assert (await program.http.get("/metrics")).status_code == 401
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_while_redis_is_away_the_metrics_say_so(program: Program, server: Server) -> None:
     assert "fennelq_up 1" in (await program.http.get("/metrics")).text
     server.pause()
