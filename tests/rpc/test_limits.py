@@ -89,13 +89,13 @@ async def test_large_messages_of_a_stream_are_sent_a_few_at_a_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[int] = []
-    answers: Any = vars(jobs)["_answers"]
+    answers = jobs.answers_to
 
     async def counted(call: Any, page: list[Any]) -> Any:
         pages.append(len(page))
         return await answers(call, page)
 
-    monkeypatch.setattr(jobs, "_answers", counted)
+    monkeypatch.setattr(jobs, "answers_to", counted)
 
     async def requests() -> AsyncIterator[pb.EnqueueRequest]:
         for number in range(6):

@@ -206,7 +206,7 @@ async def test_when_redis_goes_away_between_many_jobs_the_others_do_not_wait_for
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
-    send: Any = vars(bulk)["_handles"]
+    send = bulk.handles_of
 
     async def away(call: Any, jobs: Any) -> list[Any]:
         tried.append(len(jobs))
@@ -214,7 +214,7 @@ async def test_when_redis_goes_away_between_many_jobs_the_others_do_not_wait_for
             return [*await send(call, jobs)]
         return [BrokerUnavailable("is away")] * len(jobs)
 
-    monkeypatch.setattr(bulk, "_handles", away)
+    monkeypatch.setattr(bulk, "handles_of", away)
     answer = await program.post("/jobs:bulk", {"jobs": [WELCOME] * 4500})
     statuses = [one["status"] for one in answer.json()["answers"]]
     assert statuses == [201] * 1000 + [503] * 3500
