@@ -76,7 +76,7 @@ class Served:
 
 def require_web(what: str = "the HTTP API") -> None:
     """Raises ConfigurationError when a package of the extra `web` is missing."""
-    require(what, "web", "starlette", "jinja2", "uvicorn")
+    require(what, "web", "starlette", "jinja2", "uvicorn", "httptools")
 
 
 def require(what: str, extra: str, *packages: str) -> None:

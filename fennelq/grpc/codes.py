@@ -21,6 +21,7 @@ from fennelq.errors import (
     UnknownTask,
 )
 from fennelq.manage.sending import KeyReused, NotJson, WrongCall
+from fennelq.web.causes import refusal
 from fennelq.web.places import Busy
 
 
@@ -71,7 +72,7 @@ def text_of(error: Exception) -> str:
     retriable = not isinstance(error, BrokerUnavailable) or error.retriable
     if code is StatusCode.UNAVAILABLE and retriable and not isinstance(error, Refused):
         return _AWAY
-    return _cut(str(error))
+    return _cut(refusal(error) if isinstance(error, BrokerUnavailable) else str(error))
 
 
 def _cut(text: str) -> str:

@@ -62,13 +62,12 @@ async def enqueue_many(call: Call, requests: AsyncIterator[Any]) -> pb.EnqueueMa
                 StatusCode.INVALID_ARGUMENT, f"send {_MOST:,} jobs at a time: {len(answers):,} were sent"
             )
         if len(page) == _AT_ONCE or size >= _BYTES_AT_ONCE:
-            answers += await answers_to(call, page)
+            answers += await _answers(call, page)
             page, size = [], 0
-    return pb.EnqueueManyReply(answers=answers + await answers_to(call, page))
+    return pb.EnqueueManyReply(answers=answers + await _answers(call, page))
 
 
-async def answers_to(call: Call, page: list[Any]) -> list[pb.EnqueueAnswer]:
-    """Send the jobs of these requests together; the answer to each, in order."""
+async def _answers(call: Call, page: list[Any]) -> list[pb.EnqueueAnswer]:
     return list(await asyncio.gather(*(_answer(call, request) for request in page)))
 
 

@@ -33,6 +33,7 @@ _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST),
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_concurrent_streams", 1000),
+    ("grpc.so_reuseport", 0),  # otherwise a second server takes some of the calls of the first one
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 60_000),
@@ -87,7 +88,9 @@ async def serving(
             server.add_secure_port(address, tls.credentials()) if tls else server.add_insecure_port(address)
         )
     except RuntimeError as error:
-        raise ConfigurationError(f"{address} cannot be used: {error}") from None
+        raise ConfigurationError(
+            f"{address} cannot be used, perhaps because another server does: pass --port 0 for a free port ({error})"
+        ) from None
     await server.start()
     for name in ("", JOBS, QUEUES):
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -1,14 +1,24 @@
-"""Errors for the log of a server. Their messages may have texts of callers, and these must not look like lines of the
-log, nor drive a terminal: also where the program that mounts a server writes the log."""
+"""Errors as callers and as the log of a server may see them.
+
+Their messages may have texts of callers. These must not look like lines of the log, nor drive a terminal: also where
+the program that mounts a server writes the log.
+"""
 
 from __future__ import annotations
 
 from traceback import format_tb
 from typing import Final
 
+from fennelq.errors import BrokerUnavailable
+
 _LONGEST: Final = 2000
 _MOST: Final = 10
 """Errors of which one is the cause of the next."""
+
+
+def refusal(error: BrokerUnavailable) -> str:
+    """Why Redis refuses something, for a program: without the address of Redis, which is no business of callers."""
+    return f"Redis {error.reason}. {error.cure}".strip()
 
 
 def in_a_line(error: BaseException) -> str:

@@ -250,6 +250,21 @@ def test_a_lower_job_that_waits_in_its_lane_does_not_keep_a_higher_one_out(desk:
     assert desk.stats()["stepped_back"] == 1
 
 
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_a_job_that_goes_back_to_its_line_keeps_the_number_of_its_deliveries(
+    desk: Desk, deliveries: int
+) -> None:
+    send(desk, "1", priority="low")
+    desk.redelivered("1", deliveries, "s:low")
+    send(desk, "2", priority="high")
+    runs = desk.take()
+    assert ([run.key for run in runs], in_line(desk, lane="s:low")) == (["2"], ["1"])
+    assert desk.record("1").get("d") == (None if deliveries == 1 else "2")
+    desk.finish(runs)
+    (run,) = desk.take()
+    assert (run.key, run.deliveries) == ("1", deliveries)
+
+
 def test_a_job_that_was_handed_back_keeps_its_slot(desk: Desk) -> None:
     send(desk, "1", "2")
     desk.release(desk.take())
@@ -385,6 +400,17 @@ def test_a_line_that_gets_a_further_job_in_the_same_call_keeps_its_turn(desk: De
     desk.enqueue(*(a_job(key, gates=gates[key[0]]) for key in ("x", "a1", "b1", "a2")))
     desk.finish(desk.take())
     assert taken(desk) == ["a1"]
+
+
+def test_lines_at_one_gate_take_turns(desk: Desk) -> None:
+    send(desk, "0", gates="c1:all")
+    for tenant in "ab":
+        send(desk, f"{tenant}1", f"{tenant}2", gates=f"c1:all c9:{tenant}")
+    started = list[str]()
+    while runs := desk.take():
+        started += [run.key for run in runs]
+        desk.finish(runs)
+    assert started == ["0", "a1", "b1", "a2", "b2"]
 
 
 def test_a_line_keeps_its_turn_when_its_gate_is_looked_at_and_is_still_shut(desk: Desk) -> None:

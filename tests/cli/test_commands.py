@@ -209,7 +209,13 @@ def test_what_destroys_asks_on_a_terminal(shop: Shop, words: list[str]) -> None:
     before = shop.ok("queue", "list").out
     terminal = Terminal(*words, folder=shop.folder)
     terminal.shows("?")
+    terminal.type("perhaps\n")
+    terminal.shows("write y or n")
     terminal.type("n\n")
+    assert terminal.code() == Exit.FAILED
+    terminal = Terminal(*words, folder=shop.folder)
+    terminal.shows("?")
+    terminal.type("\x04")
     assert terminal.code() == Exit.FAILED
     assert shop.ok("queue", "list").out == before
     terminal = Terminal(*words, folder=shop.folder)

@@ -64,18 +64,22 @@ def run(kind: Kind, asked: argparse.Namespace) -> int:
     if not asked.again:
         mutants = [m for m in mutants if not verdicts.has_noticed(m)]
     if asked.list:
+        mutants = [mutant for mutant in mutants if kind.can_be_loaded(mutant)]
         print(*(mutant.name for mutant in mutants), f"{len(mutants)} mutants", sep="\n")
+        return 0
+    if not mutants:
+        print("no mutant is left to judge")
         return 0
     began = time.monotonic()
     mutants.sort(key=lambda mutant: kind.key_of(mutant) in kind.equivalent)
-    judgement = judged(kind, names, mutants, Asked(asked.at_once, asked.until, verdicts)) if mutants else []
-    if judgement is None:
+    judge = judged(kind, names, mutants, Asked(asked.at_once, asked.until, verdicts))
+    if not judge.ready:
         return 2
     unfit = set[Key]() if asked.names or asked.only else kind.equivalent.keys() - set(map(kind.key_of, found))
-    fine = report(kind, judgement, time.monotonic() - began, unfit)
-    if left := len(mutants) - len(judgement):
-        print(f"  {left} mutants are left for the next run")
-    return 0 if fine and not left else 1
+    fine = report(kind, judge.verdicts, time.monotonic() - began, unfit)
+    if judge.left:
+        print(f"  {judge.left} mutants are left for the next run")
+    return 0 if fine and not judge.left else 1
 
 
 if __name__ == "__main__":

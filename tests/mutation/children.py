@@ -18,19 +18,24 @@ CPU_SECONDS: Final = 900
 _notes: Path | None = None
 
 
-def note(text: str) -> None:
-    """In a child: what it does now, so that its patience begins anew."""
+def note(text: str, patience: float) -> None:
+    """In a child: what it does now, and how many seconds that may take."""
     if _notes is not None:
-        _notes.write_text(text)
+        _write_note(_notes, text, patience)
+
+
+def _write_note(file: Path, text: str, patience: float) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(f"{time.time() + patience} {text}")
+    new.rename(file)
 
 
 class Child:
-    """A child that runs `act`. What `act` returns must be JSON. It may take `patience` seconds, and as long again after
-    each `note`."""
+    """A child that runs `act`. What `act` returns must be JSON. It may take `patience` seconds, or what it notes."""
 
     def __init__(self, act: Callable[[], Any], *, patience: float) -> None:
         self._answer, self._notes = _temporary_file(), _temporary_file()
-        self._patience = patience
+        _write_note(self._notes, "", patience)
         self._pid = os.fork()
         if self._pid == 0:
             self._run(act)
@@ -49,18 +54,23 @@ class Child:
         """Whether it has ended; it is ended when it has taken too long."""
         if os.waitpid(self._pid, os.WNOHANG)[0]:
             return True
-        if time.time() < self._notes.stat().st_mtime + self._patience:
+        if time.time() < float(self._notes.read_text().partition(" ")[0]):
             return False
-        self.end()
+        self._end()
         return True
 
-    def end(self) -> None:
+    def abandon(self) -> None:
+        """End it, whatever it would have returned."""
+        self._end()
+        self.answer()
+
+    def _end(self) -> None:
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
     def answer(self) -> Any:
         """What `act` has returned; when it has raised, or has not returned in time, the latest note as a text."""
-        text, noted = self._answer.read_text(), self._notes.read_text()
+        text, noted = self._answer.read_text(), self._notes.read_text().partition(" ")[2]
         self._answer.unlink()
         self._notes.unlink()
         return json.loads(text) if text else noted

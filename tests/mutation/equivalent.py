@@ -38,6 +38,13 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "nothing fails there: the type of a failure is a text, which a line of the history can have": [
         ("lib/twins.lua", "twins", "without ok"),
     ],
+    "a job has just been let in, so no alarm is set": [
+        ("lib/lines.lua", "lines", "without shut (2)"),
+        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → true"),
+        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → false"),
+        ("lib/lines.lua", "lines", "without gate.kind == 'r'"),
+        ("lib/lines.lua", "lines", "removed: arm(gate, through) (2)"),
+    ],
     "only the cost is different": [
         ("find.lua", "", "without (want.since or want['until'])"),
         ("find.lua", "", "without (want.task or want.no_task or want.fp…"),
@@ -51,6 +58,10 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "is_hit", "if TASK → true"),
         ("restore.lua", "restore", "without write"),
         ("lib/lines.lua", "lines", "if f[4] → true"),
+        ("lib/lines.lua", "lines", "without not before"),
+        ("lib/lines.lua", "lines", "if not alone → true"),
+        ("lib/lines.lua", "lines", "if gate.id == id → false"),
+        ("lib/lines.lua", "lines", "if gate.id == id → true"),
         ("replay.lua", "change", "without f[F.gates]"),
         ("replay.lua", "change", "if f[F.gates] and changes[F.gates] → true"),
         ("replay.lua", "change", "without changes[F.gates]"),
@@ -140,7 +151,25 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "where it differs from the lane, the lane is quarantine, and so is where the job goes": [
         ("recover.lua", "requeue", "without f[F.lane]"),
     ],
+    "an error has no items, and is passed over": [
+        ("ends_take.lua", "forget_recorders", "if consumers.err → false"),
+        ("ends_take.lua", "", "if abandoned ~= '' → true"),
+    ],
+    "the recorder reads at once, which makes it anew": [
+        ("ends_take.lua", "forget_recorders", "without facts.name ~= recorder"),
+    ],
+    "nothing is added or subtracted, or the error comes one line later": [
+        ("ends_take.lua", "", "without taken > 0"),
+        ("ends_done.lua", "", "without type(done) == 'number'"),
+        ("ends_done.lua", "", "if type(done) == 'number' and done > 0 → true"),
+        ("ends_done.lua", "", "without done > 0"),
+    ],
+    "the caller asks for the rest again": [
+        ("ends_read.lua", "", "if is_there → true"),
+    ],
     "servers older than 7.0 leave it out, and are refused": [
+        ("ends_take.lua", "take_abandoned", "without {}"),
+        ("ends_take.lua", "take_abandoned", "without {} (2)"),
         ("recover.lua", "walk", "without {}"),
     ],
     "what is false or missing in a reply is read as missing": [

@@ -68,6 +68,12 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("model/routes.py", "Routes.add", "backwards: list(self._routed.values())"),
         ("worker/duties/meter.py", "Meter._collect", "backwards: tasks.items()"),
         ("worker/duties/meter.py", "Meter._send", "backwards: pages(queues, MOST_AT_ONCE)"),
+        (
+            "worker/duties/meter.py",
+            "Unsent.add",
+            "backwards: ((RUN, counted.run_times), (WAIT, counted.waits[:BUCKETS]))",
+        ),
+        ("worker/duties/meter.py", "Unsent.add", "backwards: ENDS.items()"),
         ("worker/duties/meter.py", "Unsent.add", "backwards: enumerate(counts)"),
         (
             "worker/duties/meter.py",

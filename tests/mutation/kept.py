@@ -1,12 +1,13 @@
 """What earlier runs have found out, in the folder `.mutation`, so that an interrupted run goes on where it ended.
 
-A verdict is kept for mutants that were noticed, as long as the mutated file and the test file that noticed stay as they
-are. What each test runs, and how long it takes, is kept as long as fennelq, the test file and what tests share stay as
-they are.
+A verdict is kept for mutants that were noticed, as long as the mutated file and the test that noticed stay as they are.
+What each test runs, and how long it takes, is kept as long as fennelq, the test and what tests share stay as they are.
+Other tests of its file do not count.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -56,18 +57,48 @@ def _key_of(mutant: Mutant) -> str:
 
 
 def _state_of_verdict(mutant: Mutant, test: str) -> str:
-    file = PROJECT / test.partition("::")[0]
-    return digest([mutant.source, text_of(file) if file.is_file() else ""])
+    return digest([mutant.source, *_text_of_test(test)])
 
 
-def state_of_tests(file: Path) -> str:
-    """Changes with fennelq, this test file and everything that test files share."""
-    return digest([_state_of_everything_else(), text_of(file)])
+def state_of_test(test: str) -> str:
+    """Changes with fennelq, this test and everything that tests share."""
+    return digest([_state_of_everything_else(), *_text_of_test(test)])
+
+
+def _text_of_test(test: str) -> list[str]:
+    """The test, and its file without the other tests."""
+    path, _, name = test.partition("::")
+    return [text for of, text in _statements_of(PROJECT / path) if not of or of == name.partition("[")[0]]
+
+
+@cache
+def _statements_of(file: Path) -> list[tuple[str, str]]:
+    """Each statement of a file, with its name if it is a test."""
+    if not file.is_file():
+        return []
+    text = file.read_text("utf-8")
+    statements = ast.parse(text).body
+    ends = [*(_first_line(statement) for statement in statements[1:]), None]
+    lines = text.splitlines()
+    return [
+        (_name_of_test(statement), "\n".join(lines[_first_line(statement) : end]))
+        for statement, end in zip(statements, ends, strict=True)
+    ]
+
+
+def _first_line(statement: ast.stmt) -> int:
+    marks = getattr(statement, "decorator_list", [])
+    return min(statement.lineno, *(int(mark.lineno) for mark in marks)) - 1 if marks else statement.lineno - 1
+
+
+def _name_of_test(statement: ast.stmt) -> str:
+    name = str(getattr(statement, "name", ""))
+    return name if name.startswith("test_") else ""
 
 
 @cache
 def _state_of_everything_else() -> str:
-    return digest(text_of(path) for path in sorted(_shared()))
+    return digest(path.read_text("utf-8") for path in sorted(_shared()))
 
 
 def _shared() -> Iterator[Path]:
@@ -76,11 +107,6 @@ def _shared() -> Iterator[Path]:
     for path in (PROJECT / "tests").rglob("*.py"):
         if not path.name.startswith("test_") and path.parent.name != "mutation":
             yield path
-
-
-@cache
-def text_of(path: Path) -> str:
-    return path.read_text("utf-8", errors="replace")
 
 
 def digest(texts: Iterable[str]) -> str:

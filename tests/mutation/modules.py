@@ -99,6 +99,10 @@ class Modules:
         path = path_of(name)
         return mutants_of(str(path.relative_to(HOUSE)), path.read_text("utf-8"))
 
+    def can_be_loaded(self, mutant: Mutant) -> bool:
+        """`mutants_of` has compiled it."""
+        return True
+
     def key_of(self, mutant: Mutant) -> Key:
         return mutant.file, mutant.function, mutant.change
 

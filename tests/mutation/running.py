@@ -20,15 +20,15 @@ import pytest
 
 from tests.kit import waiting
 from tests.mutation.children import Child, note
-from tests.mutation.kept import Kept, state_of_tests
+from tests.mutation.kept import Kept, state_of_test
 from tests.mutation.mutants import Mutant
 
 Key = tuple[str, str, str]
 Place = tuple[str, str]
 """A file, and the qualified name of a function in it."""
 
-TEST_TIMEOUT: Final = 30
-PATIENCE: Final = 40.0
+TEST_TIMEOUT: Final = 25
+PATIENCE: Final = 30.0
 """The seconds that one test may take, besides three times what it takes without a mutation: a little more than pytest
 grants it, because pytest cannot end every test."""
 _WAITS: Final = 5.0
@@ -37,7 +37,7 @@ ALL_TESTS: Final = 1800.0
 """The seconds that all tests may take."""
 _HANGS: Final = "it hangs, or its process dies"
 _CANNOT_RUN: Final = "it cannot run"
-PAGE: Final = 150
+PAGE: Final = 30
 """How many tests a child runs without any mutation. What it has found out is kept then."""
 SLOW: Final = 2.0
 """Tests that take longer judge last, in seconds."""
@@ -56,7 +56,11 @@ class Kind(Protocol):
         ...
 
     def mutants_in(self, name: str) -> Iterable[Mutant]:
-        """Every mutant that can be loaded at all."""
+        """Every mutant of a script or a module."""
+        ...
+
+    def can_be_loaded(self, mutant: Mutant) -> bool:
+        """Whether it can be judged at all."""
         ...
 
     def key_of(self, mutant: Mutant) -> Key:
@@ -132,6 +136,8 @@ class Judge:
     def __init__(self, kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: Asked) -> None:
         self.verdicts: list[Verdict] = []
         self.ready = False
+        self.left = len(mutants)
+        """How many are still to be judged."""
         self._kind = kind
         self._names = names
         self._mutants = mutants
@@ -153,15 +159,16 @@ class Judge:
         self.ready = True
         for verdict in self._judged(session):
             self.verdicts.append(verdict)
+            self.left -= 1
             if verdict.noticed and not verdict.by.startswith(_CANNOT_RUN):
                 self._asked.verdicts.notice(verdict.mutant, verdict.by)
-            _show(self._kind, verdict, len(self.verdicts), len(self._mutants))
+            _show(self._kind, verdict, self.left)
         return True
 
     def _baseline(self, session: pytest.Session) -> str:
         """Find out what each test runs, and how long it takes. Returns what has failed."""
         kept = Kept(f"tests of {type(self._kind).__name__.lower()}")
-        known = {item.nodeid: kept.get(item.nodeid, state_of_tests(item.path)) for item in session.items}
+        known = {item.nodeid: kept.get(item.nodeid, state_of_test(item.nodeid)) for item in session.items}
         unknown = [item for item in session.items if known[item.nodeid] is None]
         if unknown:
             print(f"{len(unknown)} tests run without any mutation", flush=True)
@@ -171,7 +178,7 @@ class Judge:
                 return found if isinstance(found, str) else str(found["failed"])
             for item in page:
                 known[item.nodeid] = found["tests"][item.nodeid]
-                kept.put(item.nodeid, state_of_tests(item.path), known[item.nodeid])
+                kept.put(item.nodeid, state_of_test(item.nodeid), known[item.nodeid])
         for test, (ran, seconds) in known.items():
             self._ran[test], self._seconds[test] = {(file, function) for file, function in ran}, seconds
         return ""
@@ -193,7 +200,7 @@ class Judge:
                 time.sleep(0.005)
         finally:
             for _, child in running:
-                child.end()
+                child.abandon()
 
     def _judged(self, session: pytest.Session) -> Iterator[Verdict]:
         running = list[Judging]()
@@ -201,13 +208,17 @@ class Judge:
             yield from self._judged_at_once(session, running)
         finally:
             for one in running:
-                one.child.end()
+                one.child.abandon()
 
     def _judged_at_once(self, session: pytest.Session, running: list[Judging]) -> Iterator[Verdict]:
         waiting = list(reversed(self._mutants))
         while waiting or running:
             while waiting and len(running) < self._asked.at_once and time.monotonic() < self._asked.until:
                 mutant = waiting.pop()
+                if not self._kind.can_be_loaded(mutant):
+                    self.left -= 1
+                    self._asked.verdicts.notice(mutant, _CANNOT_RUN)
+                    continue
                 running.append(self.start(session, mutant, self._judges_of(session.items, mutant)))
             if not running:
                 return
@@ -246,11 +257,10 @@ class Judge:
                 self._kind.put_in_place(mutant)
             except ValueError as error:
                 return {"failed": _CANNOT_RUN, "problem": f"{error}"}
-            failed, problem = next(failures(session, judges), ("", ""))
+            failed, problem = next(failures(session, judges, self._seconds), ("", ""))
             return {"failed": failed, "problem": problem}
 
-        usual = max((self._seconds.get(item.nodeid, 0.0) for item in judges), default=0.0)
-        return Judging(mutant, judges, suspect, Child(act, patience=PATIENCE + 3 * usual))
+        return Judging(mutant, judges, suspect, Child(act, patience=PATIENCE))
 
     def _judges_of(self, items: Iterable[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         judges = [
@@ -299,18 +309,21 @@ def _unchanged(kind: Kind, session: pytest.Session, items: Sequence[pytest.Item]
     # What fails only once depends on how busy the machine is: it judges nothing.
     tests |= {test: ([], tests[test][1]) for test in failed}
     return {
-        "failed": " ".join({test: "" for item in again for test, _ in failures(session, [item])}),
+        "failed": " ".join({test: "" for item in again for test, _ in failures(session, [item], {})}),
         "tests": tests,
     }
 
 
-def failures(session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[tuple[str, str]]:
-    """The tests that fail, one after the other, and why. None when no test judges: then the mutant survives."""
+def failures(
+    session: pytest.Session, items: Sequence[pytest.Item], seconds: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
+    """The tests that fail, one after the other, and why. None when no test judges: then the mutant survives. `seconds`:
+    how long they take without any mutation."""
     reports = _reports_of(session)
     for number, item in enumerate(items, start=1):
         following = items[number] if number < len(items) else None
         reports.failed.clear()
-        note(item.nodeid)
+        note(item.nodeid, PATIENCE + 3 * seconds.get(item.nodeid, 0.0))
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         yield from reports.failed
 
@@ -330,8 +343,8 @@ def _file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0].removeprefix("tests/")
 
 
-def judged(kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: Asked) -> list[Verdict] | None:
-    """Let the tests judge these mutants of `names`; None when nothing can be judged."""
+def judged(kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: Asked) -> Judge:
+    """Let the tests judge these mutants of `names`."""
     one_kind_of_server()
     kind.warm_up()
     judge = Judge(kind, names, mutants, asked)
@@ -348,7 +361,7 @@ def judged(kind: Kind, names: Sequence[str], mutants: Sequence[Mutant], asked: A
         f"--timeout={TEST_TIMEOUT}",
     ]
     pytest.main([*how, *kind.targets(names)], plugins=[*kind.plugins(), judge])
-    return judge.verdicts if judge.ready else None
+    return judge
 
 
 def one_kind_of_server() -> None:
@@ -360,11 +373,11 @@ def one_kind_of_server() -> None:
     setattr(server, "installed_redis", lambda: None)  # noqa: B010 - it is a cached function
 
 
-def _show(kind: Kind, verdict: Verdict, number: int, all_of_them: int) -> None:
+def _show(kind: Kind, verdict: Verdict, left: int) -> None:
     if not verdict.noticed and kind.key_of(verdict.mutant) not in kind.equivalent:
         print(f"\nsurvived  {verdict.mutant.name}\n    {verdict.mutant.before}", flush=True)
     else:
-        print(f"{number}/{all_of_them} {verdict.mutant.name}: {verdict.by or 'equivalent'}", flush=True)
+        print(f"{left} left  {verdict.mutant.name}: {verdict.by or 'equivalent'}", flush=True)
 
 
 def report(kind: Kind, verdicts: Sequence[Verdict], seconds: float, unfit: Collection[Key] = ()) -> bool:
@@ -380,8 +393,8 @@ def report(kind: Kind, verdicts: Sequence[Verdict], seconds: float, unfit: Colle
     for mutant in unknown:
         print(f"  {mutant.name}\n      {mutant.before}")
     for verdict in verdicts:
-        if verdict.by == _HANGS:  # on a busy machine, a mutant may only have run out of time
-            print(f"  hangs: {verdict.mutant.name}: judge it again if the machine was busy")
+        if verdict.by == _HANGS:
+            print(f"  hangs, twice: {verdict.mutant.name}")
         if verdict.by.startswith(_CANNOT_RUN):
             print(f"  not judged: {verdict.mutant.name}: {verdict.by}")
     for key in sorted(stale):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -31,6 +31,7 @@ APART: Final = (
     "test_trouble.py",
     "test_connection.py",
     "test_memory.py",
+    "test_diagnosis.py",
 )
 """Tests that have nothing to do with scripts, or that measure."""
 TOGETHER: Final = {
@@ -60,12 +61,12 @@ class Scripts:
         fragments = sorted(str(path.relative_to(LUA).with_suffix("")) for path in LUA.glob("*/*.lua"))
         return [*arrows, *(name for name in fragments if any(name in files_of(arrow) for arrow in arrows))]
 
-    def mutants_in(self, name: str) -> Iterator[Mutant]:
-        """The mutants of a script that the loader and Redis would accept at all."""
+    def mutants_in(self, name: str) -> list[Mutant]:
         file = f"{name}.lua"
-        for mutant in mutants_of(file, _read(file)):
-            if compiles(mutant):
-                yield mutant
+        return mutants_of(file, _read(file))
+
+    def can_be_loaded(self, mutant: Mutant) -> bool:
+        return compiles(mutant)
 
     def key_of(self, mutant: Mutant) -> Key:
         return mutant.file, mutant.function, mutant.change
@@ -140,6 +141,7 @@ def files_of(arrow: str) -> frozenset[str]:
 
 
 def compiles(mutant: Mutant) -> bool:
+    """Whether the loader and Redis accept every script with this file."""
     name = mutant.file.removesuffix(".lua")
     users = [arrow for arrow in all_arrows() if name in files_of(arrow)]
     put_in_place(mutant)

@@ -87,17 +87,17 @@ def test_a_child_returns_what_its_function_returns() -> None:
 
 
 def test_a_mutant_that_no_test_judges_survives(request: pytest.FixtureRequest) -> None:
-    assert list(failures(request.session, [])) == []
+    assert list(failures(request.session, [], {})) == []
 
 
 def test_of_a_child_that_dies_or_takes_too_long_there_is_its_last_note() -> None:
-    def act(end: Callable[[], object]) -> None:
-        note("one")
-        note("two")
+    def act(end: Callable[[], object], patience: float = 30) -> None:
+        note("one", 30)
+        note("two", patience)
         end()
 
     assert Child(lambda: act(lambda: os._exit(3)), patience=30).wait() == "two"
-    assert Child(lambda: act(lambda: time.sleep(600)), patience=0.2).wait() == "two"
+    assert Child(lambda: act(lambda: time.sleep(600), 0.2), patience=30).wait() == "two"
 
 
 class Answer:

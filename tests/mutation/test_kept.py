@@ -11,16 +11,26 @@ from tests.mutation.kept import Kept
 from tests.mutation.mutants import Mutant
 
 MUTANT = Mutant("fetch.lua", 3, "x = 1", "removed: x = 1", "do end")
-TEST = "tests/broker/test_fetch.py::test_it"
+TEST = "tests/broker/test_fetch.py::test_it[valkey]"
+FILE = """
+NUMBER = 1
+
+@pytest.mark.both
+def test_it():
+    assert NUMBER
+
+def test_another():
+    assert True
+"""
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(kept, "PROJECT", tmp_path)
-    monkeypatch.setattr(kept, "text_of", kept.text_of.__wrapped__)
+    monkeypatch.setattr(kept, "_statements_of", vars(kept)["_statements_of"].__wrapped__)
     file = tmp_path / TEST.partition("::")[0]
     file.parent.mkdir(parents=True)
-    file.write_text("def test_it(): ...")
+    file.write_text(FILE)
     return tmp_path
 
 
@@ -35,12 +45,23 @@ def test_a_mutant_of_a_changed_file_is_judged_again(project: Path) -> None:
     assert not Kept("verdicts", project).has_noticed(MUTANT._replace(source="do end do end"))
 
 
-def test_a_mutant_is_judged_again_when_the_test_that_noticed_it_has_changed(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "stays"),
+    [
+        ("assert NUMBER", "assert not NUMBER", False),
+        ("NUMBER = 1", "NUMBER = 2", False),
+        ("mark.both", "mark.one", False),
+        ("assert True", "assert False", True),
+        ("def test_another", "def test_others", True),
+    ],
+)
+def test_a_mutant_is_judged_again_when_the_test_that_noticed_it_has_changed(
+    project: Path, before: str, after: str, *, stays: bool
+) -> None:
+    """Not when another test of its file has."""
     Kept("verdicts", project).notice(MUTANT, TEST)
-    (project / TEST.partition("::")[0]).write_text("def test_it(): pass")
-    assert not Kept("verdicts", project).has_noticed(MUTANT)
-    Kept("verdicts", project).notice(MUTANT, TEST)
-    assert Kept("verdicts", project).has_noticed(MUTANT)
+    (project / TEST.partition("::")[0]).write_text(FILE.replace(before, after))
+    assert Kept("verdicts", project).has_noticed(MUTANT) == stays
 
 
 def test_what_was_kept_of_other_content_is_not_found(project: Path) -> None:

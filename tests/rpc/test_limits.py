@@ -13,12 +13,12 @@ import grpc
 import pytest
 
 from fennelq import App
-from fennelq.errors import FennelqError
+from fennelq.errors import ConfigurationError, FennelqError
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc import jobs
 from fennelq.grpc.codes import text_of
 from fennelq.grpc.server import serving
-from fennelq.manage.sending import GivenOptions
+from fennelq.manage.sending import GivenOptions, sent
 from fennelq.web import places
 from fennelq.web.failures import MOST
 from tests.kit.apps import LocalApp
@@ -85,17 +85,30 @@ async def _awaited(call: Any) -> Any:
     return await call
 
 
+async def test_two_servers_do_not_share_a_port(app: App) -> None:
+    async with serving(app, "127.0.0.1:0") as (_, port):
+        with pytest.raises(
+            ConfigurationError, match=f"127.0.0.1:{port} cannot be used, perhaps because another"
+        ):
+            async with serving(app, f"127.0.0.1:{port}"):
+                pass
+
+
 async def test_large_messages_of_a_stream_are_sent_a_few_at_a_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages: list[int] = []
-    answers = jobs.answers_to
+    under_way, most = 0, 0
 
-    async def counted(call: Any, page: list[Any]) -> Any:
-        pages.append(len(page))
-        return await answers(call, page)
+    async def counted(*call: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await sent(*call)
+        finally:
+            under_way -= 1
 
-    monkeypatch.setattr(jobs, "answers_to", counted)
+    monkeypatch.setattr(jobs, "sent", counted)
 
     async def requests() -> AsyncIterator[pb.EnqueueRequest]:
         for number in range(6):
@@ -104,7 +117,7 @@ async def test_large_messages_of_a_stream_are_sent_a_few_at_a_time(
 
     reply = await client.jobs.EnqueueMany(requests())
     assert [answer.code for answer in reply.answers] == [0] * 6
-    assert max(pages) == 2
+    assert most == 2
     assert (await app.queues.info("mail")).waiting == 6
 
 

@@ -99,7 +99,7 @@ async def _send(call: Call, jobs: Sequence[tuple[int, Described]], answers: list
     try:
         async with asyncio.timeout(PATIENCE * 4):
             jobs = await _claimed(call, jobs, answers)
-            handles: list[Any] = await handles_of(call, [one for _, one in jobs])
+            handles: list[Any] = await _handles(call, [one for _, one in jobs])
     except (TimeoutError, BrokerUnavailable) as error:
         handles = [error] * len(jobs)
     others = await _reused(call, [one for _, one in jobs], handles)
@@ -144,8 +144,7 @@ async def _reused(call: Call, jobs: Sequence[Described], handles: Sequence[Any])
     return {one.job.id: error for one, error in zip(known, errors, strict=True) if error is not None}
 
 
-async def handles_of(call: Call, jobs: Sequence[Described]) -> list[Any]:
-    """Send jobs; the handle or the error of each, in order."""
+async def _handles(call: Call, jobs: Sequence[Described]) -> list[Any]:
     try:
         return list(await call.app.enqueue([one.job for one in jobs]))
     except EnqueueFailed as failed:

@@ -10,6 +10,7 @@ from fennelq.manage.measures import Measures
 from fennelq.manage.sending import KnownQueues
 from fennelq.manage.watch import Watch
 from fennelq.web.adopting import Adopting
+from fennelq.web.http.description import Documents
 from fennelq.web.http.rates import Rates
 from fennelq.web.places import streams, waits
 from fennelq.web.site import Site
@@ -25,6 +26,7 @@ class Office:
     def __init__(self, site: Site, rates: Rates, routes: Sequence[Route], *, adopts: bool) -> None:
         self.site, self.rates, self.routes = site, rates, routes
         self.queues = KnownQueues(site.app)
+        self.documents = Documents(site.app, routes)
         self.closing = asyncio.Event()
         """Set when the process is to end: then waits and streams end."""
         self.waits, self.streams = waits(), streams()

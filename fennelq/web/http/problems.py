@@ -33,7 +33,7 @@ from fennelq.errors import (
     UnknownTask,
 )
 from fennelq.manage.sending import KeyReused, NotJson, WrongCall
-from fennelq.web.causes import in_a_line, traceback_of
+from fennelq.web.causes import in_a_line, refusal, traceback_of
 from fennelq.web.gate import Rejected
 from fennelq.web.http.rates import TooFast
 from fennelq.web.http.writing import written
@@ -162,7 +162,9 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
     if isinstance(error, Away | TimeoutError) or (isinstance(error, BrokerUnavailable) and error.retriable):
         return _away(changing=changing)
     if isinstance(error, BrokerUnavailable):
-        return Problem(Kind(503, "redis-refuses", "Redis refuses this"), str(error), {"Retry-After": "30"})
+        return Problem(
+            Kind(503, "redis-refuses", "Redis refuses this"), refusal(error), {"Retry-After": "30"}
+        )
     if isinstance(error, FennelqError):
         return _known(error)
     _logger.error("request_failed", error=in_a_line(error), traceback=traceback_of(error))

@@ -186,6 +186,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         "GET", "/metrics", "see", metrics.metrics, "The metrics of what is in Redis, for Prometheus.",
         media="text/plain", is_timed=True,
     ),
-    Route("GET", "/openapi.json", ANY_USER, description.document, "This document."),
-    Route("GET", "/reference", ANY_USER, description.reference, "This document as a page.", media="text/html"),
+    Route("GET", "/openapi.json", ANY_USER, description.document, "This document.", is_timed=True),
+    Route(
+        "GET", "/reference", ANY_USER, description.reference, "This document as a page.", media="text/html",
+        is_timed=True,
+    ),
 )  # fmt: skip

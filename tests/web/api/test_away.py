@@ -92,3 +92,22 @@ async def test_a_call_whose_reply_was_lost_is_repeated_with_its_key_and_makes_on
 
 async def is_sent(program: Program, body: dict[str, Any], **headers: str) -> bool:
     return (await program.post("/jobs", body, **headers)).status_code in (200, 201)
+
+
+async def test_a_refusal_of_redis_does_not_name_its_address(app: App, server: Server) -> None:
+    async with Program(app) as program:
+        assert (await program.post("/jobs", WELCOME)).status_code == 201
+        with server.client() as client:
+            client.acl_setuser("default", enabled=True, commands=["-evalsha", "-eval"])
+            try:
+                answer = await program.post("/jobs", WELCOME)
+                many = await program.post("/jobs:bulk", {"jobs": [WELCOME]})
+            finally:
+                client.acl_setuser("default", enabled=True, categories=["+@all"])
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
+    assert problem_in(answer)["type"] == "urn:fennelq:redis-refuses"
+    assert "evalsha" in answer.text.lower()
+    assert [one["status"] for one in many.json()["answers"]] == [503]
+    for text in (answer.text, many.text):
+        assert "redis://" not in text
+        assert "127.0.0.1" not in text

@@ -14,7 +14,7 @@ import pytest
 
 from fennelq import App
 from fennelq.manage.sending import GivenCall, GivenOptions, read_call
-from fennelq.web.http import rates
+from fennelq.web.http import description, rates
 from fennelq.web.http.bodies import value_of
 from fennelq.web.http.openapi import openapi, operations_in
 from fennelq.web.http.paths import PREFIX
@@ -158,6 +158,32 @@ async def test_each_task_that_the_user_may_send_has_an_operation_with_its_parame
     some = openapi(app, User("reports", {"send:reports:*"}), ROUTES)["paths"]
     assert [path for path in some if "reports:" in path] == ["/api/v1/jobs/reports:daily"]
     assert not [path for path in some if "shop:" in path]
+
+
+async def test_a_document_is_made_once_for_all_users_with_the_same_rights(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(of: App, user: User, routes: Any) -> Any:
+        made.append(user.name)
+        return openapi(of, user, routes)
+
+    monkeypatch.setattr(description, "openapi", counted)
+    async with Program(app, auth=by_name) as program:
+        for user in ("all", "see", "all", "see"):
+            answers = [await program.get(path, user=user) for path in ("/openapi.json", "/reference")]
+            assert [answer.status_code for answer in answers] == [200, 200]
+        assert made == ["all", "see"]
+
+        @app.task(name="shop:added", queue="mail")
+        async def added(_: int) -> None: ...
+
+        found = (await program.get("/openapi.json", user="all")).json()
+        assert "/api/v1/jobs/shop:added" in found["paths"]
+        assert (
+            "/api/v1/jobs/shop:added" not in (await program.get("/openapi.json", user="see")).json()["paths"]
+        )
 
 
 async def test_the_reference_page_has_a_line_of_curl_for_each_operation(

@@ -26,7 +26,6 @@ from fennelq import App
 from fennelq.errors import BrokerUnavailable, ConfigurationError
 from fennelq.web import Basic, Token, reading
 from fennelq.web.failures import MOST
-from fennelq.web.http import bulk
 from fennelq.web.http.paths import PREFIX
 from fennelq.web.http.routes import ROUTES
 from fennelq.web.http.table import ANY_USER
@@ -203,18 +202,18 @@ async def test_many_jobs_are_refused_at_once_while_redis_is_away(program: Progra
 
 
 async def test_when_redis_goes_away_between_many_jobs_the_others_do_not_wait_for_it(
-    program: Program, monkeypatch: pytest.MonkeyPatch
+    program: Program, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
-    send = bulk.handles_of
+    send = app.enqueue
 
-    async def away(call: Any, jobs: Any) -> list[Any]:
+    async def away(jobs: Any) -> Any:
         tried.append(len(jobs))
-        if len(tried) == 1:
-            return [*await send(call, jobs)]
-        return [BrokerUnavailable("is away")] * len(jobs)
+        if len(tried) > 1:
+            raise BrokerUnavailable("is away")
+        return await send(jobs)
 
-    monkeypatch.setattr(bulk, "handles_of", away)
+    monkeypatch.setattr(app, "enqueue", away)
     answer = await program.post("/jobs:bulk", {"jobs": [WELCOME] * 4500})
     statuses = [one["status"] for one in answer.json()["answers"]]
     assert statuses == [201] * 1000 + [503] * 3500
@@ -302,8 +301,12 @@ async def test_wrong_passwords_keep_the_address_out(app: App, tmp_path: Path) ->
 
 def test_tokens_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
     path, names = tmp_path / "tokens", [f"ci-{number}" for number in range(40)]
+
+    def add(name: str) -> None:
+        write(path, name, token_hash(new_token()), "send")
+
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda name: write(path, name, token_hash(new_token()), "send"), names))
+        list(threads.map(add, names))
     assert {*read(path.read_text("utf-8"), "tokens")} == {*names}
 
 
