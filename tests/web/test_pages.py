@@ -189,7 +189,7 @@ async def test_a_page_of_a_job_tells_its_story(shop: Shop, pages: Browser) -> No
 async def test_a_job_shows_the_result_of_its_run(shop: Shop, pages: Browser) -> None:
     async with running(shop.app):
         job = await shop.welcome.delay(7, "good morning")
-        await job.get(10)
+        await job.get(30)
     assert '"good morning 7"' in await pages.text(f"/jobs/{job.id}")
 
 
@@ -588,7 +588,7 @@ async def test_jobs_that_have_ended_are_shown_from_the_history(server: Server, t
     await recorder.drain()  # from now on, ends are kept for the recorder
     async with running(app), Browser(app) as pages:
         job = await welcome.delay(42, "sesame")
-        await job.get(10)
+        await job.get(30)
         await recorder.drain()
         call = "from the history welcome( user_id =42, token = secret , )"
         assert call in await pages.text(f"/jobs/{job.id}")

@@ -567,7 +567,7 @@ async def running(recorder: Recorder) -> AsyncGenerator[asyncio.Task[None]]:
         yield task
     finally:
         recorder.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 30)
 
 
 @pytest.mark.parametrize(
