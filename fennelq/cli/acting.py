@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.cli.session import Session
     from fennelq.manage.acting import Act
-    from fennelq.manage.operations import OperationInfo, OperationPlan
+    from fennelq.manage.operation_record import OperationInfo
+    from fennelq.manage.operations import OperationPlan
 
 
 class _Words(NamedTuple):

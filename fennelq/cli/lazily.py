@@ -15,7 +15,7 @@ from fennelq.cli.exits import Commands
 
 
 class Program(Commands):
-    """The commands of the table, each made when it is asked for."""
+    """The commands in the order of their table, each made when it is asked for."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

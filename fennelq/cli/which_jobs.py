@@ -90,7 +90,7 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="FILTER",
-        help="Only jobs that meet this filter: 'state:dead task:welcome since:2h \"no card\"'. Words: "
+        help="Only jobs that match this filter: 'state:dead task:welcome since:2h \"no card\"'. Words: "
         f"{', '.join(WORDS)}; - before a word excludes. Default: no filter.",
     ),
 ]
@@ -153,7 +153,7 @@ OfFilter = Annotated[
     typer.Option(
         "--where",
         metavar="FILTER",
-        help="Only jobs that meet this filter: 'header:tenant=acme \"no card\"'. Words: "
+        help="Only jobs that match this filter: 'header:tenant=acme \"no card\"'. Words: "
         f"{', '.join(word for word in WORDS if word != 'state')}; - before a word excludes. Default: no filter.",
     ),
 ]

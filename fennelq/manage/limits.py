@@ -22,6 +22,7 @@ from fennelq.model.gates import CONCURRENCY, LATEST, RATE, TURN, definition_of
 from fennelq.model.limits import Definition, Limit, Rate, interval_of, numbers_in_words
 
 LimitKind = Literal["concurrency", "rate", "turn"]
+"""The option that makes a limit: `concurrency`, `rate_limit` or `fair_key`."""
 
 _KINDS: Final[Mapping[str, LimitKind]] = {CONCURRENCY: "concurrency", RATE: "rate", TURN: "turn"}
 _ADVICE: Final = {

@@ -52,7 +52,7 @@ class Filters(TypedDict, total=False):
     ids: Iterable[str]
     """Only these jobs."""
     where: str
-    """Only jobs that meet this filter: `header:tenant=acme "no card"`. Its times are those of the deaths."""
+    """Only jobs that match this filter: `header:tenant=acme "no card"`. Its times are those of the deaths."""
 
 
 Page = list[DeadJob]
@@ -232,14 +232,20 @@ def replayed(keys: QueueKeys, page: Page, changes: Changes | None = None) -> Tal
 
 
 def answers_of(keys: QueueKeys, page: Page, changes: Changes) -> Talk[Sequence[int]]:
-    """Put these dead jobs back; returns the answer about each. Large arguments are sent in several calls."""
+    """Put these dead jobs back; returns the answer about each."""
+    return (yield from put_back(keys, [dead.entry for dead in page], changes))
 
-    def replay(some: Page) -> Talk[Sequence[int]]:
-        return (yield from ask(verbs.dead.replay(keys, [dead.entry for dead in some], changes)))
+
+def put_back(keys: QueueKeys, entries: Sequence[str], changes: Changes) -> Talk[Sequence[int]]:
+    """Put the jobs of these entries back, perhaps with new arguments: 1 replayed, 0 no longer dead, -1 its key is
+    taken. Large arguments are sent in several calls."""
+
+    def replay(some: Sequence[str]) -> Talk[Sequence[int]]:
+        return (yield from ask(verbs.dead.replay(keys, some, changes)))
 
     if not changes:
-        return (yield from replay(page))
-    answers = yield from in_pages(page, replay, lambda dead: changes[dead.entry].size)
+        return (yield from replay(entries)) if entries else []
+    answers = yield from in_pages(entries, replay, lambda entry: changes[entry].size)
     raise_first(answers)
     return cast("list[int]", answers)
 

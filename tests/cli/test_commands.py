@@ -290,7 +290,7 @@ def test_a_worker_serves_until_it_is_stopped(shop: Shop, spawn: Spawner) -> None
     def at_work() -> list[Any]:
         return [one for one in shop.ok("info", "--json").json["executors"] if one["state"] == "works"]
 
-    [executor] = eventually(at_work, within=20)
+    [executor] = eventually(at_work)
     assert (executor["concurrency"], executor["queues"]) == (2, ["mail"])
     worker.term()
     assert worker.returncode(15) == 0
