@@ -75,6 +75,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
     "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
     "routes": ["features/test_routing.py"],
     "serving": ["features/test_routing.py"],
+    "batches": ["worker/test_rings.py"],
     "budget": ["worker/test_rings.py"],
     "tally": ["worker/test_meter.py"],
     "meter": ["features/test_times.py"],
