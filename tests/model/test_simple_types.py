@@ -31,12 +31,16 @@ class _Point:
     x: int
 
 
-_SIMPLE: list[Any] = [int, str, float, bool, None, type(None), JsonValue, sendable(Any)]
-_SIMPLE += [int | None, int | str, Optional[dict[str, int]], list[int], list[JsonValue]]  # noqa: UP045
-_SIMPLE += [dict[str, list[float]], tuple[int, ...], tuple[str, int]]
-_OTHERS: list[Any] = [bytes, datetime, Any, list, dict, Literal[1], _Point, _Number]
-_OTHERS += [list[_Point], int | _Point, dict[str, _Name], set[int]]
-_OTHERS += [Annotated[int, PlainSerializer(str, return_type=str)]]
+_SIMPLE: tuple[Any, ...] = (
+    *(int, str, float, bool, None, type(None), JsonValue, sendable(Any)),
+    *(int | None, int | str, Optional[dict[str, int]], list[int], list[JsonValue]),  # noqa: UP045
+    *(dict[str, list[float]], tuple[int, ...], tuple[str, int]),
+)
+_OTHERS: tuple[Any, ...] = (
+    *(bytes, datetime, Any, list, dict, Literal[1], _Point, _Number),
+    *(list[_Point], int | _Point, dict[str, _Name], set[int]),
+    Annotated[int, PlainSerializer(str, return_type=str)],
+)
 
 
 @pytest.mark.parametrize("hint", _SIMPLE, ids=str)
@@ -49,29 +53,28 @@ def test_other_types_are_not(hint: Any) -> None:
     assert not is_simple(hint)
 
 
-@pytest.mark.parametrize(
-    ("hint", "value"),
-    [
-        (int, _Number.ONE),
-        (int, True),
-        (int, 2**70),
-        (str, _Name("anna")),
-        (float, 1),
-        (float, math.nan),
-        (int | str, True),
-        (int | str, _Number.ONE),
-        (int | str, _Name("1")),
-        (float | int, _Number.ONE),
-        (bool | int, 1),
-        (JsonValue, _Name("anna")),
-        (JsonValue, {"a": [_Number.ONE, None, math.inf, {_Name("b"): "c"}]}),
-        (list[int], [_Number.ONE, True]),
-        (dict[str, list[float]], defaultdict(list, {_Name("a"): [1, math.inf]})),
-        (tuple[int, ...], (1, _Number.ONE)),
-        (Optional[dict[str, int]], OrderedDict(a=1)),  # noqa: UP045
-    ],
-    ids=str,
+_VALUES: tuple[tuple[Any, Any], ...] = (
+    (int, _Number.ONE),
+    (int, True),
+    (int, 2**70),
+    (str, _Name("anna")),
+    (float, 1),
+    (float, math.nan),
+    (int | str, True),
+    (int | str, _Number.ONE),
+    (int | str, _Name("1")),
+    (float | int, _Number.ONE),
+    (bool | int, 1),
+    (JsonValue, _Name("anna")),
+    (JsonValue, {"a": [_Number.ONE, None, math.inf, {_Name("b"): "c"}]}),
+    (list[int], [_Number.ONE, True]),
+    (dict[str, list[float]], defaultdict(list, {_Name("a"): [1, math.inf]})),
+    (tuple[int, ...], (1, _Number.ONE)),
+    (Optional[dict[str, int]], OrderedDict([("a", 1)])),  # noqa: UP045
 )
+
+
+@pytest.mark.parametrize(("hint", "value"), _VALUES, ids=str)
 @pytest.mark.parametrize("strict", [True, False])
 def test_nothing_is_wrong_with_a_validated_value_of_a_simple_type(
     hint: Any, value: Any, strict: bool

@@ -92,3 +92,18 @@ def test_the_reply_of_another_fetch_does_not_count(bench: Bench) -> None:
     bench.now += 50.0
     bench.batches.replied()
     assert bench.takes_half()
+
+
+def test_a_fetch_that_got_no_reply_does_not_count(bench: Bench) -> None:
+    bench.start(1)
+    bench.batches.sent()
+    bench.slots.give_back()
+    bench.now += 10.0
+    bench.fetch(running=0.0, waiting=1.0)
+    assert bench.takes_half()
+
+
+def test_an_executor_that_waits_for_half_of_a_fetch_goes_on(bench: Bench) -> None:
+    bench.start(SLOTS // 2)
+    bench.fetch(running=1.0, waiting=1.0)
+    assert bench.takes_half()
