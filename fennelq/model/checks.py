@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, get_args
 
 from fennelq.errors import ConfigurationError
 from fennelq.model.job import Priority

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from fennelq import App, Status
-from fennelq.manage.history.looking import HistoryRecorder
+from fennelq.manage.history.recording import HistoryRecorder
 from fennelq.web import User, dashboard
 from fennelq.web.visit import link, name_of, segment
 from tests.kit.apps import LocalApp
