@@ -25,9 +25,9 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.ends import End, EndedRecord, Ends, Missed
 from fennelq.errors import BrokerUnavailable, HistoryRefused, HistoryUnavailable
 from fennelq.lines import Seldom
-from fennelq.manage.audit import operations_since
 from fennelq.manage.history.asking import StoreOutage, acknowledge, records_of
 from fennelq.manage.history.choice import EVERY_JOB, Choice
+from fennelq.manage.history.copying import Copying
 from fennelq.manage.history.row import Row, row_of
 from fennelq.manage.history.store import Gap, HistoryKeep, HistoryProgress, Store
 from fennelq.manage.queues import queues_of
@@ -48,8 +48,6 @@ PAUSE: Final = 1.0
 """Seconds before the next attempt, when the database or Redis is away."""
 _RENEW_EVERY: Final = 3600.0
 """Seconds, while the database is away. The streams expire a day after the latest look."""
-COPY_EVERY: Final = 10.0
-"""Seconds from one copy of the operations to the next."""
 _PRUNE_EVERY: Final = 600.0
 _PRUNE_FOR: Final = 0.3
 """Seconds of pruning after each look."""
@@ -112,7 +110,8 @@ class Recorder:
         self._stopping = asyncio.Event()
         self._outage = StoreOutage()
         self._recorded = self._read = self._pruned = 0
-        self._prune_at = self._renew_at = self._copy_at = clock.monotonic()
+        self._prune_at = self._renew_at = clock.monotonic()
+        self._copying = Copying(app, store, self._until_possible, self._failed)
 
     @property
     def progress(self) -> HistoryProgress:
@@ -138,8 +137,7 @@ class Recorder:
     async def _step(self) -> None:
         began = clock.monotonic()
         more = await self._look()
-        if clock.monotonic() >= self._copy_at:
-            await self._copy_operations()
+        await self._copying.when_due()
         await self._prune()
         if not more:
             await self._written()
@@ -153,7 +151,7 @@ class Recorder:
             while not self._stopping.is_set() and await self._look():
                 pass
             await self._written()
-            await self._copy_operations()
+            await self._copying.now()
             await self._prune()
         finally:
             await self._abandon()
@@ -192,7 +190,7 @@ class Recorder:
                 self._failed(error, queue=name)
         return more
 
-    def _failed(self, error: BrokerUnavailable | ReplyError, **facts: str) -> None:
+    def _failed(self, error: Exception, **facts: str) -> None:
         if isinstance(error, BrokerUnavailable):
             self._lost = error
         self._warn(error, **facts)
@@ -271,19 +269,14 @@ class Recorder:
             return sum(map(self._write_one, rows))
 
     def _write_one(self, row: Row) -> int:
-        try:
-            return self._store.write([row])
-        except (HistoryUnavailable, HistoryRefused):
-            raise
-        except Exception:
-            pass
-        try:
-            return self._store.write([Row(*row[:4])])
-        except (HistoryUnavailable, HistoryRefused):
-            raise
-        except Exception as error:
-            self._warn(error, job=row.id)
-            return 0
+        for part in (row, Row(*row[:4])):
+            try:
+                return self._store.write([part])
+            except (HistoryUnavailable, HistoryRefused):
+                raise
+            except Exception as error:
+                self._warn(error, job=row.id)
+        return 0
 
     async def _until_possible(self, act: Callable[[], A]) -> A | None:
         """The result; None when it is stopped before the database can be used."""
@@ -310,24 +303,6 @@ class Recorder:
         for queue in list(self._queues.values()):
             with suppress(BrokerUnavailable, ReplyError):
                 await self._app.client.ask(verbs.ends.renew(queue.keys))
-
-    async def _copy_operations(self) -> None:
-        """Copy the operations since the last copy, of which Redis keeps only the latest."""
-        self._copy_at = clock.monotonic() + COPY_EVERY
-        await self._written()
-        try:
-            newest = await self._until_possible(self._store.newest_line)
-            if newest is None:
-                return
-            entries = await self._app.client.converse(operations_since(self._app, newest))
-            if entries:
-                await self._until_possible(lambda: self._store.put_operations(entries))
-        except HistoryRefused:
-            raise
-        except (BrokerUnavailable, ReplyError) as error:
-            self._failed(error)
-        except Exception as error:  # a line that no fennelq has written must not stop the record of jobs
-            self._warn(error, table="audit")
 
     async def _prune(self) -> None:
         if self._keep is None or clock.monotonic() < self._prune_at:
