@@ -18,7 +18,8 @@ The loader replaces, in all files,
     N.dead                     the name of a key without its prefix, quoted: `prefix .. N.dead` is the key, and the call
                                does not declare it
     LANES, PRIORITIES          the lanes in the order they are read, with and without the quarantine
-    NORMAL, QUARANTINE, GROUP  the names of two lanes, and of the group that reads them all
+    HIGH, NORMAL, LOW          the names of these lanes
+    QUARANTINE, GROUP          the name of the lane for jobs that run alone, and of the group that reads all lanes
 
 and declares the keys that the script and its included files name: on Redis Cluster a script may only touch keys of the
 slot that its call declares. An unknown name is an error when the script is loaded, not when it runs.
@@ -56,7 +57,9 @@ _ADDING: Final = ("lib/entries", "lib/later")
 _CONSTANTS: Final = {
     "LANES": "{" + ", ".join(f"'{lane}'" for lane in STREAMS) + "}",
     "PRIORITIES": "{" + ", ".join(f"'{lane}'" for lane in LANES.values()) + "}",
+    "HIGH": f"'{LANES['high']}'",
     "NORMAL": f"'{NORMAL}'",
+    "LOW": f"'{LANES['low']}'",
     "QUARANTINE": f"'{QUARANTINE}'",
     "GROUP": f"'{GROUP}'",
 }
@@ -96,7 +99,7 @@ def script(name: str, variant: str = "") -> Script:
     # A script that touches only records declares no other key, but on Redis Cluster the first key routes the call.
     keys = keys or (QUEUE_NAMES["counters"],)
     args, each = arrow.words("args"), arrow.words("each")
-    lines = [_shebang(arrow.words("flags")), variant, *_locals(names, args, each), _replaced(name, code)]
+    lines = [_shebang(arrow.words("flags")), variant, *_locals(args, each), _replaced(name, code, names)]
     source = "\n".join(line for line in lines if line)
     sha, read_only = hashlib.sha1(source.encode()).hexdigest(), "no-writes" in arrow.words("flags")
     return Script(name, source, sha, keys, args, each, read_only)
@@ -111,8 +114,11 @@ def _names_of_keys(script: str, code: str) -> dict[str, str]:
     return {name: key for name, key in owner.items() if name in named}
 
 
-def _replaced(script: str, code: str) -> str:
-    """Letters for fields, locals for keys, and the constants."""
+def _replaced(script: str, code: str, keys: Iterable[str]) -> str:
+    """Letters for fields, places in KEYS for keys, and the constants."""
+    # Not locals: a function that a script makes would look for each of them among all the locals of the script that
+    # functions use, which took longer than the rest of a call without jobs.
+    places = {key: f"KEYS[{place}]" for place, key in enumerate(keys, 1)}
 
     def letter(field: re.Match[str]) -> str:
         if field[1] not in LETTERS:
@@ -125,7 +131,7 @@ def _replaced(script: str, code: str) -> str:
         return f"'{QUEUE_NAMES[name[1]]}'"
 
     code = _NAME.sub(quoted, _FIELD.sub(letter, code))
-    code = _LANE.sub(r"(prefix .. \1)", _KEY.sub(r"K_\1", code))
+    code = _LANE.sub(r"(prefix .. \1)", _KEY.sub(lambda key: places[key[1]], code))
     return _CONSTANT.sub(lambda name: _CONSTANTS[name[1]], code)
 
 
@@ -139,13 +145,12 @@ def _shebang(flags: tuple[str, ...]) -> str:
     return f"#!lua flags={','.join(flags)}" if flags else "#!lua"
 
 
-def _locals(keys: Iterable[str], args: tuple[str, ...], each: tuple[str, ...]) -> Iterator[str]:
-    yield _assigned([f"K_{key}" for key in keys], "KEYS")
-    yield _assigned(args, "ARGV")
+def _locals(args: tuple[str, ...], each: tuple[str, ...]) -> Iterator[str]:
+    yield _assigned(args)
     if each:
         yield f"local first, stride = {len(args) + 1}, {len(each)}"
 
 
-def _assigned(names: Sequence[str], table: str) -> str:
-    values = ", ".join(f"{table}[{place}]" for place in range(1, len(names) + 1))
+def _assigned(names: Sequence[str]) -> str:
+    values = ", ".join(f"ARGV[{place}]" for place in range(1, len(names) + 1))
     return f"local {', '.join(names)} = {values}" if names else ""

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,10 +21,19 @@ __all__ = ["main", "program"]
 
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
+
+class _InOrder(Commands):
+    """The commands, in the order of their table: typer lists families of commands after single ones."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return [*COMMANDS]
+
+
 program = typer.Typer(
     name="fennelq",
     help="Background jobs on Redis Streams: run workers, look at jobs, replay dead jobs.",
-    cls=Commands,
+    cls=_InOrder,
     no_args_is_help=True,
     rich_markup_mode=None,  # help is laid out in `helps`, and errors are plain sentences
     pretty_exceptions_enable=False,

@@ -83,7 +83,7 @@ class AuditedOperation:
         yield from at_most(_LAST_LINE, ask(note))
 
     def _not_written(self, error: BaseException) -> None:
-        reason = error.reason if isinstance(error, BrokerUnavailable) else str(error)
+        reason = f"Redis {error.reason}" if isinstance(error, BrokerUnavailable) else str(error)
         self._warn(f"{self._entry.what} is not recorded for `fennelq audit`: {reason}")
 
 
@@ -153,7 +153,7 @@ class AuditTalks(Family):
         """The recorded operations that match every filter, the newest first; `limit=None` returns all.
 
         `who` is a user (`ada`), a host (`web-1`) or both (`ada@web-1`); `what` is an operation (`dlq replay`) or the
-        first word of several (`dlq`). Redis keeps some 5,000 operations, the newest ones.
+        first word of several (`dlq`). Redis keeps about 5,000 operations, the newest ones.
         """
         found: Entries = []
         entries = Finds(self._found(since, until, who, what))

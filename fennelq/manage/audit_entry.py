@@ -12,6 +12,7 @@ from fennelq.broker.verbs.audit import Line
 from fennelq.model.units import epoch_ms
 
 AuditState = Literal["done", "failed", "interrupted", "not finished"]
+"""How an operation ended; `not finished` while it goes on, and when its process has died."""
 
 _LONGEST: Final = 1000
 """Characters of a text that are kept."""

@@ -540,6 +540,14 @@ def test_a_copy_that_another_service_refuses_stops_the_rates_of_the_job(desk: De
     assert desk.result() == [OF_FIRST]
 
 
+@pytest.mark.parametrize("kind", sorted(UNSUCCESSFUL.keys() - {"G"}))
+def test_a_copy_that_ends_for_another_reason_leaves_the_rates_of_the_job_alone(desk: Desk, kind: str) -> None:
+    """Of a retry and a snooze, the number is a time too."""
+    first, _ = both(desk, gates="r0/1:host")
+    assert desk.finish([first], retried(60_000, FAILURE) if kind == "R" else UNSUCCESSFUL[kind]) == [1]
+    assert not desk.redis.exists(desk.keys.rate("r:host"))
+
+
 @whichever
 def test_when_the_rates_cannot_be_stopped_the_copy_is_dropped_all_the_same(desk: Desk, winner: int) -> None:
     runs = both(desk, gates="r0/1:host")

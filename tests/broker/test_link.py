@@ -37,7 +37,7 @@ from tests.kit.waiting import aeventually, eventually
 
 pytestmark = pytest.mark.both_servers
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 SOON = 0.2
 
 
@@ -75,8 +75,8 @@ async def test_any_number_of_calls_share_one_connection_and_one_round_trip(proxy
     assert proxy.counters.connections == 1
     proxy.latency(30)
     began = time.monotonic()
-    await asyncio.gather(*(link.call(echo(number), PATIENCE) for number in range(50)))
-    assert 0.06 <= time.monotonic() - began < 2, "one after another, they take 3 s"
+    await asyncio.gather(*(link.call(echo(number), PATIENCE) for number in range(500)))
+    assert 0.06 <= time.monotonic() - began < 15, "one after another, they take 30 s"
     link.close()
 
 
@@ -524,8 +524,8 @@ async def test_many_questions_take_one_round_trip(desk: Desk, proxy: Proxy) -> N
     await broker.ask(Command(["PING"], as_is))
     proxy.latency(30)
     began = time.monotonic()
-    assert await broker.converse(ask_all(Command(echo(n), int) for n in range(50))) == list(range(50))
-    assert time.monotonic() - began < 2, "one after another, they take 3 s"
+    assert await broker.converse(ask_all(Command(echo(n), int) for n in range(500))) == list(range(500))
+    assert time.monotonic() - began < 15, "one after another, they take 30 s"
     await broker.close()
 
 

@@ -209,7 +209,13 @@ def test_what_destroys_asks_on_a_terminal(shop: Shop, words: list[str]) -> None:
     before = shop.ok("queue", "list").out
     terminal = Terminal(*words, folder=shop.folder)
     terminal.shows("?")
+    terminal.type("perhaps\n")
+    terminal.shows("write y or n")
     terminal.type("n\n")
+    assert terminal.code() == Exit.FAILED
+    terminal = Terminal(*words, folder=shop.folder)
+    terminal.shows("?")
+    terminal.type("\x04")
     assert terminal.code() == Exit.FAILED
     assert shop.ok("queue", "list").out == before
     terminal = Terminal(*words, folder=shop.folder)
@@ -271,7 +277,7 @@ def test_a_worker_serves_until_it_is_stopped(shop: Shop, spawn: Spawner) -> None
     def at_work() -> list[Any]:
         return [one for one in shop.ok("info", "--json").json["executors"] if one["state"] == "works"]
 
-    [executor] = eventually(at_work, within=20)
+    [executor] = eventually(at_work)
     assert (executor["concurrency"], executor["queues"]) == (2, ["mail"])
     worker.term()
     assert worker.returncode(15) == 0

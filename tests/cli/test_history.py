@@ -225,7 +225,7 @@ def test_a_recorder_records_until_a_signal_ends_it(recorded: Shop, spawn: Spawne
     recorder.wait_for("history_started")
     recorded.ok("enqueue", "welcome", "5", "--job-id", "later")
     recorded.work()
-    eventually(lambda: "mail:later" in ids(recorded, "history", "search"), within=20)
+    eventually(lambda: "mail:later" in ids(recorded, "history", "search"))
     recorder.term()
     recorder.wait_for("history_stopped")
     assert recorder.returncode() == 0

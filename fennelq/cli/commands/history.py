@@ -146,7 +146,7 @@ def search(
         str | None,
         typer.Argument(
             metavar="[FILTER]",
-            help="Only jobs that meet this filter: 'state:dead task:welcome since:7d \"no card\"'. Default: every job.",
+            help="Only jobs that match this filter: 'state:dead task:welcome since:7d \"no card\"'. Default: all jobs.",
         ),
     ] = None,
     limit: Annotated[

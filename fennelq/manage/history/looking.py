@@ -68,7 +68,7 @@ class HistoryCalls(Family):
 
     @Call
     def find(self, where: str | Query = "", *, limit: int = 100) -> Jobs:
-        """The jobs that meet a filter, such as `state:dead task:welcome since:2d`: the latest end first, at most
+        """The jobs that match a filter, such as `state:dead task:welcome since:2d`: the latest end first, at most
         `limit`.
 
         Without a term about states it finds jobs with every end. Times are about the ends of the jobs. Arguments and
@@ -180,7 +180,7 @@ def job_story(history: HistoryCalls, job_id: str) -> JobStory | None:
 def jobs_after(
     history: HistoryCalls, query: Query, limit: int, after: Place = FIRST
 ) -> tuple[list[JobInfo], Place]:
-    """The next jobs that meet a filter, the latest end first, and the place of the last one. It blocks."""
+    """The next jobs that match a filter, the latest end first, and the place of the last one. It blocks."""
     rows = history._archive().find(query, limit, after)  # pyright: ignore[reportPrivateUsage]  # see job_story
     return [row.info() for row in rows], Place(rows[-1].ended, rows[-1].id) if rows else after
 
