@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from fennelq import clock
 from fennelq.manage.audit import matches
-from fennelq.manage.audit_entry import AuditEntry, AuditState
+from fennelq.manage.audit_entry import LONGEST, AuditEntry, AuditState
 from fennelq.model.units import epoch_ms
 
 if TYPE_CHECKING:
@@ -68,10 +68,12 @@ def found(cursor: Cursor, wanted: Wanted) -> Iterator[AuditEntry]:
 def _row_of(entry: AuditEntry) -> tuple[object, ...]:
     began = epoch_ms(entry.at)
     ended = None if entry.ended_at is None else epoch_ms(entry.ended_at)
-    return (
+    row = (
         *(entry.id, began, ended, max(began, ended or 0), entry.who, entry.via, entry.what, entry.target),
         *(entry.filter, entry.planned, entry.done, entry.state, entry.outcome, entry.before, entry.after),
     )
+    # fennelq cuts texts before it writes a line; another client of Redis may have written a longer one.
+    return tuple(value[:LONGEST] if isinstance(value, str) else value for value in row)
 
 
 def _entry_of(row: Sequence[Any]) -> AuditEntry:
