@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,12 +11,9 @@ from fennelq.cli.options import Json
 from fennelq.cli.session import Session
 from fennelq.cli.table import Column
 from fennelq.cli.which_jobs import ago, past
-from fennelq.errors import HistoryRefused, HistoryUnavailable
 from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.documents import of_operation
-
-if TYPE_CHECKING:
-    from fennelq.app import App
+from fennelq.manage.recorded import recorded_operations
 
 _COLUMNS = (
     Column("at"),
@@ -84,29 +81,19 @@ def show(
 
     Example: fennelq audit --since 2h --what dlq
     """
-    wanted = {"since": since, "until": until, "who": who, "what": what}
-    entries = session.run(lambda app: _entries(app, limit or None, wanted))
+    entries, problem = session.run(
+        lambda app: recorded_operations(
+            app, limit=limit or None, since=since, until=until, who=who, what=what
+        )
+    )
+    if problem:
+        output.note(f"Only what Redis keeps: {problem}")
     if as_json:
         output.document(list(map(of_operation, entries)))
         return
     filtered = any(one is not None for one in (since, until, who, what))
     empty = "No operation matches." if filtered else "No operations yet."
     output.table(_COLUMNS, list(map(_row, entries)), empty=empty)
-
-
-async def _entries(app: App, limit: int | None, wanted: dict[str, Any]) -> list[AuditEntry]:
-    """The latest operations: those in Redis, and older ones in the history."""
-    entries = await app.audit.list(limit=limit, **wanted)
-    if app.settings.history_url is None or (limit is not None and len(entries) >= limit):
-        return entries
-    try:
-        recorded = await app.history.operations(limit=limit, **wanted)
-    except (HistoryRefused, HistoryUnavailable) as error:
-        output.note(f"Only what Redis keeps: {error}")
-        return entries
-    known = {entry.id for entry in entries}
-    older = [entry for entry in recorded if entry.id not in known]
-    return sorted([*entries, *older], key=lambda entry: entry.at, reverse=True)[:limit]
 
 
 def _row(entry: AuditEntry) -> tuple[object, ...]:
