@@ -157,7 +157,7 @@ EXAMPLES: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
         ("--keep", "1h", "--max-rows", "7", "--yes"),
         {"filter": "--keep 1h --max-rows 7", "done": 1},
     ),
-    "history migrate": ((), {"before": "1", "after": "1"}),
+    "history migrate": ((), {"before": "2", "after": "2"}),
     "limit reset": (("account",), {"target": "account", "done": 0, "outcome": "in mail"}),
 }
 """Command → how it is called in `seeded`, and what is recorded. Add each new command that changes something."""

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from fennelq import App, Status
-from fennelq.manage.history.looking import HistoryRecorder
+from fennelq.broker.keys import AppKeys
+from fennelq.manage.history.recording import HistoryRecorder
 from fennelq.web import User, dashboard
 from fennelq.web.visit import link, name_of, segment
 from tests.kit.apps import LocalApp
@@ -575,6 +576,23 @@ def test_any_name_is_a_part_of_a_path(name: str) -> None:
     assert part not in (".", "..")
     assert name_of(part) == name
     assert link("queues", name) == f"queues/{part}"
+
+
+async def test_the_audit_log_goes_on_in_the_history(server: Server, tmp_path: Path) -> None:
+    app = LocalApp("shop", redis_url=server.url, history_url=f"sqlite:///{tmp_path}/history.db")
+    async with app.audit.operation("queue purge", target="mail", who="ada@web-1"):
+        pass
+    await HistoryRecorder(app).drain()
+    with server.client() as redis:
+        redis.delete(AppKeys("shop")["audit"])
+    async with Browser(app) as pages:
+        assert "ada@web-1 queue purge mail" in await pages.text("/audit")
+        assert "Nothing was changed" in await pages.text("/audit?who=bob")
+        await app.history.close()
+        (tmp_path / "history.db").write_bytes(b"no database at all" * 100)
+        assert "Only what Redis keeps: the history in" in await pages.text("/audit")
+    await app.history.close()
+    await app.close()
 
 
 async def test_jobs_that_have_ended_are_shown_from_the_history(server: Server, tmp_path: Path) -> None:
