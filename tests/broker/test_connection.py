@@ -7,8 +7,10 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 from pprint import pformat
+from typing import Any, cast
 
 import pytest
+from redis import connection as redis_connection
 
 from fennelq import App
 from fennelq.broker.blocking_link import BlockingLink
@@ -52,6 +54,31 @@ def test_what_a_url_leaves_out_is_as_usual(url: str) -> None:
 )
 def test_password_and_database_are_sent_first(url: str, greeting: object) -> None:
     assert address_of(url).greeting == greeting
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://",
+        "redis://h:1/2",
+        "redis://H.example/0",
+        "redis://[::1]:6380/1",
+        "redis://anna:s3%20cret%2F%40@h?db=4",
+        "redis://h/3?db=5&username=anna&password=p%26q",
+        "rediss://h:6380/1?ssl_ca_path=%2Fetc&ssl_check_hostname=no",
+        "unix:///run/a%20b.sock",
+        "unix://anna:s3cret@/run/redis.sock?db=3",
+    ],
+)
+def test_a_url_means_what_it_means_to_redis_py(url: str) -> None:
+    theirs: dict[str, Any] = cast("Any", redis_connection).parse_url(url)
+    address = address_of(url)
+    assert address.host == theirs.get("host", "localhost")
+    assert address.port == theirs.get("port", 6379)
+    assert address.path == theirs.get("path", "")
+    user = (theirs["username"],) if "username" in theirs else ()
+    login = (("AUTH", *user, theirs["password"]),) if "password" in theirs else ()
+    assert address.greeting == login + ((("SELECT", theirs["db"]),) if theirs.get("db") else ())
 
 
 def test_a_unix_socket_is_a_path() -> None:
@@ -113,6 +140,8 @@ async def test_what_holds_an_address_shows_no_password() -> None:
         "redis://:s3cret@h:port",
         "redis://:s3cret@h:99999999",
         "redis://:s3cret@h?db=three",
+        "redis://:s3cret@h/three",
+        "redis://:s3cret@h/1/2",
         "rediss://:s3cret@h?ssl_ca_certs=/no/such/file",
     ],
 )
