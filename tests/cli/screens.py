@@ -15,7 +15,7 @@ from fennelq.manage import watch
 from tests.kit.waiting import NeverHappened, aeventually
 
 QUICK = 0.02
-WITHIN = 15.0
+WITHIN = 30.0
 
 
 class Person:
@@ -54,8 +54,13 @@ class Person:
         return self.text
 
     async def sees_no(self, text: str) -> None:
-        """Returns when this is not on the screen."""
-        await aeventually(lambda: text not in self.text, within=WITHIN)
+        """Returns when this is not on the screen, and everything else is."""
+        await aeventually(lambda: self._is_laid_out and text not in self.text, within=WITHIN)
+
+    @property
+    def _is_laid_out(self) -> bool:
+        """A screen that has just been opened has no lines yet."""
+        return len(self.lines) == self.top.size.height
 
 
 @asynccontextmanager
