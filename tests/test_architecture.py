@@ -571,6 +571,7 @@ ASSIGNED_ELSEWHERE = {
     ),
     "manage/replaying.py": (("died", "ended", "gone"), "what is known of one job that was sent"),
     "model/job.py": (("__name__",), "a type that Python shows by its public name"),
+    "plugins/opentelemetry/measures.py": (("number",), "a number of a table of counts"),
     "testing/block.py": (("declared",), "an app without its schedules, for a block"),
     "testing/harness.py": (("eager",), "the recording runs jobs at once, for a block"),
     "testing/running.py": (("begun", "task"), "the record of a run without a workbench"),

@@ -15,7 +15,8 @@ from fennelq.manage.executor_info import ExecutorInfo, ExecutorStacks
 from fennelq.manage.executor_profile import ExecutorProfile
 from fennelq.manage.jobs import JobAnswer, JobEnd
 from fennelq.manage.limits import LimitInfo
-from fennelq.manage.operations import OperationInfo, OperationPlan
+from fennelq.manage.operation_record import OperationInfo
+from fennelq.manage.operations import OperationPlan
 from fennelq.manage.queue_info import QueueInfo
 from fennelq.manage.running import RunningJob
 from fennelq.manage.schedules import ScheduleInfo

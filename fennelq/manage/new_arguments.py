@@ -95,7 +95,15 @@ class Rewriting:
     def _after(self, task: str, old: Named) -> Named | None:
         if callable(self._new):
             return _called(self._new, task, old)
-        return {**old, **self._new}
+        return {**old, **self._named(task, self._new)}
+
+    def _named(self, task: str, new: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The new arguments by name. Without the code of the task, arguments are numbered: `0=42`."""
+        known = self._app.tasks.get(task)
+        if known is None or not any(map(str.isdecimal, new)):
+            return new
+        names = dict(enumerate(known.calls.places(len(new) + 100)[0]))
+        return {names.get(int(key), key) if key.isdecimal() else key: value for key, value in new.items()}
 
     def _shown(self, task: str, old: Named) -> str:
         """The old arguments for the history, without secrets."""

@@ -1,4 +1,4 @@
-"""Operations on all jobs that meet a filter, which outlive the process that performs them.
+"""Operations on all jobs that match a filter, which outlive the process that performs them.
 
 An operation has a record in Redis: what it does, to which jobs, up to which moment, how far it has come, and when its
 performer was last there. Each step acts on a page of jobs and then reports the cursor. If a performer is killed between
@@ -7,13 +7,12 @@ the two, the next one repeats the step, and finds that these jobs have moved on:
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from fennelq import clock
 from fennelq.broker import verbs
@@ -22,26 +21,34 @@ from fennelq.broker.talk import Finds, Replies, Talk, ask
 from fennelq.broker.verb import Word
 from fennelq.broker.verbs.operations import Claim, Wish
 from fennelq.broker.verbs.search import Criteria
-from fennelq.errors import BrokerUnavailable, InvalidFilter, OperationBusy, UnknownOperation
-from fennelq.manage.acting import Act, Order, Work, act_in, narrowed
+from fennelq.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidFilter,
+    OperationBusy,
+    UnknownOperation,
+)
+from fennelq.manage.acting import Act, Work, narrowed
+from fennelq.manage.canary import CANARY_TIMEOUT
 from fennelq.manage.choices import check_choice
 from fennelq.manage.finding import At, Met, OnSearch, Search, SearchProgress, read_filter
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
+from fennelq.manage.operation_record import OperationInfo as OperationInfo
+from fennelq.manage.operation_record import info_of, number_in, order_in, progress_of, written
 from fennelq.manage.pace import Pace
 from fennelq.manage.pausing import this_user
 from fennelq.manage.queues import OnProgress
+from fennelq.manage.replaying import checked_canary
 from fennelq.model.checks import check_count, check_line, check_reason, valid_name
 from fennelq.model.job import JobInfo
-from fennelq.model.query import parse
+from fennelq.model.units import Seconds
 
-_BEAT: Final = 5.0
+BEAT: Final = 5.0
 """Seconds after which a performer reports even if it has found no job."""
 _SAMPLES: Final = 5
 _BEFORE_ITS_PLAN: Final = (
     "the clock of the server was set back to before the plan, so jobs sent since look older than it"
 )
-_DIGITS: Final = 14
-"""The most digits of a number in a record: milliseconds since the epoch need no more for a thousand years."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,39 +66,6 @@ class OperationPlan:
     """Some of them."""
     problem: str = ""
     """Why jobs that match are not counted: a queue could not be searched, or the clock of the server was set back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationInfo:
-    """An operation on many jobs, at one moment."""
-
-    id: str
-    act: str
-    where: str
-    until: datetime
-    """Jobs that were sent after this moment are left alone."""
-    state: str
-    """running, stopped, done or failed."""
-    who: str
-    """The user who began it, and the host."""
-    reason: str
-    limit: int | None
-    total: int
-    """The number of jobs when it was planned."""
-    done: int
-    """The jobs on which it has acted. After a performer was killed, the number may be wrong by up to a hundred."""
-    passed: int
-    """The jobs that were found, and had moved on before it acted."""
-    by: str
-    """The process that performs it, or has done so last; empty before."""
-    begun: datetime
-    beat: datetime | None
-    """When its performer last reported."""
-    ended: datetime | None
-    problem: str
-    """Why the operation could not act on a queue, or on any."""
-    rate: float | None = None
-    """The most jobs per second; None when that is unbounded."""
 
 
 # Defined here, because inside the class `list` is a method.
@@ -143,15 +117,28 @@ class OperationTalks(Family):
         *,
         limit: int | None = None,
         rate: float | None = None,
+        canary: int | None = None,
+        canary_timeout: Seconds = CANARY_TIMEOUT,
+        arguments: Mapping[str, Any] | None = None,
+        anyway: bool = False,
         reason: str = "cancelled",
         who: str | None = None,
     ) -> Talk[OperationInfo]:
         """Record an operation with this plan, on at most `limit` jobs, and at most `rate` per second. `resume` performs
-        it. `who` is the user and the host by default."""
+        it. `who` is the user and the host by default.
+
+        A replay may have a `canary`: so many jobs go back first, and the others stay dead if one of these dies as
+        before, or does not end within `canary_timeout` seconds. `arguments` are new values of some arguments by name.
+        If they do not fit one of the jobs, no job goes back. `anyway=True` changes also jobs whose tasks the app of the
+        performer does not have, without a check.
+        """
         check_reason("reason", reason)
         if limit is not None:
             check_count("limit", limit)
         Pace(rate)  # raises an error for a rate that is not valid
+        timeout = checked_canary(canary, canary_timeout)
+        if plan.act != "replay" and (canary is not None or arguments):
+            raise ConfigurationError("only a replay may have canary= or arguments=")
         if who:
             check_line("who", who)
         operation = secrets.token_hex(4)
@@ -162,6 +149,10 @@ class OperationTalks(Family):
             "total": plan.total if limit is None else min(limit, plan.total),
             "limit": "" if limit is None else limit,
             "rate": "" if rate is None else f"{rate:g}",
+            "canary": "" if canary is None else canary,
+            "canary_timeout": f"{timeout:g}",
+            "arguments": written(arguments) if arguments else "",
+            "anyway": int(anyway),
             "reason": reason,
             "who": this_user() if who is None else who,
         }
@@ -180,7 +171,7 @@ class OperationTalks(Family):
         if claim.word == "busy":
             raise OperationBusy(operation, claim.fields.get("by", ""))
         if claim.word != "yours":
-            return _info(operation, claim.fields)
+            return info_of(operation, claim.fields)
         return (yield from self._work(operation, performer, claim.fields, progress))
 
     @Operation
@@ -193,7 +184,7 @@ class OperationTalks(Family):
     def get(self, operation: str) -> Talk[OperationInfo | None]:
         """An operation; None when it is unknown, or ended more than thirty days ago."""
         fields = yield from ask(verbs.operations.record(self._keys, _checked(operation)))
-        return _info(operation, fields) if fields else None
+        return info_of(operation, fields) if fields else None
 
     @Operation
     def list(self, limit: int = 100) -> Talk[OperationInfos]:
@@ -206,7 +197,7 @@ class OperationTalks(Family):
                 raise reply
         # Skip a record that cannot be read.
         return [
-            _info(one, fields)
+            info_of(one, fields)
             for one, fields in zip(ids, every, strict=True)
             if fields and not isinstance(fields, Exception)
         ]
@@ -219,7 +210,7 @@ class OperationTalks(Family):
         fields = yield from ask(verbs.operations.record(self._keys, operation))
         if not fields:
             raise UnknownOperation(operation)
-        return _info(operation, fields)
+        return info_of(operation, fields)
 
     def _perform(
         self, operation: str, performer: str, wish: Wish, fields: Mapping[str, Word] | None = None
@@ -233,37 +224,39 @@ class OperationTalks(Family):
     def _work(
         self, operation: str, performer: str, fields: Mapping[str, str], progress: OnProgress | None
     ) -> Talk[OperationInfo]:
-        order = _order(fields)
+        order = order_in(fields)
         if (yield from ask(verbs.server.now())) < order.until_ms:
             claim = yield from self._perform(operation, performer, "failed", {"problem": _BEFORE_ITS_PLAN})
-            return _info(operation, claim.fields)
+            return info_of(operation, claim.fields)
         work = Work(
             self._app,
             order,
             At.from_text(fields.get("cursor", "")),
-            done=_number(fields, "done") or 0,
-            passed=_number(fields, "passed") or 0,
+            done=number_in(fields, "done") or 0,
+            passed=number_in(fields, "passed") or 0,
+            canary=fields.get("canary_state", ""),
+            checked=fields.get("checked") == "1",
         )
-        pages, reported = Finds(work.pages()), clock.monotonic()
+        pages, reported, state = Finds(work.pages()), clock.monotonic(), work.state
         while (done := (yield from pages.next())) is not None:
-            if done or clock.monotonic() - reported > _BEAT:
-                reported = clock.monotonic()
-                claim = yield from self._perform(operation, performer, "go_on", _progress(work))
+            if done or work.state != state or clock.monotonic() - reported > BEAT:
+                reported, state = clock.monotonic(), work.state
+                claim = yield from self._perform(operation, performer, "go_on", progress_of(work))
                 if claim.word != "yours":
-                    return _info(operation, claim.fields)
+                    return info_of(operation, claim.fields)
             if progress:
                 progress(work.done)
         wish: Wish = "failed" if work.problem else "done"
-        claim = yield from self._perform(operation, performer, wish, _progress(work))
-        return _info(operation, claim.fields)
+        claim = yield from self._perform(operation, performer, wish, progress_of(work))
+        return info_of(operation, claim.fields)
 
 
 class Operations(OperationTalks, Awaiting):
-    """Operations on all jobs that meet a filter. They outlive the process that performs them."""
+    """Operations on all jobs that match a filter. They outlive the process that performs them."""
 
 
 class BlockingOperations(OperationTalks, Blocking):
-    """Operations on all jobs that meet a filter, for code without an event loop: `app.sync.operations`."""
+    """Operations on all jobs that match a filter, for code without an event loop: `app.sync.operations`."""
 
 
 def _ahead_of_the_clock(jobs: int) -> str:
@@ -278,63 +271,3 @@ def _ahead_of_the_clock(jobs: int) -> str:
 
 def _checked(operation: str) -> str:
     return valid_name("operation", operation)
-
-
-def _order(fields: Mapping[str, str]) -> Order:
-    query = parse(fields.get("where", ""), clock.from_ms(clock.wall_ms()), bounded=False)
-    if not query:
-        raise InvalidFilter(
-            "the record of the operation has no filter: it was changed by hand, and cannot be performed"
-        )
-    # Without its bound, the operation acts on no jobs: otherwise it would act on jobs that were sent later.
-    until = _number(fields, "until") or 0
-    reason, limit = fields.get("reason", "cancelled"), _number(fields, "limit")
-    return Order(act_in(fields.get("act", "")), query, until, reason, limit, _rate(fields))
-
-
-def _progress(work: Work) -> dict[str, Word]:
-    # After a problem, a later performer begins anew: what could not be read was passed over.
-    cursor = "" if work.problem else work.at.to_text()
-    fields: dict[str, Word] = {"cursor": cursor, "done": work.done, "passed": work.passed}
-    return fields | ({"problem": str(work.problem)} if work.problem else {})
-
-
-def _number(fields: Mapping[str, str], name: str) -> int | None:
-    """A number of a record; None when it is missing, or was changed by hand."""
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
-
-
-def _rate(fields: Mapping[str, str]) -> float | None:
-    """The rate of a record; None when there is none, or it was changed by hand to something that is none."""
-    try:
-        rate = float(fields.get("rate", ""))
-    except ValueError:
-        return None
-    return rate if 0 < rate < math.inf else None
-
-
-def _info(operation: str, fields: Mapping[str, str]) -> OperationInfo:
-    def moment(name: str) -> datetime | None:
-        ms = _number(fields, name)
-        return clock.from_ms(ms) if ms else None
-
-    return OperationInfo(
-        id=operation,
-        act=fields.get("act", ""),
-        where=fields.get("where", ""),
-        until=moment("until") or clock.from_ms(0),
-        state=fields.get("state", ""),
-        who=fields.get("who", ""),
-        reason=fields.get("reason", ""),
-        limit=_number(fields, "limit"),
-        total=_number(fields, "total") or 0,
-        done=_number(fields, "done") or 0,
-        passed=_number(fields, "passed") or 0,
-        by=fields.get("by", ""),
-        begun=moment("begun") or clock.from_ms(0),
-        beat=moment("beat"),
-        ended=moment("ended"),
-        problem=fields.get("problem", ""),
-        rate=_rate(fields),
-    )

@@ -79,7 +79,7 @@ class Replaying:
         again = [one.died for one in sent if one.died and kinds.has(one.died)]
         late = [one for one in sent if not one.ended]
         anew = sum(one.died is not None for one in sent) - len(again)
-        self.report = replace(self.report, died_anew=anew, stopped=_why_stopped(sent, again, late, timeout))
+        self.report = replace(self.report, died_anew=anew, stopped=why_stopped(sent, again, late, timeout))
         return not self.report.stopped
 
     def _send_and_note(self, batch: Batch) -> Talk[list[Sent]]:
@@ -134,7 +134,7 @@ def _wait_for_ends(sent: Sequence[Sent], timeout: float) -> Talk[None]:
     deadline, between = clock.monotonic() + timeout, _FIRST_LOOK
     while going_on := [one for one in sent if not one.ended]:
         infos = yield from ask_all(verbs.jobs.outline(one.keys, one.dead.key) for one in going_on)
-        yield from _note_ends(zip(going_on, infos, strict=True))
+        yield from note_ends(zip(going_on, infos, strict=True))
         left = deadline - clock.monotonic()
         if left <= 0:
             return
@@ -142,7 +142,8 @@ def _wait_for_ends(sent: Sequence[Sent], timeout: float) -> Talk[None]:
         between = min(between * 2, _SECONDS_BETWEEN_LOOKS)
 
 
-def _note_ends(looks: Iterable[tuple[Sent, JobInfo | None]]) -> Talk[None]:
+def note_ends(looks: Iterable[tuple[Sent, JobInfo | None]]) -> Talk[None]:
+    """Note which of these jobs have ended, and how."""
     for one, info in looks:
         entry = dlq_entry(info)
         one.died = (yield from ask(verbs.dead.dead_entry(one.keys, entry))) if entry else None
@@ -153,7 +154,8 @@ def _note_ends(looks: Iterable[tuple[Sent, JobInfo | None]]) -> Talk[None]:
         one.ended = one.gone or one.died is not None or (not entry and info is not None and info.status.ended)
 
 
-def _why_stopped(sent: Sequence[Sent], again: Sequence[DeadJob], late: Sequence[Sent], timeout: float) -> str:
+def why_stopped(sent: Sequence[Sent], again: Sequence[DeadJob], late: Sequence[Sent], timeout: float) -> str:
+    """Why the other jobs have to stay dead after these ends; empty when nothing speaks against their replay."""
     if again:
         died = again[0]
         return f"{len(again)} of {len(sent)} canary jobs died as before, {died.id} of {died.error_type}: {died.message}"

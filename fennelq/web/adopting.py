@@ -9,7 +9,7 @@ from typing import Final, get_args
 from fennelq import clock
 from fennelq.errors import OperationBusy
 from fennelq.manage.acting import Act
-from fennelq.manage.operations import OperationInfo
+from fennelq.manage.operation_record import OperationInfo
 from fennelq.web.looks import Look
 from fennelq.web.site import Site
 
@@ -33,6 +33,8 @@ class Adopting:
 
     async def _continue_silent(self, look: Look) -> None:
         for operation in silent(await look.operations(), look.now):
+            if operation.needs_code and not self._site.app.tasks:
+                continue  # a process with the code continues it
             self._site.begin(self._continue(operation), f"operation {operation.id}")
 
     async def _continue(self, operation: OperationInfo) -> None:

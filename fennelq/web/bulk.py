@@ -3,14 +3,18 @@ what was shown."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import Field
 
 from fennelq import clock
 from fennelq.errors import OperationBusy
 from fennelq.manage.acting import Act
-from fennelq.manage.operations import OperationInfo, OperationPlan
+from fennelq.manage.canary import CANARY_TIMEOUT
+from fennelq.manage.operation_record import OperationInfo
+from fennelq.manage.operations import OperationPlan
 from fennelq.web.table import Form
 from fennelq.web.visit import Visit
 
@@ -37,16 +41,30 @@ async def begin(
     reason: str = "cancelled",
     limit: int | None = None,
     rate: float | None = None,
+    canary: int | None = None,
+    canary_timeout: float = CANARY_TIMEOUT,
+    arguments: Mapping[str, Any] | None = None,
+    anyway: bool = False,
 ) -> OperationInfo:
     """Begin an operation, and perform it whatever becomes of the request."""
-    operation = await visit.app.operations.begin(plan, limit=limit, reason=reason, rate=rate, who=visit.who)
+    operation = await visit.app.operations.begin(
+        plan,
+        limit=limit,
+        reason=reason,
+        rate=rate,
+        canary=canary,
+        canary_timeout=canary_timeout,
+        arguments=arguments,
+        anyway=anyway,
+        who=visit.who,
+    )
     visit.site.begin(perform(visit, operation, what, target), f"operation {operation.id}")
     return operation
 
 
 async def perform(visit: Visit, operation: OperationInfo, what: str, target: str = "") -> None:
     """Perform an operation, from where it is."""
-    shown = visit.redaction.filter(operation.where)
+    shown = " ".join([visit.redaction.filter(operation.where), *_how(operation)])
     left = max(0, operation.total - operation.done)
     async with visit.site.recorded(
         visit, what, target=target or operation.id, filter=shown, planned=left
@@ -62,6 +80,16 @@ async def perform(visit: Visit, operation: OperationInfo, what: str, target: str
             f"operation {ended.id} {ended.state}{problem}",
             state="done" if ended.state == "done" else "interrupted",
         )
+
+
+def _how(operation: OperationInfo) -> Iterator[str]:
+    """How it acts, for the record of operations."""
+    if operation.canary:
+        yield f"--canary {operation.canary}"
+    if operation.rate:
+        yield f"--rate {operation.rate:g}"
+    if operation.arguments:
+        yield f"--set {','.join(operation.arguments)}"
 
 
 def milliseconds(moment: datetime) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import socket
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from fennelq.web.auth import Auth, Refused, is_ambient, is_of
 from fennelq.web.failures import Failures
 from fennelq.web.loopback import LOCAL_NAMES
+from fennelq.web.passwords import SignInUnavailable
 from fennelq.web.table import PUBLIC
 from fennelq.web.users import MEANINGS, User
 
@@ -105,15 +107,20 @@ class Gate:
 
     async def _named(self, request: Request, auth: Auth) -> User | None:
         address = request.client.host if request.client else ""
-        if wait := self.failures.wait(address):
-            text = f"Too many wrong passwords came from this address. Try again in {wait:.0f} seconds."
-            raise Rejected(429, "Too many failures", text, Retry_After=f"{wait:.0f}")
+        wait = self.failures.wait(address)
+        if wait and getattr(auth, "guessable", True):
+            raise _too_many(wait)
         try:
             found = auth(request)
             return await found if inspect.isawaitable(found) else found
         except Refused:
+            if wait:
+                raise _too_many(wait) from None
             self.failures.add(address)
             return None
+        except SignInUnavailable as error:
+            text = f"{str(error)[:1].upper()}{str(error)[1:]}."
+            raise Rejected(503, "Sign-in is not possible", text, Retry_After="10") from None
 
     def _check_local(self, request: HTTPConnection) -> None:
         address = request.client.host if request.client else ""
@@ -142,6 +149,11 @@ class Gate:
             return self.auth is not None or is_of(name, LOOPBACK)
         known: Iterable[str] = (*self.hosts, socket.gethostname().lower()) if self.auth else self.hosts
         return any(fnmatchcase(name, pattern.lower()) for pattern in known)
+
+
+def _too_many(wait: float) -> Rejected:
+    text = f"Too many wrong passwords came from this address. Try again in {math.ceil(wait)} seconds."
+    return Rejected(429, "Too many failures", text, Retry_After=str(math.ceil(wait)))
 
 
 def host_name(host: str) -> str | None:

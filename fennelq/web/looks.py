@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fennelq.manage.dead_letter import Group
     from fennelq.manage.executor_info import ExecutorInfo
     from fennelq.manage.limits import LimitInfo
-    from fennelq.manage.operations import OperationInfo
+    from fennelq.manage.operation_record import OperationInfo
     from fennelq.manage.queue_info import QueueInfo
     from fennelq.manage.running import RunningJob
     from fennelq.manage.schedules import ScheduleInfo

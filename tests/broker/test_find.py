@@ -465,7 +465,7 @@ def test_jobs_that_become_due_later_do_not_make_a_set_endless(desk: Desk) -> Non
     assert ([hit.key for hit in rest.hits], rest.done) == (["2"], 1)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 9))
 def test_steps_of_any_size_find_each_member_of_a_set_once(
     desk: Desk, scores: list[int], records: int

@@ -32,6 +32,7 @@ _Function = tuple[str, str, int]
 OWN: Final[Mapping[str, Sequence[str]]] = {
     "consumer": ["worker/test_rings.py", "worker/test_consumer.py", "worker/test_modes.py"],
     "hot": ["worker/test_hot.py"],
+    "batches": ["worker/test_batches.py"],
     "rings": ["worker/test_rings.py", "worker/test_consumer.py"],
     "rounds": ["worker/test_rounds.py"],
     "settler": ["worker/test_settler.py", "worker/test_backlog.py", "worker/test_progress_notes.py"],
@@ -74,6 +75,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
     "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
     "routes": ["features/test_routing.py"],
     "serving": ["features/test_routing.py"],
+    "batches": ["worker/test_rings.py"],
     "budget": ["worker/test_rings.py"],
     "tally": ["worker/test_meter.py"],
     "meter": ["features/test_times.py"],

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pytest
 
+from tests.kit import waiting
 from tests.mutation.children import Child, note
 from tests.mutation.kept import Kept, state_of_test
 from tests.mutation.mutants import Mutant
@@ -30,6 +31,8 @@ TEST_TIMEOUT: Final = 25
 PATIENCE: Final = 30.0
 """The seconds that one test may take, besides three times what it takes without a mutation: a little more than pytest
 grants it, because pytest cannot end every test."""
+_WAITS: Final = 5.0
+"""The seconds after which a test that waits for an event fails; it has to fail twice. Elsewhere it waits longer."""
 ALL_TESTS: Final = 1800.0
 """The seconds that all tests may take."""
 _HANGS: Final = "it hangs, or its process dies"
@@ -147,6 +150,7 @@ class Judge:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._kind.collected(self._names)
+        waiting.PATIENCE = _WAITS
         gc.collect()
         gc.freeze()
         if failed := self._baseline(session):

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 import httpx
 import uvicorn
+from redis import Redis
 from starlette.requests import HTTPConnection
 
 from fennelq import App, TaskFailed
@@ -33,6 +34,7 @@ class Shop:
     def __init__(self, app: App, server: Server) -> None:
         self.app, self.server = app, server
         self.dead: list[str] = []
+        self.charged: list[int] = []
         self.has_money = False
         self.scheduled = self.waiting = ""
 
@@ -43,6 +45,7 @@ class Shop:
         async def charge(order: int, token: str = "") -> None:
             if not self.has_money:
                 raise RuntimeError(f"no money for order {order}")
+            self.charged.append(order)
 
         @self.app.task(name="shop:welcome", queue="mail")
         async def welcome(user_id: int, greeting: str = "hello") -> str:
@@ -54,17 +57,31 @@ class Shop:
             self.dead = [job.id for job in jobs]
             for job in jobs:
                 with suppress(TaskFailed):
-                    await job.get(10)
+                    await job.get(30)
         self.waiting = (await welcome.delay(42)).id
         await welcome.delay(43)
         self.scheduled = (await welcome.options(delay=3600).delay(44)).id
+        await self._later()
         await self.app.enqueue([welcome.options(queue="search.index").job(n) for n in range(4)])
         await self.app.queues.pause("search.index", why="reindexing by hand", who="oncall")
+
+    async def _later(self) -> None:
+        """What begins to wait from now on has waited for less time than everything before: the pages sort by it, and
+        Redis counts in milliseconds."""
+        with self.server.client() as redis:
+            before = milliseconds(redis)
+            await aeventually(lambda: milliseconds(redis) > before)
 
     async def group(self) -> str:
         """The fingerprint of the dead jobs."""
         (group,) = await self.app.dlq.groups()
         return group.fingerprint
+
+
+def milliseconds(redis: Redis) -> int:
+    """The clock of a server."""
+    seconds, micros = redis.time()
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 class Browser:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from fennelq import App, Status, TaskFailed
-from fennelq.manage.operations import OperationInfo
+from fennelq.manage.operation_record import OperationInfo
 from tests.kit.server import Server
 from tests.kit.spawn import Process
 from tests.kit.waiting import aeventually
@@ -34,7 +34,7 @@ async def test_another_process_finishes_the_replay_of_one_that_was_killed(
     async with served(server, tmp_path) as (process, url):
         async with httpx.AsyncClient(base_url=url) as http:
             plan = hidden_fields((await http.get(f"/dead/{group}/replay")).text)
-            form = {**plan, "rate": "10", "canary": ""}
+            form = {**plan, "rate": "5", "canary": ""}  # four seconds remain when it is killed
             answer = await http.post(f"/dead/{group}/replay", data=form, headers=SAME_SITE)
             assert answer.status_code == 303
         await aeventually(lambda: begun(app, 2))
@@ -43,10 +43,7 @@ async def test_another_process_finishes_the_replay_of_one_that_was_killed(
     assert cut.state == "running"
     left = await app.dlq.count()
     assert 0 < left < JOBS + 3
-    with server.client() as redis:  # its process has been silent for two minutes
-        client: Any = redis
-        (record,) = client.scan_iter(match=f"*op:{cut.id}")
-        client.hincrby(record, "beat", -120_000)
+    await let_it_be_silent(server, cut.id)
     async with Browser(app) as pages:
         await aeventually(lambda: adopted(pages, app))
         page = await pages.text(f"/operations/{cut.id}")
@@ -60,26 +57,38 @@ async def test_another_process_finishes_the_replay_of_one_that_was_killed(
     assert ended.who == cut.who
 
 
-async def test_a_canary_replay_of_a_killed_process_is_shown_without_an_end(
+async def test_another_process_finishes_a_canary_replay_with_other_arguments_of_one_that_was_killed(
     shop: Shop, server: Server, tmp_path: Path
 ) -> None:
-    group = await shop.group()
-    async with served(server, tmp_path) as (process, url), httpx.AsyncClient(base_url=url) as http:
-        plan = hidden_fields((await http.get(f"/dead/{group}/replay")).text)
-        form = {**plan, "rate": "", "canary": "1"}  # no worker runs, so the canary does not end
-        answer = await http.post(f"/dead/{group}/replay", data=form, headers=SAME_SITE)
-        assert answer.status_code == 303
-        await aeventually(lambda: begun(shop.app, 1))
-        page = text_of((await http.get("/operations")).text)
-        assert (
-            f"Of this process What State Done Of Outcome Who Begun dlq replay --fingerprint {group}" in page
-        )
+    app, group = shop.app, await shop.group()
+    async with served(server, tmp_path) as (process, url):
+        async with httpx.AsyncClient(base_url=url) as http:
+            plan = hidden_fields((await http.get(f"/dead/{group}/replay?set=0%3D17")).text)
+            form = {
+                **plan,
+                "rate": "",
+                "canary": "1",
+                "set": "0=17",
+            }  # without the code, arguments have no names
+            answer = await http.post(f"/dead/{group}/replay", data=form, headers=SAME_SITE)
+            assert answer.status_code == 303
+            await aeventually(lambda: begun(app, 1))  # no worker runs, so the canary does not end
+            operation = text_of((await http.get("/operations")).text)
+            assert "replay running 1 3" in operation
         process.kill()
-    async with Browser(shop.app) as pages:
-        page = await pages.text("/operations")
-        assert f"dlq replay --fingerprint {group} --canary 1 1 local@127.0.0.1" in page
-        assert "the jobs that are left are still dead" in page
-    assert await shop.app.dlq.count() == 2
+    (cut,) = await app.operations.list()
+    assert (cut.state, cut.canary, cut.arguments) == ("running", 1, ("0",))
+    await let_it_be_silent(server, cut.id)
+    shop.has_money = True
+    async with Browser(app) as pages, running(app):
+        await aeventually(lambda: adopted(pages, app))
+        for job in shop.dead:
+            assert await app.result(job).get(30) is None
+    (ended,) = await app.operations.list()
+    assert (ended.id, ended.state, ended.done, ended.total) == (cut.id, "done", 3, 3)
+    infos = [await app.result(job).info() for job in shop.dead]
+    assert [info.replays for info in infos if info] == [1, 1, 1]
+    assert sorted(shop.charged) == [17, 17, 17]
 
 
 async def die(shop: Shop) -> None:
@@ -88,7 +97,15 @@ async def die(shop: Shop) -> None:
     async with running(shop.app):
         for job in jobs:
             with suppress(TaskFailed):
-                await job.get(10)
+                await job.get(30)
+
+
+async def let_it_be_silent(server: Server, operation: str) -> None:
+    """As if its process had been silent for two minutes."""
+    with server.client() as redis:
+        client: Any = redis
+        (record,) = client.scan_iter(match=f"*op:{operation}")
+        client.hincrby(record, "beat", -120_000)
 
 
 async def begun(app: App, jobs: int) -> bool:

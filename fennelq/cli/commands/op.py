@@ -20,7 +20,7 @@ from fennelq.model.checks import valid_name
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.manage.operations import OperationInfo
+    from fennelq.manage.operation_record import OperationInfo
 
 commands = family("Operations on many jobs, such as `job cancel --where`: list, show, stop and resume them.")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.manage.dead_letter import DeadLetter, ReplayReport
     from fennelq.manage.jobs import JobAnswer
-    from fennelq.manage.operations import OperationInfo
+    from fennelq.manage.operation_record import OperationInfo
     from fennelq.model.job import JobInfo
 
 VIA: Final = "top"

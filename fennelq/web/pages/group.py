@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,6 @@ from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.dead import with_details
 from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
 from fennelq.manage.new_arguments import Written
-from fennelq.manage.operations import OperationPlan
 from fennelq.manage.queues import OnProgress
 from fennelq.manage.replay_plan import ReplayPlan
 from fennelq.manage.search import Filters
@@ -106,25 +105,30 @@ async def replay(visit: Visit) -> Moved:
     """Put the jobs of the plan back."""
     form, fingerprint = visit.given(ReplayForm), visit.names["group"]
     new = _new_arguments(visit, form.set)
-    if form.canary or new or fingerprint == OTHERS:
-        _replay_here(visit, form, fingerprint, new)
+    if fingerprint == OTHERS:
+        _replay_others(visit, form, new)
         return Moved("operations", "replaying", form.total)
-    operation = await begin(visit, _plan(fingerprint, form), "dlq replay", rate=form.rate)
+    plan = planned("replay", f"state:dead fp:{fingerprint}", form)
+    anyway = bool(new) and await _is_codeless(visit, fingerprint)
+    operation = await begin(
+        visit, plan, "dlq replay", rate=form.rate, canary=form.canary, arguments=new or None, anyway=anyway
+    )
     return Moved(link("operations", operation.id), "replaying", form.total)
 
 
-def _plan(fingerprint: str, form: BulkForm) -> OperationPlan:
-    return planned("replay", f"state:dead fp:{fingerprint}", form)
+async def _is_codeless(visit: Visit, fingerprint: str) -> bool:
+    """Whether this process does not have the code of the task of a group."""
+    groups = await (await visit.look()).groups()
+    return any(one.fingerprint == fingerprint and one.task not in visit.app.tasks for one in groups)
 
 
-def _replay_here(visit: Visit, form: ReplayForm, fingerprint: str, new: dict[str, Any]) -> None:
-    """A replay in this process. When it is killed, the jobs that are left stay dead. After a canary, the others go back
-    by an operation, which another process can continue."""
-    filters, only_canary = _filters(fingerprint, form.until), not new and fingerprint != OTHERS
+def _replay_others(visit: Visit, form: ReplayForm, new: dict[str, Any]) -> None:
+    """A replay of the jobs for which a queue has no group: no filter selects these, so this process replays them. When
+    it is killed, the jobs that are left stay dead."""
+    filters = _filters(OTHERS, form.until)
 
-    async def work(progress: OnProgress) -> ReplayReport:
-        report = await visit.app.dlq.replay(
-            limit=form.canary if only_canary else None,
+    def work(progress: OnProgress) -> Awaitable[ReplayReport]:
+        return visit.app.dlq.replay(
             canary=form.canary,
             rate=form.rate,
             arguments=new or None,
@@ -133,14 +137,10 @@ def _replay_here(visit: Visit, form: ReplayForm, fingerprint: str, new: dict[str
             progress=progress,
             **filters,
         )
-        if only_canary and not report.stopped:
-            await begin(visit, _plan(fingerprint, form), "dlq replay", rate=form.rate)
-        return report
 
-    how = [f"--fingerprint {fingerprint}", *([f"--canary {form.canary}"] if form.canary else [])]
+    how = [f"--fingerprint {OTHERS}", *([f"--canary {form.canary}"] if form.canary else [])]
     how += [f"--rate {form.rate:g}"] if form.rate else []
-    total = form.canary if only_canary and form.canary else form.total
-    doing.begin(visit, "dlq replay", " ".join(how), total, work, _outcome)
+    doing.begin(visit, "dlq replay", " ".join(how), form.total, work, _outcome)
 
 
 class PurgeForm(BulkForm):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fennelq.errors import UnknownOperation
 from fennelq.manage.audit_entry import AuditEntry
-from fennelq.manage.operations import OperationInfo
+from fennelq.manage.operation_record import OperationInfo
 from fennelq.web.bulk import perform
 from fennelq.web.looks import Look
 from fennelq.web.visit import Moved, Page, Visit, link
