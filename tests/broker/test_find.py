@@ -204,6 +204,13 @@ def test_a_job_that_does_not_meet_a_filter_is_not_found(desk: Desk, text: str) -
     assert found(desk, text) == (["later"] if text.startswith("-key:") else [])
 
 
+def test_of_a_task_with_several_colons_only_what_follows_the_last_one_is_a_name(desk: Desk) -> None:
+    desk.enqueue(a_job("1", task="shop:mail:welcome"))
+    assert found(desk, "task:welcome") == ["1"]
+    assert found(desk, "task:shop:mail:welcome") == ["1"]
+    assert found(desk, "task:mail:welcome") == []
+
+
 @pytest.mark.parametrize("given", [{}, {"delay_ms": 600_000}])
 def test_a_job_that_is_not_dead_is_found_by_its_key(desk: Desk, given: dict[str, int]) -> None:
     desk.enqueue(a_job("1", **JOB, **given), a_job("2", **JOB | {"idempotency": None}, **given))

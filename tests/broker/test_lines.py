@@ -109,11 +109,11 @@ def test_an_alarm_that_is_later_than_a_retry_of_the_same_call_does_not_hide_it(
     desk: Desk, server_clock: ServerClock
 ) -> None:
     server_clock.stop_at(NOON)
-    send(desk, "0", gates="r200000/1:send")
+    send(desk, "0", gates="r3600000000/1:send")
     assert taken(desk) == ["0"]
     send(desk, "1", gates="c1:a")
     runs = desk.take()
-    send(desk, "2", gates="c1:a r200000/1:send")
+    send(desk, "2", gates="c1:a r3600000000/1:send")
     desk.sleep("berta")
     with desk.subscribed("berta") as heard:
         assert desk.finish(runs, retried(0.05, FAILURE)) == [1]
