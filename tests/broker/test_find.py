@@ -204,6 +204,13 @@ def test_a_job_that_does_not_meet_a_filter_is_not_found(desk: Desk, text: str) -
     assert found(desk, text) == (["later"] if text.startswith("-key:") else [])
 
 
+@pytest.mark.parametrize("given", [{}, {"delay_ms": 600_000}])
+def test_a_job_that_is_not_dead_is_found_by_its_key(desk: Desk, given: dict[str, int]) -> None:
+    desk.enqueue(a_job("1", **JOB, **given), a_job("2", **JOB | {"idempotency": None}, **given))
+    assert found(desk, 'key:"order 7"') == ["1"]
+    assert found(desk, '-key:"order 7"') == ["2"]
+
+
 ERRORS: list[tuple[str, list[str]]] = [
     ("error:CardRefused", ["retry", "dead"]),
     ("error:shop.errors.CardRefused", ["retry", "dead"]),

@@ -25,6 +25,7 @@ from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.link import Link, LinkDown
+from fennelq.broker.resp import packed
 from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
@@ -718,3 +719,16 @@ async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what
             with pytest.raises(ReplyError, match="max number of clients reached"):
                 wire.write(["SUBSCRIBE", "news"])
         link.close()
+
+
+class _Interrupted(int):
+    """A number during whose conversion a handler of a signal raises an exception, as that of Ctrl-C does."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def test_a_signal_while_a_command_is_packed_does_not_crash_the_process() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        packed(["EXPIRE", b"key", _Interrupted(60)])
+    assert packed(["EXPIRE", b"key", 60]) == b"*3\r\n$6\r\nEXPIRE\r\n$3\r\nkey\r\n$2\r\n60\r\n"

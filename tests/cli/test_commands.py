@@ -156,6 +156,19 @@ def test_the_command_line_loads_no_worker_and_no_tables_of_others() -> None:
         assert f"'{heavy}'" not in loaded.stdout
 
 
+@pytest.mark.parametrize(("words", "file"), [(["queue", "list"], "queue"), (["info"], "info")])
+def test_a_command_loads_the_file_of_no_other(words: list[str], file: str) -> None:
+    code = (
+        "import sys; from fennelq.cli import program\n"
+        "try: program([*sys.argv[1:], '--help'])\n"
+        "finally: print([name for name in sys.modules if name.startswith('fennelq.cli.commands.')])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.splitlines()[-1] == f"['fennelq.cli.commands.{file}']"
+
+
 # On a terminal
 
 

@@ -90,7 +90,7 @@ async def test_jobs_spread_over_all_workers(make_app: MakeApp) -> None:
         for _ in range(5):
             await workers.enter_async_context(running(app, concurrency=8))
         results = await app.enqueue([meet.job() for _ in range(40)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             for _ in range(40):
                 await arrived.acquire()
         may_end.set()

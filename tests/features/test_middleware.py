@@ -211,7 +211,7 @@ async def test_a_schedule_waits_while_its_sender_raises_and_the_executor_lives(a
         ran.set()
 
     async with running(app):
-        await asyncio.wait_for(ran.wait(), 15)
+        await asyncio.wait_for(ran.wait(), 30)
     assert errors == []
 
 

@@ -303,7 +303,7 @@ async def test_a_reader_gets_every_report_that_is_written_and_ends_with_the_job(
                     steps.tell(None)
 
         steps.tell(Progress(1, 3))
-        await asyncio.wait_for(follow(), 10)
+        await asyncio.wait_for(follow(), 30)
         assert seen == [Progress(1, 3), Progress(2, 3), Progress(3, 3)]
         assert await result.get(timeout=0) == "done"
 
@@ -396,7 +396,7 @@ async def test_following_needs_no_connection_of_its_own(app: App, steps: Steps, 
         await aeventually(lambda: steps.runs == 50 and waiters_on(server) > 0)
         assert waiters_on(server) == 1
         steps.tell(*[HALF] * 50, *[None] * 50)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             assert await asyncio.gather(*waiters) == ["done"] * 50
             assert await asyncio.gather(*readers) == [[HALF]] * 50
 

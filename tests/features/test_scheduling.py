@@ -250,7 +250,7 @@ async def test_a_job_that_a_deploy_has_interrupted_runs_again_after_its_expiry(
 
     result = await report.options(expires=30).delay(7)
     async with running(app, grace=0):
-        await asyncio.wait_for(interrupted.wait(), 10)
+        await asyncio.wait_for(interrupted.wait(), 30)
         server_clock.pass_by(60_000)
     assert await result.status() is Status.SENT
     async with running(app):

@@ -233,7 +233,7 @@ async def test_an_executor_with_too_many_stuck_slots_makes_room_for_a_fresh_one(
     await asyncio.gather(*(handle.get(timeout=30) for handle in stuck), return_exceptions=True)
     await aeventually(lambda: executor.recycled)
     slow_may_end.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await life
     assert await healthy.get(timeout=30) == "finished"
     assert {await handle.status() for handle in stuck} == {Status.DEAD}

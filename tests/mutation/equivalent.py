@@ -154,6 +154,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "an error has no items, and is passed over": [
         ("ends_take.lua", "forget_recorders", "if consumers.err → false"),
         ("ends_take.lua", "", "if abandoned ~= '' → true"),
+        ("ends_take.lua", "", "removed: gap = {}"),
     ],
     "the recorder reads at once, which makes it anew": [
         ("ends_take.lua", "forget_recorders", "without facts.name ~= recorder"),

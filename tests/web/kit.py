@@ -57,7 +57,7 @@ class Shop:
             self.dead = [job.id for job in jobs]
             for job in jobs:
                 with suppress(TaskFailed):
-                    await job.get(10)
+                    await job.get(30)
         self.waiting = (await welcome.delay(42)).id
         await welcome.delay(43)
         self.scheduled = (await welcome.options(delay=3600).delay(44)).id

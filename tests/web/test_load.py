@@ -49,7 +49,7 @@ async def test_no_page_asks_much(shop: Shop, server: Server, monkeypatch: pytest
     async with running(shop.app, queues="billing"):
         for job in more:
             with suppress(TaskFailed):
-                await job.get(10)
+                await job.get(30)
     many: dict[str, Commands] = {}
     for path in await paths_of(shop):
         async with Browser(shop.app) as pages:

@@ -161,7 +161,7 @@ async def reader(app: App, server: Server) -> AsyncIterator[Reader]:
     """It has two slots."""
     reader = Reader(app, server)
     yield reader
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await reader.stop()
 
 
@@ -174,7 +174,7 @@ async def far(app: App, jobs: Jobs, server: Server, proxy: Proxy) -> AsyncIterat
         reader = Reader(through, server)
         yield reader
         proxy.up()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await reader.stop()
 
 

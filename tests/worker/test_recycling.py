@@ -52,7 +52,7 @@ async def test_an_executor_that_waits_when_its_last_job_comes_starts_no_other(ap
     life = asyncio.create_task(executor.run())
     for n in range(3):
         assert await app.call(note.job(n), timeout=30) == n
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await life
     assert executor.recycled
     late = await note.delay(7)
@@ -64,7 +64,7 @@ async def test_an_executor_that_is_asked_to_stop_is_not_recycled(app: App) -> No
     life = asyncio.create_task(executor.run())
     await aeventually(lambda: executor.state.connected)
     executor.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await life
     assert not executor.recycled
 

@@ -118,7 +118,7 @@ async def waking(
     monkeypatch.setattr("fennelq.worker.running.consumer.UNHEARD_ROUND", 600.0)
     woken = Woken(app, monkeypatch, lanes, rate)
     yield woken
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await woken.stop()
         await woken.executor.broker.close()
 

@@ -179,7 +179,7 @@ async def test_an_executor_whose_heartbeat_died_asks_for_a_successor_and_falls_o
     result = await task_of(app, shop.hold).delay(str(gate))
     # Nothing asks it to stop.
     with pytest.raises(GivenUp):
-        await asyncio.wait_for(executor.run(), 15)
+        await asyncio.wait_for(executor.run(), 30)
     assert Signal.HEARTLESS in pipe.signals
     info = await result.info()
     assert info is not None
