@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from fennelq import clock
@@ -19,6 +22,24 @@ class Failures:
 
     def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}
+        self._looked_at = Counter[str]()
+        """Passwords that are being looked at, by address: each may turn out to be wrong."""
+        self._decided = asyncio.Event()
+
+    @asynccontextmanager
+    async def attempt(self, address: str) -> AsyncGenerator[float]:
+        """Around the look at a password: yields the seconds until this address may try again, 0 when it may now. Of
+        many that come at once, it lets no more be looked at than may still be wrong."""
+        while not (wait := self.wait(address)) and self._failed(address) + self._looked_at[address] >= MOST:
+            await self._decided.wait()
+        self._looked_at[address] += 1
+        try:
+            yield wait
+        finally:
+            self._looked_at[address] -= 1
+            self._looked_at += Counter()  # forgets the addresses of which none is left
+            decided, self._decided = self._decided, asyncio.Event()
+            decided.set()
 
     def add(self, address: str) -> None:
         """A wrong password came from this address."""
@@ -30,6 +51,12 @@ class Failures:
 
     def wait(self, address: str) -> float:
         """Seconds until this address may try again; 0 when it may now."""
-        times = self._times.get(address, ())
-        left = [one for one in times if clock.monotonic() - one < WITHIN]
+        left = self._lately(address)
         return WITHIN - (clock.monotonic() - left[0]) if len(left) >= MOST else 0.0
+
+    def _failed(self, address: str) -> int:
+        return len(self._lately(address))
+
+    def _lately(self, address: str) -> list[float]:
+        now = clock.monotonic()
+        return [one for one in self._times.get(address, ()) if now - one < WITHIN]

@@ -13,11 +13,15 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection, Request
 
+from fennelq import log
+from fennelq.errors import ConfigurationError
 from fennelq.web.auth import Auth, Refused, is_ambient, is_of
 from fennelq.web.failures import Failures
 from fennelq.web.loopback import LOCAL_NAMES
 from fennelq.web.table import PUBLIC
 from fennelq.web.users import MEANINGS, User
+
+_logger = log.get("fennelq.web")
 
 LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -105,15 +109,20 @@ class Gate:
 
     async def _named(self, request: Request, auth: Auth) -> User | None:
         address = request.client.host if request.client else ""
-        if wait := self.failures.wait(address):
-            text = f"Too many wrong passwords came from this address. Try again in {wait:.0f} seconds."
-            raise Rejected(429, "Too many failures", text, Retry_After=f"{wait:.0f}")
-        try:
-            found = auth(request)
-            return await found if inspect.isawaitable(found) else found
-        except Refused:
-            self.failures.add(address)
-            return None
+        async with self.failures.attempt(address) as wait:
+            if wait:
+                text = f"Too many wrong passwords came from this address. Try again in {wait:.0f} seconds."
+                raise Rejected(429, "Too many failures", text, Retry_After=f"{wait:.0f}")
+            try:
+                found = auth(request)
+                return await found if inspect.isawaitable(found) else found
+            except Refused:
+                self.failures.add(address)
+                return None
+            except ConfigurationError as error:  # it names files of this machine
+                _logger.error("sign_in_failed", error=str(error))
+                text = "Users cannot sign in at the moment: the log of this process has the reason."
+                raise Rejected(503, "Nobody can sign in", text) from error
 
     def _check_local(self, request: HTTPConnection) -> None:
         address = request.client.host if request.client else ""

@@ -124,7 +124,7 @@ def test_integers_keep_every_digit_and_texts_are_cut() -> None:
     [
         (None, "–"), (-3, "0 ms"), (0, "0 ms"), (0.0004, "0.4 ms"), (0.212, "212 ms"), (1, "1.0 s"), (8.12, "8.1 s"),
         (39.4, "39 s"), (59.7, "1 m"), (60, "1 m"), (252, "4 m 12 s"), (7380, "2 h 3 m"), (273600, "3 d 4 h"),
-        (86400 * 400, "400 d"),
+        (86400 * 400, "400 d"), (float("inf"), "–"), (float("nan"), "–"),
     ],
 )  # fmt: skip
 def test_durations_are_short(seconds: float | None, text: str) -> None:
@@ -141,6 +141,8 @@ def test_durations_are_short(seconds: float | None, text: str) -> None:
         (0.01, "< 0.1"),
         (0.0, "0"),
         (12345.6, "12,346"),
+        (float("inf"), "–"),
+        (float("nan"), "–"),
     ],
 )
 def test_numbers_have_thousands(value: float | None, text: str) -> None:

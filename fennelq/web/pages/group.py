@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from fennelq.manage.queues import OnProgress
 from fennelq.manage.replay_plan import ReplayPlan
 from fennelq.manage.search import Filters
 from fennelq.manage.times import RECENT
+from fennelq.model.fingerprint import is_fingerprint
 from fennelq.web import doing, words
 from fennelq.web.bulk import BulkForm, begin, milliseconds, planned
 from fennelq.web.jobs_shown import arguments_of
@@ -28,8 +30,12 @@ from fennelq.web.table import Form
 from fennelq.web.visit import Forbidden, Moved, NotFound, Page, Visit, link
 
 _ROWS: Final = 10
-_CHECKED: Final = 5_000
-"""The most jobs of which the plan asks one by one whether they can go back."""
+_FACETS: Final = 20
+"""Queues of a group that can be chosen."""
+_CHECKED: Final = 1_000
+"""The most jobs, and queues, of which the plan asks one by one whether they can go back."""
+_QUEUES_CHECKED: Final = 3
+_SAMPLES: Final = 5
 _TYPED: Final = 100
 _LATEST: Final = 4_000_000_000_000
 
@@ -45,7 +51,10 @@ async def show(visit: Visit) -> Page:
     """A group."""
     look, group = await _found(visit)
     until = number_in(visit.query, "until", 0, _LATEST)
-    letters, detail = await _letters(visit, look, group, until)
+    queues = look.queues_of_group(group.fingerprint)
+    wanted = visit.query.get("queue", "")
+    queue = wanted if wanted in queues else next(iter(queues), "")
+    letters, detail = await _letters(visit, queue, group, until) if queue else ([], None)
     return Page(
         template="group.html",
         title=group.error_type or group.reason or "Other causes",
@@ -60,7 +69,18 @@ async def show(visit: Visit) -> Page:
             ),
             "before": await _before(visit, group),
             "since_then": await _since_then(look, group, detail),
-            "older": link("dead", group.fingerprint, until=_older(letters)) if len(letters) == _ROWS else "",
+            "queue": queue,
+            "jobs": queues.get(queue, 0),
+            "facets": [
+                (name, jobs, link("dead", group.fingerprint, queue=name), name == queue)
+                for name, jobs in islice(queues.items(), _FACETS)
+            ]
+            if len(queues) > 1
+            else [],
+            "more_queues": max(0, len(queues) - _FACETS),
+            "older": link("dead", group.fingerprint, queue=wanted, until=_older(letters))
+            if len(letters) == _ROWS
+            else "",
             "until": until,
             "look": look,
         },
@@ -78,12 +98,19 @@ class ReplayForm(BulkForm):
 
 async def ask_replay(visit: Visit) -> Page:
     """Show what a replay would do."""
-    _, group = await _found(visit)
+    look, group = await _found(visit)
     text = visit.query.get("set", "")
-    new = _new_arguments(visit, text)
-    check = group.jobs <= _CHECKED or bool(new)
+    new, queues = _new_arguments(visit, text), [*look.queues_of_group(group.fingerprint)]
+    check = bool(new) or (group.jobs <= _CHECKED and len(queues) <= _QUEUES_CHECKED)
+    filters = _filters(group.fingerprint)
+    filters["queue"] = queues if check else queues[:1]
     plan = await visit.app.dlq.plan(
-        arguments=new or None, anyway=True, who=visit.who, check=check, **_filters(group.fingerprint)
+        arguments=new or None,
+        anyway=True,
+        who=visit.who,
+        check=check,
+        limit=None if check else _SAMPLES,
+        **filters,
     )
     return Page(
         template="replay.html",
@@ -92,8 +119,10 @@ async def ask_replay(visit: Visit) -> Page:
         values={
             "group": group,
             "plan": plan,
+            "count": plan.count if check else group.jobs,
+            "ready": plan.ready if check else group.jobs,
             "checked": check,
-            "until": milliseconds(plan.made_at),
+            "until": milliseconds(plan.made_at if check else look.at),
             "set": text,
             "samples": _samples(visit, plan),
             "may_edit": visit.can("edit"),
@@ -108,7 +137,7 @@ async def replay(visit: Visit) -> Moved:
     if fingerprint == OTHERS:
         _replay_others(visit, form, new)
         return Moved("operations", "replaying", form.total)
-    plan = planned("replay", f"state:dead fp:{fingerprint}", form)
+    plan = planned("replay", _where(fingerprint), form)
     anyway = bool(new) and await _is_codeless(visit, fingerprint)
     operation = await begin(
         visit, plan, "dlq replay", rate=form.rate, canary=form.canary, arguments=new or None, anyway=anyway
@@ -118,8 +147,8 @@ async def replay(visit: Visit) -> Moved:
 
 async def _is_codeless(visit: Visit, fingerprint: str) -> bool:
     """Whether this process does not have the code of the task of a group."""
-    groups = await (await visit.look()).groups()
-    return any(one.fingerprint == fingerprint and one.task not in visit.app.tasks for one in groups)
+    group, _ = await (await visit.look()).group(fingerprint)
+    return group is not None and group.task not in visit.app.tasks
 
 
 def _replay_others(visit: Visit, form: ReplayForm, new: dict[str, Any]) -> None:
@@ -166,7 +195,7 @@ async def purge(visit: Visit) -> Moved:
             "Nothing was done."
         )
     if fingerprint != OTHERS:
-        plan = planned("purge", f"state:dead fp:{fingerprint}", form)
+        plan = planned("purge", _where(fingerprint), form)
         operation = await begin(visit, plan, "dlq purge")
         return Moved(link("operations", operation.id), "purging_dead", form.total)
     filters = _filters(fingerprint, form.until)
@@ -232,6 +261,13 @@ def _outcome(report: ReplayReport) -> tuple[int, str]:
     return report.replayed, f"{text}; stopped: {report.stopped}" if report.stopped else text
 
 
+def _where(fingerprint: str) -> str:
+    """The filter of a group."""
+    if not is_fingerprint(fingerprint):
+        raise NotFound(f"{fingerprint[:40]} is not a fingerprint.")
+    return f"state:dead fp:{fingerprint}"
+
+
 def _filters(fingerprint: str, until_ms: int | None = None) -> Filters:
     if until_ms is None:
         return {"fingerprint": fingerprint}
@@ -254,22 +290,24 @@ def _new_arguments(visit: Visit, text: str) -> dict[str, Any]:
 
 async def _found(visit: Visit) -> tuple[Look, Group]:
     look, fingerprint = await visit.look(), visit.names["group"]
-    for group in await look.groups():
-        if group.fingerprint == fingerprint:
-            return look, group
+    group, unread = await look.group(fingerprint)
+    if group is not None:
+        return look, group
+    if unread:
+        raise NotFound(
+            f"{words.capital(words.counted(unread, 'queue'))} are not read yet. Look again in some seconds."
+        )
     raise NotFound(
         f"No job is dead with the fingerprint {fingerprint[:40]}. They were replayed, removed, or expired."
     )
 
 
 async def _letters(
-    visit: Visit, look: Look, group: Group, until: int
+    visit: Visit, queue: str, group: Group, until: int
 ) -> tuple[list[Letter], DeadLetter | None]:
     """Some jobs of the group with their arguments, and one with everything."""
     filters = _filters(group.fingerprint, until or None)
-    having = [info.name for info in look.queues.values() if info.dead]
-    if len(having) == 1:  # otherwise each queue of the app is asked
-        filters["queue"] = having[0]
+    filters["queue"] = queue
     found = await visit.app.dlq.list(limit=_ROWS, **filters)
     letters = await visit.app.client.converse(with_details(visit.app, found))
     rows = [Letter(one, arguments_of(visit, one.info) if one.info else []) for one in letters]
