@@ -113,7 +113,7 @@ class Rounds(Generic[T]):
 
 
 async def end_of(step: asyncio.Future[None]) -> None:
-    """Wait for the end of a step, but not for long. Raises its error. It goes on for others, also after a cancellation."""
+    """Wait for the end of a step, but not for long; raises its error. A reader that is cancelled does not cancel it."""
     done, _ = await asyncio.wait([step], timeout=PATIENCE)
     if done:
         step.result()
