@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
-from fennelq.broker.keys import executors_key, queue_keys
+from fennelq import TaskFailed
+from fennelq.broker.keys import AppKeys, executors_key, queue_keys
 from fennelq.model.fields import LETTERS
-from fennelq.web import words
+from fennelq.web import RIGHTS, User, words
+from fennelq.web.live import View
 from fennelq.web.visit import segment
+from tests.kit.workers import running
 from tests.web.kit import Browser, Shop, main_of
 
 pytestmark = pytest.mark.audit(skip="what hostile clients write is not as it must be")
@@ -80,6 +84,72 @@ async def test_hostile_texts_are_texts_on_every_page(shop: Shop) -> None:
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
         assert "\\u202eevil" in html
         assert str(HUGE) in html
+
+
+async def test_hostile_headers_results_reasons_and_names_are_texts(shop: Shop) -> None:
+    app = shop.app
+
+    @app.task(name="shop:echo", queue="mail")
+    async def echo(number: int) -> dict[str, Any]:
+        return {EVIL: [EVIL, HUGE], "password": "sesame-in-a-result"}
+
+    @app.task(name=f"shop:{EVIL[:40]}", queue="mail", retries=0)
+    async def fails() -> None:
+        raise LookupError(EVIL)
+
+    headers = {"x-note": EVIL, "authorization": "sesame-in-a-header"}
+    echoed, failed = await app.enqueue([echo.options(headers=headers).job(1), fails.job()])
+    async with running(app, queues="mail"):
+        await echoed.get(10)
+        with suppress(TaskFailed):
+            await failed.get(10)
+    await app.queues.pause("mail", why=visible_part(EVIL), who="oncall")
+    async with app.audit.operation("queue purge", target=EVIL[:80], filter=EVIL[:80], who="ada") as record:
+        record.ended(1, EVIL)
+    (group,) = [one for one in await app.dlq.groups() if "LookupError" in one.error_type]
+    plan = await app.operations.plan("replay", f"state:dead fp:{group.fingerprint}")
+    operation = await app.operations.begin(plan, arguments={EVIL: 1}, who="ada")
+    await app.schedules.add(echo.job(1), name="nightly", cron="0 9 * * *")
+    with shop.server.client() as client:
+        client.hset(AppKeys(app.namespace).schedule("nightly"), "last_error", EVIL)
+        client.hset(AppKeys(app.namespace).operation(operation.id), "problem", EVIL)
+    async with Browser(app) as pages:
+        for path in (
+            "/",
+            f"/jobs/{echoed.id}",
+            f"/jobs/{failed.id}",
+            f"/tasks/{segment(fails.name)}",
+            "/tasks",
+            f"/dead/{group.fingerprint}",
+            f"/dead/{group.fingerprint}/replay",
+            "/queues",
+            "/queues/mail",
+            "/audit",
+            "/operations",
+            f"/operations/{operation.id}",
+            "/schedules",
+            "/schedules/nightly",
+            "/jobs?q=state:dead",
+            "/health",
+        ):
+            answer = await pages.get(path)
+            assert answer.status_code == 200, path
+            check(path, answer.text)
+            assert "sesame-in-a" not in answer.text, path
+        html = (await pages.get(f"/jobs/{echoed.id}")).text
+        assert str(HUGE) in html
+        assert "x-note" in html
+        stream = pages.dashboard.pages[0].live.stream(View(f"/jobs/{echoed.id}", RIGHTS), User("ada"))
+        await anext(stream)
+        sent = await anext(stream)
+        assert "sesame-in-a" not in sent
+        assert "<svg onload" not in sent
+        await stream.aclose()
+
+
+def visible_part(text: str) -> str:
+    """What may be the reason of a pause: one line that can be printed."""
+    return "".join(sign for sign in text if sign.isprintable())[:150]
 
 
 async def test_hostile_addresses_are_texts_too(shop: Shop) -> None:
