@@ -31,7 +31,10 @@ async def test_a_page_shows_what_was_known_while_redis_is_away(shop: Shop, serve
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
             assert "mail" in page
             assert "paused by oncall" in page
-            unseen = text_of((await pages.get("/executors")).text)
+            assert "Refresh" not in answer.headers  # it updates itself
+            answer = await pages.get("/executors")
+            assert answer.headers["Refresh"] == "5"
+            unseen = text_of(answer.text)
             assert "This page was not open before" in unseen
             assert "Queues, as they were" in unseen
             answer = await pages.post("/queues/mail/resume")
