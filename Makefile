@@ -55,7 +55,7 @@ chaos: $(STAMP) ## kill, pause and cut off workers for an hour (SEED=1 does it a
 
 .PHONY: mutate
 mutate: $(STAMP) ## take writes and guards out of scripts and modules: do the tests notice? (S="fetch consumer" for a part)
-	$(PY) -m tests.mutation $(S)
+	$(PY) -m tests.mutation $(S) $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## format, lint, both type checkers, import rules, generated pages up to date

@@ -69,11 +69,12 @@ class Connection:
         """Connect."""
         return cls(*await asyncio.open_connection("127.0.0.1", port), token)
 
-    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    async def call(self, method: str, path: str, body: bytes = b"", key: str = "") -> tuple[int, bytes]:
         """The status and the body of an answer."""
         head = (
             f"{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._token}\r\n"
         )
+        head += f"Idempotency-Key: {key}\r\n" if key else ""
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
@@ -151,8 +152,9 @@ async def _reachable(port: int) -> None:
     raise RuntimeError("the server does not answer")
 
 
-async def http_rows(url: str, folder: Path) -> list[Bar]:
+async def http_rows(engine: Server, folder: Path) -> list[Bar]:
     """The figures of the HTTP API."""
+    url = engine.url
     async with door("api", url, folder) as api:
         lone = await Connection.to(api.port, api.token)
         await _repeat(lone, 300)
@@ -163,13 +165,18 @@ async def http_rows(url: str, folder: Path) -> list[Bar]:
         bulk = await _bulk(api, lone)
         waits, late = await _waits(api, url)
         streams = await _streams(api, lone)
+        keyed = await _keyed(lone)
+        away = await _away(lone, engine)
     return [
         Bar("http: submits per second, 32 connections", submit, "/s", 6000),
         Bar("http: a submit alone, p99", alone, "ms", 1.5, at_most=True),
         Bar("http: jobs in bulk per second", bulk, "/s", 20_000),
         Bar("http: 1,000 waits, connections to Redis", waits, "", 4, at_most=True),
-        Bar("http: 1,000 waits, woken after the end, p50", late, "ms", 10, at_most=True),
+        Bar("http: 1,000 waits, woken after the end, p50", statistics.median(late), "ms", 10, at_most=True),
+        Bar("http: 1,000 waits, woken after the end, p99", late[990], "ms", 10, at_most=True),
         Bar("http: 1,000 idle event streams, memory", streams, "MB", 64, at_most=True),
+        Bar("http: a submit alone with an Idempotency-Key, p99", keyed, "ms", 3, at_most=True),
+        Bar("http: a submit while Redis is away, answered after", away, "ms", 1000, at_most=True),
     ]
 
 
@@ -201,6 +208,31 @@ async def _alone(connection: Connection) -> float:
     return sorted(times)[_ALONE * 99 // 100]
 
 
+async def _keyed(connection: Connection) -> float:
+    times: list[float] = []
+    for number in range(_ALONE):
+        began = time.perf_counter()
+        status, _ = await connection.call("POST", "/jobs", BODY, f"order-{number}")
+        times.append((time.perf_counter() - began) * 1000)
+        assert status == 201, status
+    return sorted(times)[_ALONE * 99 // 100]
+
+
+async def _away(connection: Connection, engine: Server) -> float:
+    """How long the slowest of some calls takes while Redis does not answer."""
+    times: list[float] = []
+    os.kill(engine.pid, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            began = time.perf_counter()
+            status, answer = await connection.call("POST", "/jobs", BODY)
+            times.append((time.perf_counter() - began) * 1000)
+            assert status == 503, answer
+    finally:
+        os.kill(engine.pid, signal.SIGCONT)
+    return max(times)
+
+
 async def _bulk(api: Door, connection: Connection) -> float:
     body = b'{"jobs":[%b]}' % b",".join([BODY] * 5000)
 
@@ -212,7 +244,7 @@ async def _bulk(api: Door, connection: Connection) -> float:
     return await api.rate(10_000, work)
 
 
-async def _waits(api: Door, url: str) -> tuple[int, float]:
+async def _waits(api: Door, url: str) -> tuple[int, list[float]]:
     """A thousand clients wait for one job each; then all jobs are cancelled, one after the other."""
     async with App("doors", redis_url=url) as sender:
         jobs = [
@@ -237,7 +269,7 @@ async def _waits(api: Door, url: str) -> tuple[int, float]:
         late = await asyncio.gather(*waiting)
         for one in made:
             one.close()
-    return connections, statistics.median(late)
+    return connections, sorted(late)
 
 
 def _connections(pid: int, url: str) -> int:
@@ -271,9 +303,9 @@ async def _streams(api: Door, connection: Connection) -> float:
     return used
 
 
-async def grpc_rows(url: str, folder: Path) -> list[Bar]:
+async def grpc_rows(engine: Server, folder: Path) -> list[Bar]:
     """The figures of gRPC."""
-    async with door("grpc", url, folder) as made:
+    async with door("grpc", engine.url, folder) as made:
         metadata = (("authorization", f"Bearer {made.token}"),)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{made.port}") as channel:
             jobs: Any = cast("Any", stubs).JobsStub(channel)
@@ -299,7 +331,7 @@ async def _main() -> int:
     with tempfile.TemporaryDirectory() as folder, Server("valkey", Path(folder)) as engine:
         for name, rows in (("http", http_rows), ("grpc", grpc_rows)):
             if wanted.only in (None, name):
-                bars += await rows(engine.url, Path(folder))
+                bars += await rows(engine, Path(folder))
     for bar in bars:
         sign = "≤" if bar.at_most else "≥"
         shown = f"{bar.figure:,.1f} {bar.unit}".strip()

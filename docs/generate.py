@@ -121,7 +121,8 @@ def written_type(annotation: Any) -> str:
 
 def default_of(value: object) -> str:
     """A default, with thousands in groups."""
-    return f"`{value:,}`" if isinstance(value, int | float) else f'`"{value}"`' if value else f"`{value}`"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"`{value:,}`" if number else f'`"{value}"`' if value else f"`{value}`"
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -277,10 +278,10 @@ def is_described(thing: object) -> bool:
 
 
 def names_for_types() -> Iterator[tuple[str, str, str]]:
-    """The aliases that are exported."""
+    """The aliases that are exported. A module of the command line may use the name of a public class for an option."""
     every = {name: alias for aliases in ALIASES.values() for name, alias in aliases.items()}
     for name in fennelq.__all__:
-        if name in every:
+        if name in every and not isinstance(getattr(fennelq, name), type):
             yield f"`{name}`", f"`{every[name].written}`", every[name].text
 
 
@@ -391,8 +392,8 @@ def commands_of(name: str, command: Any) -> Iterator[str]:
         yield command_section(name, command)
     elif name != "fennelq":
         yield f"## {name}\n\n{command.help}"
-    for word, child in inner.items():
-        yield from commands_of(f"{name} {word}", child)
+    for word in command.list_commands(None) if inner else ():
+        yield from commands_of(f"{name} {word}", inner[word])
 
 
 def command_section(name: str, command: Any) -> str:

@@ -34,7 +34,7 @@ async def mails(board: Board, _: Path) -> Line:
     results = await send_mail.map(addresses)
     answers = await ends(board, results)
     expect("every mail was sent", sorted(answers) == sorted(f"sent to {address}" for address in addresses))
-    return Line(len(results), "mails", "queued in one round trip, sent side by side")
+    return Line(len(results), "mails", "sent to Redis in one round trip, and run at the same time")
 
 
 async def double_click(board: Board, _: Path) -> Line:
@@ -52,7 +52,7 @@ async def pictures(board: Board, _: Path) -> Line:
     results = await shrink.map([f"picture-{n}.png" for n in range(8)], [800] * 8)
     sizes = await ends(board, results)
     expect("every picture was shrunk", all(0 < size < 800 * 256 for size in sizes))
-    return Line(len(results), "pictures", "shrunk in threads, while mails were sent")
+    return Line(len(results), "pictures", "shrunk in threads, while the mails were sent")
 
 
 async def payment(board: Board, _: Path) -> Line:
@@ -60,7 +60,7 @@ async def payment(board: Board, _: Path) -> Line:
     result = await charge_card.delay(Order(number=7, customer="Ada"))
     [tries] = await ends(board, [result])
     expect("the third try succeeded", tries == 3)
-    return Line(1, "payment", f"the bank did not reply twice, try {tries} succeeded")
+    return Line(1, "payment", f"no reply from the bank in {tries - 1} tries; try {tries} succeeded")
 
 
 async def reminder(board: Board, _: Path) -> Line:
@@ -70,7 +70,7 @@ async def reminder(board: Board, _: Path) -> Line:
     await ends(board, [result])
     waited = await seconds_before_start(result)
     expect("it did not run early", waited >= DELAY)
-    return Line(1, "reminder", f"asked for in {DELAY:.2f} s, started after {waited:.2f} s")
+    return Line(1, "reminder", f"sent with a delay of {DELAY:.2f} s, started after {waited:.2f} s")
 
 
 async def invoice(board: Board, folder: Path) -> Line:

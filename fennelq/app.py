@@ -195,8 +195,9 @@ class App(Registry):
         """One queue: `await app.queue("mail").pause(why="the mail server is down")`.
 
         With `max_waiting=`, this declares how many jobs may wait in it, in the module that declares the tasks. A call
-        that finds so many raises QueueFull; with `when_full="wait"` it waits for room until none of its jobs got in for
-        `enqueue_timeout`, and with `when_full="drop_oldest"` the oldest job that waits goes to the dead-letter queue.
+        that finds so many raises QueueFull. With `when_full="wait"` it waits for room, and raises QueueFull if the
+        queue has accepted none of its jobs for `enqueue_timeout`. With `when_full="drop_oldest"`, the oldest job that
+        waits goes to the dead-letter queue.
         """
         from fennelq.manage.queue import Queue
 
@@ -212,7 +213,7 @@ class App(Registry):
 
     @cached_property
     def operations(self) -> Operations:
-        """Operations on all jobs that meet a filter, which outlive the process that performs them."""
+        """Operations on all jobs that match a filter, which outlive the process that performs them."""
         from fennelq.manage.operations import Operations
 
         return Operations(self)

@@ -152,7 +152,7 @@ class BlockingApp(BlockingGathering):
 
     @cached_property
     def operations(self) -> BlockingOperations:
-        """Operations on all jobs that meet a filter, which outlive the process that performs them."""
+        """Operations on all jobs that match a filter, which outlive the process that performs them."""
         from fennelq.manage.operations import BlockingOperations
 
         return BlockingOperations(self._app)

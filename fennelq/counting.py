@@ -69,9 +69,12 @@ class Counting:
 
     def note_sent(self, job: AnyJob, reply: object) -> None:
         """Count a call that has sent a job, or failed to. Any thread may call it."""
-        if isinstance(reply, asyncio.CancelledError):
-            return
-        place, pair = _place_of(reply), (job.queue, job.task)
+        place = _CREATED
+        if reply != 1:
+            if isinstance(reply, asyncio.CancelledError):
+                return
+            place = _place_of(reply)
+        pair = (job.queue, job.task)
         with self._lock:
             row = self._sending.get(pair)
             if row is None:
@@ -114,7 +117,7 @@ def _place_of(reply: object) -> int:
     if isinstance(reply, BrokerUnavailable):
         return _UNAVAILABLE
     if isinstance(reply, int):
-        return {1: _CREATED, 2: _DUPLICATE}.get(reply, _REFUSED)
+        return _DUPLICATE if reply == 2 else _REFUSED
     # The key of an earlier job; otherwise an error, or the reason why the queue takes no jobs.
     return _DUPLICATE if isinstance(reply, bytes) else _REFUSED
 

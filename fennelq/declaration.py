@@ -192,11 +192,13 @@ def check_speculation(speculate: object, idempotent: object) -> None:
 def check_name(name: object) -> None:
     """Raises ConfigurationError when this cannot be the name of a task."""
     if not isinstance(name, str):
-        raise ConfigurationError(f"a task name is a string that reads module:function, not {a_kind_of(name)}")
+        raise ConfigurationError(
+            f"a task name is a string of the form module:function, not {a_kind_of(name)}"
+        )
     module, _, function_name = name.partition(":")
     if len(name) > 256 or not module or not function_name or any(c.isspace() for c in name):
         raise ConfigurationError(
-            f"task name {name[:80]!r} is not valid: it reads module:function, at most 256 characters"
+            f"task name {name[:80]!r} is not valid: write module:function, at most 256 characters"
         )
 
 

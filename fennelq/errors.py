@@ -175,7 +175,7 @@ class UnknownArgument(InvalidArguments):
 
 
 class InvalidJobId(FennelqError, ValueError):
-    """The text is not a job id: an id reads `queue:key`, both 1-128 of `A-Z a-z 0-9 _ . -`."""
+    """The text is not a job id: an id has the form `queue:key`, each part with 1-128 of `A-Z a-z 0-9 _ . -`."""
 
     def __init__(self, job_id: object) -> None:
         self.job_id = job_id if isinstance(job_id, str | bytes | int | None) else str(job_id)[:140]
@@ -190,7 +190,8 @@ def _not_an_id(given: object) -> str:
     else:
         shown = a_kind_of(given)
     return (
-        f"{shown} is not a job id: it reads queue:key, like 'mail:0199c0de…', both 1-128 of A-Z a-z 0-9 _ . -"
+        f"{shown} is not a job id: an id has the form queue:key, like 'mail:0199c0de…', each part with 1-128 of "
+        "A-Z a-z 0-9 _ . -"
     )
 
 
@@ -316,9 +317,9 @@ class QueuePaused(FennelqError):
 
 
 class QueueFull(FennelqError):
-    """So many jobs wait in this queue that it takes no more: its `jobs` were not created. With `when_full="wait"`, no
-    job of the call got in for `enqueue_timeout`. `waiting` is how many jobs waited at the last attempt, and
-    `max_waiting` the bound.
+    """So many jobs wait in this queue that it takes no more: its `jobs` were not created. With `when_full="wait"`, the
+    queue has accepted no job of the call for `enqueue_timeout`. `waiting` is how many jobs waited at the last attempt,
+    and `max_waiting` the bound.
 
     `await app.enqueue(error.jobs)` sends them again. The other jobs of the same call were sent."""
 

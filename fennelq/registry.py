@@ -224,7 +224,7 @@ class Registry(Connections):
     def overrides(
         self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], /
     ) -> AbstractContextManager[None]:
-        """Use other providers for the length of a `with` block, in tests: `with app.overrides({get_db: fake_db}):`.
+        """Use other providers inside of a `with` block, in tests: `with app.overrides({get_db: fake_db}):`.
 
         The blocks nest. Raises ConfigurationError for a provider that no task of the app uses.
         """

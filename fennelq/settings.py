@@ -23,7 +23,9 @@ from fennelq.setting_conflicts import conflicts
 from fennelq.sources import PREFIX, HistoryUrl, from_environment, from_pyproject, refuse_unknown
 
 LogFormat = Literal["auto", "console", "json"]
+"""How log lines are written; `auto` is `console` on a terminal and `json` elsewhere."""
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+"""The least severe level that is logged."""
 LogErrors = Literal["type", "message", "traceback"]
 LogConfig = Literal["fennelq", "none"]
 MetricsBy = Literal["task", "queue"]
@@ -136,7 +138,7 @@ class _Schedules(TypedDict, total=False):
     """Delayed and recurring jobs"""
 
     schedule_interval: float
-    """Seconds between two looks for due jobs and schedules while no messages arrive; else at least the heartbeat's."""
+    """Seconds between looks for due jobs and ticks if messages cannot arrive; else heartbeat_interval, if longer."""
 
 
 class _Metrics(TypedDict, total=False):

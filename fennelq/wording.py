@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
+
+_MOST: Final = 12
+"""So many names are listed in full. Of more names, only the first ones are."""
+_FIRST: Final = 8
 
 
 def a_kind_of(value: object) -> str:
@@ -22,5 +27,5 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return ""
     if near := get_close_matches(name[:200], choices, n=1):
         return f": did you mean {near[0]!r}?"
-    shown = ", ".join(choices[:8]) + (", …" if len(choices) > 8 else "")
-    return f"; known: {shown}"
+    shown = choices if len(choices) <= _MOST else [*choices[:_FIRST], "…"]
+    return f"; known: {', '.join(shown)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.kit.audit import audit
 from tests.kit.clock import ServerClock
@@ -27,7 +27,7 @@ SLOW = ("broker/test_walk", "chaos/", "cli/", "docs/", "integrations/", "typing/
 """Files that take many seconds, by the beginning of their paths."""
 
 # How long an example takes depends on the machine only.
-settings.register_profile("suite", deadline=None)
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 

@@ -551,6 +551,44 @@ def test_no_attribute_of_another_object_is_assigned_after_its_construction() -> 
     } == set()
 
 
+ASSIGNED_ELSEWHERE = {
+    "broker/inbox.py": (
+        ("subscription",),
+        "a ticket is the place of one thread in the inbox, which writes to it",
+    ),
+    "broker/link.py": (("on_message",), "an open connection becomes one that listens"),
+    "cli/top/dialogs.py": (("cursor_position",), "a field of Textual"),
+    "broker/connection.py": (("check_hostname", "verify_mode"), "an SSLContext of the standard library"),
+    "connections.py": (("namespace", "wiring"), "fennelq.testing gives an app other parts for a block"),
+    "log.py": (("exc_text", "lastResort"), "records and the last handler of the standard library"),
+    "manage/finding.py": (("found",), "the number of jobs that met a filter, counted by the search"),
+    "manage/operations.py": (("found",), "the number of jobs that met a filter, counted by the search"),
+    "manage/flame_graph.py": (("value",), "a box of a drawing, which grows with each stack"),
+    "manage/history/recorder.py": (("missed", "swept", "to_log"), "what the recorder knows of one queue"),
+    "manage/offered.py": (
+        ("__annotations__", "__qualname__", "__signature__"),
+        "a method that is made from an operation",
+    ),
+    "manage/replaying.py": (("died", "ended", "gone"), "what is known of one job that was sent"),
+    "model/job.py": (("__name__",), "a type that Python shows by its public name"),
+    "plugins/opentelemetry/measures.py": (("number",), "a number of a table of counts"),
+    "testing/block.py": (("declared",), "an app without its schedules, for a block"),
+    "testing/harness.py": (("eager",), "the recording runs jobs at once, for a block"),
+    "testing/running.py": (("begun", "task"), "the record of a run without a workbench"),
+    "cli/__init__.py": (("stdout",), "the standard output of the process"),
+}
+"""Module outside of `worker/` → the attributes of other objects that it assigns, and why."""
+OF_ERRORS = {"__cause__", "args"}
+
+
+def test_outside_of_the_worker_attributes_of_other_objects_are_assigned_for_a_reason_only() -> None:
+    paths = [path for path in MODULES if path not in WORKER]
+    found = {name_of(path): {one.attr for one in stored_attributes(path)} - OF_ERRORS for path in paths}
+    assert {name: tuple(sorted(attributes)) for name, attributes in found.items() if attributes} == {
+        name: attributes for name, (attributes, _) in ASSIGNED_ELSEWHERE.items()
+    }
+
+
 def slots_of(kind: ast.ClassDef) -> list[str]:
     """The slots of a record."""
     for node in kind.body:

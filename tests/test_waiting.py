@@ -128,7 +128,7 @@ async def complaints() -> AsyncIterator[list[dict[str, Any]]]:
 
 async def soon(what: Awaitable[T]) -> T:
     """Far less than a test's own limit."""
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         return await what
 
 

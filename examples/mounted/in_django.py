@@ -9,7 +9,7 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from examples.mounted.shop import jobs
+from examples.mounted.shop import jobs, programs
 
 
 def home(_: HttpRequest) -> HttpResponse:
@@ -23,4 +23,4 @@ if not settings.configured:  # a project has a module for this
     settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="not a secret")
 django: Any = get_asgi_application()
 
-web = jobs.below("/jobs", otherwise=django)
+web = jobs.below("/jobs", otherwise=programs.below("/programs", otherwise=django))

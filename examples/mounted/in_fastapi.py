@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from examples.mounted.shop import jobs
+from examples.mounted.shop import jobs, programs
 
 web = FastAPI()
 
@@ -16,3 +16,4 @@ async def home() -> str:
 
 
 web.mount("/jobs", jobs)
+web.mount("/programs", programs)

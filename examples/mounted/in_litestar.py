@@ -6,7 +6,7 @@ from typing import Any
 
 from litestar import Litestar, get
 
-from examples.mounted.shop import jobs
+from examples.mounted.shop import jobs, programs
 
 
 @get("/")
@@ -17,4 +17,4 @@ async def home() -> str:
 
 # Litestar's own mounts change the paths below them.
 litestar: Any = Litestar([home])
-web = jobs.below("/jobs", otherwise=litestar)
+web = jobs.below("/jobs", otherwise=programs.below("/programs", otherwise=litestar))

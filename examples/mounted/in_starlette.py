@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from examples.mounted.shop import jobs
+from examples.mounted.shop import jobs, programs
 
 
 async def home(_: Request) -> PlainTextResponse:
@@ -15,4 +15,4 @@ async def home(_: Request) -> PlainTextResponse:
     return PlainTextResponse("the shop")
 
 
-web = Starlette(routes=[Route("/", home), Mount("/jobs", jobs)])
+web = Starlette(routes=[Route("/", home), Mount("/jobs", jobs), Mount("/programs", programs)])

@@ -1,9 +1,10 @@
-"""The app that is shown, and the dashboard for it. Each of the other files mounts it in another framework."""
+"""The app that is shown, its dashboard, and its HTTP API alone. Each of the other files mounts both in another
+framework."""
 
 from __future__ import annotations
 
 from fennelq import App
-from fennelq.web import Proxy, dashboard
+from fennelq.web import Proxy, api, dashboard
 
 app = App("shop")
 
@@ -15,6 +16,8 @@ async def welcome(user_id: int) -> str:
 
 
 # The proxy in front has signed the user in. `Basic(…)`, `Token(…)` or a function of yours can take its place.
-jobs = dashboard(
-    app, auth=Proxy("X-Forwarded-User", trusted=["127.0.0.1", "10.0.0.0/8"]), hosts=["jobs.example.com"]
-)
+auth = Proxy("X-Forwarded-User", trusted=["127.0.0.1", "10.0.0.0/8"])
+jobs = dashboard(app, auth=auth, hosts=["jobs.example.com"])
+
+# The dashboard has the HTTP API too. This is the API without the pages.
+programs = api(app, auth=auth, hosts=["jobs.example.com"])

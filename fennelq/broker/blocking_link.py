@@ -162,7 +162,7 @@ class BlockingLink:
     def _exchange(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
         sock = self._connected()
         sock.settimeout(timeout)
-        sock.sendall(b"".join(packed(tuple(words)) for words in calls))
+        sock.sendall(b"".join(packed(words) for words in calls))
         if crash.at is not None:
             crash.at(f"sent:{what}")
         return [self._next(sock, timeout) for _ in calls]

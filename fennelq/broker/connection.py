@@ -69,7 +69,7 @@ def address_of(url: str) -> Address:
     except ValueError:
         # Do not include the text of the error: it quotes a part of the URL, which may be a part of the password.
         raise ConfigurationError(
-            f"redis_url {shown!r} is not understood: it reads redis://user:password@host:port/db, "
+            f"redis_url {shown!r} is not understood: write redis://user:password@host:port/db, "
             "with every special character of the password percent-escaped"
         ) from None
     except OSError as error:

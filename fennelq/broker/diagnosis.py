@@ -111,6 +111,10 @@ _WORDS: Final = {
         "is loading its data from disk (LOADING)",
         "It replies when it has finished: wait, and watch its log.",
     ),
+    "WRONGTYPE": (
+        "has a key of a wrong type ({text})",
+        "`fennelq queue list` and `fennelq info` name such a key of a queue: rename or delete it.",
+    ),
     "TRYAGAIN": ("is a cluster that is being rearranged (TRYAGAIN)", "Try again when that has ended."),
     "CLUSTERDOWN": ("is a cluster that is down (CLUSTERDOWN)", "Check it with `redis-cli --cluster check`."),
 }

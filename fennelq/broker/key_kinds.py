@@ -120,6 +120,14 @@ KEY_KINDS: Final = (
         "TTL",
         False,
     ),
+    KeyKind(
+        "{app} request:<request>",
+        "string",
+        "Idempotency-Key of a program → the queue of its job",
+        "the HTTP API, gRPC",
+        "TTL",
+        False,
+    ),
     KeyKind("{app} queues", "set", "queues ever used", "clients, workers", "never", True),
     KeyKind(
         "{app} executors",
@@ -186,7 +194,7 @@ KEY_KINDS: Final = (
         "stream",
         "what operators have changed: who, when, what, the outcome",
         "commands that change something",
-        "entries when there are more than some 10,000",
+        "entries when there are more than about 10,000",
         True,
     ),
     KeyKind(

@@ -174,6 +174,10 @@ class AppKeys:
         """The profile of an executor that a client has asked for."""
         return f"{self.prefix}prof:{request}"
 
+    def request(self, request: str) -> str:
+        """The queue of the job of a keyed request."""
+        return f"{self.prefix}request:{request}"
+
     def schedule(self, name: str) -> str:
         """The state of a schedule."""
         return f"{self.prefix}cron:s:{name}"

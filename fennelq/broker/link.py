@@ -224,7 +224,7 @@ class _Wire(asyncio.Protocol):
             raise self._refusal
         if self._transport is None:
             raise self._end
-        self._transport.write(packed(tuple(words)))
+        self._transport.write(packed(words))
 
     def give_up(self, answer: asyncio.Future[Any], timeout: float) -> None:
         late = TimeoutError(f"no answer within {timeout:g} s")

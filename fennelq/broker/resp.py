@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -34,8 +34,14 @@ NOT_YET = object()
 ProtocolError = hiredis.ProtocolError
 
 # The type stubs of hiredis declare a tuple of one word, and no type for the result.
-packed: Callable[[tuple[Word, ...]], bytes] = cast("Any", hiredis).pack_command
-"""The bytes of a command."""
+_pack: Callable[[tuple[Word, ...]], bytes] = cast("Any", hiredis).pack_command
+
+
+def packed(words: Sequence[Word]) -> bytes:
+    """The bytes of a command."""
+    # Numbers become texts here and not in hiredis: a handler of a signal may run there and raise an exception, such as
+    # KeyboardInterrupt, for which hiredis 3.5 does not look, and the process would crash.
+    return _pack(tuple([str(word) if isinstance(word, int) else word for word in words]))
 
 
 def parser() -> tuple[Callable[[bytes], Any], Callable[[], Any]]:

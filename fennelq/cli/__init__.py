@@ -11,10 +11,9 @@ from typing import Annotated, Final
 import typer
 
 from fennelq.cli import output
-from fennelq.cli.command import command
-from fennelq.cli.commands import COMMANDS
-from fennelq.cli.exits import Commands, Exit
+from fennelq.cli.exits import Exit
 from fennelq.cli.helps import WIDEST
+from fennelq.cli.lazily import Program
 from fennelq.streams import open_missing
 
 __all__ = ["main", "program"]
@@ -24,17 +23,12 @@ _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.
 program = typer.Typer(
     name="fennelq",
     help="Background jobs on Redis Streams: run workers, look at jobs, replay dead jobs.",
-    cls=Commands,
+    cls=Program,
     no_args_is_help=True,
     rich_markup_mode=None,  # help is laid out in `helps`, and errors are plain sentences
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
 )
-for _name, _command in COMMANDS.items():
-    if isinstance(_command, typer.Typer):
-        program.add_typer(_command, name=_name)
-    else:
-        command(program, _name)(_command)
 
 
 def main() -> None:

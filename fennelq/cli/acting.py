@@ -67,7 +67,7 @@ class Acting:
         count = plan.total if self.limit is None else min(self.limit, plan.total)
         if dry_run or not count:
             _print_plan(self.session, plan, count, words.would if dry_run else words.to, as_json=as_json)
-            return Exit.OK
+            return Exit.FAILED if plan.problem else Exit.OK
         agree(f"{words.question} {output.counted(count, 'job')}?", yes=yes)
         begun = self.session.run(lambda app: app.operations.begin(plan, limit=self.limit, reason=self.reason))
         return performed(self.session, begun, quiet=as_json, as_json=as_json)

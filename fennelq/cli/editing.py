@@ -8,7 +8,7 @@ import shlex
 import subprocess
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from fennelq.cli.auditing import Outcome
 from fennelq.cli.exits import Exit, Problem
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fennelq.cli.session import Session
     from fennelq.manage.dead_letter import DeadLetter
     from fennelq.manage.jobs import JobAnswer
+
+_LONGEST_NAME: Final = 100
+"""Characters of a job id in the name of a file: a whole id would make the name too long for most file systems."""
 
 
 class Edited(NamedTuple):
@@ -80,10 +83,16 @@ def _in_a_line(shown: Named) -> str:
 
 
 def _written(letter: DeadLetter, shown: Named) -> Path:
-    with NamedTemporaryFile(
-        "w", encoding="utf-8", prefix=f"{letter.id.replace(':', '-')}-", suffix=".json", delete=False
-    ) as file:
-        print(json.dumps(shown, indent=2, ensure_ascii=False).encode("utf-8", "replace").decode(), file=file)
+    text = json.dumps(shown, indent=2, ensure_ascii=False).encode("utf-8", "replace")
+    prefix = f"{letter.id.replace(':', '-')[:_LONGEST_NAME]}-"
+    try:
+        with NamedTemporaryFile(prefix=prefix, suffix=".json", delete=False) as file:
+            file.write(text + b"\n")
+    except OSError as error:
+        raise Problem(
+            f"the file for the editor cannot be written: {error.strerror}. Set TMPDIR to a folder that has room",
+            Exit.FAILED,
+        ) from None
     return Path(file.name)
 
 

@@ -91,7 +91,7 @@ async def _known(app: App, query: Query) -> tuple[Query, Exit]:
 
 
 def list_found(session: Session, where: str | None, limit: int, *, as_json: bool) -> Exit:
-    """Print the jobs that meet the filter; those that were found too if the search could not end."""
+    """Print the jobs that match the filter; those that were found too if the search could not end."""
     jobs: list[JobInfo] = []
 
     async def find(app: App) -> Exit:
@@ -126,7 +126,7 @@ def list_found(session: Session, where: str | None, limit: int, *, as_json: bool
 async def _find_with_history(
     app: App, query: Query, limit: int | None, add: Callable[[JobInfo], None], *, quiet: bool
 ) -> Exit:
-    """Call `add` with the jobs that meet the filter: those in lists, and then those that have ended, from the
+    """Call `add` with the jobs that match the filter: those in lists, and then those that have ended, from the
     history."""
     # Commands of apps without a history do not load it.
     from fennelq.manage.history.looking import jobs_after
@@ -160,7 +160,7 @@ async def _find_with_history(
 def write_found(
     session: Session, where: str | None, limit: int | None, to: IO[str], *, quiet: bool, secrets: bool
 ) -> Exit:
-    """Write the jobs that meet the filter, a JSON object per line, as soon as each is found."""
+    """Write the jobs that match the filter, a JSON object per line, as soon as each is found."""
     written, redaction = 0, WITH_SECRETS if secrets else session.redaction
 
     async def find(app: App) -> Exit:
@@ -186,7 +186,7 @@ def write_found(
 async def search(
     app: App, query: Query, limit: int | None, add: Callable[[JobInfo], None], *, quiet: bool
 ) -> None:
-    """Call `add` with each job that meets the filter. Ctrl-C ends it between two steps."""
+    """Call `add` with each job that matches the filter. Ctrl-C ends it between two steps."""
     total = 0 if query.ids else await app.client.converse(Search(app, Criteria(query)).total())
     last = SearchProgress(0, total, 0)
     steps = Steps(total, "job", "the result is not complete")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from fennelq import clock, log
 from fennelq.cli import output
 from fennelq.manage.history.documents import of_recorder
-from fennelq.manage.history.looking import HistoryRecorder
+from fennelq.manage.history.recording import HistoryRecorder
 from fennelq.manage.history.store import HistoryProgress
 from fennelq.streams import is_terminal
 

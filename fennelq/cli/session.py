@@ -73,7 +73,10 @@ class Session:
 async def _connected(app: App, work: Callable[[App], Awaitable[T]]) -> T:
     async with app:
         await _reach(app)
-        return await work(app)
+        try:
+            return await work(app)
+        except ReplyError as error:
+            raise diagnose(app.address, error).error() from error
 
 
 async def _reach(app: App) -> None:

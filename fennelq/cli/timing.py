@@ -77,8 +77,8 @@ class Timing:
             "--start",
             parser=moment,
             metavar="MOMENT",
-            help="No run before this time: 2026-05-01. Default: no limit. Intervals are counted from it, otherwise "
-            "from the epoch.",
+            help="No run before this (local) time: 2026-05-01. Default: no limit. Intervals are counted from it, "
+            "otherwise from the epoch.",
         ),
     ] = None
     end: Annotated[
@@ -87,7 +87,7 @@ class Timing:
             "--end",
             parser=moment,
             metavar="MOMENT",
-            help="No run after this time: 2026-05-01. Default: no limit.",
+            help="No run after this (local) time: 2026-05-01. Default: no limit.",
         ),
     ] = None
 

@@ -90,7 +90,7 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="FILTER",
-        help="Only jobs that meet this filter: 'state:dead task:welcome since:2h \"no card\"'. Words: "
+        help="Only jobs that match this filter: 'state:dead task:welcome since:2h \"no card\"'. Words: "
         f"{', '.join(WORDS)}; - before a word excludes. Default: no filter.",
     ),
 ]
@@ -153,7 +153,7 @@ OfFilter = Annotated[
     typer.Option(
         "--where",
         metavar="FILTER",
-        help="Only jobs that meet this filter: 'header:tenant=acme \"no card\"'. Words: "
+        help="Only jobs that match this filter: 'header:tenant=acme \"no card\"'. Words: "
         f"{', '.join(word for word in WORDS if word != 'state')}; - before a word excludes. Default: no filter.",
     ),
 ]
@@ -172,8 +172,13 @@ class Which:
     where: OfFilter = None
 
     def filters(self, ids: list[Any] | None = None) -> Filters:
-        """The filters; empty when the command line contains none."""
-        given = {"ids": ids, **vars(self), "where": (self.where or "").strip() or None}
+        """The filters; empty when the command line contains none. A shell makes `--where "$FILTER"` empty when the
+        variable is not set: that must not select every job."""
+        if self.where is not None and not self.where.strip():
+            raise typer.BadParameter(
+                "an empty filter selects every dead job: write one, or leave out --where"
+            )
+        given = {"ids": ids, **vars(self)}
         return cast(
             "Filters", {name: value for name, value in given.items() if value is not None and value != []}
         )

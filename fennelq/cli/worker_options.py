@@ -48,7 +48,8 @@ class WorkerOptions:
         typer.Option(
             "--task",
             metavar="PATTERN",
-            help="Serve the queues of these tasks, like `shop.images.*`; no other task may use them. Default: -q.",
+            help="Serve the queues of these tasks, like `shop.images.*`; no other task may use them. "
+            "Default: the queues of -q.",
             autocompletion=complete.tasks,
         ),
     ] = None
@@ -62,7 +63,9 @@ class WorkerOptions:
     rate: Annotated[
         str | None,
         typer.Option(
-            "--rate", metavar="RATE", help="Take at most 10/s or 600/m in each process. Default: no limit."
+            "--rate",
+            metavar="RATE",
+            help="Take at most this many jobs in each process: 10/s, 600/m. Default: no limit.",
         ),
     ] = None
     burst: Annotated[bool, typer.Option("--burst", help="Stop when no job is left.")] = False

@@ -21,6 +21,8 @@ from fennelq.errors import (
     UnknownTask,
 )
 from fennelq.manage.sending import KeyReused, NotJson, WrongCall
+from fennelq.web.causes import refusal
+from fennelq.web.places import Busy
 
 
 class Refused(FennelqError):
@@ -44,11 +46,14 @@ _CODES: Final[tuple[tuple[type[Exception], StatusCode], ...]] = (
     (DuplicateJob, StatusCode.ALREADY_EXISTS),
     (KeyReused, StatusCode.ALREADY_EXISTS),
     (QueueFull, StatusCode.RESOURCE_EXHAUSTED),
+    (Busy, StatusCode.RESOURCE_EXHAUSTED),
     (PayloadTooLarge, StatusCode.RESOURCE_EXHAUSTED),
     (BrokerUnavailable, StatusCode.UNAVAILABLE),
     (TimeoutError, StatusCode.UNAVAILABLE),
     (FennelqError, StatusCode.FAILED_PRECONDITION),
 )
+_LONGEST_ENCODED: Final = 400
+"""Characters; each takes up to twelve bytes."""
 _AWAY: Final = "Redis does not answer: repeat the call in a second, with the same request_id"
 
 
@@ -65,4 +70,12 @@ def text_of(error: Exception) -> str:
     if code is StatusCode.INTERNAL:
         return "this is a bug: the log of the server has the error"
     retriable = not isinstance(error, BrokerUnavailable) or error.retriable
-    return _AWAY if code is StatusCode.UNAVAILABLE and retriable else str(error)[:2000]
+    if code is StatusCode.UNAVAILABLE and retriable and not isinstance(error, Refused):
+        return _AWAY
+    return _cut(refusal(error) if isinstance(error, BrokerUnavailable) else str(error))
+
+
+def _cut(text: str) -> str:
+    """A message that every client takes: it travels in the headers of the reply, percent-encoded, and clients refuse
+    headers of more than 8 KiB."""
+    return text[:2000] if text.isascii() and text.isprintable() else text[:_LONGEST_ENCODED]

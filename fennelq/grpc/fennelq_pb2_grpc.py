@@ -117,7 +117,8 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Follow the status and the progress of a job; the last event has its result.
+        """Follow the status and the progress of a job. The first event has the status of the moment: also a job that has
+        ended has a first event and a last one, with its result. A status that the job has for a short time has no event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

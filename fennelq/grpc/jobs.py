@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final, cast
@@ -14,8 +14,9 @@ from pydantic_core import to_json
 
 from fennelq.errors import FennelqError, ResultExpired
 from fennelq.grpc import fennelq_pb2 as pb
-from fennelq.grpc.calls import Call, Malformed
+from fennelq.grpc.calls import PATIENCE, Call, Malformed
 from fennelq.grpc.codes import Refused, code_of, text_of
+from fennelq.looks import Ended
 from fennelq.manage import documents
 from fennelq.manage.deleting import deleted
 from fennelq.manage.ends import of_ended
@@ -23,11 +24,11 @@ from fennelq.manage.jobs import JobAnswer
 from fennelq.manage.sending import Caller, Where, described, read_call, read_json, sent
 from fennelq.model.job import Status, split_id
 
-_PATIENCE: Final = 0.8
-"""Seconds for a reply of Redis."""
 _LONGEST: Final = 60.0
 _MOST: Final = 10_000
 _AT_ONCE: Final = 100
+_BYTES_AT_ONCE: Final = 1 << 20
+"""A page of a stream has at most so many jobs, and not much more than so many bytes: a message may have a megabyte."""
 _LOOK: Final = 5.0
 _HIDDEN: Final = ("arguments", "headers", "key")
 
@@ -42,8 +43,8 @@ async def enqueue(call: Call, request: pb.EnqueueRequest) -> pb.EnqueueReply:
             given[name] = read_json(raw)
     read, where = read_call(given), Where()
     ready = described(call.app, read, Caller(call.user.name, request.request_id), where)
-    async with asyncio.timeout(_PATIENCE):
-        await call.queues.check(read.get("options", {}).get("queue"), where)
+    async with asyncio.timeout(PATIENCE):
+        await call.door.queues.check(read.get("options", {}).get("queue"), where)
         handle = await sent(call.app, ready)
     return pb.EnqueueReply(id=handle.id, deduplicated=handle.deduplicated)
 
@@ -52,15 +53,17 @@ async def enqueue_many(call: Call, requests: AsyncIterator[Any]) -> pb.EnqueueMa
     """Send many jobs. One that is refused does not stop the others."""
     answers: list[pb.EnqueueAnswer] = []
     page: list[Any] = []
+    size = 0
     async for request in requests:
         page.append(request)
+        size += 0 if isinstance(request, Malformed) else request.ByteSize()
         if len(answers) + len(page) > _MOST:
             raise Refused(
                 StatusCode.INVALID_ARGUMENT, f"send {_MOST:,} jobs at a time: {len(answers):,} were sent"
             )
-        if len(page) == _AT_ONCE:
+        if len(page) == _AT_ONCE or size >= _BYTES_AT_ONCE:
             answers += await _answers(call, page)
-            page = []
+            page, size = [], 0
     return pb.EnqueueManyReply(answers=answers + await _answers(call, page))
 
 
@@ -81,7 +84,7 @@ async def _answer(call: Call, request: Any) -> pb.EnqueueAnswer:
 async def get(call: Call, request: pb.JobRequest) -> pb.Job:
     """Everything known about a job."""
     split_id(request.id)
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         info = await call.app.jobs.info(request.id)
     if info is None:
         raise _unknown(request.id)
@@ -107,8 +110,8 @@ async def wait(call: Call, request: pb.WaitRequest) -> pb.Result:
     # gRPC cancels the handler at the deadline of the call.
     seconds = min(_LONGEST, request.seconds) if request.seconds > 0 else _LONGEST
     try:
-        async with asyncio.timeout(seconds + _PATIENCE):
-            ended = await call.app.client.end_within(request.id, seconds)
+        with call.door.waits.taking():
+            ended = await _end_within(call, request.id, seconds)
         if ended is not None:
             return _result(of_ended(request.id, ended))
     except ResultExpired:
@@ -118,6 +121,20 @@ async def wait(call: Call, request: pb.WaitRequest) -> pb.Result:
             StatusCode.FAILED_PRECONDITION, f"the result of {request.id} is not kept any more (result_ttl)"
         ) from None
     return pb.Result(id=request.id, status=await _status(call, request.id))
+
+
+async def _end_within(call: Call, job: str, seconds: float) -> Ended | None:
+    """How the job has ended; None when it goes on, or when the server is to end."""
+    ending = asyncio.ensure_future(call.app.client.end_within(job, seconds))
+    closing = asyncio.ensure_future(call.door.closing.wait())
+    try:
+        async with asyncio.timeout(seconds + PATIENCE):
+            await asyncio.wait([ending, closing], return_when=asyncio.FIRST_COMPLETED)
+        return ending.result() if ending.done() else None
+    finally:
+        ending.cancel()
+        closing.cancel()
+        await asyncio.gather(ending, closing, return_exceptions=True)
 
 
 async def cancel(call: Call, request: pb.CancelRequest) -> pb.CancelReply:
@@ -146,32 +163,44 @@ async def delete(call: Call, request: pb.JobRequest) -> pb.CancelReply:
     return _reply(answer)
 
 
-async def watch(call: Call, request: pb.JobRequest) -> AsyncIterator[pb.Event]:
+async def watch(call: Call, request: pb.JobRequest) -> AsyncGenerator[pb.Event]:
     """Follow a job."""
     split_id(request.id)
     status = await _status(call, request.id)
     if status is Status.UNKNOWN:
         raise _unknown(request.id)
+    with call.door.streams.taking():
+        async with aclosing(_events(call, request.id, status)) as events:
+            async for event in events:
+                yield event
+    if call.door.closing.is_set():
+        raise Refused(StatusCode.UNAVAILABLE, "this server ends: call again, and another one answers")
+    yield await _end(call, request.id)
+
+
+async def _events(call: Call, job: str, status: Status) -> AsyncGenerator[pb.Event]:
+    """The events until the job has ended, or the server is to end."""
     yield pb.Event(status=status)
-    reports = call.app.result(request.id).watch()
+    reports = call.app.result(job).watch()
     async with aclosing(reports):
         report = asyncio.ensure_future(anext(reports, None))
+        closing = asyncio.ensure_future(call.door.closing.wait())
         try:
-            while True:
-                await asyncio.wait([report], timeout=_LOOK)
+            while not closing.done():
+                await asyncio.wait([report, closing], timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
                 if report.done():
                     if (progress := report.result()) is None:
                         break
                     shown = pb.Progress(done=progress.done, total=progress.total, note=progress.note)
                     yield pb.Event(progress=shown)
                     report = asyncio.ensure_future(anext(reports, None))
-                elif (now := await _status(call, request.id)) is not status:
+                elif not closing.done() and (now := await _status(call, job)) is not status:
                     status = now
                     yield pb.Event(status=status)
         finally:
-            report.cancel()
-            await asyncio.gather(report, return_exceptions=True)
-    yield await _end(call, request.id)
+            for one in (report, closing):
+                one.cancel()
+            await asyncio.gather(report, closing, return_exceptions=True)
 
 
 async def _end(call: Call, job: str) -> pb.Event:
@@ -208,7 +237,7 @@ def _unknown(job: str) -> Refused:
 
 
 async def _status(call: Call, job: str) -> Status:
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         return await call.app.result(job).status()
 
 

@@ -83,7 +83,7 @@ class AuditedOperation:
         yield from at_most(_LAST_LINE, ask(note))
 
     def _not_written(self, error: BaseException) -> None:
-        reason = error.reason if isinstance(error, BrokerUnavailable) else str(error)
+        reason = f"Redis {error.reason}" if isinstance(error, BrokerUnavailable) else str(error)
         self._warn(f"{self._entry.what} is not recorded for `fennelq audit`: {reason}")
 
 
@@ -153,7 +153,7 @@ class AuditTalks(Family):
         """The recorded operations that match every filter, the newest first; `limit=None` returns all.
 
         `who` is a user (`ada`), a host (`web-1`) or both (`ada@web-1`); `what` is an operation (`dlq replay`) or the
-        first word of several (`dlq`). Redis keeps some 5,000 operations, the newest ones.
+        first word of several (`dlq`). Redis keeps about 5,000 operations, the newest ones.
         """
         found: Entries = []
         entries = Finds(self._found(since, until, who, what))
@@ -177,9 +177,9 @@ class AuditTalks(Family):
         self, since: Moment | None, until: Moment | None, who: str | None, what: str | None
     ) -> Finding[AuditEntry]:
         oldest, newest = yield from self._between(since, until)
-        read = Finds(self._entries(oldest))
+        read = Finds(_entries(self._app, oldest))
         while (entry := (yield from read.next())) is not None:
-            if _is_of(entry.who, who) and _begins(entry.what, what) and epoch_ms(entry.at) <= newest:
+            if matches(entry, who, what) and epoch_ms(entry.at) <= newest:
                 yield Found(entry)
 
     def _between(self, since: Moment | None, until: Moment | None) -> Talk[tuple[int, float]]:
@@ -188,30 +188,6 @@ class AuditTalks(Family):
         if oldest > now_ms:
             raise ConfigurationError("since is in the future: it must be a time before now")
         return max(0, oldest), float("inf") if until is None else moment_ms(until, now_ms)
-
-    def _entries(self, oldest: int) -> Finding[AuditEntry]:
-        """Yields the operations with a line that is not older than this. Those whose first line is older, or was
-        removed, come last."""
-        ended: dict[str, Line] = {}
-        known = set[str]()
-        lines = Finds(self._lines(oldest))
-        while (line := (yield from lines.next())) is not None:
-            key = line.fields.get("id", line.entry)
-            if line.fields.get("phase") == "end":
-                ended.setdefault(key, line)
-            elif key not in known:  # a first line that was sent again after a lost reply is there twice
-                known.add(key)
-                yield Found(entry_of(key, line, ended.pop(key, None)))
-        for key, line in ended.items():
-            if key not in known:
-                yield Found(entry_of(key, None, line))
-
-    def _lines(self, oldest: int) -> Finding[Line]:
-        before = ""
-        while page := (yield from ask(verbs.audit.lines(_keys(self._app), before, f"{oldest}-0", _PAGE))):
-            for line in page:
-                yield Found(line)
-            before = page[-1].entry
 
 
 class Audit(AuditTalks, Awaiting):
@@ -256,6 +232,46 @@ class BlockingAudit(AuditTalks, Blocking):
         check_loop("app.sync.audit.operation", "async with app.audit.operation(…)")
         entry = begun(what, target, filter, planned, who, via)
         return BlockingOperation(self._app, entry, _log)
+
+
+def matches(entry: AuditEntry, who: str | None, what: str | None) -> bool:
+    """Whether an operation is of this user or host, and has this name or is of this family."""
+    return _is_of(entry.who, who) and _begins(entry.what, what)
+
+
+def operations_since(app: App, oldest_ms: int) -> Talk[Entries]:
+    """The operations with a line that is not older than this."""
+    found: Entries = []
+    read = Finds(_entries(app, oldest_ms))
+    while (entry := (yield from read.next())) is not None:
+        found.append(entry)
+    return found
+
+
+def _entries(app: App, oldest: int) -> Finding[AuditEntry]:
+    """Yields the operations with a line that is not older than this. Those whose first line is older, or was
+    removed, come last."""
+    ended: dict[str, Line] = {}
+    known = set[str]()
+    lines = Finds(_lines(app, oldest))
+    while (line := (yield from lines.next())) is not None:
+        key = line.fields.get("id", line.entry)
+        if line.fields.get("phase") == "end":
+            ended.setdefault(key, line)
+        elif key not in known:  # a first line that was sent again after a lost reply is there twice
+            known.add(key)
+            yield Found(entry_of(key, line, ended.pop(key, None)))
+    for key, line in ended.items():
+        if key not in known:
+            yield Found(entry_of(key, None, line))
+
+
+def _lines(app: App, oldest: int) -> Finding[Line]:
+    before = ""
+    while page := (yield from ask(verbs.audit.lines(_keys(app), before, f"{oldest}-0", _PAGE))):
+        for line in page:
+            yield Found(line)
+        before = page[-1].entry
 
 
 def begun(what: str, target: str, filter: str, planned: int | None, who: str | None, via: str) -> AuditEntry:

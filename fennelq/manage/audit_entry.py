@@ -12,8 +12,9 @@ from fennelq.broker.verbs.audit import Line
 from fennelq.model.units import epoch_ms
 
 AuditState = Literal["done", "failed", "interrupted", "not finished"]
+"""How an operation ended; `not finished` while it goes on, and when its process has died."""
 
-_LONGEST: Final = 1000
+LONGEST: Final = 1000
 """Characters of a text that are kept."""
 _TEXTS: Final = ("who", "via", "what", "target", "filter", "outcome", "before", "after")
 
@@ -64,7 +65,7 @@ def line_of(phase: str, entry: AuditEntry) -> Mapping[str, str]:
 
 def _cut(text: str) -> str:
     text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def entry_of(key: str, first: Line | None, second: Line | None) -> AuditEntry:

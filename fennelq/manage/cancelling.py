@@ -32,7 +32,7 @@ _CANCELLABLE: Final = frozenset(_STATES)
 
 class Selection(NamedTuple):
     """The jobs that match: of these queues (None: of all), of this task, with one of these statuses, of this age, and
-    that meet a filter."""
+    that match a filter."""
 
     queues: Sequence[str] | None = None
     task: str | None = None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fennelq.app import App
 
 Order = Literal["newest", "oldest"]
+"""Which dead jobs come first: those that died last, or those that died first."""
 
 
 # Defined here, because inside the class `list` is a method.
@@ -143,8 +144,7 @@ class DeadLetterTalks(Family):
         returns the new ones; None leaves this job dead. The limits and the computed key of the job follow from them. It
         raises ReplayRefused, and replays nothing, when new arguments do not fit the task; with `continue_=True`, it
         replays the jobs before that one. `anyway=True` changes also jobs whose tasks this app does not have, without a
-        check. The history of each job keeps its old arguments, and `who` has changed them: the user and the host by
-        default.
+        check. The history of each job keeps its old arguments, and `who`: the user and the host by default.
         """
         pace, timeout = Pace(rate), checked_canary(canary, canary_timeout)
         if plan is not None:
@@ -166,7 +166,7 @@ class DeadLetterTalks(Family):
         follow from them.
 
         Raises InvalidArguments when they do not fit the task, and UnknownTask when this app does not have the task,
-        unless `anyway=True`. The history of the job keeps the old arguments, and `who` has changed them.
+        unless `anyway=True`. The history of the job keeps the old arguments, and `who`.
         """
         if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(

@@ -67,6 +67,8 @@ class ExecutorProfile(NamedTuple):
     """The samples or bytes of stacks that did not fit into the answer."""
     jobs: Mapping[str, int]
     """The jobs that were found running most often, with the number of samples."""
+    elsewhere: Sequence[str] = ()
+    """Tasks of the app that run in processes of their own (`isolation="process"`). These processes are not profiled."""
 
     @classmethod
     def of(cls, executor: str, report: Mapping[str, Any]) -> ExecutorProfile:
@@ -87,6 +89,7 @@ class ExecutorProfile(NamedTuple):
             sorted(filter(None, read), key=lambda stack: -stack.value),
             int(_number(report, "left_out")),
             {str(job)[:_MOST_TEXT]: number for job, number in counted.items() if _is_index(number)},
+            [str(task)[:_MOST_TEXT] for task in _list(report, "elsewhere")],
         )
 
     @property
@@ -112,6 +115,10 @@ class ExecutorProfile(NamedTuple):
             ProfiledTask(task, value, value / total, lines.get(task, Counter()).most_common())
             for task, value in sorted(values.items(), key=lambda one: (one[0] in parts, -one[1]))
         ]
+
+    def is_elsewhere(self, task: str) -> bool:
+        """Whether a task, by its whole name or that of its function, runs where nothing is profiled."""
+        return any(task in (name, name.rpartition(":")[2]) for name in self.elsewhere)
 
     def of_task(self, task: str) -> ExecutorProfile:
         """The part of it that is about one task: by its whole name, or by that of its function."""

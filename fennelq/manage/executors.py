@@ -70,8 +70,9 @@ class ExecutorTalks(Family):
 
         `task` leaves out other tasks; it is the whole name of a task, or that of its function. With `memory`, the
         executor counts the bytes that code allocates and does not free, which slows it down while it lasts.
-        `progress` is called with the seconds that have passed. `who` is told to others who ask for a profile meanwhile,
-        by default the user and the host. When this call ends early, the executor ends the profile within ten seconds.
+        `progress` is called with the seconds that have passed. `who` is named in the error of a user who requests a
+        profile meanwhile; by default it is the user and the host. When this call ends early, the executor ends the
+        profile within ten seconds.
 
         Raises UnknownExecutor, and ExecutorUnavailable when it does not answer within 10 seconds, is being profiled
         already, or ends before the profile is ready."""

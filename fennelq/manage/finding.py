@@ -238,7 +238,7 @@ def check_live(query: Query) -> None:
 
 
 def jobs_found(app: App, query: Query, limit: int | None, progress: OnSearch | None) -> Finding[JobInfo]:
-    """Yields the jobs that meet the filter, each once, until there are `limit`. Raises BrokerUnavailable at the end
+    """Yields the jobs that match the filter, each once, until there are `limit`. Raises BrokerUnavailable at the end
     when a place could not be searched."""
     if query.ids:
         yield from _by_ids(app, query.ids, limit)
@@ -260,7 +260,7 @@ def jobs_found(app: App, query: Query, limit: int | None, progress: OnSearch | N
 
 
 def number_found(app: App, query: Query, progress: OnSearch | None) -> Talk[int]:
-    """How many jobs meet the filter."""
+    """How many jobs match the filter."""
     if query.ids:
         found, number = Finds(_by_ids(app, query.ids, None)), 0
         while (yield from found.next()) is not None:

@@ -168,12 +168,16 @@ class Importing:
             return
         try:
             line = self._line(text, known)
-            # Raises a TypeError for a text that UTF-8 cannot write.
-            self._lines.add(*line)
         except FennelqError as error:
             self._refuse(number, error)
+            return
         except (ValueError, TypeError) as error:
-            self._refuse(number, FennelqError(f"it cannot be read: {str(error)[:200]}"))
+            self._refuse(number, _unreadable(error))
+            return
+        try:
+            self._lines.add(*line)
+        except TypeError as error:  # UTF-8 cannot write one of its texts
+            self._refuse(number, _unreadable(error))
 
     def _refuse(self, number: int, error: FennelqError) -> None:
         self._refused += 1
@@ -233,6 +237,10 @@ class Importing:
         replies = yield from dispatch(page, lambda line: line.queue, restore, lambda line: line.size)
         raise_first(replies)
         return ImportReport(replies.count(1), replies.count(0))
+
+
+def _unreadable(error: Exception) -> FennelqError:
+    return FennelqError(f"it cannot be read: {str(error)[:200]}")
 
 
 def _document(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:

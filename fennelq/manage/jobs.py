@@ -1,4 +1,4 @@
-"""Finds the jobs that meet a filter. Looks at single jobs by their ids, waits for them, cancels and retries them."""
+"""Finds the jobs that match a filter. Looks at single jobs by their ids, waits for them, cancels and retries them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class JobTalks(Family):
     def find(
         self, where: str = "", *, limit: int | None = MOST_HITS, progress: OnSearch | None = None
     ) -> Finding[JobInfo]:
-        """Yields the jobs that meet a filter, such as `state:dead task:welcome since:2h`, at most `limit`; None is all.
+        """Yields the jobs that match a filter, such as `state:dead task:welcome since:2h`, at most `limit`; None: all.
 
         It yields each job as soon as it is found, queue by queue: scheduled jobs and those between two tries, by their
         time; jobs in lines; those that wait and run, lane by lane; dead ones, the newest first. Jobs that have ended
@@ -71,7 +71,7 @@ class JobTalks(Family):
 
     @Operation
     def count(self, where: str = "", *, progress: OnSearch | None = None) -> Talk[int]:
-        """How many jobs meet a filter. It searches as `find` does."""
+        """How many jobs match a filter. It searches as `find` does."""
         return (yield from number_found(self._app, (yield from read_filter(where)), progress))
 
     @Operation
@@ -82,7 +82,7 @@ class JobTalks(Family):
 
     @Operation
     def history(self, job_id: str) -> Talk[list[Event]]:
-        """The unusual things that happened to a job, the oldest first; the last fifty are kept."""
+        """The events that made a job run more than once, the oldest first; the last fifty are kept."""
         return (yield from history_of(self._app, job_id))
 
     @Operation

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import pages
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
-from fennelq.errors import ConfigurationError, UnknownLimit
+from fennelq.broker.trouble import ReplyError
+from fennelq.errors import BrokerUnavailable, ConfigurationError, UnknownLimit
+from fennelq.manage.finding import problem_of
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.manage.queues import QUEUES_AT_ONCE, queues_of
 from fennelq.manage.search import named
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from fennelq.app import App
 
 LimitKind = Literal["concurrency", "rate", "turn"]
+"""The option that makes a limit: `concurrency`, `rate_limit` or `fair_key`."""
 
 _KINDS: Final[Mapping[str, LimitKind]] = {CONCURRENCY: "concurrency", RATE: "rate", TURN: "turn"}
 _ADVICE: Final = {
@@ -51,6 +55,8 @@ class LimitInfo:
     """The number of its gates at which jobs wait. A limit with a key has one gate for each value of the key."""
     waiting: int
     """How many jobs wait there."""
+    problem: str = ""
+    """Why the queue cannot be read. Then `changed`, `gates` and `waiting` are not known."""
 
     @property
     def numbers(self) -> str | None:
@@ -64,9 +70,10 @@ class _Known(NamedTuple):
     queue: str
     code: Mapping[str, Definition]
     tasks: Mapping[str, Sequence[str]]
-    changed: Mapping[str, str]
-    gates: Mapping[str, int]
-    waiting: Mapping[str, int]
+    changed: Mapping[str, str] = MappingProxyType({})
+    gates: Mapping[str, int] = MappingProxyType({})
+    waiting: Mapping[str, int] = MappingProxyType({})
+    problem: str = ""
 
     @property
     def definitions(self) -> set[str]:
@@ -87,6 +94,7 @@ class _Known(NamedTuple):
             tasks=self.tasks.get(definition, ()),
             gates=self.gates.get(definition, 0),
             waiting=self.waiting.get(definition, 0),
+            problem=self.problem,
         )
 
     def named(self, name: str) -> list[str]:
@@ -114,11 +122,11 @@ class LimitTalks(Family):
     @Operation
     def list(self, queue: str | None = None) -> Talk[Infos]:
         """The limits of every queue, or of one, that tasks of this app have, that were changed, or for which jobs wait;
-        sorted by queue and name."""
+        sorted by queue and name. Of a queue that cannot be read, those of the tasks, with their `problem`."""
         queues = sorted((yield from queues_of(self._app))) if queue is None else [valid_name("queue", queue)]
         infos: Infos = []
         for page in pages(queues, QUEUES_AT_ONCE):
-            for known in (yield from together(self._known(name) for name in page)):
+            for known in (yield from together(self._known_or_in_code(name) for name in page)):
                 infos += [known.info(one) for one in sorted(known.definitions, key=_by_name)]
         return infos
 
@@ -158,8 +166,21 @@ class LimitTalks(Family):
             if cursor == "0":
                 return
 
+    def _known_or_in_code(self, queue: str) -> Talk[_Known]:
+        """The limits of a queue; only those in the code when the queue cannot be read."""
+        try:
+            return (yield from self._known(queue))
+        except (ReplyError, BrokerUnavailable) as error:
+            if isinstance(error, BrokerUnavailable) and error.retriable:
+                raise
+            return self._in_code(queue)._replace(problem=str(problem_of(self._app, queue, error)))
+
     def _known(self, queue: str) -> Talk[_Known]:
-        keys = queue_keys(self._app.namespace, queue)
+        changed = yield from ask(verbs.lines.changed(queue_keys(self._app.namespace, queue)))
+        gates, waiting = yield from self._waiting(queue)
+        return self._in_code(queue)._replace(changed=changed, gates=gates, waiting=waiting)
+
+    def _in_code(self, queue: str) -> _Known:
         code: dict[str, Definition] = {}
         tasks: dict[str, list[str]] = {}
         for task in self._app.tasks.values():
@@ -168,9 +189,7 @@ class LimitTalks(Family):
             for definition, limit in task.limits.definitions.items():
                 code[definition] = limit
                 tasks.setdefault(definition, []).append(task.name)
-        changed = yield from ask(verbs.lines.changed(keys))
-        gates, waiting = yield from self._waiting(queue)
-        return _Known(queue, code, tasks, changed, gates, waiting)
+        return _Known(queue, code, tasks)
 
     def _waiting(self, queue: str) -> Talk[tuple[Mapping[str, int], Mapping[str, int]]]:
         """At how many gates of each definition jobs wait, and how many."""

@@ -1,4 +1,4 @@
-"""Operations on all jobs that meet a filter, which outlive the process that performs them.
+"""Operations on all jobs that match a filter, which outlive the process that performs them.
 
 An operation has a record in Redis: what it does, to which jobs, up to which moment, how far it has come, and when its
 performer was last there. Each step acts on a page of jobs and then reports the cursor. If a performer is killed between
@@ -252,11 +252,11 @@ class OperationTalks(Family):
 
 
 class Operations(OperationTalks, Awaiting):
-    """Operations on all jobs that meet a filter. They outlive the process that performs them."""
+    """Operations on all jobs that match a filter. They outlive the process that performs them."""
 
 
 class BlockingOperations(OperationTalks, Blocking):
-    """Operations on all jobs that meet a filter, for code without an event loop: `app.sync.operations`."""
+    """Operations on all jobs that match a filter, for code without an event loop: `app.sync.operations`."""
 
 
 def _ahead_of_the_clock(jobs: int) -> str:

@@ -29,7 +29,7 @@ class FoundPage(NamedTuple):
 
 
 def page_of(app: App, query: Query, cursor: str, most: int) -> Talk[FoundPage]:
-    """The jobs that meet the filter, from a cursor on: about `most`, and fewer when few are found in a while. Raises
+    """The jobs that match the filter, from a cursor on: about `most`, and fewer when few are found in a while. Raises
     InvalidFilter."""
     check_live(query)
     search, met = Search(app, Criteria(query), At.from_text(cursor), most=max(1, most // 4)), Met(query, most)

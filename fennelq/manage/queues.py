@@ -36,6 +36,7 @@ QUEUES_AT_ONCE = 50
 OnProgress = Callable[[int], None]
 """Called from time to time with the number of finished items."""
 Place = Literal["waiting", "scheduled", "retry", "line"]
+"""Where jobs wait: in the lanes, for their time, for their next try, or in lines."""
 
 
 # Defined here, because inside the class `list` is a method.

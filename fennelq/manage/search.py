@@ -13,7 +13,7 @@ from fennelq.broker.keys import QueueKeys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, ask_all, together
 from fennelq.broker.verb import MOST_JOBS
 from fennelq.broker.verbs.dead import OTHERS, Changes, DeadJob, GroupIndex, order
-from fennelq.errors import ConfigurationError
+from fennelq.errors import ConfigurationError, InvalidFilter
 from fennelq.manage.dead_letter import ReplayReport
 from fennelq.manage.dead_where import Where
 from fennelq.model.fingerprint import is_fingerprint
@@ -52,7 +52,7 @@ class Filters(TypedDict, total=False):
     ids: Iterable[str]
     """Only these jobs."""
     where: str
-    """Only jobs that meet this filter: `header:tenant=acme "no card"`. Its times are those of the deaths."""
+    """Only jobs that match this filter: `header:tenant=acme "no card"`. Its times are those of the deaths."""
 
 
 Page = list[DeadJob]
@@ -285,7 +285,7 @@ def _checked_fingerprint(text: str | None) -> str | None:
 
 def _times(filters: Filters, now_ms: int, where: Where | None) -> tuple[int | None, int | None]:
     """The earliest and the latest moment. Raises ConfigurationError when the earliest one is in the future, also by the
-    clock of another machine."""
+    clock of another machine, and InvalidFilter when it is later than the latest one."""
     first, last = filters.get("since"), filters.get("until")
     since = None if first is None else moment_ms(first, now_ms)
     until = None if last is None else moment_ms(last, now_ms)
@@ -295,6 +295,8 @@ def _times(filters: Filters, now_ms: int, where: Where | None) -> tuple[int | No
         starts = [ms for ms in (since, where.query.since_ms) if ms is not None]
         ends = [ms for ms in (until, where.query.until_ms) if ms is not None]
         since, until = max(starts, default=None), min(ends, default=None)
+    if since is not None and until is not None and since > until:
+        raise InvalidFilter("since is later than until: no job can match both")
     return since, until
 
 

@@ -11,7 +11,8 @@ from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict
 
 from fennelq.broker import verbs
-from fennelq.broker.keys import queue_keys
+from fennelq.broker.keys import AppKeys, queue_keys
+from fennelq.broker.talk import Talk, ask, ask_all
 from fennelq.errors import (
     ConfigurationError,
     DuplicateJob,
@@ -123,6 +124,8 @@ class Caller(NamedTuple):
     name: str
     key: str = ""
     """Its Idempotency-Key for this call; empty without one."""
+    place: int | None = None
+    """The place of the call among those that have this key together."""
 
 
 def read_json(raw: bytes) -> Any:
@@ -198,13 +201,41 @@ class Where(NamedTuple):
 
 async def sent(app: App, described: Described) -> AsyncResult[Any]:
     """Send it. Raises KeyReused when its Idempotency-Key was sent before with another call."""
+    if described.digest:
+        (taken,) = await app.client.converse(claimed(app, [described]))
+        if taken is not None:
+            raise taken
     try:
         handle = await app.client.send(described.job)
     except DuplicateJob as error:
         raise explained(error, described) from None
     if handle.deduplicated and described.digest:
-        await check_same_call(app, described)
+        (problem,) = await app.client.converse(of_other_calls(app, [described]))
+        if problem is not None:
+            raise problem
     return handle
+
+
+def claimed(app: App, calls: Sequence[Described]) -> Talk[list[KeyReused | None]]:
+    """Take the Idempotency-Keys of these calls for their queues; returns the error of each call whose key belongs to a
+    job of another queue. The id of a job has the queue in it, so the scripts of a queue cannot see such a job."""
+    keys, kept = AppKeys(app.namespace), app.settings.record_ms
+    dated = any("at_ms" in one.job.carried for one in calls)
+    now_ms = (yield from ask(verbs.server.now())) if dated else 0
+    queues = yield from ask_all(
+        verbs.requests.claim(keys, one.job.key, one.job.queue, kept + _due_in(one.job, now_ms))
+        for one in calls
+    )
+    return [
+        None if queue == one.job.queue else KeyReused(f"{queue}:{one.job.key}")
+        for queue, one in zip(queues, calls, strict=True)
+    ]
+
+
+def _due_in(job: AnyWireJob, now_ms: int) -> int:
+    """Milliseconds until the job is due."""
+    at_ms = job.carried.get("at_ms")
+    return max(0, int(job.carried.get("delay_ms", 0) if at_ms is None else at_ms - now_ms))
 
 
 def explained(error: Exception, described: Described) -> Exception:
@@ -213,13 +244,16 @@ def explained(error: Exception, described: Described) -> Exception:
     return KeyReused(error.job_id) if reused and isinstance(error, DuplicateJob) else error
 
 
-async def check_same_call(app: App, described: Described) -> None:
-    """Raises KeyReused when the job of this key was made by another call: the script compares the task and its
-    arguments, and this the options."""
-    job = described.job
-    nonce = await app.client.ask(verbs.jobs.nonce(queue_keys(app.namespace, job.queue), job.key))
-    if nonce and not nonce.startswith(described.digest):
-        raise KeyReused(job.id)
+def of_other_calls(app: App, calls: Sequence[Described]) -> Talk[list[KeyReused | None]]:
+    """The error of each call whose job exists already and was made by another call: the script compares the task and
+    its arguments, and this the options."""
+    nonces = yield from ask_all(
+        verbs.jobs.nonce(queue_keys(app.namespace, one.job.queue), one.job.key) for one in calls
+    )
+    return [
+        KeyReused(one.job.id) if nonce and not nonce.startswith(one.digest) else None
+        for nonce, one in zip(nonces, calls, strict=True)
+    ]
 
 
 class KnownQueues:
@@ -266,7 +300,8 @@ def _keyed(job: AnyWireJob, call: GivenCall, caller: Caller, where: Where) -> De
                 )
             ]
         )
-    key = hashlib.sha256(f"{caller.name}\0{caller.key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    words = [caller.name, caller.key, *([] if caller.place is None else [str(caller.place)])]
+    key = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     digest = hashlib.sha256(to_json(_sorted(call), inf_nan_mode="strings")).hexdigest()[:_DIGEST]
     return Described(job.identified(f"k{key}", f"{digest}{new_key()}"), digest)
 

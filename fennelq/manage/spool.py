@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import orjson
 
+from fennelq.errors import FennelqError
+
 IN_MEMORY: Final = 8 << 20
 """The bytes that are kept in memory."""
 
@@ -27,10 +29,16 @@ class Spool:
             self._file.close()
 
     def add(self, *values: Any) -> None:
-        """Add a list at the end."""
-        self._file.seek(self._end)
-        self._file.write(orjson.dumps(values) + b"\n")
-        self._end = self._file.tell()
+        """Add a list at the end. Raises FennelqError when the temporary file cannot be written."""
+        line = orjson.dumps(values) + b"\n"
+        try:
+            self._file.seek(self._end)
+            self._file.write(line)
+        except OSError as error:
+            raise FennelqError(
+                f"a temporary file cannot be written: {error.strerror}. Set TMPDIR to a folder that has room"
+            ) from error
+        self._end += len(line)
         self.count += 1
 
     def __iter__(self) -> Iterator[list[Any]]:

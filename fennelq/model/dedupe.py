@@ -22,6 +22,7 @@ from fennelq.model.units import milliseconds
 from fennelq.wording import a_kind_of, suggestion
 
 OnDuplicate = Literal["return", "raise", "replace"]
+"""What a call does whose key is held: return the handle of the job, raise DuplicateJob, or replace its arguments."""
 KeyOfCall = Callable[[Mapping[str, Any]], str]
 """Computes a key from the arguments of a call, by name."""
 

@@ -122,6 +122,7 @@ AnyEvent = (
     | ExecutorStarted
     | ExecutorStopped
 )
+"""The events to which `app.on` subscribes."""
 
 EVENTS: Final[tuple[type[AnyEvent], ...]] = (
     JobSent,

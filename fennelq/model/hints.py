@@ -46,6 +46,7 @@ class _JsonOnly:
 
 _Json = Annotated[Any, _JsonOnly]
 _LEAVES = (str, int, type(None))
+_SIMPLE: Final = (str, int, float, bool, type(None), None, JsonValue, _Json)
 _UNTYPED: dict[Any, Any] = {
     # pydantic writes their values as stars, and the task would receive those.
     SecretStr: Annotated[SecretStr, PlainSerializer(SecretStr.get_secret_value, when_used="json")],
@@ -137,6 +138,14 @@ def shown(annotation: Any) -> str:
     format_annotation: Callable[[Any], str] = inspect.formatannotation
     text = format_annotation(annotation)
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
+
+
+def is_simple(hint: Any) -> bool:
+    """Whether every value of this type is one of JSON's own, or a list, tuple or dict of them. When such a value has
+    been validated, pydantic finds no fault with it while it writes it."""
+    if get_origin(hint) in (list, dict, tuple, Union, UnionType):
+        return all(part is Ellipsis or is_simple(part) for part in get_args(hint))
+    return any(hint is simple for simple in _SIMPLE)
 
 
 def has_choice(hint: Any) -> bool:

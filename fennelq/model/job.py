@@ -28,9 +28,10 @@ R_co = TypeVar("R_co", covariant=True)
 """The return type of a task. It is covariant, so that jobs and results of different tasks fit into one list."""
 
 Priority = Literal["high", "normal", "low"]
+"""A lane of a queue. Workers take jobs from `high` first."""
 
 Dedupe = Literal["until_start", "until_done", "throttle", "debounce", "latest"]
-"""How long a job holds its key: see `fennelq.model.dedupe`."""
+"""How long a job holds its key: until it starts or is done, for `ttl`, or as debounce and latest need it."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}:[A-Za-z0-9_.-]{1,128}")
 """Two names that `valid_name` allows in Redis keys, joined by a colon."""

@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError
 from fennelq.errors import ConfigurationError
 from fennelq.model import misfit
 from fennelq.model.codec import VALUES, dumped, tuple_of
-from fennelq.model.hints import SENDABLE, hints_of, not_data, shown
+from fennelq.model.hints import SENDABLE, hints_of, is_simple, not_data, shown
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -26,6 +26,7 @@ class ResultCodec(Generic[R_co]):
         self.is_none = annotation in (None, type(None))
         """True when the task is annotated `-> None`: then no result is kept."""
         self._annotation, self._task = annotation, task
+        self._checks = not is_simple(annotation)
         self._cached: TypeAdapter[tuple[R_co]] | None = None
 
     @classmethod
@@ -55,11 +56,11 @@ class ResultCodec(Generic[R_co]):
             return b""
         try:
             adapter = self._adapter
-            raw = dumped(adapter, adapter.validate_python((value,)))
+            raw = dumped(adapter, adapter.validator.validate_python((value,)), checks=self._checks)
         except Exception as error:
             raise self._misfit(misfit.not_as_annotated, value, error) from _cause(error)
         try:
-            adapter.validate_json(raw)
+            adapter.validator.validate_json(raw)
         except Exception as error:
             raise self._misfit(misfit.not_readable, value, error) from _cause(error)
         return raw[1:-1]

@@ -20,6 +20,7 @@ from fennelq.model.wire import AnyWireJob
 from fennelq.wording import suggestion
 
 Overlap = Literal["allow", "skip", "queue"]
+"""What a tick does while the previous run has not ended: start the next run, skip it, or let it wait."""
 
 _SHORTEST_MS = 10
 

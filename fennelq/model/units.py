@@ -9,6 +9,7 @@ from typing import Final
 TEN_YEARS: Final = 10 * 366 * 86400.0
 
 Seconds = float | timedelta
+"""A duration: a number of seconds, or a timedelta."""
 
 _LONGEST_WRITTEN: Final = 10 * TEN_YEARS
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)

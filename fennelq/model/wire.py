@@ -24,6 +24,7 @@ _OF_THE_ARGUMENTS: Final = ("concurrency", "rate_limit", "fair_key")
 _OF_DUPLICATES: Final = ("dedupe", "on_duplicate", "wait", "max_wait")
 _WITH_DEDUPE: Final = ("key", "ttl")
 _WITH_WAIT: Final = ("delay", "at")
+_HEADERS: Final = OPTIONS["headers"]
 
 
 class WireJob(Job[R_co]):
@@ -76,30 +77,22 @@ class WireJob(Job[R_co]):
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers that this call carries."""
-        headers: Mapping[str, str] = self._for_worker().get(OPTIONS["headers"].letter, {})
+        headers: Mapping[str, str] = self._for_worker().get(_HEADERS.letter, {})
         return MappingProxyType(headers)
 
     def with_headers(self, headers: Mapping[str, str], /) -> Self:
         """The same job, with these headers too."""
         # Not by `with_options`, which takes three times as long: a sender may do this for every job.
-        option = OPTIONS["headers"]
-        option.check("headers", headers)
+        _HEADERS.check("headers", headers)
         if not headers:
             return self
-        for_worker = self._for_worker()
-        merged: Mapping[str, str] = headers
-        if there := for_worker.get(option.letter):
+        for_worker, merged = self._for_worker(), {**headers}
+        if there := for_worker.get(_HEADERS.letter):
             merged = {**there, **headers}
-            option.check("headers", merged)
-        options = orjson.dumps({**for_worker, option.letter: dict(merged)}).decode()
-        return type(self)(
-            self._queue,
-            self._key,
-            self._task,
-            self._args,
-            self._returns,
-            {**self._carried, "options": options},
-        )
+            _HEADERS.check("headers", merged)
+        options = orjson.dumps({**for_worker, _HEADERS.letter: merged}).decode()
+        carried = {**self._carried, "options": options}
+        return type(self)(self._queue, self._key, self._task, self._args, self._returns, carried)
 
     def with_options(self, **options: Unpack[OptionArgs]) -> Self:
         """The same job, with other options; raises ConfigurationError for those that cannot be changed any more."""

@@ -111,7 +111,7 @@ class TestedApp:
 
     def eager(self) -> AbstractContextManager[None]:
         """In this block, `delay()` returns when the job has run: in this process, through codec, providers and
-        middleware. A delay and the pauses between tries are not waited for; a snoozed job stays scheduled."""
+        middleware. It does not wait for delays and pauses between tries; a snoozed job stays scheduled."""
         return self._eagerly()
 
     @contextmanager
@@ -145,7 +145,7 @@ class Testing(TestedApp):
     async def run_until_idle(self, *, timeout: float = 60.0) -> Summary:
         """Run all jobs that are ready or due, and those that they send, in this event loop.
 
-        Jobs that are due later are not waited for: see `tick`. Raises AssertionError, which names the jobs that run,
+        It does not wait for jobs that are due later: see `tick`. Raises AssertionError, which names the jobs that run,
         after `timeout` seconds."""
         before, failed = self._found.counted(), len(self._running.failures)
         working = asyncio.create_task(self._running.until_idle(), name="run_until_idle")
@@ -183,7 +183,7 @@ class BlockingTesting(TestedApp):
         self._testing = testing
 
     def run_until_idle(self, *, timeout: float = 60.0) -> Summary:
-        """Run all jobs that are ready or due, and those that they send. Jobs that are due later are not waited for."""
+        """Run all jobs that are ready or due, and those that they send. It does not wait for jobs due later."""
         return self._run("run_until_idle", lambda: self._testing.run_until_idle(timeout=timeout))
 
     def kill_executor(self, *, during: AnyTask) -> None:

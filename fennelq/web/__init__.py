@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_LATER[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "jinja2", "uvicorn"):
+        if error.name not in ("starlette", "jinja2", "uvicorn", "httptools"):
             raise
         raise ConfigurationError(
             f"the dashboard needs {error.name}: run pip install 'fennelq[web]'"

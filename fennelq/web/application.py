@@ -18,9 +18,10 @@ from fennelq.errors import ConfigurationError
 from fennelq.web.answering import Answering
 from fennelq.web.auth import Auth
 from fennelq.web.gate import HEADERS, Gate
-from fennelq.web.http.application import DOCUMENT, Api
-from fennelq.web.http.paths import PREFIX
+from fennelq.web.http.application import Api
+from fennelq.web.http.paths import AT_ROOT, PREFIX
 from fennelq.web.looks import Looks
+from fennelq.web.mounting import below
 from fennelq.web.routes import ROUTES
 from fennelq.web.site import Site, Switch
 from fennelq.web.users import ANONYMOUS
@@ -72,20 +73,16 @@ class Dashboard:
     def below(self, prefix: str, otherwise: ASGIApp) -> ASGIApp:
         """An application that answers paths below this prefix, and passes all others on: for frameworks that cannot
         mount an ASGI application, or change its paths. `web = jobs.below("/jobs", django)`."""
-        prefix = f"/{prefix.strip('/')}"
+        # The links of the first page are relative to a path that ends with a slash.
+        location = f"{prefix.strip('/').rpartition('/')[2]}/"
+        return below(prefix, self, otherwise, Response(status_code=307, headers={"Location": location}))
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            path = str(scope.get("path", ""))
-            if scope["type"] != "http" or not f"{path}/".startswith(f"{prefix}/"):
-                await otherwise(scope, receive, send)
-            elif path == prefix:  # the links of the first page are relative to a path that ends with a slash
-                location = f"{prefix.rpartition('/')[2]}/"
-                await Response(status_code=307, headers={"Location": location})(scope, receive, send)
-            else:
-                root = f"{scope.get('root_path', '')}{prefix}"
-                await self({**scope, "root_path": root}, receive, send)
-
-        return answer
+    def end_streams(self) -> None:
+        """End the streams and the waits. Other requests go on."""
+        for made in self.apis:
+            made.end_streams()
+        for one in self.pages:
+            one.live.end()
 
     async def close(self) -> None:
         """End the streams, the looking and the work that is under way."""
@@ -159,6 +156,6 @@ def _answering(app: App, apps: Sequence[App], gate: Gate) -> Answering:
 def _api_routes(made: Api) -> list[BaseRoute]:
     """The paths of the API. It finds the rows of its own table."""
     return [
-        Route(DOCUMENT, made),
+        *(Route(path, made) for path in AT_ROOT),
         Route(f"{PREFIX}/{{rest:path}}", made),
     ]

@@ -54,7 +54,7 @@ class Basic:
         if given is None:
             return None
         name, password = given
-        known = self._file.users().get(name)
+        known = self._file.checked().get(name)
         hashed = known.hash if known else unknown()
         if not await self._is_password(password, hashed) or known is None:
             raise Refused(name)
@@ -77,6 +77,9 @@ class Token:
     """Tokens in a file: programs send `Authorization: Bearer …`, and people type theirs as a password."""
 
     challenge = BASIC
+    guessable = False
+    """A token has 256 bits. So its user is let in although others have sent wrong ones from the same address, which may
+    be that of a proxy."""
 
     def __init__(self, tokens_file: str | Path) -> None:
         self._tokens = Tokens(tokens_file)

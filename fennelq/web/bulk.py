@@ -12,6 +12,7 @@ from pydantic import Field
 from fennelq import clock
 from fennelq.errors import OperationBusy
 from fennelq.manage.acting import Act
+from fennelq.manage.canary import CANARY_TIMEOUT
 from fennelq.manage.operation_record import OperationInfo
 from fennelq.manage.operations import OperationPlan
 from fennelq.web.table import Form
@@ -41,6 +42,7 @@ async def begin(
     limit: int | None = None,
     rate: float | None = None,
     canary: int | None = None,
+    canary_timeout: float = CANARY_TIMEOUT,
     arguments: Mapping[str, Any] | None = None,
     anyway: bool = False,
 ) -> OperationInfo:
@@ -51,6 +53,7 @@ async def begin(
         reason=reason,
         rate=rate,
         canary=canary,
+        canary_timeout=canary_timeout,
         arguments=arguments,
         anyway=anyway,
         who=visit.who,

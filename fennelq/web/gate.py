@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import socket
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -13,15 +14,12 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection, Request
 
-from fennelq import log
-from fennelq.errors import ConfigurationError
 from fennelq.web.auth import Auth, Refused, is_ambient, is_of
 from fennelq.web.failures import Failures
 from fennelq.web.loopback import LOCAL_NAMES
+from fennelq.web.passwords import SignInUnavailable
 from fennelq.web.table import PUBLIC
 from fennelq.web.users import MEANINGS, User
-
-_logger = log.get("fennelq.web")
 
 LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -109,20 +107,25 @@ class Gate:
 
     async def _named(self, request: Request, auth: Auth) -> User | None:
         address = request.client.host if request.client else ""
+        if not getattr(auth, "guessable", True):
+            return await self._found(request, auth, address, self.failures.wait(address))
         async with self.failures.attempt(address) as wait:
             if wait:
-                text = f"Too many wrong passwords came from this address. Try again in {wait:.0f} seconds."
-                raise Rejected(429, "Too many failures", text, Retry_After=f"{wait:.0f}")
-            try:
-                found = auth(request)
-                return await found if inspect.isawaitable(found) else found
-            except Refused:
-                self.failures.add(address)
-                return None
-            except ConfigurationError as error:  # it names files of this machine
-                _logger.error("sign_in_failed", error=str(error))
-                text = "Users cannot sign in at the moment: the log of this process has the reason."
-                raise Rejected(503, "Nobody can sign in", text) from error
+                raise _too_many(wait)
+            return await self._found(request, auth, address, wait)
+
+    async def _found(self, request: Request, auth: Auth, address: str, wait: float) -> User | None:
+        try:
+            found = auth(request)
+            return await found if inspect.isawaitable(found) else found
+        except Refused:
+            if wait:
+                raise _too_many(wait) from None
+            self.failures.add(address)
+            return None
+        except SignInUnavailable as error:
+            text = f"{str(error)[:1].upper()}{str(error)[1:]}."
+            raise Rejected(503, "Sign-in is not possible", text, Retry_After="10") from None
 
     def _check_local(self, request: HTTPConnection) -> None:
         address = request.client.host if request.client else ""
@@ -151,6 +154,11 @@ class Gate:
             return self.auth is not None or is_of(name, LOOPBACK)
         known: Iterable[str] = (*self.hosts, socket.gethostname().lower()) if self.auth else self.hosts
         return any(fnmatchcase(name, pattern.lower()) for pattern in known)
+
+
+def _too_many(wait: float) -> Rejected:
+    text = f"Too many wrong passwords came from this address. Try again in {math.ceil(wait)} seconds."
+    return Rejected(429, "Too many failures", text, Retry_After=str(math.ceil(wait)))
 
 
 def host_name(host: str) -> str | None:

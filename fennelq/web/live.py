@@ -114,11 +114,15 @@ class Live:
         finally:
             self._leave(viewer)
 
-    async def close(self) -> None:
+    def end(self) -> None:
         """End all streams."""
         for viewers in self._viewers.values():
             for viewer in viewers:
                 viewer.end()
+
+    async def close(self) -> None:
+        """End all streams, and the rendering."""
+        self.end()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

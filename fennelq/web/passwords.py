@@ -7,17 +7,20 @@ A line of a file has a name, a hash and rights: `ada scrypt$16384$8$1$…$… se
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fennelq.errors import ConfigurationError
+from fennelq import clock, log
+from fennelq.errors import ConfigurationError, FennelqError
 from fennelq.web.users import User, rights_in
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.@+-]{1,100}")
@@ -25,6 +28,8 @@ _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1
 """16 MiB and some 50 ms for each attempt."""
 _MOST_COST: Final = 1 << 20
 """A file must not be able to take all memory."""
+_QUIET_FOR: Final = 60.0
+_logger = log.get("fennelq.web")
 _LINES: Final = "name, hash and rights, as `fennelq web user` writes them"
 
 
@@ -70,13 +75,35 @@ def token_hash(token: str) -> str:
     return f"sha256${hashlib.sha256(token.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
+class SignInUnavailable(FennelqError):
+    """The file of users cannot be read any more, so nothing is known of the users."""
+
+    def __init__(self) -> None:
+        super().__init__("this server cannot check who calls: its log has the reason")
+
+
 class UsersFile:
     """A file of users, which is read again when it has changed."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, writer: str = "`fennelq web user NAME --users {path}`") -> None:
+        """`writer` is the command that writes it."""
+        self.path, self._writer = Path(path), writer
         self._state: tuple[int, int] | None = None
         self._known: Mapping[str, Known] = {}
+        self._logged = -_QUIET_FOR
+
+    def checked(self) -> Mapping[str, Known]:
+        """As `users`, for a server that runs: when the file cannot be read, it logs why, at most once a minute, and
+        raises SignInUnavailable. Callers do not learn where the file is. Revoked tokens must not stay valid, so it does
+        not go on with those that it knows."""
+        try:
+            return self.users()
+        except ConfigurationError as error:
+            now = clock.monotonic()
+            if now - self._logged >= _QUIET_FOR:
+                self._logged = now
+                _logger.error("sign_in_unavailable", error=str(error))
+            raise SignInUnavailable from error
 
     def users(self) -> Mapping[str, Known]:
         """The users by name. Raises ConfigurationError, with the line, when the file cannot be read."""
@@ -88,7 +115,7 @@ class UsersFile:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigurationError(
-                f"{self.path} cannot be read: {why}. `fennelq web user NAME --users {self.path}` writes it"
+                f"{self.path} cannot be read: {why}. {self._writer.format(path=self.path)} writes it"
             ) from None
         return self._known
 
@@ -97,14 +124,14 @@ class Tokens:
     """A file of tokens."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file = UsersFile(path)
+        self._file = UsersFile(path, "`fennelq token add NAME --tokens {path}`")
         self._of: Mapping[str, Known] = self._file.users()
         self._by_hash: Mapping[str, User] = _by_hash(self._of)
 
     def user_of(self, token: str) -> User | None:
-        """The user whose token this is. The time of the lookup tells nothing about other tokens: it is that of a hash,
-        which a guess does not come closer to."""
-        known = self._file.users()
+        """The user whose token this is. Raises SignInUnavailable. The time of the lookup tells nothing about other
+        tokens: it is that of a hash, which a guess does not come closer to."""
+        known = self._file.checked()
         if known is not self._of:
             self._of, self._by_hash = known, _by_hash(known)
         return self._by_hash.get(token_hash(token))
@@ -136,30 +163,51 @@ def write(path: Path, name: str, hashed: str, rights: str) -> bool:
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r:.120} is not a name: use 1-100 of A-Z a-z 0-9 _ . @ + -")
     rights_in(rights)
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    read("\n".join(lines), str(path))
-    others = [line for line in lines if line.split()[:1] != [name]]
-    _write_anew(path, [*others, f"{name} {hashed} {rights}"])
+    with _alone(path):
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        read("\n".join(lines), str(path))
+        others = [line for line in lines if line.split()[:1] != [name]]
+        _write_anew(path, [*others, f"{name} {hashed} {rights}"])
     return len(others) < len(lines)
 
 
 def remove(path: Path, name: str) -> bool:
     """Remove a user from a file; returns whether it was known. Other lines stay as they are."""
     UsersFile(path).users()
-    lines = path.read_text("utf-8").splitlines()
-    others = [line for line in lines if line.split()[:1] != [name]]
-    if len(others) == len(lines):
-        return False
-    _write_anew(path, others)
+    with _alone(path):
+        lines = path.read_text("utf-8").splitlines()
+        others = [line for line in lines if line.split()[:1] != [name]]
+        if len(others) == len(lines):
+            return False
+        _write_anew(path, others)
     return True
+
+
+@contextmanager
+def _alone(path: Path) -> Generator[None]:
+    """While this process changes the file, others wait: otherwise the token that one of them has shown would be lost.
+    The folder is locked, because the file is replaced. Raises ConfigurationError when the file cannot be written."""
+    try:
+        folder = os.open(path.absolute().parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}. Nothing was changed") from None
 
 
 def _write_anew(path: Path, lines: Sequence[str]) -> None:
     """Write the file anew. A reader finds the old lines or the new ones, and no other user of the machine reads it."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.touch(0o600)
-    new.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    new.replace(path)
+    try:
+        new.touch(0o600)
+        new.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from traceback import format_exception
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -26,6 +25,7 @@ from fennelq.errors import (
     UnknownSchedule,
     UnknownTask,
 )
+from fennelq.web.causes import in_a_line, traceback_of
 from fennelq.web.gate import Rejected
 from fennelq.web.looks import Away
 from fennelq.web.visit import Forbidden, NotFound
@@ -81,7 +81,7 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
             if isinstance(error, kind):
                 return Problem(status=status, title=title, text=str(error))
         return Problem(status=409, title="Not done", text=str(error))
-    _logger.error("request_failed", error=repr(error), traceback="".join(format_exception(error)))
+    _logger.error("request_failed", error=in_a_line(error), traceback=traceback_of(error))
     return Problem(
         status=500,
         title="This is a bug",

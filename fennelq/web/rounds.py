@@ -14,8 +14,9 @@ T = TypeVar("T")
 _SHARE: Final = 50
 """A step is followed by a pause that is so many times as long: reading takes at most a fiftieth of the server."""
 SHORTEST: Final = 0.02
-PATIENCE: Final = 0.3
-"""Seconds for which a page waits for a step. After a long step there is a long pause before the next one."""
+PATIENCE: Final = 0.1
+"""Seconds for which a page waits for a step. After a long step there is a long pause before the next one. A page waits
+for up to four things like this one, and has less than a second."""
 
 
 class Known(NamedTuple, Generic[T]):

@@ -12,11 +12,13 @@ from typing import Final, Protocol
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from fennelq.web.reading import Reading
+
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _IDLE: Final = 30
 """Seconds after which an idle connection is closed. Programs keep theirs for further calls."""
-_GRACE: Final = 3
-"""Seconds that requests get to finish when the process is stopped."""
+_GRACE: Final = 10
+"""Seconds that requests get to finish when the process is stopped. Most need some milliseconds."""
 
 
 class Served(Protocol):
@@ -26,8 +28,12 @@ class Served(Protocol):
         """Answer a request."""
         ...
 
+    def end_streams(self) -> None:
+        """End the streams and the waits, which would go on for long. Other requests go on."""
+        ...
+
     async def close(self) -> None:
-        """End the streams, the waits and the work that is under way."""
+        """End everything that is under way."""
         ...
 
 
@@ -56,6 +62,7 @@ async def serving(dashboard: Served, sockets: Sequence[socket.socket], started: 
     """The same, beside other work on the loop of this process."""
     config = uvicorn.Config(
         dashboard,
+        http=Reading,
         log_level="warning",
         access_log=False,
         log_config=None,
@@ -103,6 +110,7 @@ class _Server(uvicorn.Server):
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End."""
-        await self._dashboard.close()
+        """End. The requests under way are answered before everything is closed that they need."""
+        self._dashboard.end_streams()
         await super().shutdown(sockets)
+        await self._dashboard.close()

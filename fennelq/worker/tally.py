@@ -24,13 +24,14 @@ MOST_KEPT: Final = 2_000
 """Run times of a task by which its long runs are found."""
 _RECENT: Final = 600.0
 """Seconds over which an executor reports its own times."""
-_BOUNDS_MS: Final = [bound * 1000 for bound in BOUNDS]
+_BOUNDS_MS: Final = [int(bound * 1000) for bound in BOUNDS]
+"""For waits, which are whole milliseconds: to compare two integers is cheaper."""
 
 
 UNTIMED: Final = BUCKETS
 """The place of the runs without a duration, after the buckets."""
-SECONDS: Final = BUCKETS + 1
-"""The place of the sum of all durations; 0 unless sums are kept."""
+SUM: Final = BUCKETS + 1
+"""The place of the sum of all durations: of runs in seconds, of waits in milliseconds. 0 unless sums are kept."""
 LOST: Final = "L"
 """In place of an outcome: another executor has the job now."""
 RELEASED: Final = "B"
@@ -56,19 +57,19 @@ class Counted(NamedTuple):
 
     def ended(self, *kinds: str) -> int:
         """How many runs have ended in one of these ways."""
-        return sum(int(sum(self.runs[kind][:SECONDS])) for kind in kinds if kind in self.runs)
+        return sum(int(sum(self.runs[kind][:SUM])) for kind in kinds if kind in self.runs)
 
     def row(self) -> Row:
         """The same as a row of totals."""
-        seconds = sum(counts[SECONDS] for counts in list(self.runs.values()))
+        seconds = sum(counts[SUM] for counts in list(self.runs.values()))
         return row_of_runs(
             [self.ended(*kinds) for kinds in _OUTCOMES],
             [*self.run_times, seconds],
-            [*self.waits[:BUCKETS], self.waits[SECONDS]],
+            [*self.waits[:BUCKETS], self.waits[SUM] / 1000],
         )
 
 
-Counts = Mapping[str, Mapping[str, Counted]]
+Counts = Mapping[str, "Tasks"]
 """Queue → task → counts."""
 
 
@@ -97,7 +98,7 @@ class Tally:
         self._room, self._totals = _Room(tasks), totals
         self._ahead_ms: float | None = None
         """By how much the server's clock is ahead of the monotonic one; None before the first job."""
-        self._queues: dict[str, _Tasks] = {}
+        self._queues: dict[str, Tasks] = {}
         self._recent: deque[_Minute] = deque()
         self._kept: dict[str, _Kept] = {}
 
@@ -105,26 +106,35 @@ class Tally:
         """Count how long jobs have waited: from when they were due until now, when they start for the first time."""
         tasks, now, sums = self._tasks(fact.queue), fact.now_ms, self._totals is not None
         self._ahead_ms = now - clock.monotonic() * 1000
+        waits = tasks.waits
         for delivery in fact.deliveries:
             if delivery.fence == 1:
-                counts, waited = tasks[delivery.task].waits, now - delivery.due_ms
+                waited = now - delivery.due_ms
+                try:
+                    counts = waits[delivery.task]
+                except KeyError:
+                    counts = tasks.waits_of(delivery.task)
                 counts[bisect_left(_BOUNDS_MS, waited)] += 1
                 if sums and waited > 0:
-                    counts[SECONDS] += waited / 1000
+                    counts[SUM] += waited
 
     def ended(self, fact: RunsEnded) -> None:
         """Count how runs ended, and how long they took."""
         tasks, sums = self._tasks(fact.queue), self._totals is not None
+        runs = tasks.runs
         for delivery, outcome, seconds in fact.runs:
             kind = outcome.kind
             if kind != UNKNOWN_TASK:
-                counts = tasks[delivery.task].runs[kind]
+                try:
+                    counts = runs[kind][delivery.task]
+                except KeyError:
+                    counts = tasks.runs_of(delivery.task, kind)
                 if seconds is None:
                     counts[UNTIMED] += 1
                     continue
                 counts[bisect_left(BOUNDS, seconds)] += 1
                 if sums:
-                    counts[SECONDS] += seconds
+                    counts[SUM] += seconds
 
     def lost(self, fact: JobLost) -> None:
         """Count a run without an outcome: another executor has the job."""
@@ -193,10 +203,10 @@ class Tally:
             if times.count
         }
 
-    def _tasks(self, queue: str) -> _Tasks:
+    def _tasks(self, queue: str) -> Tasks:
         tasks = self._queues.get(queue)
         if tasks is None:
-            tasks = _Tasks(self._room)
+            tasks = Tasks(self._room)
             if self._room.left:
                 self._queues[queue] = tasks
         return tasks
@@ -227,18 +237,36 @@ class _Kept:
             self.counts = [count // 2 for count in self.counts]
 
 
-class _Tasks(dict[str, Counted]):
+class Tasks(dict[str, Counted]):
     """Task → counts, in one queue. A task that is not counted by itself has no entry."""
 
     def __init__(self, room: _Room) -> None:
         super().__init__()
         self._room = room
+        self.waits: dict[str, list[float]] = {}
+        """Task → the counts to which its waits are added. It saves two lookups per job, and may lack a task."""
+        self.runs: dict[str, dict[str, list[float]]] = {}
+        """Kind of outcome → task → the counts to which its runs are added. It may lack a task as well."""
 
     def __missing__(self, task: str) -> Counted:
         name = self._room.name_of(task)
         if name != task:
             return self[name]
         return self.setdefault(task, _nothing()) if self._room.admits() else self._room.uncounted
+
+    def waits_of(self, task: str) -> list[float]:
+        """The counts to which the waits of a task are added."""
+        found = self[task]
+        if self._room.keeps(task, found):
+            self.waits[task] = found.waits
+        return found.waits
+
+    def runs_of(self, task: str, kind: str) -> list[float]:
+        """The counts to which the runs of a task with this outcome are added."""
+        found = self[task]
+        if self._room.keeps(task, found):
+            self.runs.setdefault(kind, {})[task] = found.runs[kind]
+        return found.runs[kind]
 
 
 class _Room:
@@ -259,6 +287,11 @@ class _Room:
                 return OTHER
             self._names.add(task)
         return task
+
+    def keeps(self, task: str, counted: Counted) -> bool:
+        """Whether these counts stay those of this task, and it is a task of the app. The number of others is not
+        bounded."""
+        return counted is not self.uncounted and task in self._tasks
 
     def admits(self) -> bool:
         """Take room for one more pair, if there is some."""
@@ -284,7 +317,7 @@ class _ByOutcome(dict[str, list[float]]):
 
 
 def _zeros() -> list[float]:
-    return [0] * (SECONDS + 1)
+    return [0] * (SUM + 1)
 
 
 def _nothing() -> Counted:

@@ -286,7 +286,7 @@ class Desk(Bench[QueueKeys]):
         with cast("Any", self.redis).pubsub(ignore_subscribe_messages=False) as pubsub:
             pubsub.subscribe(*channels)
             for _ in channels:
-                assert pubsub.get_message(timeout=5)["type"] == "subscribe"
+                assert pubsub.get_message(timeout=30)["type"] == "subscribe"
 
             def heard(within: float = 5.0) -> tuple[str, bytes] | None:
                 message = pubsub.get_message(timeout=within)
@@ -465,7 +465,7 @@ class Bells:
         return found
 
     def _next(self) -> Any:
-        message = self._pubsub.get_message(timeout=5)
+        message = self._pubsub.get_message(timeout=30)
         assert message is not None
         return message
 

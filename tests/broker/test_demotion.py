@@ -24,7 +24,7 @@ from tests.kit.waiting import aeventually, eventually
 
 pytestmark = pytest.mark.both_servers
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 WHO = Command(["CLIENT", "ID"], int)
 WRITE = ["SET", "key", "value"]
 

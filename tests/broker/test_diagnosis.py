@@ -140,6 +140,11 @@ def test_the_guide_names_every_trouble_that_waiting_does_not_help_against(case: 
             "Check the replicas, or lower `min-replicas-to-write` on the server.",
         ),
         (
+            ReplyError("WRONGTYPE Operation against a key"),
+            "has a key of a wrong type (WRONGTYPE Operation against a key). "
+            "`fennelq queue list` and `fennelq info` name such a key of a queue: rename or delete it.",
+        ),
+        (
             ReplyError("WEIRD \x1b[2J"),
             "replied with an error (WEIRD \\x1b[2J). Look into the log of the server.",
         ),

@@ -13,6 +13,7 @@ from fennelq.broker.verbs.dead import Restored
 from fennelq.broker.verbs.ends import LASTS_MS, End, Taken
 from fennelq.model.outcome import failure_to_wire, succeeded
 from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, some_jobs
+from tests.kit.server import Server
 
 Act = Callable[[Desk], object]
 
@@ -186,6 +187,20 @@ def test_success_leaves_the_arguments_until_they_are_recorded(recorded: Desk) ->
     assert recorded.entries("ends") == []
 
 
+def test_the_arguments_of_a_job_whose_result_is_not_kept_are_emptied_too(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(), succeeded(b"", 0))
+    assert recorded.record()["a"] == "[42]"
+    done(recorded, take(recorded))
+    assert recorded.record()["a"] == ""
+
+
+def test_what_is_recorded_is_pending_no_more(recorded: Desk) -> None:
+    """Otherwise the next recorder would miss the entry, because it is removed."""
+    recorded.finish(recorded.executing(), DONE)
+    done(recorded, take(recorded))
+    assert take(recorded, recorder="r2", abandoned_ms=0).missed.number == 0
+
+
 def test_only_arguments_of_jobs_that_have_succeeded_are_emptied(recorded: Desk) -> None:
     recorded.dead()
     recorded.do(verbs.ends.ends_done, [], ["1", "unknown"])
@@ -244,6 +259,9 @@ def test_a_group_that_was_deleted_is_made_again(recorded: Desk) -> None:
     recorded.finish(recorded.executing(), DONE)
     recorded.redis.xgroup_destroy(recorded.keys["ends"], "history")
     assert words(take(recorded)) == ["S1"]
+    recorded.redis.xgroup_destroy(recorded.keys["ends"], "history")
+    again = take(recorded)
+    assert (words(again), again.missed.number) == (["S1"], 0)
 
 
 def test_recorders_that_are_long_silent_and_have_no_entries_are_forgotten(recorded: Desk) -> None:
@@ -256,6 +274,41 @@ def test_recorders_that_are_long_silent_and_have_no_entries_are_forgotten(record
     assert consumers(recorded) == {"r1", "r2", "r3"}
     assert words(take(recorded, recorder="r3", abandoned_ms=0)) == ["S2"]
     assert consumers(recorded) == {"r3"}
+
+
+def test_the_first_look_at_a_queue_may_also_ask_for_abandoned_entries(desk: Desk) -> None:
+    """Nothing was written down before it, so there is no stream."""
+    desk.finish(desk.executing(), DONE)
+    first = take(desk, abandoned_ms=0)
+    assert (first.entries, first.missed.number) == ([], 0)
+    desk.finish(desk.executing(a_job("2")), DONE)
+    assert words(take(desk, abandoned_ms=0)) == ["S2"]
+
+
+def test_a_recorder_that_may_not_list_the_others_gets_its_entries(recorded: Desk, server: Server) -> None:
+    recorded.finish(recorded.executing(), DONE)
+    take(recorded)
+    with recorded.as_user(server, "xinfo"):
+        assert words(take(recorded, recorder="r2", abandoned_ms=0)) == ["S1"]
+    assert consumers(recorded) == {"r1", "r2"}
+
+
+def test_a_recorder_that_still_has_entries_is_not_forgotten(recorded: Desk) -> None:
+    for key in "12":
+        recorded.finish(recorded.executing(a_job(key)), DONE)
+    assert words(take(recorded)) == ["S1", "S2"]
+    assert words(take(recorded, 1, recorder="r2", abandoned_ms=0)) == ["S1"]
+    assert consumers(recorded) == {"r1", "r2"}
+
+
+def test_a_recorder_that_takes_abandoned_entries_reads_no_others(recorded: Desk) -> None:
+    """They are not missed, although the counters have them already."""
+    recorded.finish(recorded.executing(a_job("1")), DONE)
+    take(recorded)
+    recorded.finish(recorded.executing(a_job("2")), DONE)
+    taken = take(recorded, recorder="r2", abandoned_ms=0)
+    assert (words(taken), taken.missed.number) == (["S1"], 0)
+    assert words(take(recorded, recorder="r2")) == ["S2"]
 
 
 def consumers(desk: Desk) -> set[str]:
@@ -323,6 +376,8 @@ def test_an_entry_that_was_cut_off_while_a_recorder_had_it_is_missed(recorded: D
     take(recorded)
     recorded.redis.xtrim(recorded.keys["ends"], maxlen=0, approximate=False)
     assert take(recorded, recorder="r2", abandoned_ms=0).missed.number == 1
+    recorded.redis.delete(recorded.keys["ends"])
+    assert take(recorded).missed.number == 1, "it is not missed again with the stream"
 
 
 def test_ends_that_a_recorder_had_taken_are_missed_when_the_stream_expires(recorded: Desk) -> None:
@@ -330,8 +385,9 @@ def test_ends_that_a_recorder_had_taken_are_missed_when_the_stream_expires(recor
     recorded.finish(recorded.executing(*(a_job(key) for key in "45")), DONE)
     assert len(take(recorded, most=1).entries) == 1
     done(recorded, take(recorded, recorder="other"))
-    recorded.redis.delete(recorded.keys["ends"])
-    assert take(recorded).missed.number == 3
+    for _ in range(2):
+        recorded.redis.delete(recorded.keys["ends"])
+        assert take(recorded).missed.number == 3
     assert take(recorded).missed.number == 3
 
 
@@ -349,6 +405,18 @@ def test_marks_that_are_damaged_do_not_stop_a_recorder(recorded: Desk) -> None:
     taken = take(recorded)
     assert [end.key for entry in taken.entries for end in entry.each()] == ["1"]
     assert (taken.missed.since_ms, taken.missed.until_ms) == (0, 0)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_marks_of_a_wrong_type_are_written_anew(recorded: Desk, lost: int) -> None:
+    recorded.redis.delete(recorded.keys["ends:read"])
+    recorded.redis.rpush(recorded.keys["ends:read"], "what?")
+    recorded.finish(recorded.executing(a_job("1")), DONE)
+    recorded.finish(recorded.executing(a_job("2")), DONE)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=2 - lost, approximate=False)
+    assert words(take(recorded)) == ["S1", "S2"][lost:]
+    assert recorded.redis.hget(recorded.keys["ends:read"], "S") == b"2"
+    assert take(recorded).missed.number == 0
 
 
 def test_counters_that_were_deleted_are_no_gap(recorded: Desk) -> None:
@@ -388,7 +456,7 @@ def test_records_have_their_lines_of_history(recorded: Desk) -> None:
     assert record is not None
     assert record.history is not None
     assert [line["what"] for line in recorded.history()] == ["stopped"]
-    assert len(record.history) == 1
+    assert record.history == recorded.redis.lrange(recorded.keys.history("1"), 0, -1)
 
 
 def test_a_record_that_is_gone_or_damaged_is_none(recorded: Desk) -> None:
@@ -404,6 +472,20 @@ def test_large_records_come_in_several_replies(recorded: Desk) -> None:
     recorded.enqueue(large[2])
     assert len(recorded.do(verbs.ends.ends_read, ["0", "1", "2"])) == 2
     assert len(recorded.do(verbs.ends.ends_read, ["2"])) == 1
+
+
+@pytest.mark.parametrize("field", ["a", "x"])
+def test_a_record_that_lacks_a_field_or_has_a_large_one_is_read_like_others(
+    recorded: Desk, field: str
+) -> None:
+    for key in "123":
+        recorded.finish(recorded.executing(a_job(key)), DONE)
+        recorded.redis.hset(recorded.keys.record(key), field, "x" * 600_000)
+    assert len(recorded.do(verbs.ends.ends_read, ["1", "2", "3"])) == 2
+    recorded.redis.hdel(recorded.keys.record("1"), "a", "x")
+    (record,) = recorded.do(verbs.ends.ends_read, ["1"])
+    assert record is not None
+    assert (record.arguments, record.failure) == (None, None)
 
 
 def test_a_viewer_may_read_records(recorded: Desk, server: Any) -> None:

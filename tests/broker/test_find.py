@@ -204,6 +204,13 @@ def test_a_job_that_does_not_meet_a_filter_is_not_found(desk: Desk, text: str) -
     assert found(desk, text) == (["later"] if text.startswith("-key:") else [])
 
 
+@pytest.mark.parametrize("given", [{}, {"delay_ms": 600_000}])
+def test_a_job_that_is_not_dead_is_found_by_its_key(desk: Desk, given: dict[str, int]) -> None:
+    desk.enqueue(a_job("1", **JOB, **given), a_job("2", **JOB | {"idempotency": None}, **given))
+    assert found(desk, 'key:"order 7"') == ["1"]
+    assert found(desk, '-key:"order 7"') == ["2"]
+
+
 ERRORS: list[tuple[str, list[str]]] = [
     ("error:CardRefused", ["retry", "dead"]),
     ("error:shop.errors.CardRefused", ["retry", "dead"]),
@@ -451,7 +458,7 @@ def test_jobs_that_become_due_later_do_not_make_a_set_endless(desk: Desk) -> Non
     assert ([hit.key for hit in rest.hits], rest.done) == (["2"], 1)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 9))
 def test_steps_of_any_size_find_each_member_of_a_set_once(
     desk: Desk, scores: list[int], records: int

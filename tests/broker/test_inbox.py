@@ -19,7 +19,7 @@ from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.both_servers
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 LONG = 30.0
 CHANNEL = "fq:{shop}:c:me"
 

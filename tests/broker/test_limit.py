@@ -29,6 +29,18 @@ def test_a_raised_limit_lets_in_what_waits_and_a_lowered_one_holds_from_the_next
     assert taken(desk) == ["4"]
 
 
+def test_a_limit_of_zero_lets_none_in_until_it_is_raised(desk: Desk) -> None:
+    send(desk, "1", "2")
+    runs = desk.take()
+    desk.do(verbs.queues.limit, "c:account", "0")
+    assert desk.finish(runs) == [1]
+    assert (taken(desk), in_line(desk)) == ([], ["2"])
+    assert "open_failed" not in desk.stats()
+    desk.do(verbs.queues.limit, "c:account", "1")
+    desk.do(verbs.queues.promote, 100)
+    assert taken(desk) == ["2"]
+
+
 def test_a_changed_rate_counts_at_once_for_what_waits_and_for_what_comes_later(desk: Desk) -> None:
     """The starts so far are not counted by the former rate, under which the next was due in an hour."""
     send(desk, "1", "2", gates="r3600000000/1:send")

@@ -104,6 +104,23 @@ def test_a_sleeping_executor_is_told_of_the_first_alarm(
         assert heard() == ([("berta", "due 200")] if told == [400] else [])
 
 
+@pytest.mark.audit(unfinished=True)
+def test_an_alarm_that_is_later_than_a_retry_of_the_same_call_does_not_hide_it(
+    desk: Desk, server_clock: ServerClock
+) -> None:
+    server_clock.stop_at(NOON)
+    send(desk, "0", gates="r200000/1:send")
+    assert taken(desk) == ["0"]
+    send(desk, "1", gates="c1:a")
+    runs = desk.take()
+    send(desk, "2", gates="c1:a r200000/1:send")
+    desk.sleep("berta")
+    with desk.subscribed("berta") as heard:
+        assert desk.finish(runs, retried(0.05, FAILURE)) == [1]
+        assert set(desk.due("turn")) == {"r:send"}
+        assert heard() == [("berta", "due 50")]
+
+
 def test_a_rate_that_only_refusals_stop_writes_nothing_when_a_job_starts(desk: Desk) -> None:
     send(desk, "1", gates="r0/1:host")
     (run,) = desk.take()
@@ -152,6 +169,24 @@ def test_a_job_that_was_refused_by_another_service_gives_its_slots_back(desk: De
     assert in_line(desk, "c:account/17+r:host") == ["1"]
 
 
+def test_a_job_in_its_lane_goes_back_to_its_line_when_its_rate_is_stopped_meanwhile(desk: Desk) -> None:
+    send(desk, "1", "2", gates="r1000/2:host")
+    (first,) = desk.take(free=1)
+    assert desk.waiting("s") == ["1", "2"]
+    assert desk.finish([first], rate_limited(60_000)) == [1]
+    assert taken(desk) == []
+    assert in_line(desk, "r:host") == ["2", "1"]
+
+
+def test_a_job_that_starts_again_does_not_end_the_stop_by_another_service(desk: Desk) -> None:
+    send(desk, "1", "2", gates="r1000/2:host")
+    first, second = desk.take(free=2)
+    desk.finish([first], rate_limited(60_000))
+    desk.release([second])
+    assert taken(desk) == ["2"]
+    assert desk.redis.pttl(desk.keys.rate("r:host")) > 59_000_000
+
+
 def test_tenants_take_turns(desk: Desk) -> None:
     send(desk, "1", "2", "3", gates="t1:tenant/a")
     send(desk, "4", gates="t1:tenant/b")
@@ -181,6 +216,24 @@ def test_cancel_takes_a_job_out_of_its_line(desk: Desk) -> None:
     assert desk.cancel("3") == [2]
 
 
+def test_a_job_that_is_gone_from_its_line_cannot_be_cancelled(desk: Desk) -> None:
+    """Its record says that it waits there, but it was taken out by hand."""
+    send(desk, "1", "2", "3")
+    desk.redis.zrem(f"{desk.keys.prefix}line:c:account/17@s", "2")
+    assert desk.cancel("2") == [0]
+    assert in_line(desk) == ["3"]
+    assert desk.record("2")["p"] == "line"
+    desk.redis.delete(desk.keys.record("2"))
+
+
+def test_purge_takes_no_more_jobs_than_it_may_although_they_are_in_several_lines(desk: Desk) -> None:
+    for gate in "abc":
+        send(desk, *(f"{gate}{number}" for number in range(4)), gates=f"c1:{gate}")
+    assert desk.do(verbs.queues.purge, LIFETIMES, 3) == 3
+    assert desk.do(verbs.queues.purge, LIFETIMES, 4) == 4
+    assert sum(len(in_line(desk, f"c:{gate}")) for gate in "abc") == 2
+
+
 def test_purge_takes_the_lines_first(desk: Desk) -> None:
     send(desk, "1", "2", "3")
     assert [desk.do(verbs.queues.purge, LIFETIMES, 100) for _ in range(3)] == [2, 1, 0]
@@ -195,6 +248,21 @@ def test_a_lower_job_that_waits_in_its_lane_does_not_keep_a_higher_one_out(desk:
     assert taken(desk) == ["3"]
     assert in_line(desk, lane="s:low") == ["1", "2"]
     assert desk.stats()["stepped_back"] == 1
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_a_job_that_goes_back_to_its_line_keeps_the_number_of_its_deliveries(
+    desk: Desk, deliveries: int
+) -> None:
+    send(desk, "1", priority="low")
+    desk.redelivered("1", deliveries, "s:low")
+    send(desk, "2", priority="high")
+    runs = desk.take()
+    assert ([run.key for run in runs], in_line(desk, lane="s:low")) == (["2"], ["1"])
+    assert desk.record("1").get("d") == (None if deliveries == 1 else "2")
+    desk.finish(runs)
+    (run,) = desk.take()
+    assert (run.key, run.deliveries) == ("1", deliveries)
 
 
 def test_a_job_that_was_handed_back_keeps_its_slot(desk: Desk) -> None:
@@ -334,6 +402,17 @@ def test_a_line_that_gets_a_further_job_in_the_same_call_keeps_its_turn(desk: De
     assert taken(desk) == ["a1"]
 
 
+def test_lines_at_one_gate_take_turns(desk: Desk) -> None:
+    send(desk, "0", gates="c1:all")
+    for tenant in "ab":
+        send(desk, f"{tenant}1", f"{tenant}2", gates=f"c1:all c9:{tenant}")
+    started = list[str]()
+    while runs := desk.take():
+        started += [run.key for run in runs]
+        desk.finish(runs)
+    assert started == ["0", "a1", "b1", "a2", "b2"]
+
+
 def test_a_line_keeps_its_turn_when_its_gate_is_looked_at_and_is_still_shut(desk: Desk) -> None:
     send(desk, "x", gates="c1:all")
     (run,) = desk.take()
@@ -350,6 +429,21 @@ def test_a_job_that_has_crashed_its_executors_goes_from_its_line_to_quarantine(d
     desk.redis.hset(desk.keys.record("2"), "d", 3)
     desk.finish(desk.take())
     assert (desk.waiting(QUARANTINE), desk.waiting()) == (["2"], [])
+
+
+def test_a_job_that_went_from_its_line_into_its_lane_counts_its_next_deliveries_anew(desk: Desk) -> None:
+    send(desk, "1", "2")
+    desk.redis.hset(desk.keys.record("2"), "d", 2)
+    desk.finish(desk.take())
+    (run,) = desk.take()
+    assert (run.key, run.deliveries) == ("2", 2)
+    send(desk, "3")
+    desk.finish([run], retried(0, FAILURE))
+    desk.do(verbs.queues.promote, 100)
+    assert in_line(desk) == ["2"]
+    desk.finish(desk.take())
+    (run,) = desk.take()
+    assert (run.key, run.deliveries) == ("2", 1)
 
 
 @pytest.mark.parametrize("damage", [("p", "dlq/1-1"), ("g", None)])
@@ -369,6 +463,13 @@ def test_a_job_in_a_line_whose_record_says_otherwise_does_not_stop_the_next(
 
 
 @pytest.mark.audit(skip="a key has a wrong type on purpose")
+@pytest.mark.audit(skip="a slot is held by a job that has not come yet")
+def test_a_job_whose_slot_is_there_before_it_comes_takes_no_second_one(desk: Desk) -> None:
+    desk.redis.zadd(desk.keys.slots("c:account/17"), {"1": 2})
+    assert desk.enqueue(*(a_job(key, gates="c2:account/17") for key in "123")) == [1, 1, 1]
+    assert (desk.waiting("s"), in_line(desk)) == (["1", "2"], ["3"])
+
+
 def test_a_script_that_fails_at_a_later_job_has_let_in_the_next_of_a_line(desk: Desk) -> None:
     send(desk, "1", "2")
     desk.enqueue(a_job("later", delay_ms=60_000))
@@ -386,6 +487,27 @@ def test_a_batch_that_frees_many_slots_of_a_gate_lets_in_as_many_lines(desk: Des
     desk.enqueue(*(a_job(f"{n}", gates=f"c150:all t1:key/{n}") for n in range(160)))
     desk.finish(runs)
     assert len(taken(desk, free=200)) == 150
+
+
+@pytest.mark.audit(skip="the other gates are shut by hand")
+def test_a_batch_looks_at_1000_lines_at_most_and_the_promoter_at_the_others(desk: Desk) -> None:
+    """Each line goes on to another gate, which is shut: no job is let in, and the first gate stays open."""
+    send(desk, *map(str, range(11)), gates="c11:account")
+    runs = desk.take(free=11)
+    with desk.redis.pipeline() as pipe:
+        for number in range(1100):
+            pipe.zadd(desk.keys.slots(f"c:b/{number}"), {"another job": 0})
+        pipe.execute()
+    desk.enqueue(*(a_job(f"j{number}", gates=f"c11:account c1:b/{number}") for number in range(1100)))
+    wait = f"{desk.keys.prefix}wait:c:account"
+    assert desk.redis.zcard(wait) == 1100
+    assert desk.finish(runs) == [1] * 11
+    assert desk.redis.zcard(wait) == 100
+    assert set(desk.due("turn")) == {"c:account"}
+    for _ in range(2):
+        desk.do(verbs.queues.promote, 100)
+        assert desk.redis.zcard(wait) == 0
+    assert desk.due("turn") == {}
 
 
 def test_a_batch_that_frees_many_slots_counts_the_jobs_that_are_through_once(desk: Desk) -> None:

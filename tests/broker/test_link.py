@@ -25,6 +25,7 @@ from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import Address, address_of
 from fennelq.broker.link import Link, LinkDown
+from fennelq.broker.resp import packed
 from fennelq.broker.talk import ask_all
 from fennelq.broker.trouble import ReplyError, Trouble, classify
 from fennelq.broker.verb import Command, as_is
@@ -36,7 +37,7 @@ from tests.kit.waiting import aeventually, eventually
 
 pytestmark = pytest.mark.both_servers
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 SOON = 0.2
 
 
@@ -74,8 +75,8 @@ async def test_any_number_of_calls_share_one_connection_and_one_round_trip(proxy
     assert proxy.counters.connections == 1
     proxy.latency(30)
     began = time.monotonic()
-    await asyncio.gather(*(link.call(echo(number), PATIENCE) for number in range(50)))
-    assert 0.06 <= time.monotonic() - began < 2, "one after another, they take 3 s"
+    await asyncio.gather(*(link.call(echo(number), PATIENCE) for number in range(500)))
+    assert 0.06 <= time.monotonic() - began < 15, "one after another, they take 30 s"
     link.close()
 
 
@@ -523,8 +524,8 @@ async def test_many_questions_take_one_round_trip(desk: Desk, proxy: Proxy) -> N
     await broker.ask(Command(["PING"], as_is))
     proxy.latency(30)
     began = time.monotonic()
-    assert await broker.converse(ask_all(Command(echo(n), int) for n in range(50))) == list(range(50))
-    assert time.monotonic() - began < 2, "one after another, they take 3 s"
+    assert await broker.converse(ask_all(Command(echo(n), int) for n in range(500))) == list(range(500))
+    assert time.monotonic() - began < 15, "one after another, they take 30 s"
     await broker.close()
 
 
@@ -718,3 +719,16 @@ async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what
             with pytest.raises(ReplyError, match="max number of clients reached"):
                 wire.write(["SUBSCRIBE", "news"])
         link.close()
+
+
+class _Interrupted(int):
+    """A number during whose conversion a handler of a signal raises an exception, as that of Ctrl-C does."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def test_a_signal_while_a_command_is_packed_does_not_crash_the_process() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        packed(["EXPIRE", b"key", _Interrupted(60)])
+    assert packed(["EXPIRE", b"key", 60]) == b"*3\r\n$6\r\nEXPIRE\r\n$3\r\nkey\r\n$2\r\n60\r\n"

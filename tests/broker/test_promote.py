@@ -223,7 +223,7 @@ def test_over_maxmemory_jobs_are_promoted(desk: Desk, server: Server) -> None:
 
 
 @pytest.mark.audit(skip="a key is damaged on purpose")
-@pytest.mark.parametrize("broken", ["sched", "retry"])
+@pytest.mark.parametrize("broken", ["sched", "retry", "turn"])
 def test_a_set_of_a_wrong_type_is_an_error_also_while_nothing_else_is_due(desk: Desk, broken: str) -> None:
     desk.redis.set(desk.keys[broken], "what?")
     with pytest.raises(ReplyError, match="WRONGTYPE"):
@@ -231,3 +231,15 @@ def test_a_set_of_a_wrong_type_is_an_error_also_while_nothing_else_is_due(desk: 
     assert desk.fetch().due_ms == 0, "a promotion follows, and its error names the key"
     desk.redis.delete(desk.keys[broken])
     assert desk.fetch().due_ms == -1
+
+
+@pytest.mark.audit(skip="a key has a wrong type on purpose")
+def test_alarms_of_a_wrong_type_are_an_error_and_due_jobs_are_promoted_before(desk: Desk) -> None:
+    desk.redis.set(desk.keys["turn"], "what?")
+    desk.enqueue(a_job(at_ms=1))
+    desk.sleep("berta")
+    with desk.subscribed("berta") as heard:
+        with pytest.raises(ReplyError, match=r"WRONGTYPE .*:turn\)"):
+            desk.do(verbs.queues.promote, 100)
+        assert desk.waiting() == ["1"]
+        assert heard() == [("berta", "look s")]

@@ -36,8 +36,8 @@ def forget_files() -> None:
 
 
 def code_of(script: Script) -> list[str]:
-    """Its lines after the arguments and keys."""
-    return [line for line in script.source.splitlines() if not line.startswith(("#!", "local K_"))]
+    """Its lines after the first."""
+    return [line for line in script.source.splitlines() if not line.startswith("#!")]
 
 
 def test_a_field_is_its_letter(load: Load) -> None:
@@ -55,10 +55,10 @@ def test_a_key_that_is_not_declared_is_an_error_with_the_nearest_one(load: Load)
         load(arrow="return {K.deaf, K[lane]}\n")
 
 
-def test_the_name_of_a_key_can_be_used_without_declaring_the_key(load: Load) -> None:
-    script = load(arrow="--@args prefix\nreturn {K.counters, prefix .. N.dead}\n")
+def test_a_script_that_knows_the_prefix_declares_one_key_for_the_slot(load: Load) -> None:
+    script = load(arrow="--@args prefix\nreturn {K.scheduled, prefix .. N.dead}\n")
     assert script.keys == ("stats",)
-    assert script.source.endswith("return {K_counters, prefix .. 'dlq'}\n")
+    assert script.source.endswith("return {(prefix .. 'sched'), prefix .. 'dlq'}\n")
 
 
 def test_the_name_of_an_unknown_key_is_an_error_with_the_nearest_one(load: Load) -> None:
@@ -80,21 +80,19 @@ def test_what_a_script_and_its_includes_name_is_declared(load: Load) -> None:
     assert script.of(queue_keys("shop", "mail")) == [
         f"fq:{{shop/mail}}:{name}" for name in ("stats", "sched", "dlq")
     ]
-    assert [line for line in script.source.splitlines() if line.startswith("local K_")] == [
-        "local K_counters, K_scheduled, K_dead = KEYS[1], KEYS[2], KEYS[3]",
-    ]
-    assert code_of(script) == ["local b = K_counters", "local a = K_scheduled", "return K_dead"]
+    assert code_of(script) == ["local b = KEYS[1]", "local a = KEYS[2]", "return KEYS[3]"]
 
 
-def test_a_script_that_reads_a_lane_declares_all_of_them(load: Load) -> None:
+def test_a_lane_is_a_key_of_the_queue(load: Load) -> None:
     script = load(arrow="--@args prefix\nreturn redis.call('XLEN', K[lane])\n")
-    assert script.keys == ("s:high", "s", "s:low", "iso")
+    assert script.keys == ("stats",)
     assert code_of(script) == ["local prefix = ARGV[1]", "return redis.call('XLEN', (prefix .. lane))"]
 
 
 def test_keys_of_an_app_are_called_what_they_are_called_in_redis(load: Load) -> None:
-    script = load(arrow="return {K.outbox, K.sources}\n")
-    assert script.of(AppKeys("shop")) == ["fq:{shop}:cron:sources", "fq:{shop}:out"]
+    for header in ("", "--@args prefix\n"):
+        script = load(arrow=f"{header}return {{K.outbox, K.sources}}\n")
+        assert script.of(AppKeys("shop")) == ["fq:{shop}:cron:sources", "fq:{shop}:out"]
 
 
 def test_a_script_that_names_no_key_is_still_routed_to_its_queue(load: Load) -> None:

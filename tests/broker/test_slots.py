@@ -15,11 +15,11 @@ from fennelq.broker.verbs.jobs import ASKED
 from fennelq.broker.verbs.search import Criteria, find, line_place, places_of
 from fennelq.model.query import LIVE, parse
 from tests.broker.desk import APP, DEAD, LIFETIMES, Bench, Desk, a_job, some_jobs
-from tests.kit.server import Kind, Server
+from tests.kit.server import Kind, Server, available
 from tests.kit.waiting import eventually
 
 
-@pytest.fixture(scope="module", params=["valkey", "redis"])
+@pytest.fixture(scope="module", params=available())
 def clustered(request: pytest.FixtureRequest) -> Iterator[Server]:
     kind: Kind = request.param
     with Server(kind, config={"cluster-enabled": "yes"}) as server, server.client() as client:

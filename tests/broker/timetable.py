@@ -206,12 +206,12 @@ class _Ear:
     def __enter__(self) -> list[str]:
         self._pubsub: Any = cast("Any", self._timetable.redis).pubsub()
         self._pubsub.subscribe(self._timetable.keys["wake"])
-        assert self._pubsub.get_message(timeout=5) is not None
+        assert self._pubsub.get_message(timeout=30) is not None
         return self.messages
 
     def __exit__(self, *_: object) -> None:
         # What was published before this reply has arrived.
         self._timetable.broker.ask(Command(["PUBLISH", self._timetable.keys["wake"], "the end"], as_is))
-        while (message := self._pubsub.get_message(timeout=5))["data"] != b"the end":
+        while (message := self._pubsub.get_message(timeout=30))["data"] != b"the end":
             self.messages.append(shown(message["data"]))
         self._pubsub.close()

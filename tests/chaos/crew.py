@@ -63,7 +63,7 @@ class Crew:
         for member in self.members:
             member.term()
         for member in self.members:
-            assert member.returncode(20) in (0, -15)
+            assert member.returncode(30) in (0, -15)
         self.members.clear()
 
     # What is to be done, and what was

@@ -85,7 +85,7 @@ def asleep(server: Server, queue: str = "default", *, lane: str = "") -> set[str
 async def all_asleep(server: Server, names: set[str], *queues: str) -> None:
     """Returns when these executors sleep at all these queues."""
     await aeventually(
-        lambda: all(names <= asleep(server, queue) for queue in queues or ("default",)), within=20
+        lambda: all(names <= asleep(server, queue) for queue in queues or ("default",)), within=30
     )
 
 

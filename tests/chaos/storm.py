@@ -158,10 +158,11 @@ class Storm:
         if victim is None or len(self._fleet.executors()) < 2:
             self._after(0.2, self._pause)
             return
-        if self._feeding() and not self._fleet.in_flight(victim.name):
-            self._after(0.01, self._pause)  # without jobs, it would have none to lose
+        if not self._fleet.pause(victim) and self._feeding():
+            # It has ended its jobs meanwhile: without any, it would have none to lose.
+            self._fleet.let_go_on(victim)
+            self._after(0.01, self._pause)
             return
-        self._fleet.pause(victim)
         self._pauses += 1
         self._after(2 * self._fleet.lease, lambda: self._fleet.let_go_on(victim))
 

@@ -152,13 +152,13 @@ def arrival_when_full(site: Site, process: Process) -> Sent:
     """It sleeps at two queues. A job of one of them takes its only slot, then a job of the other one rings."""
     _sleeps(site, process, site.queue, site.further)
     sent = site.send(1, jobs.work, 2_000)
-    eventually(lambda: site.begun() == 1, within=20, what=f"the job of {site.queue} has begun")
+    eventually(lambda: site.begun() == 1, within=30, what=f"the job of {site.queue} has begun")
     return {**sent, **site.send(10, jobs.work, 5, queue=site.further)}
 
 
 def bereavement(site: Site, process: Process) -> Sent:
     """It is a supervisor, and its executor is killed with jobs in its hands."""
-    eventually(lambda: site.begun() >= 20, within=20, what=f"20 jobs of {site.queue} have begun")
+    eventually(lambda: site.begun() >= 20, within=30, what=f"20 jobs of {site.queue} have begun")
     (executor,) = Worker(process).executors()
     executor.kill()
     return {}
@@ -166,7 +166,7 @@ def bereavement(site: Site, process: Process) -> Sent:
 
 def farewell(site: Site, process: Process) -> Sent:
     """It is asked to stop, with jobs in its hands."""
-    eventually(lambda: site.begun() >= 20, within=20, what=f"20 jobs of {site.queue} have begun")
+    eventually(lambda: site.begun() >= 20, within=30, what=f"20 jobs of {site.queue} have begun")
     process.term()
     return {}
 
@@ -182,7 +182,7 @@ def _sleeps(site: Site, process: Process, *queues: str) -> None:
     idle = [queue_keys(jobs.NAME, queue)["idle"] for queue in queues]
     with site.server.client() as looking:
         eventually(
-            lambda: all(looking.scard(key) == 1 for key in idle), within=20, what=f"{process!r} sleeps"
+            lambda: all(looking.scard(key) == 1 for key in idle), within=30, what=f"{process!r} sleeps"
         )
 
 

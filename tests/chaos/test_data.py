@@ -24,10 +24,9 @@ from tests.kit.ledger import Ledger
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
+pytestmark = [pytest.mark.timeout(scale.of(300, long=600))]
 
 KEYS: Final = queue_keys(jobs.NAME, "default")
-SLACK: Final = 5.0
 
 
 def test_a_task_that_only_the_new_version_knows_waits_for_it(
@@ -38,7 +37,7 @@ def test_a_task_that_only_the_new_version_knows_waits_for_it(
     sent = send(server.url, some(number, jobs.work, 1))
     old.process.wait_for('"task_unknown"')
     fleet.start()
-    eventually(lambda: len(ledger.ends()) > number / 4, within=15, what="the new one does what it can get")
+    eventually(lambda: len(ledger.ends()) > number / 4, within=30, what="the new one does what it can get")
     fleet.retire(old)
     took = drained(server, within=40)
     fleet.stop()
@@ -135,12 +134,14 @@ def test_entries_that_an_operator_deletes_are_never_run_as_empty_jobs(
     fleet.start(concurrency=100)
     fleet.start()
     sent = send(server.url, some(100, jobs.work, 3 * LEASE * 1000))
-    eventually(lambda: len(ledger.starts()) == 100, within=15)
+    eventually(lambda: len(ledger.starts()) == 100, within=30)
     with server.client() as client:
         pending = client.xpending_range(KEYS["s"], GROUP, "-", "+", 1000)
         deleted = client.xdel(KEYS["s"], *(entry["message_id"] for entry in pending))
         began = time.monotonic()
-        eventually(lambda: client.xpending(KEYS["s"], GROUP)["pending"] == 0, within=1.5 * LEASE + SLACK)
+        eventually(
+            lambda: client.xpending(KEYS["s"], GROUP)["pending"] == 0, within=1.5 * LEASE + scale.SLACK
+        )
         took = time.monotonic() - began
         vanished = int(cast("Any", client.hget(KEYS["stats"], "vanished")))
     fleet.stop()

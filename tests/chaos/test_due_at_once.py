@@ -22,7 +22,7 @@ from tests.kit.jobs import sent
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.timeout(scale.of(120, long=1200))
+pytestmark = pytest.mark.timeout(scale.of(300, long=1200))
 
 PAGE: Final = 100
 
@@ -104,9 +104,9 @@ def test_very_many_jobs_due_at_once_are_moved_in_seconds_and_no_other_job_starve
         f"{number} due at once, {schedulers} schedulers: moved in {taken:.2f} s, p99 of PING {p99:.1f} ms",
     )
     assert set(moved(crew, keys).values()) == {1}
-    assert taken <= 5
+    assert taken <= scale.SLACK
     # On a machine that does nothing else it is the p99 that stays below: the benchmark measures it.
-    assert statistics.median(pings) < 20
+    assert statistics.median(pings) < scale.of(200, long=20)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tests.kit.proxy import Proxy
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=900)), *scale.servers()]
+pytestmark = [pytest.mark.timeout(scale.of(300, long=900)), *scale.servers()]
 
 KEYS = queue_keys(jobs.NAME, "default")
 ACCOUNTS = 8

@@ -35,11 +35,9 @@ from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import aeventually, eventually
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600)), *scale.servers()]
+pytestmark = [pytest.mark.timeout(scale.of(300, long=600)), *scale.servers()]
 
 KEYS: Final = queue_keys(jobs.NAME, "default")
-SLACK: Final = 5.0
-"""Seconds that a busy machine may add to a time that is promised."""
 
 
 def answers_of(name: str) -> Callable[[Exchange], bool]:
@@ -94,11 +92,11 @@ def test_connections_are_cut_again_and_again(
         time.sleep(every)  # that is how often the network breaks
         cut += proxy.cut_all()
     last = time.monotonic()
-    eventually(lambda: left(server) < 100, within=5 + SLACK, what="it has caught up")
+    eventually(lambda: left(server) < 100, within=5 + scale.SLACK, what="it has caught up")
     caught_up = time.monotonic() - last
     feeder.enough()
     sent = feeder.finish()
-    drained(server, within=20)
+    drained(server, within=30)
     fleet.stop()
     it = account(server, sent, ledger, budget=cuts * 32)
     figure("N2", f"{cut} connections cut in {cuts} cuts: {it}; caught up {caught_up:.2f} s after the last")
@@ -142,7 +140,7 @@ def test_jobs_whose_delivery_was_lost_on_the_way_come_back(
     proxy.drop_reply(1, lambda exchange: meant(exchange) and has_jobs(exchange), cut=cut)
     began = time.monotonic()
     sent = send(server.url, some(32, jobs.work, 5))
-    drained(server, within=2 * LEASE + SLACK)
+    drained(server, within=2 * LEASE + scale.SLACK)
     took = max(row.at for row in ledger.read() if row.kind == "start") - began
     assert proxy.counters.dropped >= 1
     proxy.up()
@@ -156,7 +154,7 @@ def test_jobs_whose_delivery_was_lost_on_the_way_come_back(
         f"{it.recovered} recovered, started again {it.started_again}",
     )
     assert it.started_again == 0
-    assert took < 1.5 * LEASE + SLACK
+    assert took < 1.5 * LEASE + scale.SLACK
 
 
 def test_outcomes_are_written_down_once_when_every_second_answer_is_lost(
@@ -207,7 +205,7 @@ async def test_reads_that_are_cancelled_lose_nothing_and_mix_nothing_up(
         executor = Executor(app, ExecutorConfig(name="anna", concurrency=32))
         with capture_logs():
             life = asyncio.create_task(executor.run())
-            await aeventually(lambda: left(server) == 0, within=2 * LEASE + SLACK)
+            await aeventually(lambda: left(server) == 0, within=2 * LEASE + scale.SLACK)
             took = time.monotonic() - began
             executor.stop()
             await life
@@ -229,21 +227,21 @@ def test_a_black_hole_is_noticed(
 ) -> None:
     with _a_port() as port:
         worker = fleet.start("--health-port", f"{HOST}:{port}", url=proxy.url)
-        eventually(lambda: ready(port), within=10)
+        eventually(lambda: ready(port), within=30)
         sent = send(server.url, some(8, jobs.work, LEASE * 1000 / 4))
-        eventually(lambda: len(ledger.starts()) == 8, within=10)
+        eventually(lambda: len(ledger.starts()) == 8, within=30)
         proxy.blackhole()
         began = time.monotonic()
-        eventually(lambda: not ready(port), within=5 + 1 + SLACK)
+        eventually(lambda: not ready(port), within=5 + 1 + scale.SLACK)
         noticed = time.monotonic() - began
-        eventually(lambda: len(ledger.ends()) == 8, within=10, what="what runs goes on")
+        eventually(lambda: len(ledger.ends()) == 8, within=30, what="what runs goes on")
         assert live(port)
         assert worker.process.running
         proxy.up()
         began = time.monotonic()
-        eventually(lambda: ready(port), within=5 + SLACK)
+        eventually(lambda: ready(port), within=5 + scale.SLACK)
         back = time.monotonic() - began
-        drained(server, within=10)
+        drained(server, within=30)
         fleet.stop()
     it = account(server, sent, ledger, budget=8)
     figure(
@@ -284,7 +282,7 @@ def test_jobs_are_not_taken_away_when_the_server_pauses(
     fleet.start(processes=2)
     fleet.start(processes=2)
     sent = send(server.url, some(64, jobs.work, 2 * LEASE * 1000))
-    eventually(lambda: len(ledger.starts()) == 64, within=15)
+    eventually(lambda: len(ledger.starts()) == 64, within=30)
     time.sleep(LEASE)  # by now all of them judge others
     with server.client(timeout=30) as admin:
         admin.client_pause(round(seconds * 1000))
@@ -305,20 +303,20 @@ def test_too_many_clients_are_waited_out(
 ) -> None:
     fleet.start(processes=2)
     feeder = Feeder(server.url, 10**6, per_second=100, seed=scale.SEED).start()
-    eventually(lambda: len(ledger.ends()) > 20, within=15)
+    eventually(lambda: len(ledger.ends()) > 20, within=30)
     with server.client() as admin, room_for_clients(admin, 4):
         admin.client_kill_filter(_type="normal", skipme=True)
         admin.client_kill_filter(_type="pubsub", skipme=True)
         rejected = admin.info("stats")["rejected_connections"]
-        eventually(lambda: admin.info("stats")["rejected_connections"] > rejected, within=20)
+        eventually(lambda: admin.info("stats")["rejected_connections"] > rejected, within=30)
         time.sleep(scale.of(3, long=10))  # so long there are too many
         refused = admin.info("stats")["rejected_connections"] - rejected
     since, done = time.monotonic(), len(ledger.ends())
-    eventually(lambda: len(ledger.ends()) > done + 50, within=5 + SLACK)
+    eventually(lambda: len(ledger.ends()) > done + 50, within=5 + scale.SLACK)
     back = time.monotonic() - since
     feeder.enough()
     sent = feeder.finish()
-    drained(server, within=20)
+    drained(server, within=30)
     fleet.stop()
     it = account(server, sent, ledger, budget=64)
     figure("N9", f"{refused} connections refused: {it}; 50 more done {back:.2f} s later")
@@ -354,7 +352,7 @@ def test_clocks_that_are_hours_apart_have_no_effect(
     sent: dict[str, str] = {}
     for environment, name in ((ahead, "ahead"), (behind, "behind")):
         sender = spawn(client.__name__, server.url, name, "send", environment=environment)
-        assert sender.returncode(20) == 0
+        assert sender.returncode(30) == 0
         sent |= dict.fromkeys(client.ids(name), "work")
     delay = 1.5
     due = round((time.monotonic() + delay) * 1000)
@@ -369,7 +367,7 @@ def test_clocks_that_are_hours_apart_have_no_effect(
     it.sound()
     assert (it.done, it.recovered, it.started_again) == (len(sent), 0, 0)
     assert min(late) >= -50
-    assert max(late) <= 1000 + 1000 * SLACK
+    assert max(late) <= 1000 + 1000 * scale.SLACK
 
 
 def test_a_machine_whose_clock_is_wrong_forgets_no_executor(fleet: Fleet, server: Server) -> None:

@@ -23,14 +23,12 @@ from tests.kit.waiting import aeventually
 
 pytestmark = [
     pytest.mark.usefixtures("quiet"),
-    pytest.mark.timeout(scale.of(120, long=600)),
+    pytest.mark.timeout(scale.of(300, long=600)),
     *scale.servers(),
 ]
 
 KEYS: Final = queue_keys(jobs.NAME, "default")
 EIGHT: Final = 8
-SLACK: Final = 3.0
-"""Seconds that a busy machine may add to a time that is promised."""
 
 
 class Lane:
@@ -126,7 +124,7 @@ async def test_eight_executors_that_sleep_and_eight_that_work_start_nothing_alth
             await send(starts, app, waiting)
             for n in busy:
                 starts.gates[n].set()
-            await aeventually(lambda: lane.pending() == 0, within=10)
+            await aeventually(lambda: lane.pending() == 0, within=30)
             names = {worker.name for worker in (*workers, *sleeping)}
             await aeventually(lambda: lane.halted() == names, within=2 * LOOK)
             assert starts.times == dict.fromkeys(busy, 1)
@@ -139,7 +137,7 @@ async def test_eight_executors_that_sleep_and_eight_that_work_start_nothing_alth
     figure(
         "L12", f"8 asleep, 8 busy, messages lost: drained {took:.2f} s after the resume; {summary(delays)}"
     )
-    assert took < LOOK + SLACK
+    assert took < LOOK + scale.SLACK
 
 
 async def resume_unheard(server: Server, app: App) -> None:

@@ -19,7 +19,7 @@ from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
+pytestmark = [pytest.mark.timeout(scale.of(300, long=600))]
 
 
 def rows_of(ledger: Ledger, kind: str) -> list[Row]:
@@ -85,7 +85,7 @@ def test_after_a_crash_all_its_jobs_start_again_at_once_elsewhere(
         "F12",
         f"32 jobs of a killed executor started again {delays[0]:.2f}–{delays[-1]:.2f} s later (lease {LEASE:g})",
     )
-    assert delays[-1] < 3 * LEASE
+    assert delays[-1] < 2 * LEASE + scale.SLACK
 
 
 def test_executors_end_with_their_supervisor(
@@ -99,7 +99,7 @@ def test_executors_end_with_their_supervisor(
     killed = time.monotonic()
     doomed.process.kill()
     fleet.workers.remove(doomed)
-    eventually(lambda: not any(child.running for child in children), within=15)
+    eventually(lambda: not any(child.running for child in children), within=30)
     gone = time.monotonic() - killed
     with server.client() as client:
         pending = cast("Any", client.xpending(f"fq:{{{jobs.NAME}/long}}:s", GROUP))["pending"]
@@ -107,10 +107,10 @@ def test_executors_end_with_their_supervisor(
         "F3",
         f"4 executors gone {gone:.2f} s after their supervisor, {pending} of 32 jobs left in their hands",
     )
-    assert gone < 8
+    assert gone < 3 + scale.SLACK
     assert pending <= 8, "only what is stuck in a thread may be left to its lease"
     finisher = fleet.start("--grace", "0.2", concurrency=64)
-    again = begun(ledger, 32 + 40, within=20)
+    again = begun(ledger, 32 + 40, within=30)
     assert {row.job_id for row in again} == set(sent)
     assert fleet.retire(finisher) == 0
 
@@ -160,7 +160,7 @@ def test_what_outlasts_the_grace_period_is_handed_back_untouched(
         "F4", f"grace 1 s: gone after {took:.2f} s, {it.released} handed back, {it.started_again} run again"
     )
     assert (it.done, it.released, it.started_again, it.recovered) == (8, 8, 8, 0)
-    assert took < 1 + 2 + 5
+    assert took < 1 + 2 + scale.SLACK
     again = [row for row in rows_of(ledger, "start") if row.at > handed]
     assert len(again) == 8
     with server.client() as client:
@@ -186,7 +186,7 @@ def test_a_second_signal_hands_everything_back_at_once(
     assert fleet.see_off(worker) == 0
     took = time.monotonic() - began
     figure("F4", f"8 jobs of a minute, two signals: gone after {took:.2f} s")
-    assert took < 10
+    assert took < 5 + scale.SLACK
     with server.client() as client:
         assert cast("Any", client.xpending(f"fq:{{{jobs.NAME}/default}}:s", GROUP))["pending"] == 0
         assert client.xlen(f"fq:{{{jobs.NAME}/default}}:s") == 8
@@ -199,7 +199,7 @@ def test_a_thread_that_is_stuck_does_not_hold_up_the_exit(
     sent = send(server.url, some(2, jobs.in_thread, 20))
     begun(ledger, 2)
     began = time.monotonic()
-    assert fleet.retire(worker, within=15) == 0
+    assert fleet.retire(worker, within=30) == 0
     took = time.monotonic() - began
     figure("F4", f"2 threads stuck for 20 s: gone after {took:.2f} s")
     assert len(sent) == 2
@@ -256,13 +256,13 @@ def test_a_loop_that_is_stalled_for_too_long_is_replaced(
     stalled = the_executor(worker)
     sent = send(server.url, some(1, jobs.block, 600))
     (start,) = begun(ledger, 1)
-    eventually(lambda: not stalled.running, within=limit + 15)
+    eventually(lambda: not stalled.running, within=limit + 5 + scale.SLACK)
     took = time.monotonic() - start.at
     worker.process.wait_for('"loop_stalled"')
     worker.process.wait_for("in block")  # the stacks
-    eventually(lambda: worker.executors() and the_executor(worker).pid != stalled.pid, within=15)
+    eventually(lambda: worker.executors() and the_executor(worker).pid != stalled.pid, within=30)
     figure("F7", f"stalled for more than {limit:g} s: replaced after {took:.2f} s")
-    assert took < limit + 5 + 5
+    assert took < limit + 5 + scale.SLACK
     worker.process.kill(group=True)
     with server.client() as client:
         client.flushall()
@@ -297,7 +297,7 @@ def test_an_executor_that_leaves_takes_its_name_with_it(fleet: Fleet, server: Se
     for _ in range(2):
         fleet.start(processes=2)
     sent = send(server.url, some(20, jobs.work, 1))
-    drained(server, within=10)
+    drained(server, within=30)
     fleet.stop()
     account(server, sent, ledger).sound()
     with server.client() as client:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 pytestmark = [
     pytest.mark.usefixtures("quiet"),
-    pytest.mark.timeout(scale.of(120, long=600)),
+    pytest.mark.timeout(scale.of(300, long=600)),
     *scale.servers(),
 ]
 

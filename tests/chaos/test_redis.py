@@ -23,10 +23,9 @@ from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
+pytestmark = [pytest.mark.timeout(scale.of(300, long=600))]
 
 KEYS: Final = queue_keys(jobs.NAME, "default")
-SLACK: Final = 5.0
 MakeServer = Callable[..., Server]
 
 
@@ -44,7 +43,7 @@ def until_a_job_is_done(server: Server, ledger: Ledger) -> tuple[float, Sent]:
     """Seconds until a job that is sent now has ended."""
     began = time.monotonic()
     sent = send(server.url, some(1, jobs.work, 1))
-    eventually(lambda: set(sent) <= set(ledger.ends()), within=5 + SLACK, every=0.02)
+    eventually(lambda: set(sent) <= set(ledger.ends()), within=5 + scale.SLACK, every=0.02)
     return time.monotonic() - began, sent
 
 
@@ -60,18 +59,18 @@ def test_a_redis_that_has_forgotten_everything_is_worked_with_again(
     fleet.start(processes=2)
     before = pids(fleet)
     feeder = Feeder(server.url, 10**6, per_second=200, seed=scale.SEED).start()
-    eventually(lambda: len(ledger.ends()) > 50, within=15)
+    eventually(lambda: len(ledger.ends()) > 50, within=30)
     forget(server, how)
     feeder.enough()
     feeder.finish()
     took, _ = until_a_job_is_done(server, ledger)
     sent = send(server.url, some(number, jobs.work, 5))
-    eventually(lambda: set(sent) <= set(ledger.ends()), within=20)
+    eventually(lambda: set(sent) <= set(ledger.ends()), within=30)
     warnings = fleet.output.count('"groups_made_anew"')
     figure("R2", f"{how}: a new job done {took:.2f} s later, {number} of {number} done, {warnings} warnings")
     assert no_executor_has_ended(fleet, before)
     assert warnings >= 1
-    assert took < 5 + SLACK
+    assert took < 5 + scale.SLACK
     fleet.stop()
 
 
@@ -98,7 +97,7 @@ def test_a_redis_that_forgets_its_scripts_again_and_again_causes_no_error(
             time.sleep(0.1)  # that is how often
     feeder.enough()
     sent = feeder.finish()
-    drained(server, within=20)
+    drained(server, within=30)
     fleet.stop()
     it = account(server, sent, ledger)
     figure("R10", f"{flushes} SCRIPT FLUSH: {it}")
@@ -123,7 +122,7 @@ def test_an_outage_longer_than_the_lease_takes_no_job_away(
         fleet.start(processes=2, concurrency=50)
     length = outages * (3 * LEASE + 2) + 2 * LEASE
     sent = send(server.url, some(in_flight, jobs.work, 1000 * length))
-    eventually(lambda: len(ledger.starts()) == in_flight, within=20)
+    eventually(lambda: len(ledger.starts()) == in_flight, within=30)
     time.sleep(LEASE)  # by now all of them judge others
     before = pids(fleet)
     for _ in range(outages):
@@ -154,14 +153,14 @@ def test_a_redis_that_loads_for_long_is_waited_for(
             pipe.set(f"ballast:{number}", "x", ex=3600)
         pipe.execute()
     sent = send(server.url, some(20, jobs.work, LEASE * 1000))
-    eventually(lambda: len(ledger.starts()) == 20, within=15)
+    eventually(lambda: len(ledger.starts()) == 20, within=30)
     before = pids(fleet)
     server.kill()
     began = time.monotonic()
     server.start(within=60)
     loading = time.monotonic() - began
     resumed, probe = until_a_job_is_done(server, ledger)
-    drained(server, within=20)
+    drained(server, within=30)
     assert no_executor_has_ended(fleet, before)
     fleet.stop()
     with server.client() as admin:
@@ -173,7 +172,7 @@ def test_a_redis_that_loads_for_long_is_waited_for(
     )
     it.sound()
     assert loading > LEASE
-    assert resumed < 2 + SLACK
+    assert resumed < 2 + scale.SLACK
 
 
 def test_a_worker_may_be_started_before_redis(a_server: MakeServer, spawn: Spawner, ledger: Ledger) -> None:
@@ -184,7 +183,7 @@ def test_a_worker_may_be_started_before_redis(a_server: MakeServer, spawn: Spawn
     worker = fleet.start(ready=False)
     worker.process.wait_for('"waiting_for_redis"')
     server.start()
-    drained(server, within=15)
+    drained(server, within=30)
     fleet.stop()
     account(server, sent, ledger).sound()
 
@@ -197,7 +196,7 @@ def test_a_worker_can_be_stopped_while_redis_is_away(
     fleet = Fleet(spawn, server, ledger)
     worker = fleet.start("--grace", "1")
     send(server.url, some(8, jobs.work, 60_000))
-    eventually(lambda: len(ledger.starts()) == 8, within=10)
+    eventually(lambda: len(ledger.starts()) == 8, within=30)
     server.kill()
     began = time.monotonic()
     worker.process.term()
@@ -205,7 +204,7 @@ def test_a_worker_can_be_stopped_while_redis_is_away(
     took = time.monotonic() - began
     assert "Traceback" not in worker.log
     figure("R1", f"SIGTERM while Redis is down, grace 1 s: gone after {took:.2f} s")
-    assert took < 1 + 10 + SLACK
+    assert took < 1 + 10 + scale.SLACK
     server.start()
 
 
@@ -217,11 +216,11 @@ def test_over_maxmemory_what_runs_is_settled_and_callers_get_an_error(
 ) -> None:
     fleet.start(processes=2)
     sent = send(server.url, some(64, jobs.work, 1.5 * LEASE * 1000))
-    eventually(lambda: len(ledger.starts()) == 64, within=15)
+    eventually(lambda: len(ledger.starts()) == 64, within=30)
     with server.configured(maxmemory="1"):
         with pytest.raises(BrokerUnavailable, match="OOM"):
             send_impatiently(server.url)
-        eventually(lambda: left(server) == 0, within=2 * LEASE + SLACK, what="everything is settled")
+        eventually(lambda: left(server) == 0, within=2 * LEASE + scale.SLACK, what="everything is settled")
     back, probe = until_a_job_is_done(server, ledger)
     fleet.stop()
     it = account(server, {**sent, **probe}, ledger)
@@ -244,7 +243,7 @@ def send_impatiently(url: str) -> None:
 def test_a_redis_that_may_evict_jobs_is_refused(fleet: Fleet, server: Server, figure: Figure) -> None:
     with server.configured(maxmemory_policy="allkeys-lru"):
         refused = fleet.start(ready=False)
-        code = refused.process.returncode(20)
+        code = refused.process.returncode(30)
         (line,) = [line for line in refused.log.splitlines() if "allkeys-lru" in line]
         fleet.workers.remove(refused)
         fleet.start("--force")
@@ -263,13 +262,13 @@ def test_a_full_disk_is_waited_out(
     fleet.start(processes=2)
     before = pids(fleet)
     sent = send(server.url, some(32, jobs.work, 2 * LEASE * 1000))
-    eventually(lambda: len(ledger.starts()) == 32, within=15)
+    eventually(lambda: len(ledger.starts()) == 32, within=30)
     with unable_to_save(server):
-        eventually(lambda: len(ledger.ends()) == 32, within=20, what="what runs goes on")
+        eventually(lambda: len(ledger.ends()) == 32, within=30, what="what runs goes on")
         time.sleep(2 * LEASE)  # longer than any lease
         assert no_executor_has_ended(fleet, before)
     began = time.monotonic()
-    drained(server, within=5 + SLACK)
+    drained(server, within=5 + scale.SLACK)
     healed = time.monotonic() - began
     fleet.stop()
     it = account(server, sent, ledger)
@@ -288,12 +287,12 @@ def unable_to_save(server: Server) -> Generator[None]:
     obstacle.unlink(missing_ok=True)
     obstacle.mkdir()
     with server.client() as admin:
-        eventually(lambda: not _can_write(admin), within=20, every=0.05, what="Redis refuses to write")
+        eventually(lambda: not _can_write(admin), within=30, every=0.05, what="Redis refuses to write")
         yield
         obstacle.rmdir()
         with suppress(redis.ResponseError):  # when the server's own next try has just begun
             admin.bgsave()
-        eventually(lambda: _can_write(admin), within=20, every=0.05)
+        eventually(lambda: _can_write(admin), within=30, every=0.05)
 
 
 def _can_write(admin: redis.Redis) -> bool:

@@ -30,13 +30,11 @@ from tests.kit.waiting import aeventually, eventually
 
 pytestmark = [
     pytest.mark.usefixtures("quiet"),
-    pytest.mark.timeout(scale.of(120, long=600)),
+    pytest.mark.timeout(scale.of(300, long=600)),
     *scale.servers(),
 ]
 
 KEYS: Final = queue_keys(jobs.NAME, "default")
-SLACK: Final = 4.5
-"""Seconds that a busy machine may add to a time that is promised."""
 CRASHED: Final = 137
 
 
@@ -81,7 +79,7 @@ class Dormitory:
                 ),
                 None,
             ),
-            within=LOOK + 2 * SLACK,
+            within=LOOK + 2 * scale.SLACK,
             what=f"{job} has started",
         )
 
@@ -160,7 +158,7 @@ def test_a_job_whose_message_comes_to_nothing_starts_when_another_executor_looks
     else:
         assert name not in asleep(crew.server), "another executor was woken"
     if dies:
-        assert victim.returncode(10) == CRASHED
+        assert victim.returncode(30) == CRASHED
         crew.members.remove(victim)
     later = [(dormitory.send(), time.monotonic()) for _ in range(5)]
     # A stopped executor may sleep at the queue all the same, and one of these may ring it.
@@ -171,8 +169,8 @@ def test_a_job_whose_message_comes_to_nothing_starts_when_another_executor_looks
     figure(
         "T10", f"{fault.__name__}, {settings(proxy)}: started after {delay:.2f} s; later jobs {slowest:.2f} s"
     )
-    assert delay <= LOOK + SLACK
-    assert slowest <= LOOK + SLACK
+    assert delay <= LOOK + scale.SLACK
+    assert slowest <= LOOK + scale.SLACK
     assert crew.ledger.starts() == crew.ledger.ends() == dict.fromkeys(dormitory.sent, 1)
 
 
@@ -202,10 +200,10 @@ def test_sleepers_that_were_killed_are_skipped(dormitory: Dormitory, server: Ser
         dormitory.crew.dies(victim)
     sent = time.monotonic()
     delay = dormitory.delay_of(dormitory.send(), sent)
-    eventually(lambda: asleep(server) == {name}, within=20, what="the names of the killed are forgotten")
+    eventually(lambda: asleep(server) == {name}, within=30, what="the names of the killed are forgotten")
     dormitory.crew.goes_home()
     figure("T10", f"three sleepers killed: started after {delay * 1000:.0f} ms")
-    assert delay < SLACK
+    assert delay < scale.AT_ONCE
 
 
 def test_more_names_without_an_executor_than_a_message_tries_cost_a_look(
@@ -223,7 +221,7 @@ def test_more_names_without_an_executor_than_a_message_tries_cost_a_look(
     delay = dormitory.delay_of(job, sent)
     dormitory.crew.goes_home()
     figure("T10", f"101 names without an executor: started after {delay:.2f} s")
-    assert delay <= LOOK + SLACK
+    assert delay <= LOOK + scale.SLACK
 
 
 # The one that rings
@@ -243,7 +241,7 @@ async def test_a_client_that_is_killed_after_an_enqueue_has_woken_an_executor(
             environment = {"_FENNELQ_CRASH": point}
             sender = spawn(client.__name__, server.url, "default", "send", environment=environment)
             assert await asyncio.to_thread(sender.returncode, 30) == CRASHED
-        await aeventually(lambda: is_done(app, job), within=20)
+        await aeventually(lambda: is_done(app, job), within=30)
         assert await app.result(job).get() == jobs.receipt(job, 1)
         assert [await app.result(other).status() for other in unsent] == [Status.UNKNOWN] * len(unsent)
 
@@ -284,7 +282,7 @@ async def test_an_executor_that_is_killed_after_a_failed_try_has_announced_the_n
         await all_asleep(server, {one.name for one in crew})
         # One that reads only some lanes is woken when no other one sleeps. So it gets the first try and nothing else.
         victim = spawn_victim(spawn, server, ledger, point)
-        await aeventually(lambda: "victim" in asleep(server, lane="s"), within=20)
+        await aeventually(lambda: "victim" in asleep(server, lane="s"), within=30)
         with next_to_wake(server):
             job = await jobs.task_of(app, jobs.flaky).delay(1)
         assert await asyncio.to_thread(victim.returncode, 30) == CRASHED
@@ -292,7 +290,7 @@ async def test_an_executor_that_is_killed_after_a_failed_try_has_announced_the_n
         assert await job.get(timeout=30) == jobs.receipt(job.id, 1)
         took = time.monotonic() - began
     figure("T10", f"killed at {point}: the second try had ended {took * 1000:.0f} ms later")
-    assert took < SLACK
+    assert took < scale.AT_ONCE
     assert ledger.starts() == {job.id: 1}, "the first try was the victim's"
 
 
@@ -318,13 +316,13 @@ def test_executors_that_sleep_survive_a_flushall(
         admin.flushall()
     sent = time.monotonic()
     delay = dormitory.delay_of(dormitory.send(), sent)
-    eventually(lambda: asleep(server) == names, within=LOOK + SLACK, what="all sleep again")
+    eventually(lambda: asleep(server) == names, within=LOOK + scale.SLACK, what="all sleep again")
     sent = time.monotonic()
     woken = dormitory.delay_of(dormitory.send(), sent)
     dormitory.crew.goes_home()
     figure("T10", f"FLUSHALL: started after {delay:.2f} s, the next after {woken * 1000:.0f} ms")
-    assert delay <= LOOK + SLACK
-    assert woken < SLACK
+    assert delay <= LOOK + scale.SLACK
+    assert woken < scale.AT_ONCE
     assert dormitory.crew.ledger.starts() == dict.fromkeys(dormitory.sent, 1)
 
 
@@ -346,7 +344,7 @@ async def test_of_a_thousand_links_cut_none_delays_a_job_for_longer_than_a_look(
         pending: Any = looking.xpending(KEYS["s"], GROUP)
         stats: Any = looking.hgetall(KEYS["stats"])
     figure("T10", f"{cut} links cut: {summary(delays)}; handed back {int(stats.get(b'released', 0))}")
-    assert max(delays) <= LOOK + SLACK
+    assert max(delays) <= LOOK + scale.SLACK
     assert pending["pending"] == 0
     assert b"recovered" not in stats
 

@@ -33,10 +33,8 @@ from tests.kit.spawn import PROJECT, Process, Spawner
 from tests.kit.waiting import eventually
 
 WHEEL: Final = next((Path(__file__).parent / "earlier").glob("*.whl"))
-SLACK: Final = 3.0
-"""Seconds that a busy machine may add to a time that is promised."""
 
-pytestmark = [pytest.mark.timeout(scale.of(120, long=600))]
+pytestmark = [pytest.mark.timeout(scale.of(300, long=600))]
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +77,15 @@ def test_an_executor_that_sleeps_finds_jobs_of_an_earlier_sender_when_it_looks(
     fleet: Fleet, server: Server, ledger: Ledger, spawn: Spawner, earlier: Path, figure: Figure
 ) -> None:
     fleet.start()
-    eventually(lambda: asleep(server), within=20, what="the executor sleeps")
+    eventually(lambda: asleep(server), within=30, what="the executor sleeps")
     sent_earlier = _sent_by(spawn, earlier, server, 20)
     sent = time.monotonic()
-    drained(server, within=LOOK + SLACK)
+    drained(server, within=LOOK + scale.SLACK)
     fleet.stop()
     starts = [row.at - sent for row in ledger.read() if row.kind == "start"]
     figure("T10", f"sent by an earlier version: {len(starts)} jobs started after {max(starts):.2f} s")
     assert ledger.starts() == dict.fromkeys(sent_earlier, 1)
-    assert max(starts) <= LOOK + SLACK
+    assert max(starts) <= LOOK + scale.SLACK
 
 
 def test_a_worker_of_an_earlier_version_takes_jobs_of_this_one_at_once(
@@ -96,12 +94,12 @@ def test_a_worker_of_an_earlier_version_takes_jobs_of_this_one_at_once(
     fleet.start(directory=earlier)
     began = time.monotonic()
     sent = send(server.url, some(20, jobs.work, 1))
-    drained(server, within=LOOK + SLACK)
+    drained(server, within=LOOK + scale.SLACK)
     fleet.stop()
     starts = [row.at - began for row in ledger.read() if row.kind == "start"]
     figure("T10", f"taken by an earlier version: {len(starts)} jobs started after {max(starts):.2f} s")
     assert ledger.starts() == dict.fromkeys(sent, 1)
-    assert max(starts) < SLACK
+    assert max(starts) < scale.AT_ONCE
 
 
 @pytest.mark.parametrize(
@@ -160,16 +158,16 @@ def test_an_earlier_worker_lets_a_job_that_was_asked_to_stop_finish(
     fleet.start(directory=earlier)
     app = jobs.app_of(redis_url=server.url)
     result = jobs.task_of(app, jobs.work).sync.delay(2000)
-    eventually(lambda: ledger.starts() == {result.id: 1}, within=10)
+    eventually(lambda: ledger.starts() == {result.id: 1}, within=30)
     assert not result.cancel("no longer needed", wait=0)
     info = result.info()
     assert info is not None
     assert info.stopping == "no longer needed"
     fleet.start()
-    assert result.get(timeout=10) == jobs.receipt(result.id, 2000)
+    assert result.get(timeout=30) == jobs.receipt(result.id, 2000)
     with server.client() as client:
         key = queue_keys(jobs.NAME, "default")["stop"]
-        eventually(lambda: not client.exists(key), within=5, what="no job is remembered as stopping")
+        eventually(lambda: not client.exists(key), within=30, what="no job is remembered as stopping")
     fleet.stop()
     assert ledger.starts() == {result.id: 1}
     app.blocking.close()
@@ -184,7 +182,7 @@ def test_a_worker_of_an_earlier_version_ignores_a_pause_and_is_named(
     pause = app.sync.queue("default").pause(only="consume")
     assert pause.ignored_by == (earlier.name,)
     sent = send(server.url, some(20, jobs.work, 1))
-    drained(server, within=LOOK + SLACK)
+    drained(server, within=LOOK + scale.SLACK)
     assert app.sync.queue("default").resume() is not None
     assert ledger.starts() == dict.fromkeys(sent, 1)
     assert {row.pid for row in ledger.read()} == {earlier.pid} != {this.pid}
@@ -210,7 +208,7 @@ def test_an_earlier_worker_runs_no_job_with_a_limit_and_those_of_this_version_ru
     eventually(lambda: plain.keys() <= ledger.ends().keys(), within=30)
     # The deployment is over. A job that was handed back waits for at most 30 seconds.
     assert fleet.retire(both["earlier"]) == 0
-    drained(server, within=30 + LOOK + SLACK)
+    drained(server, within=30 + LOOK + scale.SLACK)
     fleet.stop()
     rows = [row for row in ledger.read() if row.kind == "start"]
     assert {row.pid for row in rows if row.job_id in sent} == {this.pid}

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from fennelq import App
-from fennelq.cli.top import looking
+from fennelq.cli.top import looking, once
 from fennelq.cli.top.program import Top
 from fennelq.manage import watch
 from tests.kit.waiting import NeverHappened, aeventually
@@ -72,3 +72,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (looking, watch):
         monkeypatch.setattr(module, "SHORTEST", QUICK)
         monkeypatch.setattr(module, "SHARE", 1)
+    monkeypatch.setattr(once, "SHARE", 1)

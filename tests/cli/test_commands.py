@@ -156,6 +156,19 @@ def test_the_command_line_loads_no_worker_and_no_tables_of_others() -> None:
         assert f"'{heavy}'" not in loaded.stdout
 
 
+@pytest.mark.parametrize(("words", "file"), [(["queue", "list"], "queue"), (["info"], "info")])
+def test_a_command_loads_the_file_of_no_other(words: list[str], file: str) -> None:
+    code = (
+        "import sys; from fennelq.cli import program\n"
+        "try: program([*sys.argv[1:], '--help'])\n"
+        "finally: print([name for name in sys.modules if name.startswith('fennelq.cli.commands.')])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.splitlines()[-1] == f"['fennelq.cli.commands.{file}']"
+
+
 # On a terminal
 
 
@@ -209,7 +222,13 @@ def test_what_destroys_asks_on_a_terminal(shop: Shop, words: list[str]) -> None:
     before = shop.ok("queue", "list").out
     terminal = Terminal(*words, folder=shop.folder)
     terminal.shows("?")
+    terminal.type("perhaps\n")
+    terminal.shows("write y or n")
     terminal.type("n\n")
+    assert terminal.code() == Exit.FAILED
+    terminal = Terminal(*words, folder=shop.folder)
+    terminal.shows("?")
+    terminal.type("\x04")
     assert terminal.code() == Exit.FAILED
     assert shop.ok("queue", "list").out == before
     terminal = Terminal(*words, folder=shop.folder)
@@ -271,7 +290,7 @@ def test_a_worker_serves_until_it_is_stopped(shop: Shop, spawn: Spawner) -> None
     def at_work() -> list[Any]:
         return [one for one in shop.ok("info", "--json").json["executors"] if one["state"] == "works"]
 
-    [executor] = eventually(at_work, within=20)
+    [executor] = eventually(at_work)
     assert (executor["concurrency"], executor["queues"]) == (2, ["mail"])
     worker.term()
     assert worker.returncode(15) == 0

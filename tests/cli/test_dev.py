@@ -42,7 +42,7 @@ async def welcome(name: str) -> str:
 """
 EMBEDDED = "embedded://"
 """The server of the project. Without a URL, a process that a test has started refuses to start it."""
-BUSY = 40.0
+BUSY = 60.0
 """Seconds for a step of several processes on a busy machine."""
 
 

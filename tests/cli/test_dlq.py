@@ -86,7 +86,10 @@ def test_a_filter_selects_what_is_listed_replayed_exported_and_removed(shop: Sho
         (["--where", "queue:mial"], Exit.NOT_FOUND, "queue 'mial' does not exist: did you mean 'mail'?"),
         (["--where", "mial:unknown"], Exit.NOT_FOUND, "queue 'mial' does not exist: did you mean 'mail'?"),
         (["mial:unknown"], Exit.NOT_FOUND, "queue 'mial' does not exist: did you mean 'mail'?"),
-        (["--where", "  "], Exit.USAGE, "this removes every dead job of the app"),
+        (["--where", "  "], Exit.USAGE, "an empty filter selects every dead job"),
+        (["--where", "", "--all"], Exit.USAGE, "an empty filter selects every dead job"),
+        (["--since", "1h", "--until", "2h"], Exit.USAGE, "since is later than until: no job"),
+        (["--since", "1h", "--where", "until:2h"], Exit.USAGE, "since is later than until: no job"),
     ],
 )
 def test_a_wrong_selection_removes_nothing(shop: Shop, words: list[str], code: Exit, sentence: str) -> None:
@@ -235,6 +238,16 @@ def test_replay_without_a_filter_goes_ahead_in_a_pipe(shop: Shop) -> None:
     assert shop.ok("dlq", "replay").out == "2 dead jobs replayed\n"
     assert [shop.ok("job", "show", job, "--json").json["status"] for job in ids] == ["SENT", "SENT"]
     assert shop.ok("dlq", "replay").out == "0 dead jobs to replay\n"
+
+
+def test_replay_with_an_empty_filter_replays_nothing(shop: Shop) -> None:
+    """A shell makes `--where "$FILTER"` empty when the variable is not set."""
+    ids = shop.kill(2)
+    for words in (["--where", ""], ["--where", " ", "--yes"]):
+        answer = shop.run("dlq", "replay", *words)
+        assert answer.code == Exit.USAGE
+        assert "an empty filter selects every dead job: write one, or leave out --where" in answer.err
+    assert len(shop.ok("dlq", "list").rows) == len(ids)
 
 
 def test_replay_takes_ids_and_filters(shop: Shop) -> None:

@@ -55,12 +55,12 @@ def test_it_serves_the_page_until_a_signal(
     port = Port()
     server.kill()
     process = exporter(spawn, folder, server.url, port.number)
-    samples = eventually(lambda: scraped(port.number), tolerate=(OSError,), within=20)
+    samples = eventually(lambda: scraped(port.number), tolerate=(OSError,))
     assert samples["fennelq_up"] == 0
     assert status_of(port.number, "/live") == 200
     assert status_of(port.number, "/ready") == 503
     server.start()
-    eventually(lambda: scraped(port.number)["fennelq_up"] == 1, within=20)
+    eventually(lambda: scraped(port.number)["fennelq_up"] == 1)
     assert status_of(port.number, "/ready") == 200
     page = page_of(port.number)
     assert 'fennelq_queue_jobs{queue="mail",state="waiting"} 0' in page

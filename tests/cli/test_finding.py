@@ -121,6 +121,11 @@ def test_what_can_be_read_is_printed_and_the_rest_is_reported(shop: Shop, server
     assert answer.code == Exit.CONFIGURATION
     assert "has a problem with queue 'default'" in answer.err
     assert "1 job passed over, because the records cannot be read" in answer.err
+    for words in ("cancel --dry-run", "run --dry-run"):
+        answer = shop.run("job", *words.split(), "--where", "task:nobody")
+        assert answer.code == Exit.FAILED
+        assert "not all jobs are counted: Redis at" in answer.err
+    shop.ok("job", "cancel", "--dry-run", "--where", "queue:mail")
 
 
 def test_hostile_texts_are_escaped_and_cut(shop: Shop) -> None:

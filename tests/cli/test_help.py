@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 
 from fennelq.cli import program
+from fennelq.cli.commands import COMMANDS
 from fennelq.cli.helps import meaning, names
 from fennelq.cli.table import width
 from tests.cli.terminal import Terminal
@@ -54,6 +55,13 @@ def test_every_option_documents_its_values_and_its_default(words: tuple[str, ...
             assert option.metavar, option.name
             assert "Default: " in meaning(option), f"{names(option)}: {meaning(option)}"
         assert meaning(option).endswith("."), option.name
+
+
+def test_the_help_lists_the_commands_in_the_order_of_their_table() -> None:
+    command: Any = get_command(program)
+    text = command.context_class(command, info_name="fennelq").get_help()
+    listed = text.partition("Commands:")[2].partition("Options:")[0]
+    assert re.findall(r"^  (\w+) ", listed, re.MULTILINE) == [*COMMANDS]
 
 
 @pytest.mark.parametrize("columns", [60, 120])

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fennelq import App
-from fennelq.broker.keys import queue_keys
+from fennelq.broker.keys import AppKeys, queue_keys
 from fennelq.broker.verb import Command
 from fennelq.cli.exits import Exit
 from tests.cli.shop import Shop
@@ -87,7 +87,7 @@ def test_a_wrong_filter_is_one_sentence(recorded: Shop) -> None:
 
 def test_stats_show_what_there_is_and_a_chart(recorded: Shop) -> None:
     stats = recorded.ok("history", "stats", "--json").json
-    assert (stats["rows"], stats["missed"], stats["version"]) == (3, 0, 1)
+    assert (stats["rows"], stats["missed"], stats["version"]) == (3, 0, 2)
     assert {(one["status"], one["jobs"]) for one in stats["chart"]} == {
         ("SUCCESS", 1),
         ("DEAD", 1),
@@ -173,12 +173,12 @@ def test_prune_asks_and_removes(recorded: Shop) -> None:
 
 
 def test_migrate_reports_the_versions(recorded: Shop, path: Path) -> None:
-    assert recorded.ok("history", "migrate").out == "version 1 already\n"
+    assert recorded.ok("history", "migrate").out == "version 2 already\n"
     with sqlite3.connect(path) as connection:
-        for table in ("fennelq_history", "jobs", "counts", "hours", "gaps"):
+        for table in ("fennelq_history", "jobs", "counts", "hours", "gaps", "audit"):
             connection.execute(f"DROP TABLE {table}")
-    assert recorded.ok("history", "migrate").out == "version 1, new\n"
-    assert recorded.ok("history", "migrate", "--json").json == {"before": 1, "version": 1}
+    assert recorded.ok("history", "migrate").out == "version 2, new\n"
+    assert recorded.ok("history", "migrate", "--json").json == {"before": 2, "version": 2}
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_recorder_records_until_a_signal_ends_it(recorded: Shop, spawn: Spawne
     recorder.wait_for("history_started")
     recorded.ok("enqueue", "welcome", "5", "--job-id", "later")
     recorded.work()
-    eventually(lambda: "mail:later" in ids(recorded, "history", "search"), within=20)
+    eventually(lambda: "mail:later" in ids(recorded, "history", "search"))
     recorder.term()
     recorder.wait_for("history_stopped")
     assert recorder.returncode() == 0
@@ -238,3 +238,23 @@ def test_a_wrong_url_is_refused_at_once(shop: Shop, monkeypatch: pytest.MonkeyPa
     assert answer.code == Exit.CONFIGURATION
     assert "history_url" in answer.err
     assert "FENNELQ_HISTORY_URL" in answer.err
+
+
+def test_the_audit_lists_operations_that_redis_has_forgotten(recorded: Shop, path: Path) -> None:
+    record(recorded)
+    before = recorded.ok("audit", "--json").json
+    assert [entry["what"] for entry in before] == ["job cancel"]
+
+    async def forget(app: App) -> None:
+        await app.client.ask(Command(["DEL", AppKeys("shop")["audit"]], int))
+
+    recorded.do(forget)
+    assert recorded.ok("audit", "--json").json == before
+    recorded.ok("queue", "pause", "mail")
+    assert [entry["what"] for entry in recorded.ok("audit", "--json").json] == ["queue pause", "job cancel"]
+    assert [entry["what"] for entry in recorded.ok("audit", "--limit", "1", "--json").json] == ["queue pause"]
+    assert [entry["what"] for entry in recorded.ok("audit", "--what", "job", "--json").json] == ["job cancel"]
+    path.write_bytes(b"no database at all" * 100)
+    answer = recorded.ok("audit", "--json")
+    assert [entry["what"] for entry in answer.json] == ["queue pause"]
+    assert "Only what Redis keeps: the history in" in answer.err

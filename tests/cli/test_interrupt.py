@@ -86,7 +86,7 @@ def test_the_bar_of_work_that_is_resumed_shows_what_is_left() -> None:
 def test_replay_reports_its_progress_and_goes_on_when_run_again(shop: Shop) -> None:
     shop.kill(3)
     terminal = Terminal("dlq", "replay", "--yes", "--rate", "0.001", folder=shop.folder)
-    eventually(lambda: len(shop.ok("dlq", "list").rows) == 2, within=15, what="the first job is replayed")
+    eventually(lambda: len(shop.ok("dlq", "list").rows) == 2, what="the first job is replayed")
     terminal.type("\x03")
     assert terminal.code() == 130
     sentence = "Interrupted after at least 1 of 3 dead jobs; run it again to go on."
@@ -100,7 +100,7 @@ def test_wait_reports_that_the_job_goes_on(shop: Shop, server: Server) -> None:
     job = shop.ok("enqueue", "welcome", "1").out.strip()
     terminal = Terminal("job", "wait", job, folder=shop.folder)
     with server.client() as client:
-        eventually(lambda: bool(client.pubsub_channels()), within=15, what="it waits for the end of the job")
+        eventually(lambda: bool(client.pubsub_channels()), what="it waits for the end of the job")
     terminal.type("\x03")
     assert terminal.code() == Exit.INTERRUPTED
     sentence = f"Interrupted: job {job} goes on; `fennelq job wait {job}` waits again."

@@ -490,7 +490,11 @@ def test_cancel_selects_jobs_by_options(shop: Shop) -> None:
         ),
         (["--where", "state:success"], Exit.USAGE, "jobs in state success cannot be cancelled"),
         (["--where", "mail:1"], Exit.USAGE, "name these jobs by their ids"),
-        (["--where", ""], Exit.USAGE, "an empty filter"),
+        (
+            ["--where", ""],
+            Exit.USAGE,
+            "an empty filter selects every job of the app: write one, or pass --all",
+        ),
         (["--queue", "mail", "--reason", ""], Exit.CONFIGURATION, "reason '' is not valid"),
         (["mail:1", "--reason", "expired"], Exit.CONFIGURATION, "use another word"),
     ],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from fennelq.broker.keys import queue_keys
 from fennelq.cli.exits import Exit
 from tests.cli.shop import TASKS, Shop
 from tests.cli.test_lists import on_terminal
 from tests.cli.test_queue import hand_back
 from tests.cli.test_queue import take_two as take_the_lane
+from tests.kit.server import Server
 
 LIMITED = """
 from fennelq import Limit, Rate
@@ -48,6 +50,7 @@ def test_list_shows_the_numbers_of_the_code_what_was_set_and_what_waits(limited:
         "tasks": ["tasks:sync"],
         "gates": 1,
         "waiting": 2,
+        "problem": "",
     }
     assert limited.ok("limit", "list", "-q", "default").rows == []
     limited.work()
@@ -175,3 +178,36 @@ def test_list_fits_into_a_narrow_and_a_wide_terminal(limited: Shop) -> None:
         "Not shown in 60 columns: lines.",
     ]
     limited.work()
+
+
+@pytest.mark.audit(skip="a key is of a wrong type")
+def test_a_queue_that_cannot_be_read_hides_the_limits_of_no_other(shop: Shop, server: Server) -> None:
+    (shop.folder / "tasks.py").write_text(
+        TASKS + LIMITED + "@app.task(concurrency=Limit(2))\nasync def report() -> None: ...\n"
+    )
+    for words in (["report"], ["sync", "7"]):
+        shop.ok("enqueue", *words)
+    with server.client() as client:
+        client.set(queue_keys("shop", "mail")["limits"], "mine")
+    answer = shop.ok("limit", "list")
+    assert answer.rows == [
+        ["default", "tasks:report", "concurrency", "2", "", "0", "0", "tasks:report"],
+        ["mail", "account", "concurrency", "1", "?", "?", "?", "tasks:sync"],
+        ["mail", "tasks:send", "rate", "10/s, burst 5", "?", "?", "?", "tasks:send"],
+    ]
+    assert answer.err.count("has a problem with queue 'mail': it has a key of a wrong type (WRONGTYPE") == 1
+    report, account, _ = shop.ok("limit", "list", "--json").json
+    assert (report["problem"], "WRONGTYPE" in account["problem"]) == ("", True)
+
+
+@pytest.mark.audit(skip="a key is of a wrong type")
+def test_a_command_that_meets_a_damaged_key_ends_with_a_sentence(limited: Shop, server: Server) -> None:
+    with server.client() as client:
+        client.set(queue_keys("shop", "mail")["limits"], "mine")
+        client.hset(queue_keys("shop", "mail")["paused"], "who", "me")
+    for words in ("limit set account 3", "queue pause mail", "queue resume mail"):
+        answer = limited.run(*words.split())
+        assert (answer.code, answer.out) == (Exit.CONFIGURATION, "")
+        assert answer.err.startswith("fennelq: Redis at redis://")
+        assert "has a key of a wrong type (WRONGTYPE" in answer.err
+        assert "`fennelq queue list` and `fennelq info` name such a key" in answer.err

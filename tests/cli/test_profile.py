@@ -97,6 +97,20 @@ def test_a_task_that_did_not_run_is_named(hot: Hot) -> None:
     assert f"{hot.name} ran no code of task 'welcome' within " in answer.err
 
 
+def count() -> None: ...
+
+
+def test_tasks_that_are_not_profiled_are_named(hot: Hot) -> None:
+    for number in range(7):
+        hot.executor.state.app.task(name=f"shop:apart_{number}", isolation="process")(count)
+    answer = hot.ran("--seconds", "0.2")
+    names = ", ".join(f"shop:apart_{number}" for number in range(5))
+    assert f"Not profiled, because they run in processes of their own: {names} and 2 more.\n" in answer.err
+    answer = hot.ran("--seconds", "0.2", "--task", "apart_3")
+    assert (answer.code, answer.out) == (Exit.NOT_FOUND, "")
+    assert "task 'apart_3' runs in processes of its own" in answer.err
+
+
 def test_without_an_executor(shop: Shop) -> None:
     answer = shop.run("profile")
     assert (answer.code, answer.out) == (Exit.FAILED, "")

@@ -53,9 +53,10 @@ async def recorded(app: App) -> dict[str, Any]:
 async def at_queue(one: Person, queue: str) -> None:
     """Move the cursor to a queue."""
     await one.press("2")
-    await one.sees("cards", "images")
+    await one.sees("QUEUE", "cards", "images", "1 of 3")
     if queue == "images":
         await one.press("down")
+        await one.sees("2 of 3")
 
 
 async def test_a_queue_is_paused_with_a_side_and_a_reason(one: Person, fleet: Fleet) -> None:

@@ -434,6 +434,50 @@ def test_an_editor_that_fails_or_is_missing_is_a_sentence(
     assert dead(shop) == [job]
 
 
+def test_a_job_whose_id_is_as_long_as_possible_is_edited(shop: Shop, editor: Any) -> None:
+    job = f"{'q' * 128}:{'k' * 128}"
+    seen = editor(": 1", ": 42")
+    shop.ok("enqueue", "charge", "1", "--queue", "q" * 128, "--job-id", "k" * 128)
+    shop.work()
+    assert shop.ok("dlq", "edit", job).out == f"{job} replayed with other arguments\n"
+    assert json.loads(seen.read_text()) == {"n": 1}
+
+
+def test_a_folder_for_the_editor_that_is_gone_is_a_sentence(
+    shop: Shop, editor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job] = shop.kill(1)
+    editor("1", "2")
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    answer = shop.run("dlq", "edit", job)
+    assert (answer.code, answer.err) == (
+        Exit.FAILED,
+        "fennelq: the file for the editor cannot be written: No such file or directory. Set TMPDIR to a folder that "
+        "has room\n",
+    )
+    assert dead(shop) == [job]
+
+
+def test_an_import_that_has_no_room_for_its_lines_imports_none(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines are right, so `--continue` imports none of them either."""
+    file = tmp_path / "dead.jsonl"
+    shop.kill(2)
+    shop.ok("dlq", "export", "-o", str(file))
+    shop.ok("dlq", "purge", "--all", "--yes")
+    with monkeypatch.context() as full:
+        full.setattr("fennelq.manage.spool.IN_MEMORY", 10)
+        full.setattr("tempfile.tempdir", "/nowhere")
+        for more in ([], ["--continue"]):
+            answer = shop.run("dlq", "import", str(file), *more)
+            assert answer.code == Exit.FAILED
+            assert answer.err.startswith(
+                "fennelq: a temporary file cannot be written: No such file or directory. "
+            )
+    assert dead(shop) == []
+
+
 def test_secrets_are_hidden_in_the_editor_and_stay_what_they_are(shop: Shop, editor: Any) -> None:
     tasks = shop.folder / "tasks.py"
     tasks.write_text(

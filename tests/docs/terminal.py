@@ -21,12 +21,11 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from fennelq.cli.table import wrapped
 from tests.docs.pages import ROOT, Block
 from tests.kit.forker import can_start, forker
 from tests.kit.ports import HOST, Port
+from tests.kit.processes import executors
 from tests.kit.spawn import Child, Process
 from tests.kit.waiting import Deadline, eventually
 
@@ -270,15 +269,6 @@ class Prompt:
 def ended(process: Process) -> bool:
     """Whether there is nothing to wait for any more."""
     return not process.running
-
-
-def executors(worker: Process) -> list[psutil.Process]:
-    """The executor processes of a worker."""
-    try:
-        children = psutil.Process(worker.pid).children()
-        return [child for child in children if "fennelq.worker.processes.process" in child.cmdline()]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def listens(port: Port) -> bool:

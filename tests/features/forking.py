@@ -20,16 +20,16 @@ def main(url: str) -> None:
     async def double(n: int) -> int:
         raise NotImplementedError
 
-    print("before", double.sync.delay(1).get(timeout=10), flush=True)
+    print("before", double.sync.delay(1).get(timeout=30), flush=True)
     children = [fork(partial(answer, double, n)) for n in range(CHILDREN)]
     for pid in children:
         os.waitpid(pid, 0)
-    print("after", double.sync.delay(100).get(timeout=10), flush=True)
+    print("after", double.sync.delay(100).get(timeout=30), flush=True)
 
 
 def answer(double: Task[[int], int], n: int) -> None:
     # In one write: the children share a pipe, and their lines must not mix.
-    os.write(1, f"child {double.sync.delay(n).get(timeout=10)}\n".encode())
+    os.write(1, f"child {double.sync.delay(n).get(timeout=30)}\n".encode())
 
 
 def fork(work: Callable[[], None]) -> int:

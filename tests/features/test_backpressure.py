@@ -248,7 +248,7 @@ async def test_the_oldest_job_goes_to_the_dead_letter_queue_and_can_be_replayed(
     welcome = mail_of(app, when_full="drop_oldest")
     results = await welcome.map([1, 2, 3])
     with pytest.raises(TaskFailed, match=re.escape("the queue was full (max_waiting is 2)")) as raised:
-        await results[0].get(timeout=5)
+        await results[0].get(timeout=30)
     assert (raised.value.error_type, raised.value.tries) == ("Dropped", 0)
     assert str(raised.value) == (
         f"job {results[0].id} was dropped before it ran: the queue was full (max_waiting is 2), "

@@ -55,7 +55,7 @@ class Shop:
         return self.app.client.keys(queue).record(key)
 
     async def works(self) -> bool:
-        return await self.app.call(self.double.job(21), timeout=5) == 42
+        return await self.app.call(self.double.job(21), timeout=30) == 42
 
     async def is_dead_once(self, result: AsyncResult[int]) -> str:
         """The reason for which it is in the dead-letter queue, where it is once."""
@@ -63,7 +63,7 @@ class Shop:
         entries = [letter for letter in await self.app.dlq.list() if letter.id == result.id]
         assert len(entries) == 1
         with pytest.raises(TaskFailed):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         return entries[0].reason
 
 
@@ -146,7 +146,7 @@ async def test_a_record_without_task_or_arguments_is_dead_as_broken(shop: Shop, 
 async def test_a_number_that_is_none_does_not_keep_a_job_from_running(shop: Shop, field: str) -> None:
     result = await shop.spoiled(**{field: b"\xff not a number"})
     async with running(shop.app, concurrency=1):
-        assert await result.get(timeout=5) == 2
+        assert await result.get(timeout=30) == 2
 
 
 TASKS = {
@@ -165,7 +165,7 @@ async def test_an_unknown_task_name_makes_the_job_dead_as_unknown_task(shop: Sho
         assert await shop.is_dead_once(result) == "unknown_task"
         assert await shop.works()
     with pytest.raises(TaskFailed, match="unknown task") as failed:
-        await result.get(timeout=5)
+        await result.get(timeout=30)
     assert len(failed.value.message) < 1000
 
 
@@ -178,7 +178,7 @@ async def test_jobs_whose_records_are_gone_or_of_a_wrong_type_are_dropped_and_th
     shop.client.set(shop.record(squatted), "not a record", px=60_000)
     async with running(shop.app, concurrency=1):
         for n, result in enumerate(others):
-            assert await result.get(timeout=5) == 2 * n
+            assert await result.get(timeout=30) == 2 * n
         assert await gone.status() is Status.UNKNOWN
         assert await shop.works()
     shop.client.delete(shop.record(squatted))
@@ -200,7 +200,7 @@ async def test_entries_that_no_script_wrote_are_dropped_and_the_others_run(shop:
         shop.client.xadd(stream, entry)
     async with running(shop.app, concurrency=2):
         for n, result in enumerate(results):
-            assert await result.get(timeout=5) == 2 * n
+            assert await result.get(timeout=30) == 2 * n
         # While the worker blocks, rubbish is what wakes it.
         for entry in rubbish:
             shop.client.xadd(stream, entry)
@@ -214,7 +214,7 @@ async def test_a_hundred_bad_jobs_among_good_ones_cost_the_good_ones_nothing(sho
         shop.client.hset(shop.record(result), "a", b"\xff")
     async with running(shop.app, concurrency=8):
         for n in range(1, 200, 2):
-            assert await results[n].get(timeout=5) == 2 * n
+            assert await results[n].get(timeout=30) == 2 * n
         await asyncio.gather(*(shop.is_dead_once(result) for result in results[:20:2]))
         assert await shop.app.dlq.count() == 100
 
@@ -279,12 +279,12 @@ async def test_hostile_text_is_only_text(app: App, text: str) -> None:
     async with running(app):
         task = repeat.options(headers={"text": text})
         result = await task.delay([text])
-        assert await result.get(timeout=5) == {text: text}
+        assert await result.get(timeout=30) == {text: text}
         info = await result.info()
         assert info is not None
         assert info.headers == {"text": text}
         with pytest.raises(TaskFailed) as failed:
-            await (await task.delay([text], fail=True)).get(timeout=5)
+            await (await task.delay([text], fail=True)).get(timeout=30)
         assert failed.value.message == text
 
 
@@ -298,7 +298,7 @@ async def test_hostile_names_are_only_names(app: App) -> None:
     async with running(app):
         for key in ("]]..redis.call('FLUSHALL')--", "%s%d%1", "ü🌿", "a:b:c", "=", "~", "*?[a]", "\\"):
             first = await double.options(key=key).delay(21)
-            assert await first.get(timeout=5) == 42
+            assert await first.get(timeout=30) == 42
             again = await double.options(key=key).delay(21)
             assert (again, again.deduplicated) == (first, True)
 

@@ -109,7 +109,7 @@ async def test_after_a_good_canary_the_others_follow(bank: Bank) -> None:
     async with running(bank.app):
         ended = await bank.done(canary=2)
         for job in jobs:
-            await bank.app.result(job).get(10)
+            await bank.app.result(job).get(30)
     assert (ended.state, ended.done, ended.problem) == ("done", JOBS, "")
     assert sorted(bank.started) == [*range(JOBS)]
 
@@ -267,7 +267,7 @@ async def test_two_canaries_at_once_put_each_job_back_once(bank: Bank) -> None:
     async with running(bank.app):
         ends = await asyncio.gather(*(bank.app.operations.resume(op.id) for op in (one, other)))
         for job in jobs:
-            await bank.app.result(job).get(10)
+            await bank.app.result(job).get(30)
     assert [end.state for end in ends] == ["done", "done"]
     assert sorted(bank.started) == [*range(JOBS)]
 

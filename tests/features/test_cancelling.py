@@ -40,9 +40,9 @@ async def test_a_queued_job_that_is_cancelled_never_runs(app: App, notes: Notes)
     result, other = await notes.note.map([1, 2])
     assert await result.cancel()
     async with running(app):
-        await other.get(timeout=5)
+        await other.get(timeout=30)
         with pytest.raises(JobCancelled):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
     info = await result.info()
     assert notes.runs == {2: 1}
     assert info is not None
@@ -50,11 +50,11 @@ async def test_a_queued_job_that_is_cancelled_never_runs(app: App, notes: Notes)
 
 
 async def test_a_scheduled_job_that_is_cancelled_never_runs(app: App, notes: Notes) -> None:
+    result = await notes.note.options(delay=0.1).delay(1)
+    other = await notes.note.options(delay=0.2).delay(2)
+    assert await result.cancel()
     async with running(app):
-        result = await notes.note.options(delay=0.1).delay(1)
-        other = await notes.note.options(delay=0.2).delay(2)
-        assert await result.cancel()
-        await other.get(timeout=5)
+        await other.get(timeout=30)
     assert notes.runs == {2: 1}
     assert await result.status() is Status.CANCELLED
 
@@ -65,7 +65,7 @@ async def test_a_job_that_waits_for_its_retry_is_cancelled(app: App, notes: Note
         await aeventually(lambda: has_status(result, Status.RETRY))
         assert await result.cancel()
         with pytest.raises(JobCancelled):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
     assert notes.runs == {-1: 1}
 
 
@@ -87,7 +87,7 @@ async def test_a_job_is_cancelled_once(app: App, notes: Notes) -> None:
 async def test_a_job_that_has_ended_is_not_cancelled_any_more(app: App, notes: Notes) -> None:
     async with running(app):
         result = await notes.note.delay(1)
-        await result.get(timeout=5)
+        await result.get(timeout=30)
         assert not await result.cancel()
     assert await result.status() is Status.SUCCESS
 
@@ -98,7 +98,7 @@ async def test_cancelling_while_workers_take_jobs_leaves_each_job_either_run_or_
     results = await notes.note.map(range(300))
     async with running(app, concurrency=4):
         cancelled = await asyncio.gather(*(result.cancel() for result in results[::2]))
-        ends = await asyncio.gather(*(result.get(timeout=10) for result in results), return_exceptions=True)
+        ends = await asyncio.gather(*(result.get(timeout=30) for result in results), return_exceptions=True)
     for result, end, (n, was_cancelled) in zip(results[::2], ends[::2], enumerate(cancelled), strict=True):
         assert isinstance(end, JobCancelled) == was_cancelled
         assert notes.runs[2 * n] == (0 if was_cancelled else 1)

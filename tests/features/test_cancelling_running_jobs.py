@@ -102,7 +102,7 @@ pytestmark = pytest.mark.usefixtures("work")
 
 async def cancelled(result: AsyncResult[Any], reason: str = REASON) -> None:
     with pytest.raises(JobCancelled) as error:
-        await result.get(timeout=5)
+        await result.get(timeout=30)
     info = await result.info()
     assert info is not None
     assert (error.value.reason, info.status, info.reason) == (reason, Status.CANCELLED, reason)
@@ -116,7 +116,7 @@ async def test_a_running_job_gets_a_cancelled_error_and_is_cancelled(shop: Shop)
     assert shop.seen == [REASON]
     await cancelled(result)
     shop.gate.set()
-    assert await other.get(timeout=5) == 42
+    assert await other.get(timeout=30) == 42
 
 
 async def test_a_cancelled_run_does_not_count_as_a_try(shop: Shop) -> None:
@@ -152,7 +152,7 @@ async def test_a_job_that_succeeds_nevertheless_has_succeeded(shop: Shop) -> Non
     result = await shop.react.delay("returns")
     await shop.started(result)
     assert not await result.cancel(REASON)
-    assert await result.get(timeout=5) == "returns"
+    assert await result.get(timeout=30) == "returns"
     info = await result.info()
     assert info is not None
     assert (info.status, info.stopping, info.reason) == (Status.SUCCESS, None, None)
@@ -177,7 +177,7 @@ async def test_without_waiting_it_is_asked_and_the_answer_is_false(shop: Shop) -
 async def test_a_job_that_has_ended_or_is_unknown_is_not_cancelled(shop: Shop) -> None:
     shop.gate.set()
     result = await shop.wait.delay()
-    await result.get(timeout=5)
+    await result.get(timeout=30)
     assert [await result.cancel(), await shop.app.result("default:unknown").cancel()] == [False, False]
     assert await shop.app.jobs.cancel(result.id) == JobAnswer(result.id, False, "too late: SUCCESS")
 
@@ -323,4 +323,4 @@ async def test_a_wrong_reason_or_wait_is_refused_and_the_job_goes_on(
     assert info is not None
     assert info.stopping is None
     shop.gate.set()
-    assert await result.get(timeout=5) == 42
+    assert await result.get(timeout=30) == 42

@@ -104,7 +104,7 @@ async def test_the_context_is_set_around_performers_that_were_registered_before(
         token = tenant.set("acme")
         result = await welcome.delay()
         tenant.reset(token)
-        await result.get(timeout=5)
+        await result.get(timeout=30)
     assert seen == ["acme", "acme"]
 
 
@@ -122,7 +122,7 @@ async def test_a_replayed_job_has_the_context_in_which_it_was_sent_first(app: Ap
         tenant.set("acme")
         result = await charge.delay()
         with pytest.raises(TaskFailed):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         tenant.set("other")
         await app.dlq.replay()
         await aeventually(lambda: len(seen) == 2)
@@ -158,7 +158,7 @@ async def test_jobs_at_the_same_time_have_contexts_of_their_own(app: App) -> Non
         tenant.set(f"t-{n}")
         results.append(await who.delay())
     async with running(app, concurrency=8):
-        assert [await result.get(timeout=5) for result in results] == [f"t-{n}" for n in range(8)]
+        assert [await result.get(timeout=30) for result in results] == [f"t-{n}" for n in range(8)]
 
 
 async def test_names_that_the_worker_does_not_carry_are_not_set(make_app: MakeApp) -> None:
@@ -170,7 +170,7 @@ async def test_names_that_the_worker_does_not_carry_are_not_set(make_app: MakeAp
 
     async with running(app):
         result = await names.options(headers={"ctx.request_id": "r-1", "ctx.other": "x"}).delay()
-        assert await result.get(timeout=5) == {"request_id": "r-1"}
+        assert await result.get(timeout=30) == {"request_id": "r-1"}
 
 
 # Mistakes

@@ -174,7 +174,7 @@ async def test_a_function_s_name_is_enough_to_name_its_task(shop: Shop) -> None:
     [other] = await shop.app.enqueue([charge.job()])
     async with running(shop.app):
         with pytest.raises(TaskFailed):
-            await other.get(timeout=5)
+            await other.get(timeout=30)
     assert await shop.app.dlq.count(task="charge") == 1
     assert await shop.app.dlq.count(task="other:charge") == 1
 
@@ -245,7 +245,7 @@ async def test_a_replayed_job_is_the_same_job_with_a_fresh_budget(shop: Shop) ->
     shop.broken = False
     assert await shop.app.dlq.replay() == ReplayReport(replayed=1)
     async with running(shop.app):
-        assert await dead.get(timeout=5) == 0
+        assert await dead.get(timeout=30) == 0
     info = await dead.info()
     assert info is not None
     assert (info.status, info.tries, info.replays) == (Status.SUCCESS, 1, 1)
@@ -281,7 +281,7 @@ async def test_eight_replays_at_once_bring_each_job_back_once(shop: Shop, make_a
     assert sum(report.key_taken + report.broken for report in reports) == 0
     assert await shop.waiting() == 200
     async with running(shop.app):
-        await asyncio.gather(*(handle.get(timeout=10) for handle in dead))
+        await asyncio.gather(*(handle.get(timeout=30) for handle in dead))
     assert shop.ran == dict.fromkeys(range(200), 1)
 
 
@@ -370,7 +370,7 @@ async def test_a_job_whose_key_is_taken_stays_dead(shop: Shop, server: Server) -
     dead = await shop.charge.options(key="order:1").delay(1)
     async with running(shop.app):
         with pytest.raises(TaskFailed):
-            await dead.get(timeout=5)
+            await dead.get(timeout=30)
     with server.client() as client:
         client.delete(*keys(server, "*idem:*"))
     await shop.charge.options(key="order:1").delay(2)

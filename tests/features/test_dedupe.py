@@ -56,7 +56,7 @@ async def test_of_200_concurrent_callers_of_one_key_one_job_runs(app: App) -> No
     async with running(app), running(app):
         results = await asyncio.gather(*(count.delay(n) for n in range(200)))
         all_sent.set()
-        values = await asyncio.gather(*(result.get(timeout=10) for result in results))
+        values = await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert len(set(results)) == 1
     assert [result.deduplicated for result in results].count(False) == 1
     assert (len(runs), {*values}) == (1, {*runs})
@@ -66,7 +66,7 @@ async def test_of_200_concurrent_callers_that_replace_each_other_the_last_argume
     task, ran = indexing(app, dedupe="until_start", on_duplicate="replace")
     results = await asyncio.gather(*(task.delay(7, str(n)) for n in range(200)))
     async with running(app):
-        assert {await result.get(timeout=10) for result in results} == {"199"}
+        assert {await result.get(timeout=30) for result in results} == {"199"}
     assert (len(set(results)), ran) == (1, ["199"])
 
 
@@ -114,7 +114,7 @@ async def test_a_call_during_the_run_of_the_latest_makes_one_more_run_with_the_l
 
     async with running(app), running(app):
         first = await render.delay(1, "a")
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), 20)
         later = [await render.delay(1, text) for text in "bcd"]
         other = await render.delay(2, "x")
         await aeventually(lambda: "x" in ran)
@@ -125,7 +125,7 @@ async def test_a_call_during_the_run_of_the_latest_makes_one_more_run_with_the_l
             info.waiting_because
         )
         may_end.set()
-        assert [await one.get(timeout=5) for one in (first, *later, other)] == ["a", "d", "d", "d", "x"]
+        assert [await one.get(timeout=30) for one in (first, *later, other)] == ["a", "d", "d", "d", "x"]
     assert sorted(ran) == ["a", "d", "x"]
     assert [one.deduplicated for one in (first, *later)] == [False, False, True, True]
 
@@ -166,7 +166,7 @@ async def test_until_start_lets_in_a_new_job_as_soon_as_the_first_one_runs(app: 
         second = await hold.delay()
         assert second != first
         may_end.set()
-        await second.get(timeout=5)
+        await second.get(timeout=30)
     assert await (await task.delay(7, "a")).status() is Status.SENT
     assert (await task.delay(7, "b")).deduplicated
 
@@ -261,7 +261,7 @@ async def test_a_call_that_replaces_and_loses_its_reply_replaces_once(
     second = await task.delay(7, "b")
     assert (second, second.deduplicated) == (first, True)
     async with running(app):
-        assert await second.get(timeout=5) == "b"
+        assert await second.get(timeout=30) == "b"
     assert (ran, proxy.counters.dropped) == (["b"], 1)
 
 

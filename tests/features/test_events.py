@@ -69,7 +69,7 @@ async def test_the_events_of_a_job_that_succeeds(app: App) -> None:
 
     async with running(app) as executor:
         result = await welcome.delay()
-        await result.get(timeout=5)
+        await result.get(timeout=30)
         await aeventually(lambda: JobFinished in map(type, heard))
     finished = next(event for event in heard if isinstance(event, JobFinished))
     assert finished.seconds is not None
@@ -95,7 +95,7 @@ async def test_the_events_of_a_job_that_is_retried_and_dies(app: App) -> None:
     async with running(app):
         result = await charge.delay()
         with pytest.raises(TaskFailed):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         await aeventually(lambda: JobDied in map(type, heard))
     assert names(heard) == ["JobFinished", "JobRetried", "JobFinished", "JobDied"]
     (first, retried, last, died) = heard
@@ -132,9 +132,9 @@ async def test_the_outcome_of_a_run_is_told_in_a_word(
         result = await choose.delay()
         if outcome == "dead":
             with pytest.raises(TaskFailed):
-                await result.get(timeout=5)
+                await result.get(timeout=30)
         else:
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         await aeventually(lambda: len(heard) == (1 if outcome == "dead" else 2))
     assert isinstance(heard[0], JobFinished)
     assert heard[0].outcome == outcome
@@ -248,9 +248,9 @@ async def test_a_subscriber_that_comes_while_an_executor_runs_is_called_too(app:
     async def welcome() -> None: ...
 
     async with running(app):
-        await app.call(welcome.job(), timeout=5)
+        await app.call(welcome.job(), timeout=30)
         heard = hearing(app, JobFinished)
-        await app.call(welcome.job(), timeout=5)
+        await app.call(welcome.job(), timeout=30)
         await aeventually(lambda: heard)
     assert names(heard) == ["JobFinished"]
 
@@ -273,7 +273,7 @@ async def test_async_subscribers_receive_all_events_in_order_also_the_last_one(a
 
     async with running(app, concurrency=1):
         results = await welcome.map(range(20))
-        await results[-1].get(timeout=5)
+        await results[-1].get(timeout=30)
     assert heard == [*(result.id for result in results), "stopped"]
 
 
@@ -300,7 +300,7 @@ async def test_without_a_subscriber_no_event_is_made(app: App, monkeypatch: pyte
         return n
 
     async with running(app):
-        assert await app.call(sweep.job(1), timeout=5) == 1
+        assert await app.call(sweep.job(1), timeout=30) == 1
         await aeventually(lambda: ran == {0, 1})
 
 
@@ -335,7 +335,7 @@ async def test_what_a_subscriber_raises_changes_no_outcome(
     with capture_logs() as lines:
         async with running(app):
             results = await welcome.map(range(5))
-            assert [await result.get(timeout=5) for result in results] == [0, 1, 2, 3, 4]
+            assert [await result.get(timeout=30) for result in results] == [0, 1, 2, 3, 4]
             await aeventually(lambda: len(after) == 10)
     assert called == {
         "ExecutorStarted": 1,
@@ -386,7 +386,7 @@ async def test_a_subscriber_that_blocks_changes_no_outcome_and_the_watchdog_show
     with capture_logs() as lines:
         async with running(app):
             results = await welcome.map(range(10))
-            assert [await result.get(timeout=10) for result in results] == [*range(10)]
+            assert [await result.get(timeout=30) for result in results] == [*range(10)]
     infos = [await result.info() for result in results]
     assert [info.deliveries for info in infos if info is not None] == [1] * 10
     (line,) = [line for line in lines if line["event"] == "loop_blocked"]
@@ -416,7 +416,7 @@ async def test_a_flood_of_events_is_bounded_counted_and_changes_no_outcome(app: 
             for _ in range(100_000):
                 app.subscribers.tell(event)
             go_on.set()
-            assert await app.call(welcome.job(7), timeout=5) == 7
+            assert await app.call(welcome.job(7), timeout=30) == 7
             await aeventually(lambda: received == 1 + MOST_WAITING + 1)
     dropped = [line for line in lines if line["event"] == "events_dropped"]
     assert {line["why"] for line in dropped} == {"it is too slow: 1,000 events wait for it"}

@@ -34,7 +34,7 @@ class Address:
         """The second has everything that the first had and takes its place; the first follows it."""
         with self.first.client() as old, self.second.client() as new:
             new.execute_command("REPLICAOF", "127.0.0.1", self.first.port)
-            eventually(lambda: new.info("replication")["master_link_status"] == "up", within=20)
+            eventually(lambda: new.info("replication")["master_link_status"] == "up")
             old.execute_command("WAIT", 1, 5000)
             new.execute_command("REPLICAOF", "NO", "ONE")
             self.proxy.lead_to(self.second.url)
@@ -92,7 +92,7 @@ async def test_workers_senders_and_waiters_move_to_the_new_primary(
             assert await gather(*fresh, timeout=30) == [2 * n for n in range(100, 120)]
             aside = await asyncio.to_thread(lambda: double.sync.delay(500).get(timeout=30))
             assert aside == 1000
-            await aeventually(lambda: not address.on_the_first(), within=20)
+            await aeventually(lambda: not address.on_the_first())
             gate.set()
             async with asyncio.timeout(30):
                 assert await asyncio.gather(*waiters) == [2 * n for n in range(6)]

@@ -31,10 +31,10 @@ async def test_twenty_short_jobs_all_finish_while_one_of_two_workers_is_busy_wit
     async with running(app, concurrency=1), running(app, concurrency=1):
         busy = await long.delay()
         results = await short.map(range(20))
-        assert await asyncio.gather(*(result.get(timeout=10) for result in results)) == list(range(20))
+        assert await asyncio.gather(*(result.get(timeout=30) for result in results)) == list(range(20))
         assert await busy.status() is Status.EXECUTING
         may_end.set()
-        assert await busy.get(timeout=5) == "done"
+        assert await busy.get(timeout=30) == "done"
 
 
 async def test_short_jobs_that_were_queued_before_the_workers_came_do_not_wait_for_the_long_one_either(
@@ -53,10 +53,10 @@ async def test_short_jobs_that_were_queued_before_the_workers_came_do_not_wait_f
     busy = await long.delay()
     results = await short.map(range(20))
     async with running(app, concurrency=1), running(app, concurrency=1):
-        assert await asyncio.gather(*(result.get(timeout=10) for result in results)) == list(range(20))
+        assert await asyncio.gather(*(result.get(timeout=30) for result in results)) == list(range(20))
         assert not may_end.is_set()
         may_end.set()
-        await busy.get(timeout=5)
+        await busy.get(timeout=30)
 
 
 async def test_a_worker_holds_as_many_jobs_as_it_has_slots_and_not_one_more(app: App) -> None:
@@ -72,7 +72,7 @@ async def test_a_worker_holds_as_many_jobs_as_it_has_slots_and_not_one_more(app:
         counts = Counter([await result.status() for result in results])
         assert counts == {Status.EXECUTING: 7, Status.SENT: 13}
         may_end.set()
-        await asyncio.gather(*(result.get(timeout=5) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
 
 
 async def test_jobs_spread_over_all_workers(make_app: MakeApp) -> None:
@@ -90,11 +90,11 @@ async def test_jobs_spread_over_all_workers(make_app: MakeApp) -> None:
         for _ in range(5):
             await workers.enter_async_context(running(app, concurrency=8))
         results = await app.enqueue([meet.job() for _ in range(40)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             for _ in range(40):
                 await arrived.acquire()
         may_end.set()
-        await asyncio.gather(*(result.get(timeout=5) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
 
 
 async def test_a_slot_that_becomes_free_is_filled_although_the_others_are_busy(app: App) -> None:
@@ -113,10 +113,10 @@ async def test_a_slot_that_becomes_free_is_filled_although_the_others_are_busy(a
         busy = await app.enqueue([long.job() for _ in range(3)])
         await aeventually(lambda: executing(busy, 3))
         for result in await short.map(range(30)):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         assert not may_end.is_set()
         may_end.set()
-        await asyncio.gather(*(result.get(timeout=5) for result in busy))
+        await asyncio.gather(*(result.get(timeout=30) for result in busy))
     assert done == list(range(30))
 
 

@@ -64,7 +64,7 @@ async def test_the_same_key_while_the_first_job_is_queued_gets_its_handle(app: A
     assert again == first
     desk.may_end.set()
     async with running(app):
-        assert await again.get(timeout=5) == await first.get(timeout=5) == 1
+        assert await again.get(timeout=30) == await first.get(timeout=30) == 1
     assert desk.runs == 1
 
 
@@ -76,7 +76,7 @@ async def test_the_same_key_while_the_first_job_runs_gets_its_handle(app: App, d
         assert again == first
         assert again.deduplicated
         desk.may_end.set()
-        assert await again.get(timeout=5) == 1
+        assert await again.get(timeout=30) == 1
     assert desk.runs == 1
 
 
@@ -86,11 +86,11 @@ async def test_the_same_key_after_the_first_job_is_done_gets_its_handle_and_its_
     desk.may_end.set()
     async with running(app):
         first = await desk.ask()
-        await first.get(timeout=5)
+        await first.get(timeout=30)
         again = await desk.ask()
         assert again == first
         assert again.deduplicated
-        assert await again.get(timeout=5) == 1
+        assert await again.get(timeout=30) == 1
     assert desk.runs == 1
 
 
@@ -101,30 +101,30 @@ async def test_the_same_key_while_the_first_job_is_dead_gets_the_dead_ones_handl
     async with running(app):
         first = await desk.ask(-1)
         with pytest.raises(TaskFailed):
-            await first.get(timeout=5)
+            await first.get(timeout=30)
         again = await desk.ask(-1)
         assert again == first
         assert again.deduplicated
         with pytest.raises(TaskFailed, match="no such number"):
-            await again.get(timeout=5)
+            await again.get(timeout=30)
     assert desk.runs == 1
 
 
 async def test_the_same_key_after_the_first_jobs_record_is_gone_makes_another_job(
     make_app: MakeApp, server: Server
 ) -> None:
-    app = make_app(record_ttl=0.05, result_ttl=0.05)
+    app = make_app(record_ttl=60, result_ttl=60)
     desk = Desk(app)
     desk.may_end.set()
     async with running(app):
         first = await desk.ask()
-        await first.get(timeout=5)
+        await first.get(timeout=30)
         age(server, 600)
         await aeventually(lambda: has_status(first, Status.UNKNOWN))
         again = await desk.ask()
         assert again != first
         assert not again.deduplicated
-        assert await again.get(timeout=5) == 2
+        assert await again.get(timeout=30) == 2
 
 
 async def test_a_key_with_a_ttl_of_its_own_is_free_again_after_that(app: App, desk: Desk) -> None:
@@ -135,7 +135,7 @@ async def test_a_key_with_a_ttl_of_its_own_is_free_again_after_that(app: App, de
     assert second != first
     desk.may_end.set()
     async with running(app):
-        assert {await first.get(timeout=5), await second.get(timeout=5)} == {1, 2}
+        assert {await first.get(timeout=30), await second.get(timeout=30)} == {1, 2}
 
 
 async def test_a_ttl_without_a_key_leaves_the_job_a_plain_one(desk: Desk) -> None:
@@ -150,7 +150,7 @@ async def test_a_key_with_a_ttl_of_its_own_is_held_after_the_end_of_the_job(make
     task = desk.welcome.options(key=KEY, ttl=300)
     async with running(app):
         first = await task.delay(42)
-        await first.get(timeout=5)
+        await first.get(timeout=30)
         again = await task.delay(42)
     assert again == first
     assert again.deduplicated
@@ -175,7 +175,7 @@ async def test_of_a_hundred_simultaneous_calls_with_one_key_one_job_is_made(app:
     assert [result.deduplicated for result in results].count(False) == 1
     desk.may_end.set()
     async with running(app):
-        await results[99].get(timeout=5)
+        await results[99].get(timeout=30)
     assert desk.runs == 1
 
 
@@ -237,7 +237,7 @@ async def test_the_same_job_id_with_other_arguments_is_refused(app: App, desk: D
     if moment == "done":
         desk.may_end.set()
         async with running(app):
-            await first.get(timeout=5)
+            await first.get(timeout=30)
     with pytest.raises(DuplicateJob, match=r"default:welcome\.42") as refused:
         await task.delay(43)
     assert refused.value.job_id == first.id

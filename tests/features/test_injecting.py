@@ -70,10 +70,10 @@ async def test_a_session_is_committed_by_success_and_rolled_back_by_a_failed_try
             raise ValueError("no such order")
 
     async with running(app):
-        assert await (await charge.delay(7)).get(timeout=10) == 7
-        await (await refund.delay(7)).get(timeout=10)
+        assert await (await charge.delay(7)).get(timeout=30) == 7
+        await (await refund.delay(7)).get(timeout=30)
         with pytest.raises(TaskFailed, match="no such order"):
-            await (await refund.options(retries=0).delay(-1)).get(timeout=10)
+            await (await refund.options(retries=0).delay(-1)).get(timeout=30)
         assert database.rows == [(charge.name, 14), ("refund", 7)]
         assert database.open == 1
     assert database.open == 0
@@ -90,7 +90,7 @@ async def test_scheduled_tasks_get_their_values_and_callers_cannot_pass_them(app
         sweep.every(5, kwargs={"session": "mine"})
     async with running(app):
         result = await sweep.delay()
-        await result.get(timeout=10)
+        await result.get(timeout=30)
     assert {type(session) for session in seen} == {Session}
 
 
@@ -106,6 +106,6 @@ def test_jobs_of_the_sync_api_get_their_values(redis_url: str) -> None:
         return f"{greeting} {name}"
 
     with running_aside(app):
-        assert greet.sync.delay("ann").get(timeout=10) == "hello ann"
+        assert greet.sync.delay("ann").get(timeout=30) == "hello ann"
         with app.overrides({get_greeting: lambda: "good morning"}):
-            assert greet.sync.delay("bob").get(timeout=10) == "good morning bob"
+            assert greet.sync.delay("bob").get(timeout=30) == "good morning bob"

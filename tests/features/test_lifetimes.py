@@ -91,7 +91,7 @@ async def test_after_jobs_of_every_fate_the_streams_are_empty_and_the_memory_is_
         client.config_resetstat()
         async with running(app, concurrency=100):
             await run(shop, 1000)
-            await aeventually(lambda: age(server, 200) >= 0 and only_permanent_keys(client), within=20)
+            await aeventually(lambda: age(server, 200) >= 0 and only_permanent_keys(client))
             before = memory(client)
             shop.ran.clear()
             await run(shop, number)
@@ -100,7 +100,7 @@ async def test_after_jobs_of_every_fate_the_streams_are_empty_and_the_memory_is_
             assert shop.ran["note"] >= 2 * share
             assert (shop.ran["stumble"], shop.ran["die"]) == (share, share)
             await aeventually(lambda: age(server, 200) >= 0 and only_permanent_keys(client), within=30)
-            await aeventually(lambda: memory(client) < 1.05 * before, within=20)
+            await aeventually(lambda: memory(client) < 1.05 * before)
             for _ in range(5):
                 await asyncio.sleep(0.2)  # to have dipped below it once is not enough
                 assert memory(client) < 1.05 * before
@@ -144,7 +144,7 @@ async def test_a_replay_works_as_long_as_the_dead_letter_queue_lists_the_job(
         assert await listed(app)
         broken = False
         assert (await app.dlq.replay()).replayed == 1
-        assert await result.get(timeout=5) == (7, "r-1")
+        assert await result.get(timeout=30) == (7, "r-1")
 
 
 async def test_what_the_dead_letter_queue_no_longer_lists_is_gone_altogether(

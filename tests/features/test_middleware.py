@@ -80,10 +80,10 @@ async def test_a_sender_sees_every_job_however_it_is_sent(app: App) -> None:
         await note.map(["map"])
         await app.enqueue([note.job("enqueue")])
         await app.send("shop:note", "send")
-        await app.call(note.job("call"), timeout=5)
+        await app.call(note.job("call"), timeout=30)
         await aeventually(lambda: "every" in ways)
         await asyncio.to_thread(send_without_a_loop)
-        await (await app.schedules.run("often")).get(timeout=5)
+        await (await app.schedules.run("often")).get(timeout=30)
         await aeventually(lambda: len(ways) == 10)
     assert ways == dict.fromkeys(
         [
@@ -211,7 +211,7 @@ async def test_a_schedule_waits_while_its_sender_raises_and_the_executor_lives(a
         ran.set()
 
     async with running(app):
-        await asyncio.wait_for(ran.wait(), 15)
+        await asyncio.wait_for(ran.wait(), 30)
     assert errors == []
 
 
@@ -263,7 +263,7 @@ async def test_performers_are_around_the_function_and_those_of_the_app_are_the_o
     task: Any = on_the_loop if kind == "async" else in_a_thread
     async with running(app):
         result = await task.delay()
-        assert await result.get(timeout=5) == result.id
+        assert await result.get(timeout=30) == result.id
     assert seen == ["app in", "second in", "task in", "function", "task out", "second out", "app out"]
     assert (threading.get_ident() in threads) == (kind == "async")
 
@@ -278,7 +278,7 @@ async def test_a_performer_sees_the_job_and_may_replace_its_value(app: App) -> N
         return str(2 * n)
 
     async with running(app):
-        assert await app.call(double.job(4), timeout=5) == "shop:double 1 True 8"
+        assert await app.call(double.job(4), timeout=30) == "shop:double 1 True 8"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ async def test_what_a_performer_raises_is_judged_as_the_tasks_own(
     async with running(app):
         result = await welcome.delay()
         with pytest.raises(TaskFailed):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         info = await result.info()
     assert info is not None
     assert (info.status, info.reason, info.tries) == (status, reason, tries)
@@ -327,7 +327,7 @@ async def test_a_performer_may_snooze_a_job_before_its_function_runs(app: App) -
         return current_job().tries
 
     async with running(app):
-        assert await app.call(welcome.job(), timeout=5) == 1
+        assert await app.call(welcome.job(), timeout=30) == 1
     assert ran == ["snoozed"]
 
 
@@ -345,7 +345,7 @@ async def test_a_performer_that_swallows_an_error_decides_the_value(app: App) ->
 
     async with running(app):
         result = await fetch.delay()
-        assert await result.get(timeout=5) == "from the cache"
+        assert await result.get(timeout=30) == "from the cache"
         assert await result.status() is Status.SUCCESS
 
 
@@ -360,7 +360,7 @@ async def test_the_value_of_a_performer_must_fit_the_annotation_of_the_task(app:
 
     async with running(app):
         with pytest.raises(TaskFailed, match=r"fetch returned None, but its annotation is str"):
-            await app.call(fetch.job(), timeout=5)
+            await app.call(fetch.job(), timeout=30)
 
 
 async def test_a_performer_that_swallows_a_timeout_does_not_make_a_success(app: App) -> None:
@@ -378,7 +378,7 @@ async def test_a_performer_that_swallows_a_timeout_does_not_make_a_success(app: 
     async with running(app):
         result = await dawdle.delay()
         with pytest.raises(TaskFailed, match="longer than its timeout"):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         info = await result.info()
     assert info is not None
     assert info.reason == "timeout"
@@ -394,7 +394,7 @@ async def test_the_timeout_covers_the_performers(app: App) -> None:
 
     async with running(app):
         with pytest.raises(TaskFailed, match="longer than its timeout"):
-            await app.call(welcome.job(), timeout=5)
+            await app.call(welcome.job(), timeout=30)
 
 
 async def test_a_second_call_is_an_error_that_names_the_rule(app: App) -> None:
@@ -413,7 +413,7 @@ async def test_a_second_call_is_an_error_that_names_the_rule(app: App) -> None:
         with pytest.raises(
             TaskFailed, match=r"twice has called call\(\) twice: a try runs the function once"
         ) as failed:
-            await app.call(charge.job(), timeout=5)
+            await app.call(charge.job(), timeout=30)
     assert failed.value.error_type == "RuntimeError"
     assert runs == ["charged"]
 

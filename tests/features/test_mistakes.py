@@ -75,7 +75,7 @@ class OwnJob(fennelq.Job[int]):
 
 
 DELAYED = "a coroutine (delay() sends the job by itself)"
-ID_RULE = "it reads queue:key, like 'mail:0199c0de…', both 1-128 of A-Z a-z 0-9 _ . -"
+ID_RULE = "an id has the form queue:key, like 'mail:0199c0de…', each part with 1-128 of A-Z a-z 0-9 _ . -"
 NAME_RULE = "use 1-128 of A-Z a-z 0-9 _ . -"
 IN_CLASS = (
     "is defined in a class, and a task has no self: "
@@ -154,7 +154,7 @@ DECLARED: Mistakes = {
     ),
     "app.task(name='report')(report)": (
         ConfigurationError,
-        "task name 'report' is not valid: it reads module:function, at most 256 characters",
+        "task name 'report' is not valid: write module:function, at most 256 characters",
     ),
     "app.task(quue='mail')(report)": (
         ConfigurationError,
@@ -268,7 +268,7 @@ CONFIGURED: Mistakes = {
     ),
     "App('shop', redis_url='redis://localhost:port')": (
         ConfigurationError,
-        "redis_url 'redis://localhost:port' is not understood: it reads redis://user:password@host:port/db, "
+        "redis_url 'redis://localhost:port' is not understood: write redis://user:password@host:port/db, "
         "with every special character of the password percent-escaped",
     ),
     "App('shop', redis_url='embedded://tmp/jobs')": (
@@ -392,17 +392,17 @@ CALLED: Mistakes = {
     ),
     "await app.send('welcome')": (
         ConfigurationError,
-        "task name 'welcome' is not valid: it reads module:function, at most 256 characters; "
+        "task name 'welcome' is not valid: write module:function, at most 256 characters; "
         f"did you mean '{HERE}:welcome'?",
     ),
     "await app.send('other.tasks.welcom')": (
         ConfigurationError,
-        "task name 'other.tasks.welcom' is not valid: it reads module:function, at most 256 characters; "
+        "task name 'other.tasks.welcom' is not valid: write module:function, at most 256 characters; "
         f"did you mean '{HERE}:welcome'?",
     ),
     "await app.send('mail')": (
         ConfigurationError,
-        "task name 'mail' is not valid: it reads module:function, at most 256 characters",
+        "task name 'mail' is not valid: write module:function, at most 256 characters",
     ),
     "await app.send('shop:welcome', user_id=42)": (
         ConfigurationError,
@@ -604,7 +604,7 @@ async def test_a_task_that_returns_what_cannot_be_its_result_is_dead_and_the_err
     async with running(app):
         for task, sentence in tasks.items():
             with pytest.raises(TaskFailed) as failed:
-                await (await task.delay()).get(timeout=5)
+                await (await task.delay()).get(timeout=30)
             assert failed.value.message == f"{HERE}:{sentence}"
             assert (failed.value.tries, failed.value.traceback) == (1, "")
 

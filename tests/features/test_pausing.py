@@ -79,11 +79,11 @@ async def test_other_queues_of_a_worker_go_on_and_a_running_job_ends(
         blocker = await block.delay()
         await aeventually(lambda: _is_executing(blocker))
         await app.queue("mail").pause()
-        assert await (await report.delay()).get(timeout=5) == "written"
+        assert await (await report.delay()).get(timeout=30) == "written"
         may_end.set()
-        assert await blocker.get(timeout=5) == "ended"
+        assert await blocker.get(timeout=30) == "ended"
         await app.queue("mail").resume()
-        assert await (await welcome.delay(7)).get(timeout=5) == 7
+        assert await (await welcome.delay(7)).get(timeout=30) == 7
 
 
 async def test_a_pause_outlives_every_process(app: App, make_app: MakeApp, welcome: Task[[int], int]) -> None:
@@ -96,7 +96,7 @@ async def test_a_pause_outlives_every_process(app: App, make_app: MakeApp, welco
         await make_app().queues.resume("default")
         assert await result.status() is Status.SENT
         await app.queue("mail").resume()
-        assert await result.get(timeout=5) == 1
+        assert await result.get(timeout=30) == 1
 
 
 async def test_a_resume_wakes_all_of_many_executors(app: App, server: Server) -> None:

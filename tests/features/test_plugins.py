@@ -43,8 +43,8 @@ async def test_a_plugin_brings_all_that_an_app_takes(app: App) -> None:
 
     async with running(app):
         result = await welcome.delay()
-        assert await result.get(timeout=5) == "around plugin"
-        await asyncio.wait_for(ticked.wait(), 5)
+        assert await result.get(timeout=30) == "around plugin"
+        await asyncio.wait_for(ticked.wait(), 20)
         await aeventually(lambda: finished)
     assert finished == [result.id]
 
@@ -73,7 +73,7 @@ async def test_a_service_that_raises_is_logged_and_called_again(
     with capture_logs() as lines:
         async with running(app):
             await aeventually(lambda: calls >= 3)
-            assert await app.call(welcome.job(), timeout=5) == 1
+            assert await app.call(welcome.job(), timeout=30) == 1
     (line,) = [line for line in lines if line["event"] == "trouble"]
     assert line["what"] == f"plugin demo: {__name__}:{flush.__qualname__}"
     assert line["error"].startswith(error.__name__)
@@ -134,7 +134,7 @@ async def test_a_service_outlives_a_job_that_cancels_it_and_ends_with_its_execut
 
     async with running(app):
         await aeventually(lambda: calls == 1)
-        await app.call(cancel_plugins.job(), timeout=5)
+        await app.call(cancel_plugins.job(), timeout=30)
         await aeventually(lambda: calls == 2)
     assert ended == ["ended", "ended"]
     assert cancelling == [0, 0], "a task group in a service looks at this"
@@ -157,7 +157,7 @@ async def test_a_service_that_ignores_its_end_does_not_hold_up_the_executor(
         return 0
 
     app.use(Plugin("demo", services=[hang]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         async with running(app):
             await begun.wait()
     may_end.set()

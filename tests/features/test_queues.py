@@ -42,7 +42,7 @@ async def run_all(
     """Send all, then let a worker come."""
     results = await app.enqueue(jobs)
     async with running(app, concurrency=concurrency, queues=queues):
-        await asyncio.gather(*(result.get(timeout=10) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
 
 
 # Priorities
@@ -76,7 +76,7 @@ async def test_an_urgent_job_overtakes_those_that_wait_while_the_worker_is_busy(
         results = await app.enqueue([seq.note.job("normal") for _ in range(20)])
         results += [await seq.note.options(priority="high").delay("high")]
         may_end.set()
-        await asyncio.gather(*(result.get(timeout=5) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert seq.order[0] == "high"
 
 
@@ -85,11 +85,11 @@ async def test_a_worker_may_serve_some_priorities_only(app: App) -> None:
     low = await seq.note.options(priority="low").delay("low")
     high = await seq.note.options(priority="high").delay("high")
     async with running(app, priorities=["high", "normal"]):
-        await high.get(timeout=5)
-        await (await seq.note.delay("normal")).get(timeout=5)
+        await high.get(timeout=30)
+        await (await seq.note.delay("normal")).get(timeout=30)
         assert await low.status() is Status.SENT
     async with running(app, priorities=["low"]):
-        await low.get(timeout=5)
+        await low.get(timeout=30)
 
 
 # Queues
@@ -140,9 +140,9 @@ async def test_a_new_queue_is_discovered(app: App, make_app: MakeApp) -> None:
     caller = make_app()
     early = await caller.send("shop:note", "early", queue="seen.before")
     async with running(app):
-        await early.get(timeout=5)
+        await early.get(timeout=30)
         late = await caller.send("shop:note", "late", queue="seen.later")
-        await late.get(timeout=5)
+        await late.get(timeout=30)
     assert seq.order == ["early", "late"]
 
 
@@ -157,9 +157,9 @@ async def test_after_a_flush_new_jobs_run_again(app: App) -> None:
 
     seq = Sequence(app)
     async with running(app):
-        await (await seq.note.delay("before")).get(timeout=5)
+        await (await seq.note.delay("before")).get(timeout=30)
         await app.client.ask(Command(["FLUSHALL"], bytes))
-        await (await seq.note.delay("after")).get(timeout=10)
+        await (await seq.note.delay("after")).get(timeout=30)
     assert seq.order == ["before", "after"]
 
 
@@ -168,7 +168,7 @@ async def test_two_apps_on_one_redis_do_not_see_each_other(make_app: MakeApp) ->
     shops, others = Sequence(shop), Sequence(other)
     ours, theirs = await shops.note.delay("ours"), await others.note.delay("theirs")
     async with running(shop):
-        await ours.get(timeout=5)
+        await ours.get(timeout=30)
         assert await theirs.status() is Status.SENT
     assert (shops.order, others.order) == (["ours"], [])
     assert await shop.result(theirs.id).status() is Status.UNKNOWN
@@ -179,7 +179,7 @@ async def test_apps_of_one_namespace_share_their_queues(make_app: MakeApp) -> No
     caller = make_app("web", namespace="common")
     result = await caller.send("shop:note", "hello")
     async with running(seq.note.app):
-        await result.get(timeout=5)
+        await result.get(timeout=30)
     assert seq.order == ["hello"]
 
 
@@ -195,7 +195,7 @@ async def test_many_workers_share_a_queue_without_running_anything_twice(app: Ap
         for _ in range(4):
             await workers.enter_async_context(running(app, concurrency=4))
         results = await app.enqueue([seq.note.job(str(n)) for n in range(500)])
-        await asyncio.gather(*(result.get(timeout=10) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert Counter(seq.order) == Counter(str(n) for n in range(500))
 
 

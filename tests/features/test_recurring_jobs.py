@@ -90,7 +90,7 @@ async def test_a_plain_function_may_recur_and_can_still_be_called_and_sent(app: 
         return number
 
     async with running(app):
-        assert await app.call(sweep.job(7), timeout=5) == 7
+        assert await app.call(sweep.job(7), timeout=30) == 7
         await aeventually(lambda: runs.arguments.count(1) >= 2)
 
 
@@ -120,7 +120,7 @@ async def test_a_recurring_job_fails_and_is_retried_like_any_other(app: App, run
     async with running(app):
         await aeventually(lambda: names(app))
         result = await app.schedules.run(await only_name(app))
-        assert await result.get(timeout=10) == "done"
+        assert await result.get(timeout=30) == "done"
 
 
 async def names(app: App) -> list[str]:
@@ -140,7 +140,7 @@ async def test_jobs_of_a_queue_that_no_worker_has_opened_are_found(app: App, run
     other = app.describe(report.name, queue="quite-new")
     await app.schedules.add(other, every=0.05, name="s")
     async with running(app):
-        await aeventually(lambda: runs.jobs, within=20)
+        await aeventually(lambda: runs.jobs)
     assert runs.jobs[0].startswith("quite-new:cron.s.")
 
 
@@ -221,7 +221,7 @@ async def test_a_paused_schedule_does_not_run_until_it_is_resumed(report: App, r
         await report.schedules.pause("s")
         last = (await report.schedules.get("s")).last_job
         assert last is not None
-        await report.result(last).get(timeout=5)
+        await report.result(last).get(timeout=30)
         before = len(runs.jobs)
         info = await report.schedules.get("s")
         assert (info.paused, info.next_run) == (True, None)
@@ -302,7 +302,7 @@ async def test_a_schedule_is_run_by_hand_paused_or_not(report: App, runs: Runs) 
         before = await add(report, 7, every=3600)
         for paused in (False, True):
             result = await report.schedules.run("s")
-            assert await result.get(timeout=5) == 7
+            assert await result.get(timeout=30) == 7
             if not paused:
                 await report.schedules.pause("s")
         info = await report.schedules.get("s")
@@ -480,7 +480,7 @@ async def nothing_is_due(app: App, clock: ServerClock) -> bool:
 async def test_runs_are_put_off_by_up_to_the_jitter(app: App, runs: Runs) -> None:
     app.every(0.2, jitter=0.15, name="s")(noting(runs))
     async with running(app):
-        await aeventually(lambda: len(runs.jobs) >= 8, within=20)
+        await aeventually(lambda: len(runs.jobs) >= 8)
     schedule = app.schedules.declared["s"]
     for tick, late in zip(runs.ticks, runs.late_ms, strict=True):
         assert late >= schedule.put_off(tick) - tick

@@ -206,6 +206,6 @@ async def test_with_one_slot_free_no_lower_job_starts_while_a_higher_one_waits(a
             lanes: list[Priority] = [first, "low", "normal", "high"]
             jobs = [note.options(priority=lane).job() for lane in lanes]
             results = await app.enqueue(jobs)
-            await asyncio.gather(*(result.get(timeout=5) for result in results))
+            await asyncio.gather(*(result.get(timeout=30) for result in results))
             places = sorted(range(4), key=lambda place: (ranks[lanes[place]], place))
             assert order == [jobs[place].id for place in places]

@@ -26,10 +26,10 @@ async def test_a_delayed_job_waits_and_then_runs(app: App) -> None:
     async def now() -> float:
         return (datetime.now(UTC) - current_job().enqueued_at).total_seconds()
 
+    result = await now.options(delay=0.3).delay()
+    assert await result.status() is Status.SCHEDULED
     async with running(app):
-        result = await now.options(delay=0.3).delay()
-        assert await result.status() is Status.SCHEDULED
-        assert await result.get(timeout=5) >= 0.3
+        assert await result.get(timeout=30) >= 0.3
 
 
 async def test_a_job_runs_at_a_given_moment_and_not_before(app: App) -> None:
@@ -40,7 +40,7 @@ async def test_a_job_runs_at_a_given_moment_and_not_before(app: App) -> None:
     moment = datetime.now(UTC) + timedelta(seconds=0.3)
     async with running(app):
         # Redis counts in milliseconds.
-        assert await app.call(now.options(at=moment).job(), timeout=5) >= moment - timedelta(milliseconds=1)
+        assert await app.call(now.options(at=moment).job(), timeout=30) >= moment - timedelta(milliseconds=1)
 
 
 async def test_a_scheduled_job_knows_when_it_is_due(app: App) -> None:
@@ -66,7 +66,7 @@ async def test_a_moment_that_has_passed_is_now(app: App) -> None:
 
     async with running(app):
         job = late.options(at=datetime.now(UTC) - timedelta(days=1)).job()
-        assert await app.call(job, timeout=5) == "done"
+        assert await app.call(job, timeout=30) == "done"
 
 
 async def test_scheduled_jobs_run_in_the_order_they_are_due_whatever_the_order_they_were_sent_in(
@@ -82,7 +82,7 @@ async def test_scheduled_jobs_run_in_the_order_they_are_due_whatever_the_order_t
     jobs = [note.options(at=start + timedelta(milliseconds=20 * n)).job(n) for n in (3, 1, 4, 0, 2)]
     results = await app.enqueue(jobs)
     async with running(app, concurrency=1):
-        await asyncio.gather(*(result.get(timeout=5) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert order == [0, 1, 2, 3, 4]
 
 
@@ -94,7 +94,7 @@ async def test_many_jobs_that_are_due_at_once_all_run(app: App) -> None:
     moment = datetime.now(UTC) + timedelta(seconds=0.1)
     results = await app.enqueue([double.options(at=moment).job(n) for n in range(350)])
     async with running(app):
-        values = await asyncio.gather(*(result.get(timeout=10) for result in results))
+        values = await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert values == [2 * n for n in range(350)]
 
 
@@ -111,19 +111,21 @@ async def test_a_scheduled_job_keeps_its_priority(app: App) -> None:
         soon.job("normal"),
         soon.options(priority="high").job("high"),
     ]
-    results = await app.enqueue(jobs)
-    blocker = asyncio.Event()
+    begun, blocker = asyncio.Event(), asyncio.Event()
 
-    @app.task(priority="high")
+    @app.task
     async def block() -> None:
+        begun.set()
         await blocker.wait()
 
     async with running(app, concurrency=1):
         await block.delay()
+        await begun.wait()
+        results = await app.enqueue(jobs)
         for result in results:
             await aeventually(partial(is_sent, app, result.id))
         blocker.set()
-        await asyncio.gather(*(result.get(timeout=5) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
     assert order == ["high", "normal", "low"]
 
 
@@ -142,8 +144,8 @@ async def test_a_job_that_expired_before_it_could_start_never_runs(app: App, t: 
     t.tick(11)
     await t.run_until_idle()
     with pytest.raises(JobExpired) as raised:
-        await expired.get(timeout=5)
-    await fresh.get(timeout=5)
+        await expired.get(timeout=30)
+    await fresh.get(timeout=30)
     info = await expired.info()
     assert raised.value.job_id == expired.id
     assert runs == [2]
@@ -163,7 +165,7 @@ async def test_a_job_that_expires_before_it_is_due_never_runs(app: App, t: Testi
     t.tick(20)
     await t.run_until_idle()
     with pytest.raises(JobExpired):
-        await result.get(timeout=5)
+        await result.get(timeout=30)
     assert runs == []
 
 
@@ -172,7 +174,7 @@ async def test_a_waiter_is_notified_when_its_job_expires(app: App, t: Testing) -
     async def greet() -> None: ...
 
     result = await greet.options(expires=10).delay()
-    waiting = asyncio.create_task(result.get(timeout=10))
+    waiting = asyncio.create_task(result.get(timeout=30))
     t.tick(11)
     await t.run_until_idle()
     with pytest.raises(JobExpired):
@@ -193,8 +195,8 @@ async def test_without_a_worker_a_waiter_learns_that_its_job_has_expired(
 
     results = [await greet.options(expires=0.15, **options).delay(1) for _ in range(3)]
     blocking = app.sync.result(results[1].id)
-    aside = asyncio.create_task(asyncio.to_thread(blocking.get, timeout=5))
-    for waiting in (results[0].get(timeout=5), aside, results[2].get(timeout=5)):
+    aside = asyncio.create_task(asyncio.to_thread(blocking.get, timeout=30))
+    for waiting in (results[0].get(timeout=30), aside, results[2].get(timeout=30)):
         with pytest.raises(JobExpired):
             await waiting
 
@@ -206,7 +208,7 @@ async def test_a_job_that_has_started_does_not_expire(app: App, t: Testing) -> N
         return "done"
 
     with t.eager():
-        assert await app.call(slow.options(expires=30).job(), timeout=5) == "done"
+        assert await app.call(slow.options(expires=30).job(), timeout=30) == "done"
 
 
 @pytest.mark.parametrize("how", ["retry", "snooze"])
@@ -228,7 +230,7 @@ async def test_a_job_that_has_started_once_runs_again_after_its_expiry(
     await t.run_until_idle()
     t.tick(10)
     await t.run_until_idle()
-    assert await result.get(timeout=10) == 42
+    assert await result.get(timeout=30) == 42
     assert runs == 2
 
 
@@ -248,11 +250,11 @@ async def test_a_job_that_a_deploy_has_interrupted_runs_again_after_its_expiry(
 
     result = await report.options(expires=30).delay(7)
     async with running(app, grace=0):
-        await asyncio.wait_for(interrupted.wait(), 10)
+        await asyncio.wait_for(interrupted.wait(), 30)
         server_clock.pass_by(60_000)
     assert await result.status() is Status.SENT
     async with running(app):
-        assert await result.get(timeout=10) == "report 7"
+        assert await result.get(timeout=30) == "report 7"
     assert starts == [7, 7]
 
 
@@ -267,10 +269,10 @@ async def test_a_backlog_of_expired_jobs_does_not_keep_the_fresh_ones_waiting(ma
     fresh = await greet.delay(7)
     await asyncio.sleep(0.01)  # the passing of time is what this is about
     async with running(app):
-        assert await fresh.get(timeout=5) == 7
+        assert await fresh.get(timeout=30) == 7
         for result in (stale[0], stale[-1]):
             with pytest.raises(JobExpired):
-                await result.get(timeout=5)
+                await result.get(timeout=30)
 
 
 async def is_sent(app: App, job_id: str) -> bool:
@@ -291,16 +293,16 @@ async def test_a_server_whose_clock_has_been_set_back_goes_on_with_everything(
     async with running(app):
         first = await moody.delay(1)
         with pytest.raises(TaskFailed):
-            await first.get(timeout=5)
+            await first.get(timeout=30)
         look_an_hour_ahead(server.client(), app.client.keys("default"))
         second = await moody.delay(2)
         with pytest.raises(TaskFailed):
-            await second.get(timeout=5)
+            await second.get(timeout=30)
         assert [dead.id for dead in await app.dlq.list(order="oldest")] == [first.id, second.id]
         broken = False
         assert (await app.dlq.replay()).replayed == 2
-        assert [await again.get(timeout=5) for again in (first, second)] == [1, 2]
-        assert await app.call(moody.options(delay=0.1, priority="high").job(3), timeout=5) == 3
+        assert [await again.get(timeout=30) for again in (first, second)] == [1, 2]
+        assert await app.call(moody.options(delay=0.1, priority="high").job(3), timeout=30) == 3
         assert await app.dlq.count() == 0
 
 

@@ -32,10 +32,10 @@ from tests.kit.apps import LocalApp
 from tests.kit.jobs import altered, as_sent
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
-from tests.kit.waiting import aeventually
+from tests.kit.waiting import aeventually, quickest
 from tests.kit.workers import running
 
-SLACK = 0.1
+SLACK = 0.25
 
 
 @pytest.fixture
@@ -139,8 +139,8 @@ async def test_one_refused_job_of_a_bulk_call_is_named_and_the_others_are_sent(
     assert list(error.failures) == [1]
     assert error.handles[1] is None
     async with running(app):
-        assert await error.handles[0].get(timeout=5) == 0
-        assert await error.handles[2].get(timeout=5) == 2
+        assert await error.handles[0].get(timeout=30) == 0
+        assert await error.handles[2].get(timeout=30) == 2
     assert ran == Counter([-1, 0, 2])
 
 
@@ -247,11 +247,11 @@ async def test_a_batch_with_too_few_answers_leaves_no_caller_waiting() -> None:
 
     batcher: GroupCommit[int, int] = GroupCommit(flush, 10)
     answers = [batcher.submit(n) for n in range(3)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         first, *others = await asyncio.gather(*answers, return_exceptions=True)
     assert first == 0
     assert [type(other) for other in others] == [ValueError, ValueError]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await batcher.submit(7) == 7
 
 
@@ -302,25 +302,26 @@ async def test_without_redis_a_delay_fails_within_its_bound(
     note = counting(app, Counter())
     await note.delay(0)
     getattr(proxy, network)()
-    took: list[float] = []
-    for _ in range(3):
-        began = time.monotonic()
+
+    async def fail() -> None:
         with pytest.raises(BrokerUnavailable, match=r"^Redis at .* cannot be reached: ") as failed:
             await note.delay(1)
-        took.append(time.monotonic() - began)
         assert [as_sent(job).args for job in failed.value.jobs] == [b"[[1],{}]"]
-    assert bound <= min(took) < bound + SLACK
+
+    assert bound <= await quickest(fail, bound + SLACK) < bound + SLACK
 
 
 async def test_without_redis_from_the_start_a_delay_fails_within_its_bound(make_app: MakeApp) -> None:
     app = make_app(redis_url="redis://127.0.0.1:1/0", enqueue_timeout=0.3)
     note = counting(app, Counter())
-    began = time.monotonic()
-    with pytest.raises(BrokerUnavailable) as failed:
-        await note.delay(1)
-    assert time.monotonic() - began < 4
-    assert len(failed.value.jobs) == 1
-    assert isinstance(failed.value, FennelqError)
+
+    async def fail() -> None:
+        with pytest.raises(BrokerUnavailable) as failed:
+            await note.delay(1)
+        assert len(failed.value.jobs) == 1
+        assert isinstance(failed.value, FennelqError)
+
+    assert await quickest(fail, 0.3 + SLACK) < 0.3 + SLACK
 
 
 @pytest.mark.parametrize("network", ["refuse", "half"])

@@ -65,10 +65,10 @@ async def test_the_end_of_a_job_is_a_value_well_or_not(shop: Shop) -> None:
     with pytest.raises(ResultTimeout):
         await shop.app.jobs.wait(good.id, timeout=0)
     with pytest.raises(ResultExpired):
-        await shop.app.jobs.wait("default:unknown", timeout=5)
+        await shop.app.jobs.wait("default:unknown", timeout=30)
     async with running(shop.app):
-        assert await shop.app.jobs.wait(good.id, timeout=5) == JobEnd(good.id, Status.SUCCESS, 42)
-        end = await shop.app.jobs.wait(bad.id, timeout=5)
+        assert await shop.app.jobs.wait(good.id, timeout=30) == JobEnd(good.id, Status.SUCCESS, 42)
+        end = await shop.app.jobs.wait(bad.id, timeout=30)
         assert (end.status, end.result) == (Status.DEAD, None)
         assert "no such card" in (end.error or "")
         assert end == await asyncio.to_thread(shop.app.sync.jobs.wait, bad.id, 5)
@@ -79,10 +79,10 @@ async def test_a_dead_job_is_retried_and_no_other(shop: Shop, server: Server) ->
     jobs = shop.app.jobs
     dead = await shop.charge.options(key="order:1").delay(7)
     async with running(shop.app):
-        await jobs.wait(dead.id, timeout=5)
+        await jobs.wait(dead.id, timeout=30)
         shop.broken = False
         assert await jobs.retry(dead.id) == JobAnswer(dead.id, True, "replayed")
-        assert (await jobs.wait(dead.id, timeout=5)).result == 7
+        assert (await jobs.wait(dead.id, timeout=30)).result == 7
         assert await jobs.retry(dead.id) == JobAnswer(dead.id, False, "not dead: SUCCESS")
         answer = await asyncio.to_thread(shop.app.sync.jobs.retry, "default:unknown")
         assert answer == JobAnswer("default:unknown", False, "unknown", known=False)
@@ -92,7 +92,7 @@ async def test_a_dead_job_is_retried_and_no_other(shop: Shop, server: Server) ->
 async def test_a_dead_job_whose_key_is_taken_stays_dead(shop: Shop, server: Server) -> None:
     dead = await shop.charge.options(key="order:1").delay(7)
     async with running(shop.app):
-        await shop.app.jobs.wait(dead.id, timeout=5)
+        await shop.app.jobs.wait(dead.id, timeout=30)
     with server.client() as client:
         client.delete(queue_keys("shop", "default").idempotency(f"{shop.charge.name}:order:1"))
     await shop.charge.options(key="order:1").delay(8)

@@ -105,7 +105,7 @@ async def test_a_job_whose_run_hangs_is_ended_by_a_second_run_in_another_executo
         result = await task.delay()
         await runs.began.wait()
         await pair.go_on()
-        assert await result.get(timeout=20) == 2
+        assert await result.get(timeout=30) == 2
         # The first run is told that it has lost, long before its lease is looked at.
         await asyncio.wait_for(runs.stopped.wait(), 20)
         await aeventually(lambda: all(executor.slots.taken == 0 for executor in pair.executors))
@@ -136,7 +136,7 @@ async def test_the_first_run_may_still_win(app: App, server: Server, monkeypatch
         result = await task.delay()
         await runs.began.wait()
         await pair.go_on()
-        assert await result.get(timeout=20) == 1
+        assert await result.get(timeout=30) == 1
         await asyncio.wait_for(lost.wait(), 20)
     assert stats(server, app)["S"] == 1
     assert "twin_first" not in stats(server, app)
@@ -156,7 +156,7 @@ async def test_a_second_run_that_fails_costs_no_try_and_the_first_one_goes_on(
         result = await pair.both_run(task, runs)
         await aeventually(lambda: sum(executor.slots.taken for executor in pair.executors) == 1)
         runs.go.set()
-        assert await result.get(timeout=20) == 1
+        assert await result.get(timeout=30) == 1
     assert [(line.what, line.more) for line in await result.history()] == [
         ("doubled", None),
         ("failed", "ValueError"),
@@ -207,7 +207,7 @@ async def test_an_executor_that_stops_leaves_the_job_to_the_other_one(
         first.stop(now=True)
         await asyncio.wait_for(runs.stopped.wait(), 20)
         second_may_end.set()
-        assert await result.get(timeout=20) == 2
+        assert await result.get(timeout=30) == 2
     assert runs.begun == 2
     assert stats(server, app)["S"] == 1
 

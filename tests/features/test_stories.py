@@ -32,11 +32,11 @@ from fennelq.broker.verbs.times import RUN, Report, field_of
 from fennelq.testing import Testing
 from tests.features.conftest import MakeApp, user_who_may_not
 from tests.features.test_speculation import Runs, speculating, two_executors
+from tests.kit.processes import executors
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
-from tests.worker.conftest import executors
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)? (?:ms|s|min)|under 1 ms)\b")
@@ -201,7 +201,7 @@ async def test_a_plain_success(app: App) -> None:
 
     async with running(app) as executor:
         result = await add.delay(1)
-        await result.get(timeout=20)
+        await result.get(timeout=30)
         assert await sentence(app, result) == "It succeeded on <1> after SOME TIME."
     found = await story(app, result)
     assert [run.executor for run in found.runs] == [executor.name]
@@ -222,7 +222,7 @@ async def test_a_retry_and_then_success(app: App) -> None:
 
     async with running(app):
         result = await flaky.delay()
-        await result.get(timeout=20)
+        await result.get(timeout=30)
     assert await sentence(app, result) == (
         "It succeeded on <1> in its second run, which took SOME TIME. "
         "The first run failed (ConnectionError: refused)."
@@ -354,7 +354,7 @@ async def test_a_second_copy(app: App, server: Server, monkeypatch: pytest.Monke
             "The other copy runs on <2>."
         )
         second_may_end.set()
-        assert await result.get(timeout=20) == 2
+        assert await result.get(timeout=30) == 2
     assert await sentence(app, result) == (
         "It succeeded on <2> in its second run, which took SOME TIME. A second copy was sent, because a run took "
         "unusually long. The run on <1> was stopped, because the other copy was first."
@@ -408,7 +408,7 @@ async def test_behind_a_limit(app: App) -> None:
             f"It has not begun yet: it waits for the limit shop:sync, with 1 other before it; held by {first.id}."
         )
         go_on.set()
-        await asyncio.gather(*(result.get(timeout=20) for result in results))
+        await asyncio.gather(*(result.get(timeout=30) for result in results))
 
 
 async def test_its_turn(app: App) -> None:

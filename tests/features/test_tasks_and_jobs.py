@@ -66,7 +66,7 @@ async def test_a_task_is_sent_with_delay_and_its_result_is_got(app: App) -> None
 
     async with running(app):
         result = await welcome.delay("ann", greeting="good morning")
-        assert await result.get(timeout=5) == "good morning ann"
+        assert await result.get(timeout=30) == "good morning ann"
         assert await result.status() is Status.SUCCESS
 
 
@@ -95,7 +95,7 @@ async def test_arguments_and_results_come_back_as_annotated(app: App) -> None:
 
     async with running(app):
         result = await ship.delay(ORDER, ORDER.placed_at, weight=Decimal("0.1"))
-        assert await result.get(timeout=5) == (ORDER, Decimal("0.2"))
+        assert await result.get(timeout=30) == (ORDER, Decimal("0.2"))
 
 
 @pytest.mark.parametrize(("arguments", "parameter"), [(("7",), "user_id"), ((7, 3), "template")])
@@ -144,7 +144,7 @@ async def test_arguments_over_the_limit_fail_at_delay_before_anything_is_sent(ma
     assert (refused.value.size, refused.value.limit) == (256 * 1024 + 1, 256 * 1024)
     assert not await sent(app)
     async with running(app):
-        assert await (await keep.delay("x" * fits)).get(timeout=5) == fits
+        assert await (await keep.delay("x" * fits)).get(timeout=30) == fits
 
 
 async def test_an_id_contains_the_queue_and_makes_a_handle_anywhere(app: App, make_app: MakeApp) -> None:
@@ -159,7 +159,7 @@ async def test_an_id_contains_the_queue_and_makes_a_handle_anywhere(app: App, ma
         assert len(key) > 10
         elsewhere = make_app()
         assert elsewhere.result(sent_here.id) == sent_here
-        assert await elsewhere.result(sent_here.id).get(timeout=5) == 3
+        assert await elsewhere.result(sent_here.id).get(timeout=30) == 3
 
 
 async def test_a_handle_made_from_an_id_decodes_by_the_annotation_when_the_task_is_known(app: App) -> None:
@@ -170,7 +170,7 @@ async def test_a_handle_made_from_an_id_decodes_by_the_annotation_when_the_task_
     async with running(app):
         for _ in range(20):
             sent_here = await moment.delay()
-            assert await app.result(sent_here.id).get(timeout=5) == ORDER.placed_at
+            assert await app.result(sent_here.id).get(timeout=30) == ORDER.placed_at
 
 
 async def test_a_text_that_is_not_an_id_is_refused(app: App) -> None:
@@ -190,8 +190,8 @@ async def test_options_make_another_task_and_leave_the_first_as_it_was(app: App)
 
     urgent = where.options(queue="urgent", headers={"for": "ann"}).options(priority="high")
     async with running(app):
-        assert await (await urgent.delay()).get(timeout=5) == ("urgent", {"by": "task", "for": "ann"})
-        assert await (await where.delay()).get(timeout=5) == ("mail", {"by": "task"})
+        assert await (await urgent.delay()).get(timeout=30) == ("urgent", {"by": "task", "for": "ann"})
+        assert await (await where.delay()).get(timeout=30) == ("mail", {"by": "task"})
 
 
 async def test_the_options_of_a_call_override_the_task_and_those_of_the_task_the_app(
@@ -208,9 +208,9 @@ async def test_the_options_of_a_call_override_the_task_and_those_of_the_task_the
         return current_job().max_retries
 
     async with running(app):
-        assert await app.call(by_app.job(), timeout=5) == 1
-        assert await app.call(by_task.job(), timeout=5) == 2
-        assert await app.call(by_task.options(retries=3).job(), timeout=5) == 3
+        assert await app.call(by_app.job(), timeout=30) == 1
+        assert await app.call(by_task.job(), timeout=30) == 2
+        assert await app.call(by_task.options(retries=3).job(), timeout=30) == 3
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_a_described_job_is_sent_when_it_is_enqueued(app: App) -> None:
     (result,) = await app.enqueue([job])
     assert result.id == job.id
     async with running(app):
-        assert await result.get(timeout=5) == 3
+        assert await result.get(timeout=30) == 3
 
 
 async def test_a_described_job_is_one_job_however_often_it_is_enqueued(app: App) -> None:
@@ -290,8 +290,8 @@ async def test_many_jobs_are_enqueued_and_their_handles_come_in_order(app: App) 
     results = await app.enqueue(jobs)
     assert [result.id for result in results] == [job.id for job in jobs]
     async with running(app):
-        assert await results[298].get(timeout=5) == 298
-        assert await results[299].get(timeout=5) == -149
+        assert await results[298].get(timeout=30) == 298
+        assert await results[299].get(timeout=30) == -149
 
 
 async def test_map_sends_one_job_per_element(app: App) -> None:
@@ -301,7 +301,7 @@ async def test_map_sends_one_job_per_element(app: App) -> None:
 
     async with running(app):
         results = await power.map([2, 3, 4], [10, 2, 1])
-        assert [await result.get(timeout=5) for result in results] == [1024, 9, 4]
+        assert [await result.get(timeout=30) for result in results] == [1024, 9, 4]
         assert await power.map([], []) == []
 
 
@@ -311,7 +311,7 @@ async def test_call_sends_and_waits_in_one_go(app: App) -> None:
         return a + b
 
     async with running(app):
-        assert await app.call(add.job(1, 2), timeout=5) == 3
+        assert await app.call(add.job(1, 2), timeout=30) == 3
 
 
 # Names
@@ -328,7 +328,7 @@ async def test_a_task_whose_code_is_elsewhere_is_sent_by_its_name(app: App, make
         result = await caller.send(
             name, 42, _kwargs={"template": "bye"}, queue="mail", headers={"by": "mail"}, timeout=5
         )
-        assert await result.get(timeout=5) == "bye 42 by mail"
+        assert await result.get(timeout=30) == "bye 42 by mail"
 
 
 async def test_a_task_sent_by_name_is_checked_like_any_other_when_its_code_is_here(app: App) -> None:
@@ -341,7 +341,7 @@ async def test_a_task_sent_by_name_is_checked_like_any_other_when_its_code_is_he
     async with running(app):
         result = await app.send("shop:welcome", 42)
         assert result.id.startswith("mail:")
-        assert await result.get(timeout=5) == 42
+        assert await result.get(timeout=30) == 42
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ async def test_a_running_task_may_ask_which_job_it_is(app: App) -> None:
     before = datetime.now(UTC) - timedelta(seconds=5)
     async with running(app):
         result = await welcome.options(headers={"request": "r-1"}).delay()
-        await result.get(timeout=5)
+        await result.get(timeout=30)
     (job,) = seen
     assert (job.id, job.task, job.queue) == (result.id, welcome.name, "mail")
     assert (job.tries, job.max_retries, job.fence) == (1, 4, 1)
@@ -402,7 +402,7 @@ async def test_everything_known_about_a_job_is_in_its_info(app: App) -> None:
 
     async with running(app):
         result = await welcome.options(headers={"request": "r-1"}, priority="low").delay("ann")
-        await result.get(timeout=5)
+        await result.get(timeout=30)
         info = await result.info()
     assert info is not None
     assert (info.id, info.task, info.queue, info.priority) == (result.id, welcome.name, "mail", "low")

@@ -21,7 +21,7 @@ async def test_a_plain_function_runs_in_a_thread_of_its_own(app: App) -> None:
         return n, threading.current_thread().name
 
     async with running(app):
-        n, thread = await app.call(where.job(7), timeout=5)
+        n, thread = await app.call(where.job(7), timeout=30)
     assert n == 7
     assert thread != threading.current_thread().name
 
@@ -35,7 +35,7 @@ async def test_a_function_in_a_thread_may_ask_which_job_it_is(app: App) -> None:
 
     async with running(app):
         result = await whoami.delay()
-        assert await result.get(timeout=5) == (result.id, 2)
+        assert await result.get(timeout=30) == (result.id, 2)
 
 
 async def test_every_job_has_context_variables_of_its_own(app: App) -> None:
@@ -53,7 +53,7 @@ async def test_every_job_has_context_variables_of_its_own(app: App) -> None:
 
     async with running(app, concurrency=1):
         for task in (by_thread, by_loop, by_thread, by_loop):
-            assert await app.call(task.job("changed"), timeout=5) == "none"
+            assert await app.call(task.job("changed"), timeout=30) == "none"
 
 
 async def test_one_blocking_function_beside_31_coroutines_does_not_slow_those_down(app: App) -> None:
@@ -78,12 +78,12 @@ async def test_one_blocking_function_beside_31_coroutines_does_not_slow_those_do
             await aeventually(blocked.is_set)
             for start in range(0, 31 * 20, 31):
                 results = await double.map(range(start, start + 31))
-                values = await asyncio.gather(*(result.get(timeout=5) for result in results))
+                values = await asyncio.gather(*(result.get(timeout=30) for result in results))
                 assert values == [2 * n for n in range(start, start + 31)]
             assert not may_end.is_set()
         finally:
             may_end.set()
-        assert await slow.get(timeout=5) == "let go"
+        assert await slow.get(timeout=30) == "let go"
 
 
 async def test_as_many_functions_block_at_once_as_there_are_slots(app: App) -> None:
@@ -95,7 +95,7 @@ async def test_as_many_functions_block_at_once_as_there_are_slots(app: App) -> N
 
     async with running(app, concurrency=8):
         results = await app.enqueue([meet.job() for _ in range(8)])
-        assert {await result.get(timeout=20) for result in results} == set(range(8))
+        assert {await result.get(timeout=30) for result in results} == set(range(8))
 
 
 @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit, SystemExit])
@@ -114,5 +114,5 @@ async def test_whatever_a_function_raises_is_its_failure_and_the_worker_goes_on(
 
     async with running(app, concurrency=1):
         with pytest.raises(TaskFailed, match=error.__name__):
-            await app.call(stop.job(), timeout=5)
-        assert await app.call(add.job(1, 2), timeout=5) == 3
+            await app.call(stop.job(), timeout=30)
+        assert await app.call(add.job(1, 2), timeout=30) == 3

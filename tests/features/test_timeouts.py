@@ -35,7 +35,7 @@ async def test_a_run_that_takes_too_long_is_cancelled_and_has_failed(app: App) -
     async with running(app):
         result = await dawdle.delay()
         with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s") as failed:
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         info = await result.info()
     assert cancelled == [result.id]
     assert failed.value.error_type.endswith("TaskTimeout")
@@ -51,7 +51,7 @@ async def test_a_timeout_is_retried_like_any_other_failure(app: App) -> None:
         return current_job().tries
 
     async with running(app):
-        assert await app.call(dawdle.job(), timeout=5) == 3
+        assert await app.call(dawdle.job(), timeout=30) == 3
 
 
 async def test_a_run_within_its_time_is_not_disturbed(app: App) -> None:
@@ -61,7 +61,7 @@ async def test_a_run_within_its_time_is_not_disturbed(app: App) -> None:
         return "done"
 
     async with running(app):
-        assert await app.call(quick.job(), timeout=5) == "done"
+        assert await app.call(quick.job(), timeout=30) == "done"
 
 
 async def test_with_none_there_is_no_timeout(app: App) -> None:
@@ -71,9 +71,9 @@ async def test_with_none_there_is_no_timeout(app: App) -> None:
         return "done"
 
     async with running(app):
-        assert await app.call(slow.options(timeout=None).job(), timeout=5) == "done"
+        assert await app.call(slow.options(timeout=None).job(), timeout=30) == "done"
         with pytest.raises(TaskFailed):
-            await app.call(slow.job(), timeout=5)
+            await app.call(slow.job(), timeout=30)
 
 
 async def test_the_traceback_of_a_timeout_shows_what_the_task_was_waiting_for(app: App) -> None:
@@ -86,7 +86,7 @@ async def test_the_traceback_of_a_timeout_shows_what_the_task_was_waiting_for(ap
 
     async with running(app):
         with pytest.raises(TaskFailed) as failed:
-            await app.call(slow.job(), timeout=5)
+            await app.call(slow.job(), timeout=30)
     head, first, *_ = failed.value.traceback.splitlines()
     assert head == "Traceback (most recent call last):"
     assert first.endswith(", in slow")
@@ -110,7 +110,7 @@ async def test_a_task_may_clean_up_when_its_time_is_over_and_was_late_all_the_sa
 
     async with running(app):
         with pytest.raises(TaskFailed, match="longer than its timeout"):
-            await app.call(tidy.job(), timeout=5)
+            await app.call(tidy.job(), timeout=30)
     assert tidied.is_set()
 
 
@@ -125,7 +125,7 @@ async def test_what_a_task_raises_instead_of_its_cancellation_is_its_failure(app
     async with running(app, concurrency=1):
         for _ in range(2):
             with pytest.raises(TaskFailed, match="lost in between"):
-                await app.call(stumble.job(), timeout=5)
+                await app.call(stumble.job(), timeout=30)
 
 
 async def test_a_run_that_ignores_its_timeout_has_timed_out_all_the_same(make_app: MakeApp) -> None:
@@ -149,10 +149,10 @@ async def test_a_run_that_ignores_its_timeout_has_timed_out_all_the_same(make_ap
     async with running(app, concurrency=4) as executor:
         result = await ignore.delay()
         with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s"):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         assert (executor.slots.stuck, executor.slots.taken, executor.slots.free) == (1, 1, 3)
         handles = await double.map(range(20))
-        assert [await handle.get(timeout=5) for handle in handles] == [2 * n for n in range(20)]
+        assert [await handle.get(timeout=30) for handle in handles] == [2 * n for n in range(20)]
         may_end.set()
         await aeventually(lambda: executor.slots.taken == 0)
         assert executor.slots.stuck == 0
@@ -175,7 +175,7 @@ async def test_a_run_that_ignores_its_timeout_is_retried_like_any_other(make_app
         return current_job().tries
 
     async with running(app):
-        assert await app.call(ignore_once.job(), timeout=5) == 2
+        assert await app.call(ignore_once.job(), timeout=30) == 2
         may_end.set()
 
 
@@ -198,7 +198,7 @@ async def test_a_slot_that_is_stuck_is_logged_once_with_the_place_where_it_hangs
         async with running(app, concurrency=4):
             result = await ignore.delay()
             with pytest.raises(TaskFailed):
-                await result.get(timeout=5)
+                await result.get(timeout=30)
             may_end.set()
     (line,) = [line for line in lines if line["event"] == "slot_stuck"]
     assert line["job_id"] == result.id
@@ -230,12 +230,12 @@ async def test_an_executor_with_too_many_stuck_slots_makes_room_for_a_fresh_one(
     life = asyncio.create_task(executor.run())
     healthy = await slow.delay()
     stuck = [await ignore.delay() for _ in range(2)]
-    await asyncio.gather(*(handle.get(timeout=5) for handle in stuck), return_exceptions=True)
+    await asyncio.gather(*(handle.get(timeout=30) for handle in stuck), return_exceptions=True)
     await aeventually(lambda: executor.recycled)
     slow_may_end.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await life
-    assert await healthy.get(timeout=5) == "finished"
+    assert await healthy.get(timeout=30) == "finished"
     assert {await handle.status() for handle in stuck} == {Status.DEAD}
     may_end.set()
 
@@ -248,7 +248,7 @@ async def test_a_timeout_of_the_tasks_own_is_an_ordinary_error(app: App) -> None
 
     async with running(app):
         with pytest.raises(TaskFailed) as failed:
-            await app.call(ask.job(), timeout=5)
+            await app.call(ask.job(), timeout=30)
     assert failed.value.error_type == "TimeoutError"
 
 
@@ -272,7 +272,7 @@ async def test_a_plain_function_sees_that_its_time_is_over_and_has_timed_out_wha
     async with running(app) as executor:
         result = await dawdle.delay()
         with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s"):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         info = await result.info()
         assert (executor.slots.stuck, executor.slots.taken) == (0, 0)
     assert seen == [None, "timeout"]
@@ -342,11 +342,11 @@ async def test_a_handler_that_goes_on_after_its_timeout_has_timed_out_once_and_k
         key = await task.delay() if sent == "async" else await asyncio.to_thread(task.sync.delay)
         result: AsyncResult[Any] = impatient.result(key.id)
         with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.05 s"):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         assert (executor.slots.stuck, executor.slots.taken, executor.slots.free) == (1, 1, 2)
         # More calls in threads than there are slots: the thread that is stuck is none of theirs.
         handles = await double.map(range(10))
-        assert [await handle.get(timeout=5) for handle in handles] == [2 * n for n in range(10)]
+        assert [await handle.get(timeout=30) for handle in handles] == [2 * n for n in range(10)]
         handlers.may_end.set()
         await aeventually(lambda: executor.slots.taken == 0)
         assert (executor.slots.stuck, executor.state.held.done) == (0, 11)
@@ -362,7 +362,7 @@ async def test_a_thread_that_is_stuck_is_logged_once_with_the_calls_of_the_threa
         async with running(impatient, concurrency=3):
             result = await handlers.tasks["thread"].delay()
             with pytest.raises(TaskFailed) as failed:
-                await result.get(timeout=5)
+                await result.get(timeout=30)
             handlers.may_end.set()
     (line,) = [line for line in lines if line["event"] == "slot_stuck"]
     calls = [call.rpartition(" in ")[2] for call in line["stack"].split(" > ")]
@@ -379,16 +379,16 @@ async def test_a_burst_does_not_wait_for_a_run_that_was_given_up(impatient: App,
         return 2 * n
 
     quick = await double.delay(21)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await Executor(impatient, ExecutorConfig(concurrency=4, burst=True)).run()
     assert not handlers.may_end.is_set()
-    assert (await late.status(), await quick.get(timeout=5)) == (Status.DEAD, 42)
+    assert (await late.status(), await quick.get(timeout=30)) == (Status.DEAD, 42)
 
 
 async def test_a_stop_does_not_wait_for_a_run_that_was_given_up(impatient: App, handlers: Handlers) -> None:
     """Its outcome is written, so nothing of it is left to finish within the grace period."""
     late = await handlers.tasks["thread"].options(timeout=0.2).delay()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         async with running(impatient, grace=60):
             await aeventually(lambda: handlers.began.acquire(blocking=False))
     assert not handlers.may_end.is_set()
@@ -405,7 +405,7 @@ async def test_a_handler_that_goes_on_after_a_cancel_is_given_up_in_the_same_way
         await aeventually(lambda: executor.slots.taken == 1)
         assert await result.cancel("not wanted", wait=5)
         with pytest.raises(JobCancelled):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         assert (executor.slots.stuck, executor.slots.taken, executor.slots.free) == (1, 1, 2)
         handlers.may_end.set()
         await aeventually(lambda: executor.slots.taken == 0)
@@ -449,7 +449,7 @@ async def test_a_provider_that_hangs_when_it_is_left_and_cannot_be_stopped_is_gi
     async with running(impatient, concurrency=3) as executor:
         result = await (use_on_loop if where == "loop" else use_in_thread).delay()
         with pytest.raises(TaskFailed, match="providers of the task did not end within stop_grace"):
-            await result.get(timeout=5)
+            await result.get(timeout=30)
         assert (executor.slots.stuck, executor.slots.taken) == (1, 1)
         may_end.set()
         await aeventually(lambda: executor.slots.taken == 0)
@@ -472,5 +472,5 @@ async def test_a_timeout_while_a_provider_is_left_is_the_timeout(impatient: App)
 
     async with running(impatient, concurrency=3):
         with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.02 s"):
-            await (await use.delay()).get(timeout=5)
+            await (await use.delay()).get(timeout=30)
         may_end.set()

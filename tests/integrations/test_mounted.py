@@ -1,4 +1,5 @@
-"""The dashboard inside of applications of four frameworks, under uvicorn: pages, links and forms below a prefix."""
+"""The dashboard and the HTTP API inside of applications of four frameworks, under uvicorn: pages, links, forms and
+calls below a prefix."""
 
 from __future__ import annotations
 
@@ -49,3 +50,31 @@ def test_the_dashboard_is_below_a_prefix_of_the_application(
             )
         assert http.get("/jobs/", headers={"X-Forwarded-User": ""}).status_code == 401
         assert http.get("/jobs", follow_redirects=False).headers.get("Location", "").endswith("jobs/")
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "starlette", "litestar", "django"])
+def test_the_api_alone_is_below_a_prefix_of_the_application(
+    framework: str, serve: Serve, redis_url: str
+) -> None:
+    environment = {"FENNELQ_REDIS_URL": redis_url}
+    web = serve("uvicorn", f"examples.mounted.in_{framework}:web", environment=environment)
+    with httpx.Client(base_url=web.url, headers=SIGNED_IN, timeout=30) as http:
+        assert "the shop" in http.get("/").text
+        document = http.get("/programs/openapi.json").json()
+        (path,) = (path for path in document["paths"] if path.endswith(":welcome"))
+        sent = http.post(f"/programs{path}", json={"user_id": 42}, headers={"Idempotency-Key": "order-42"})
+        assert (sent.status_code, sent.headers["Location"]) == (
+            201,
+            f"/programs/api/v1/jobs/{sent.json()['id']}",
+        )
+        assert http.get(sent.headers["Location"]).json()["status"] == "SENT"
+        assert http.get(sent.headers["Location"].replace(":", "%3A")).json()["task"].endswith(":welcome")
+        again = http.post(f"/programs{path}", json={"user_id": 42}, headers={"Idempotency-Key": "order-42"})
+        assert (again.status_code, again.json()["deduplicated"]) == (200, True)
+        assert "fennelq_queue_jobs" in http.get("/programs/metrics").text
+        with http.stream("GET", f"{sent.headers['Location']}/events") as events:
+            assert next(events.iter_lines()) == "event: status"
+        assert http.delete(sent.headers["Location"]).json()["answer"] == "cancelled"
+        problem = http.get("/programs/queues")
+        assert (problem.status_code, problem.headers["Content-Type"]) == (404, "application/problem+json")
+        assert http.get("/programs/api/v1/queues", headers={"X-Forwarded-User": ""}).status_code == 401

@@ -133,18 +133,22 @@ def test_prometheus_answers_every_query_of_the_board_under_load(
         eventually(
             lambda: total(scraped(scene.numbers["fennelq-worker"]), "fennelq_slots_busy") == 0, within=30
         )
-        unanswered = [(title, query) for title, query in queries() if not prometheus.query(query)]
-        assert unanswered == []
-        assert prometheus.targets() == dict.fromkeys(scene.numbers, "up")
+
+        def unanswered() -> list[tuple[str, str]]:
+            return [(title, query) for title, query in queries() if not prometheus.query(query)]
+
+        # A rate needs two scrapes, and on a busy machine one of them may come too late.
+        eventually(lambda: unanswered() == [], every=0.5)
+        eventually(lambda: prometheus.targets() == dict.fromkeys(scene.numbers, "up"), every=0.1)
         # Each of the sent jobs has run once, besides those of the schedule, of other jobs and of retries.
         runs = 'sum(fennelq_runs_total{task="shop:welcome"})'
         waits = 'sum(fennelq_wait_duration_seconds_count{task="shop:welcome"})'
         least = sent * 100 / 101
-        eventually(lambda: prometheus.value(runs) >= least, within=10)
-        eventually(lambda: prometheus.value(runs) == prometheus.value(waits), within=10)
+        eventually(lambda: prometheus.value(runs) >= least)
+        eventually(lambda: prometheus.value(runs) == prometheus.value(waits))
         ended = 'sum(fennelq_queue_ended_total{queue="mail"})'
-        eventually(lambda: prometheus.value(ended) == prometheus.value(runs), within=10)
-        assert {rule["health"] for rule in prometheus.rules()} == {"ok"}
+        eventually(lambda: prometheus.value(ended) == prometheus.value(runs))
+        eventually(lambda: {rule["health"] for rule in prometheus.rules()} == {"ok"}, every=0.1)
         for number in scene.numbers.values():
             check_metrics(page_of(number))
     asyncio.run(scene.tidy_up())

@@ -17,7 +17,7 @@ async def test_small_tenants_do_not_wait_for_a_large_one(
         results = await app.enqueue([report.job("large", page) for page in range(30)])
         results += await app.enqueue([report.job("small", page) for page in range(2)])
         async with running(app, concurrency=2):
-            assert await results[-1].get(timeout=10) == "small 1"
+            assert await results[-1].get(timeout=30) == "small 1"
             assert await results[20].status() is Status.SENT
             await main()
     printed = [

@@ -125,8 +125,15 @@ class Server:
     @property
     def log(self) -> str:
         """What it printed, over all its lives."""
-        path = self._log_path
-        return path.read_text(errors="replace") if path.exists() else ""
+        return self.log_from(0).decode(errors="replace")
+
+    def log_from(self, place: int) -> bytes:
+        """What it printed behind this place."""
+        if not self._log_path.exists():
+            return b""
+        with self._log_path.open("rb") as log:
+            log.seek(place)
+            return log.read()
 
     def client(self, *, timeout: float = 5.0) -> redis.Redis:
         """A blocking client that returns bytes and never retries: what it raises is what happened."""

@@ -20,7 +20,7 @@ from tests.kit.waiting import POLL, Deadline
 
 PROJECT = Path(__file__).parents[2]
 TAIL_LINES = 30
-PATIENCE = 20.0
+PATIENCE = 30.0
 """Seconds for a process to start, to print or to end: on a busy machine its start alone takes many. It is less than the
 grace period of a worker, so that one that waits for all of it does not pass for one that ends at once."""
 MODULE = (sys.executable, "-u", "-m")

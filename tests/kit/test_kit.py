@@ -46,6 +46,8 @@ def refuses(port: int) -> bool:
         socket.create_connection((HOST, port), timeout=1).close()
     except ConnectionRefusedError:
         return True
+    except (ConnectionResetError, TimeoutError):  # a process that is being killed, or one that is paused
+        return False
     return False
 
 
@@ -127,7 +129,7 @@ def test_a_server_left_dead_or_paused_is_whole_for_the_next_test(server_kind: Ki
     servers.clean(server_kind).kill()
     servers.clean(server_kind).pause()
     server = servers.clean(server_kind)
-    assert server.client(timeout=1).ping()
+    assert server.client(timeout=20).ping()
 
 
 @pytest.mark.both_servers
@@ -287,15 +289,15 @@ def test_a_black_hole_swallows_new_connections_too(proxy: Proxy, server: Server)
 
 @pytest.mark.both_servers
 def test_a_black_hole_holds_a_reply_that_is_on_its_way(proxy: Proxy, server: Server) -> None:
-    with client_of(proxy.url, timeout=5) as client:
+    with client_of(proxy.url, timeout=60) as client:
         client.ping()
-        answer = InThread(lambda: client.blpop(["list"], timeout=5))
+        answer = InThread(lambda: client.blpop(["list"], timeout=60))
         eventually(lambda: server.client().info("clients")["blocked_clients"] == 1)
         proxy.blackhole()
         server.client().rpush("list", "x")
         assert not answer.arrives(within=0.1)
         proxy.up()
-        assert answer.arrives(within=3)
+        assert answer.arrives(within=20)
         assert answer.value == (b"list", b"x")
 
 
@@ -339,9 +341,9 @@ def test_latency_is_added_to_each_direction_and_not_to_each_command(
 
     proxy.latency(100)
     assert round_trip(1) >= 0.2
-    assert 0.2 <= round_trip(50) < 2  # one by one it would be ten seconds
+    assert 0.2 <= round_trip(200) < 20  # one by one it would be forty seconds
     proxy.up()
-    assert round_trip(1) < 0.2
+    assert min(round_trip(1) for _ in range(20)) < 0.2
 
 
 @pytest.mark.both_servers
@@ -357,7 +359,7 @@ def test_nothing_passes_once_a_control_method_has_returned(proxy: Proxy, server:
             assert proxy.counters == stopped_at
             proxy.up()
         done.set()
-        assert traffic.arrives(within=5)
+        assert traffic.arrives(within=20)
 
 
 def has_received(proxy: Proxy, amount: int) -> bool:

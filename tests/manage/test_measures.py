@@ -87,8 +87,8 @@ async def test_the_jobs_of_each_queue_are_counted_by_state_and_priority(shop: Ap
                 await one.delay()
             refused = await shop.tasks["shop:refuse"].delay()
             with pytest.raises(TaskFailed):
-                await refused.get(timeout=10)
-            await (await note.delay()).get(timeout=10)
+                await refused.get(timeout=30)
+            await (await note.delay()).get(timeout=30)
             await aeventually(lambda: retries(shop))
             samples = samples_of((await Measures(shop, Watch(shop)).page()).text())
             assert jobs(samples, "slow") == {"limited": 2, "running": 1, "retry": 1}
@@ -127,7 +127,7 @@ async def test_it_tells_how_many_reports_of_ended_jobs_wait_for_a_recorder(shop:
         assert (await look(shop_of(str(shop.settings.redis_url))))["fennelq_history_behind"] == 0
         async with running(shop):
             for _ in range(2):
-                await (await shop.tasks["shop:note"].delay()).get(timeout=10)
+                await (await shop.tasks["shop:note"].delay()).get(timeout=30)
         with server.client() as client:
             entries = client.xlen(keys["ends"])
         assert entries >= 2
@@ -164,7 +164,7 @@ async def test_schedules_have_their_next_and_last_run_and_their_errors(shop: App
         async with running(shop):
             result = await shop.schedules.run("bad")
             with pytest.raises(TaskFailed):
-                await result.get(timeout=10)
+                await result.get(timeout=30)
         infos = {info.name: info for info in await shop.schedules.list()}
         samples = await look(shop_of(str(shop.settings.redis_url)))
         for name in ("nightly", "bad"):

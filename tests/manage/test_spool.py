@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
+from fennelq.errors import FennelqError
 from fennelq.manage import spool
 from fennelq.manage.spool import Spool
 
@@ -30,3 +33,15 @@ def test_what_cannot_be_written_changes_nothing() -> None:
     with pytest.raises(TypeError):
         kept.add("\ud800")
     assert (kept.count, list(kept)) == (0, [])
+
+
+def test_a_temporary_file_that_cannot_be_written_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "IN_MEMORY", 10)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    kept = Spool()
+    with pytest.raises(FennelqError, match=r"^a temporary file cannot be written: .* Set TMPDIR to a folder"):
+        kept.add("0123456789")
+    assert kept.count == 0
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    kept.add("9876543210")
+    assert list(kept) == [["9876543210"]]

@@ -67,7 +67,7 @@ def test_an_id_is_taken_apart_at_its_colon(queue: str, key: str) -> None:
 )
 def test_what_is_not_an_id_is_refused_with_an_example(text: Any) -> None:
     with pytest.raises(
-        InvalidJobId, match=r"is not a job id: it reads queue:key, like 'mail:0199c0de…'"
+        InvalidJobId, match=r"is not a job id: an id has the form queue:key, like 'mail:0199c0de…'"
     ) as no:
         split_id(text)
     assert isinstance(no.value, ValueError)

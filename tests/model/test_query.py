@@ -140,7 +140,10 @@ WRONG = [
     ("TASK:welcome x", "unknown filter word 'TASK'"),
     ("http://x y", "unknown filter word 'http'"),
     ("state:daed", "unknown state 'daed': did you mean 'dead'\\?"),
-    ("state:x", "unknown state 'x'; known: blocked, cancelled"),
+    (
+        "state:x",
+        "unknown state 'x'; known: blocked, cancelled, dead, limited, retry, running, scheduled, success, waiting",
+    ),
     ("task:", "task: has no value: write task:welcome"),
     ('task:""', "task: has no value"),
     ('""', "a text is empty"),

@@ -19,7 +19,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("gc.lua", "drop_consumers", "if consumers.err → false"),
         ("lib/fields.lua", "load", "without flat.err"),
         ("lib/forget.lua", "forget", "without known.err"),
-        ("lib/next_due.lua", "next_due", "without not head.err"),
         ("early/none_expired.lua", "watch", "without known.err"),
         ("lib/lines.lua", "lines", "without not head.err"),
         ("lib/lines.lua", "lines", "without f.err"),
@@ -39,8 +38,12 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "nothing fails there: the type of a failure is a text, which a line of the history can have": [
         ("lib/twins.lua", "twins", "without ok"),
     ],
-    "an index to whose numbers nothing can be added is counted anew": [
-        ("index.lua", "add", "if type(jobs) ~= 'number' → false"),
+    "a job has just been let in, so no alarm is set": [
+        ("lib/lines.lua", "lines", "without shut (2)"),
+        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → true"),
+        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → false"),
+        ("lib/lines.lua", "lines", "without gate.kind == 'r'"),
+        ("lib/lines.lua", "lines", "removed: arm(gate, through) (2)"),
     ],
     "only the cost is different": [
         ("find.lua", "", "without (want.since or want['until'])"),
@@ -50,15 +53,15 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "headers_of_job", "without not headers"),
         ("find.lua", "meets.header", "if header[3] and not has(f[OPTIONS], hea… → false"),
         ("find.lua", "meets.text", "without not same"),
-        ("find.lua", "meets.text", "without f[OPTIONS]"),
-        ("find.lua", "meets.text", "without (not same or has(f[OPTIONS], part))"),
-        ("find.lua", "meets.text", "without f[FAILURE]"),
-        ("find.lua", "meets.text", "without (not same or has(f[FAILURE], part))"),
         ("find.lua", "one_of", "if #values == 1 → false"),
         ("find.lua", "", "without not every"),
-        ("find.lua", "is_hit", "if CREATED → true"),
         ("find.lua", "is_hit", "if TASK → true"),
         ("restore.lua", "restore", "without write"),
+        ("lib/lines.lua", "lines", "if f[4] → true"),
+        ("lib/lines.lua", "lines", "without not before"),
+        ("lib/lines.lua", "lines", "if not alone → true"),
+        ("lib/lines.lua", "lines", "if gate.id == id → false"),
+        ("lib/lines.lua", "lines", "if gate.id == id → true"),
         ("replay.lua", "change", "without f[F.gates]"),
         ("replay.lua", "change", "if f[F.gates] and changes[F.gates] → true"),
         ("replay.lua", "change", "without changes[F.gates]"),
@@ -113,7 +116,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("release.lua", "put_back", "without fields[2]"),
     ],
     "every entry has a field": [
-        ("lib/forget.lua", "forget", "if not job → false"),
         ("purge.lua", "purge_entry", "without job"),
         ("lib/drop.lua", "first_in", "without job"),
     ],
@@ -135,6 +137,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "a string has no err": [
         ("lib/bury.lua", "bury", "without type(problem) == 'table'"),
+        ("promote.lua", "", "without type(problem) == 'table'"),
         ("find.lua", "", "without type(at) == 'table'"),
         ("gates/limits.lua", "refuse_damaged", "without type(problem) == 'table'"),
     ],
@@ -148,7 +151,26 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "where it differs from the lane, the lane is quarantine, and so is where the job goes": [
         ("recover.lua", "requeue", "without f[F.lane]"),
     ],
+    "an error has no items, and is passed over": [
+        ("ends_take.lua", "forget_recorders", "if consumers.err → false"),
+        ("ends_take.lua", "", "if abandoned ~= '' → true"),
+        ("ends_take.lua", "", "removed: gap = {}"),
+    ],
+    "the recorder reads at once, which makes it anew": [
+        ("ends_take.lua", "forget_recorders", "without facts.name ~= recorder"),
+    ],
+    "nothing is added or subtracted, or the error comes one line later": [
+        ("ends_take.lua", "", "without taken > 0"),
+        ("ends_done.lua", "", "without type(done) == 'number'"),
+        ("ends_done.lua", "", "if type(done) == 'number' and done > 0 → true"),
+        ("ends_done.lua", "", "without done > 0"),
+    ],
+    "the caller asks for the rest again": [
+        ("ends_read.lua", "", "if is_there → true"),
+    ],
     "servers older than 7.0 leave it out, and are refused": [
+        ("ends_take.lua", "take_abandoned", "without {}"),
+        ("ends_take.lua", "take_abandoned", "without {} (2)"),
         ("recover.lua", "walk", "without {}"),
     ],
     "what is false or missing in a reply is read as missing": [
@@ -167,6 +189,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "every server tested raises errors as texts; others may raise tables": [
         ("lib/bury.lua", "bury", "without problem.err"),
+        ("promote.lua", "", "without problem.err"),
+        ("promote.lua", "", "without type(problem) == 'table' and problem.err"),
         ("find.lua", "", "without at.err"),
         ("find.lua", "", "without type(at) == 'table' and at.err"),
         ("lib/bury.lua", "bury", "without type(problem) == 'table' and problem.err"),

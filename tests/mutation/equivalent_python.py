@@ -45,11 +45,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "HeldJobs.never_began",
             "swapped: [token for token, held in list(self.by_token.items()) if …",
         ),
-        (
-            "worker/running/held.py",
-            "HeldJobs.job_of",
-            "backwards: (*list(self.by_token.values()), *list(self.stuck))",
-        ),
         ("worker/running/workbench.py", "Workbench.stop_all", "backwards: running"),
         (
             "worker/running/workbench.py",
@@ -73,7 +68,12 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("model/routes.py", "Routes.add", "backwards: list(self._routed.values())"),
         ("worker/duties/meter.py", "Meter._collect", "backwards: tasks.items()"),
         ("worker/duties/meter.py", "Meter._send", "backwards: pages(queues, MOST_AT_ONCE)"),
-        ("worker/duties/meter.py", "Unsent.add", "backwards: ((RUN, counted.runs), (WAIT, counted.waits))"),
+        (
+            "worker/duties/meter.py",
+            "Unsent.add",
+            "backwards: ((RUN, counted.run_times), (WAIT, counted.waits[:BUCKETS]))",
+        ),
+        ("worker/duties/meter.py", "Unsent.add", "backwards: ENDS.items()"),
         ("worker/duties/meter.py", "Unsent.add", "backwards: enumerate(counts)"),
         (
             "worker/duties/meter.py",
@@ -85,7 +85,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("worker/duties/recovery.py", "Recovery._sweep", "if not queues → false"),
         ("worker/duties/recovery.py", "Recovery._sweep", "removed: return (2)"),
         ("worker/running/settler.py", "Settler._write_batch", "if (left := batch[len(written):]) → true"),
-        ("worker/running/settler.py", "Settler._write", "if self._at_ends → true"),
         ("worker/running/settler.py", "Settler._finish", "if self.notes.open → true"),
         ("worker/running/settler.py", "Backlog.remove", "if self._waiting → true"),
         ("worker/running/settler.py", "Backlog._let_in", "if blocked → true"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,7 @@ _Function = tuple[str, str, int]
 OWN: Final[Mapping[str, Sequence[str]]] = {
     "consumer": ["worker/test_rings.py", "worker/test_consumer.py", "worker/test_modes.py"],
     "hot": ["worker/test_hot.py"],
+    "batches": ["worker/test_batches.py"],
     "rings": ["worker/test_rings.py", "worker/test_consumer.py"],
     "rounds": ["worker/test_rounds.py"],
     "settler": ["worker/test_settler.py", "worker/test_backlog.py", "worker/test_progress_notes.py"],
@@ -74,6 +75,7 @@ OTHERS: Final[Mapping[str, Sequence[str]]] = {
     "dispatch": ["features/test_sending.py", "worker/test_courier.py"],
     "routes": ["features/test_routing.py"],
     "serving": ["features/test_routing.py"],
+    "batches": ["worker/test_rings.py"],
     "budget": ["worker/test_rings.py"],
     "tally": ["worker/test_meter.py"],
     "meter": ["features/test_times.py"],
@@ -99,6 +101,10 @@ class Modules:
         path = path_of(name)
         return mutants_of(str(path.relative_to(HOUSE)), path.read_text("utf-8"))
 
+    def can_be_loaded(self, mutant: Mutant) -> bool:
+        """`mutants_of` has compiled it."""
+        return True
+
     def key_of(self, mutant: Mutant) -> Key:
         return mutant.file, mutant.function, mutant.change
 
@@ -115,24 +121,26 @@ class Modules:
             import_module(module)
 
     def collected(self, names: Sequence[str]) -> None:
-        self._files = {str(path_of(name)) for name in names}
+        # All of them, so that what is noted of a test is complete, and can be kept.
+        self._files = {str(path_of(name)) for name in OWN}
         # What pytest has collected is frozen, and frozen objects are not listed.
         gc.unfreeze()
         for one in gc.get_objects():
             if isinstance(one, FunctionType) and one.__code__.co_filename in self._files:
                 self._functions.setdefault(_name_of(one.__code__), []).append(one)
         gc.freeze()
-        if missing := self._files - {file for file, _, _ in self._functions}:
+        asked = {str(path_of(name)) for name in names}
+        if missing := asked - {file for file, _, _ in self._functions}:
             raise LookupError(f"no function of {', '.join(sorted(missing))} was found: nothing can be judged")
 
     @contextmanager
-    def noting(self, ran: set[Place]) -> Generator[None]:
+    def noting(self, ran: set[Place]) -> Generator[Callable[[], None]]:
         """Each function begins with a statement that notes it. (A profile function would make the tests so slow that
         some fail.)"""
         before = [(one, one.__code__) for functions in self._functions.values() for one in functions]
         for file in self._files:
             self._exchange(_noting_code(file), ran)
-        yield
+        yield lambda: None
         for function, code in before:
             function.__code__ = code
 
@@ -142,6 +150,10 @@ class Modules:
 
     def is_own(self, mutant: Mutant, file: str) -> bool:
         return file in OWN[Path(mutant.file).stem]
+
+    def is_certain(self, problem: str) -> bool:
+        """These tests have event loops and threads: any failure may come from a busy machine."""
+        return False
 
     def put_in_place(self, mutant: Mutant) -> None:
         """Gives the functions that exist the code of the mutant."""

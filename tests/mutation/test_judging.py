@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from fennelq.worker import rounds
-from tests.mutation.children import Child
+from tests.mutation.children import Child, note
+from tests.mutation.kept import Kept
 from tests.mutation.modules import HOUSE, OTHERS, OWN, TESTS, Modules
 from tests.mutation.mutants import Mutant
-from tests.mutation.running import failures
-from tests.mutation.scripts import Scripts
+from tests.mutation.running import Asked, Judge, Judging, Verdict, failures
+from tests.mutation.scripts import LUA, Scripts
 
 FILE = str(HOUSE / "worker/rounds.py")
+NOTHING = Mutant("lib/lines.lua", 1, "", "nothing", "")
 
 
 @pytest.fixture
@@ -58,7 +63,8 @@ def test_what_a_test_runs_of_a_mutated_file_is_noted(modules: Modules) -> None:
 
 
 def test_a_script_is_judged_by_the_tests_that_call_an_arrow_with_it() -> None:
-    kind, mutant = Scripts(), Mutant("lib/lines.lua", 1, "", "nothing", "")
+    """Where all of a file is run; a block of it has to be run itself."""
+    kind, mutant = Scripts(), NOTHING
     assert kind.judges(mutant, "broker/test_link.py", [("fetch", "")])
     assert not kind.judges(mutant, "broker/test_link.py", [("ring", "")])
     assert (kind.is_own(mutant, "broker/test_fetch.py"), kind.is_own(mutant, "broker/test_ring.py")) == (
@@ -67,17 +73,73 @@ def test_a_script_is_judged_by_the_tests_that_call_an_arrow_with_it() -> None:
     )
 
 
+def test_a_change_in_a_block_is_judged_by_the_tests_that_run_the_block() -> None:
+    kind, source = Scripts(), (LUA / "lib/stop_rates.lua").read_text()
+    mutant = Mutant(
+        "lib/stop_rates.lua", 1, "", "removed", source.replace("return known", "return nil, known")
+    )
+    assert kind.judges(mutant, "broker/test_finish.py", [("lib/stop_rates.lua", "0")])
+    assert not kind.judges(mutant, "broker/test_finish.py", [("finish", ""), ("lib/lines.lua", "0")])
+
+
 def test_a_child_returns_what_its_function_returns() -> None:
     assert Child(lambda: [1, "two"], patience=30).wait() == [1, "two"]
 
 
 def test_a_mutant_that_no_test_judges_survives(request: pytest.FixtureRequest) -> None:
-    assert list(failures(request.session, [])) == []
+    assert list(failures(request.session, [], {})) == []
 
 
-def test_a_child_that_dies_or_takes_too_long_returns_nothing() -> None:
-    assert Child(lambda: os._exit(3), patience=30).wait() is None
-    assert Child(lambda: time.sleep(600), patience=0.2).wait() is None
+def test_of_a_child_that_dies_or_takes_too_long_there_is_its_last_note() -> None:
+    def act(end: Callable[[], object], patience: float = 30) -> None:
+        note("one", 30)
+        note("two", patience)
+        end()
+
+    assert Child(lambda: act(lambda: os._exit(3)), patience=30).wait() == "two"
+    assert Child(lambda: act(lambda: time.sleep(600), 0.2), patience=30).wait() == "two"
+
+
+class Answer:
+    """In the place of a child that has returned an answer."""
+
+    def __init__(self, failed: str = "", problem: str = "assert 1 == 2", *, hangs_in: str = "") -> None:
+        self._answer = hangs_in or {"failed": failed, "problem": problem}
+
+    def answer(self) -> Any:
+        return self._answer
+
+
+def verdict(kind: Modules | Scripts, answer: Answer, items: list[pytest.Item], suspect: str = "") -> Any:
+    """What becomes of a mutant after this answer."""
+    judge = Judge(kind, [], [], Asked(1, math.inf, Kept("verdicts")))
+    found = judge.verdict_of(Judging(NOTHING, items, suspect, cast("Child", answer)))
+    return found[1:] if isinstance(found, Verdict) else ([item.nodeid for item in found[0]], found[1])
+
+
+def two_tests() -> list[Any]:
+    return [SimpleNamespace(nodeid=f"tests/test_it.py::test_{name}") for name in ("one", "two")]
+
+
+def test_a_failure_that_may_come_from_a_busy_machine_has_to_come_twice() -> None:
+    items = two_tests()
+    first, second = (item.nodeid for item in items)
+    timed = Answer(second, "TimeoutError: Timeout reading from socket")
+    assert verdict(Scripts(), Answer(), items) == (False, "")
+    assert verdict(Scripts(), Answer(first), items) == (True, first)
+    assert verdict(Scripts(), timed, items) == ([second], second)
+    assert verdict(Scripts(), timed, items[1:], second) == (True, second)
+    assert verdict(Modules(), Answer(first), items) == ([first, second], first)
+    assert verdict(Modules(), Answer(second), items, first) == ([second], second)
+    assert verdict(Modules(), Answer(first), items, first) == (True, first)
+
+
+def test_a_test_that_hangs_has_to_hang_twice() -> None:
+    items = two_tests()
+    second = items[1].nodeid
+    assert verdict(Scripts(), Answer(hangs_in=second), items) == ([second], second)
+    noticed, why = verdict(Scripts(), Answer(hangs_in=second), items[1:], second)
+    assert (noticed, why) == (True, "it hangs, or its process dies")
 
 
 @pytest.mark.parametrize("name", Modules().names())

@@ -121,7 +121,7 @@ async def test_a_job_has_a_span_where_it_is_sent_and_a_linked_one_where_it_runs(
     with traced.tracer.start_as_current_span("request") as request:
         result = await welcome.delay()
     async with running(app):
-        assert await result.get(timeout=10)
+        assert await result.get(timeout=30)
     (send,), (run,) = traced.spans("send"), traced.spans("process")
     assert (send.name, send.kind) == ("send mail", SpanKind.PRODUCER)
     assert send.parent is not None
@@ -279,7 +279,7 @@ def test_code_without_an_event_loop_sends_with_the_same_context(redis_url: str, 
     assert lone.parent is not None
     assert is_same(lone.parent, request.get_span_context())
     with running_aside(app):
-        one.get(timeout=10)
+        one.get(timeout=30)
     assert is_same(link_of(traced.spans("process")[0]), own(lone))
     app.blocking.close()
 
@@ -295,7 +295,7 @@ async def test_the_run_of_a_schedule_links_to_the_span_in_which_its_job_was_made
         ran.set()
 
     async with running(app):
-        await asyncio.wait_for(ran.wait(), 10)
+        await asyncio.wait_for(ran.wait(), 30)
     run = traced.spans("process")[0]
     made = [span for span in traced.spans("send") if is_same(own(span), link_of(run))]
     assert [(span.kind, attributes_of(span)["messaging.message.id"]) for span in made] == [
@@ -362,9 +362,9 @@ async def test_a_timeout_and_a_cancel_are_told_apart(app: App, traced: Traced) -
 
     async with running(app):
         with pytest.raises(TaskFailed):
-            await (await slow.delay()).get(timeout=10)
+            await (await slow.delay()).get(timeout=30)
         job = await long.delay()
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 30)
         assert await job.cancel()
     timed_out, cancelled = traced.spans("process")
     assert (attributes_of(timed_out)["error.type"], timed_out.status.status_code) == (
@@ -416,7 +416,7 @@ async def test_a_span_that_cannot_be_made_stops_no_job(t: Testing, method: str) 
     with capture_logs() as logged:
         result = await charge.delay()
         await t.run_until_idle()
-    assert await result.get(timeout=10) == 7
+    assert await result.get(timeout=30) == 7
     assert runs == [1]
     lost = [event for event in logged if event["event"] == "span_lost"]
     assert [event["error"] for event in lost] == ["RuntimeError: no disk"]

@@ -134,9 +134,9 @@ async def test_what_is_no_failure_is_not_reported(app: App, kept: Kept) -> None:
     async with running(app):
         await later.delay()
         job = await hang.delay()
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 30)
         assert await job.cancel()
-        assert await (await work.delay()).get(timeout=10) == 7
+        assert await (await work.delay()).get(timeout=30) == 7
     assert kept.events == []
 
 
@@ -150,7 +150,7 @@ async def test_a_timeout_is_reported_where_the_task_waited(app: App, kept: Kept)
     async with running(app):
         job = await hang.delay()
         with pytest.raises(TaskFailed):
-            await job.get(timeout=10)
+            await job.get(timeout=30)
     (event,) = kept.events
     value = event["exception"]["values"][-1]
     assert value["value"] == "the task ran longer than its timeout of 0.05 s"

@@ -10,11 +10,11 @@ import pytest
 from fennelq import Status
 from fennelq.plugins.opentelemetry import OpenTelemetry
 from tests.kit.apps import LocalApp
+from tests.kit.processes import executors
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import eventually
 from tests.plugins import traced
-from tests.worker.conftest import executors
 
 LONG = 30.0
 

@@ -14,6 +14,19 @@ from fennelq.web.passwords import new_token, token_hash, write
 from tests.kit.apps import LocalApp
 from tests.rpc.kit import Client
 from tests.web.api.kit import declare
+from tests.web.patience import be_patient
+
+
+@pytest.fixture(autouse=True)
+def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has time to reply."""
+    if "impatient" not in request.fixturenames:
+        be_patient(monkeypatch)
+
+
+@pytest.fixture
+def impatient() -> None:
+    """For tests of an absent Redis: it has as much time to reply as it has for users."""
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from fennelq import App
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc.server import LARGEST, serving
 from tests.kit.apps import LocalApp
-from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.rpc.kit import Client, refused
@@ -174,14 +173,43 @@ async def _awaited(call: Any) -> Any:
 
 async def test_the_events_of_a_job_end_with_its_result(client: Client, app: App) -> None:
     job = (await client.enqueue("shop:count", 3)).id
-    async with running(app):
-        events = [event async for event in client.jobs.Watch(pb.JobRequest(id=job))]
-    assert events[0].status in ("SENT", "EXECUTING")
+    stream = client.jobs.Watch(pb.JobRequest(id=job))
+    assert (await stream.read()).status == "SENT"
+    async with running(app):  # no executor could take the job before the first event
+        events = await _rest_of(stream)
     assert [event.progress.done for event in events if event.HasField("progress")][-1] == 3
-    assert json.loads(events[-1].result.value) == 3
-    assert (
-        await refused(_awaited(client.jobs.Watch(pb.JobRequest(id="mail:nosuch")).read())) is Code.NOT_FOUND
-    )
+    assert (events[-1].status, json.loads(events[-1].result.value)) == ("SUCCESS", 3)
+
+
+async def test_the_first_event_has_the_status_of_the_moment(client: Client, app: App) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="shop:long", queue="orders")
+    async def long() -> str:
+        begun.set()
+        await may_end.wait()
+        return "done"
+
+    job = (await client.enqueue("shop:long")).id
+    async with running(app):
+        await begun.wait()
+        stream = client.jobs.Watch(pb.JobRequest(id=job))
+        assert (await stream.read()).status == "EXECUTING"
+        may_end.set()
+        last = (await _rest_of(stream))[-1]
+    assert (last.status, json.loads(last.result.value)) == ("SUCCESS", "done")
+    first, *_, again = await _rest_of(client.jobs.Watch(pb.JobRequest(id=job)))
+    assert (first.status, first.HasField("result")) == ("SUCCESS", False)
+    assert again == last
+    unknown = client.jobs.Watch(pb.JobRequest(id="mail:nosuch"))
+    assert await refused(_awaited(unknown.read())) is Code.NOT_FOUND
+
+
+async def _rest_of(stream: Any) -> list[pb.Event]:
+    events: list[pb.Event] = []
+    while (event := await stream.read()) is not grpc.aio.EOF:
+        events.append(event)
+    return events
 
 
 async def test_a_wrong_token_has_its_code_and_the_rate_of_failures_is_bounded(
@@ -214,7 +242,22 @@ async def test_each_method_is_for_users_with_its_right_only(tokens: dict[str, Cl
                 assert (code is Code.PERMISSION_DENIED) == (user not in allowed), (user, method, code)
                 assert code not in (Code.UNKNOWN, Code.INTERNAL), (user, method)
         await app.queues.resume("mail")
+        watching = await code_of(
+            client.jobs.Watch(pb.JobRequest(id="mail:nosuch"), metadata=client.metadata).read()
+        )
+        assert (watching is Code.PERMISSION_DENIED) == (user not in {"see", "read", "all"}), (user, watching)
+        many = iter([pb.EnqueueRequest(task="shop:welcome", args=b"[1]")])
+        sending = await code_of(client.jobs.EnqueueMany(many, metadata=client.metadata))
+        assert (sending is Code.PERMISSION_DENIED) == (user not in {"sender", "reports", "all"}), (
+            user,
+            sending,
+        )
     assert (await tokens["reports"].enqueue("reports:daily")).id
+    refused_ = await tokens["reports"].jobs.EnqueueMany(
+        iter([pb.EnqueueRequest(task="shop:welcome", args=b"[1]"), pb.EnqueueRequest(task="reports:daily")]),
+        metadata=tokens["reports"].metadata,
+    )
+    assert [one.code for one in refused_.answers] == [Code.PERMISSION_DENIED.value[0], 0]
 
 
 async def code_of(call: Any) -> grpc.StatusCode:
@@ -235,18 +278,6 @@ async def test_an_oversized_and_a_malformed_message_have_their_codes(client: Cli
             assert await refused(raw(broken)) is Code.INVALID_ARGUMENT, (method, broken)
     nosuch = cast("Callable[..., Any]", client.channel.unary_unary("/fennelq.v1.Jobs/Nosuch"))
     assert await refused(nosuch(b"")) is Code.UNIMPLEMENTED
-
-
-async def test_redis_away_is_unavailable_and_comes_back_by_itself(client: Client, server: Server) -> None:
-    await client.enqueue("shop:welcome", 1)
-    server.pause()
-    try:
-        assert await refused(client.enqueue("shop:welcome", 2, request_id="r")) is Code.UNAVAILABLE
-        assert await refused(client.jobs.Get(pb.JobRequest(id="mail:nosuch"))) is Code.UNAVAILABLE
-        assert await refused(client.queues.List(pb.ListQueuesRequest())) is Code.UNAVAILABLE
-    finally:
-        server.resume()
-    assert (await client.enqueue("shop:welcome", 2, request_id="r")).id
 
 
 async def test_health_and_reflection_tell_what_there_is(client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from fennelq import App, ConfigurationError, Depends, InvalidArguments, Job, JobContext, Shared, current_job
-from fennelq.testing import Summary, Testing, testing
+from fennelq.testing import BlockingTesting, Summary, Testing, testing
 
 log: list[str] = []
 
@@ -158,3 +159,15 @@ async def test_eager_jobs_have_providers_and_middleware_and_are_sent_with_theirs
     assert log == ["open", "around charge s-1", "pool", "enter", "charge 7", "leave", "close"]
     (job,) = t.sent(charge)
     assert (job.args, job.headers) == ((7,), {"stamp": "s-1"})
+
+
+def test_what_a_test_can_do_with_a_loop_it_can_do_without_in_the_same_words() -> None:
+    def public(kind: type[object]) -> dict[str, list[str]]:
+        methods = inspect.getmembers(kind, inspect.isfunction)
+        return {
+            name: list(map(str, inspect.signature(method).parameters.values()))
+            for name, method in methods
+            if not name.startswith("_")
+        }
+
+    assert public(BlockingTesting) == public(Testing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,8 @@ async def test_an_executor_is_killed_only_during_a_job_that_begins(t: Testing) -
     with pytest.raises(AssertionError) as raised:
         await t.kill_executor(during=charge)
     assert "has begun; these jobs wait:" in str(raised.value)
-    assert f"{later.id} tests.testing.shop:charge(order=7) SCHEDULED, due in 0:01:00" in str(raised.value)
+    scheduled = rf"{later.id} tests\.testing\.shop:charge\(order=7\) SCHEDULED, due in 0:0(1:00|0:\d\d)"
+    assert re.search(scheduled, str(raised.value))
     assert await later.cancel()
 
 
@@ -147,7 +149,7 @@ async def test_an_eager_job_that_sends_jobs_waits_for_them(t: Testing) -> None:
 
 async def test_an_eager_job_that_sends_itself_again_does_not_wait_for_its_own_end(t: Testing) -> None:
     with t.eager():
-        result = await asyncio.wait_for(renew.options(job_id="7").delay(7), 5)
+        result = await asyncio.wait_for(renew.options(job_id="7").delay(7), 20)
     assert (runs, await result.status()) == (["renew 7"], Status.SUCCESS)
 
 

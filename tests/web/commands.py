@@ -44,7 +44,7 @@ async def commands_of(server: Server) -> AsyncGenerator[Commands]:
         with server.client() as client:
             redis: Any = client
             await asyncio.to_thread(redis.echo, "the end of the commands")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while b"the end of the commands" not in (line := await reader.readline()):
                 if (match := _LINE.match(line)) and not _LUA.match(line):
                     name = match[1].decode().upper()

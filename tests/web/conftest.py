@@ -7,9 +7,25 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fennelq import App
+from fennelq.manage import watch
 from tests.kit.apps import LocalApp
 from tests.kit.server import Server
 from tests.web.kit import Browser, Shop
+from tests.web.patience import be_patient
+
+
+@pytest.fixture(autouse=True)
+def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has time to reply."""
+    if "impatient" not in request.fixturenames:
+        be_patient(monkeypatch)
+        # A look that a busy machine delays is followed by a long pause, for which tests would wait.
+        monkeypatch.setattr(watch, "SHARE", 1)
+
+
+@pytest.fixture
+def impatient() -> None:
+    """For tests of an absent Redis: it has as much time to reply as it has for users."""
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 import httpx
 import uvicorn
+from redis import Redis
 from starlette.requests import HTTPConnection
 
 from fennelq import App, TaskFailed
@@ -56,10 +57,11 @@ class Shop:
             self.dead = [job.id for job in jobs]
             for job in jobs:
                 with suppress(TaskFailed):
-                    await job.get(10)
+                    await job.get(30)
         self.waiting = (await welcome.delay(42)).id
         await welcome.delay(43)
         self.scheduled = (await welcome.options(delay=3600).delay(44)).id
+        await self._later()
         await self.app.enqueue([welcome.options(queue="search.index").job(n) for n in range(4)])
         await self.app.queues.pause("search.index", why="reindexing by hand", who="oncall")
 
@@ -72,10 +74,23 @@ class Shop:
     async def _has_more_dead(self, queue: str, dead: int) -> bool:
         return await self.app.dlq.count(queue=queue) > dead
 
+    async def _later(self) -> None:
+        """What begins to wait from now on has waited for less time than everything before: the pages sort by it, and
+        Redis counts in milliseconds."""
+        with self.server.client() as redis:
+            before = milliseconds(redis)
+            await aeventually(lambda: milliseconds(redis) > before)
+
     async def group(self) -> str:
         """The fingerprint of the dead jobs."""
         (group,) = await self.app.dlq.groups()
         return group.fingerprint
+
+
+def milliseconds(redis: Redis) -> int:
+    """The clock of a server."""
+    seconds, micros = redis.time()
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 class Browser:

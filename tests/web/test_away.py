@@ -16,13 +16,13 @@ from tests.kit.waiting import aeventually
 from tests.web.kit import Browser, Shop, serving, text_of
 from tests.web.test_live import opened
 
-pytestmark = pytest.mark.audit(unfinished=True)
+pytestmark = [pytest.mark.audit(unfinished=True), pytest.mark.usefixtures("impatient")]
 
 
 async def test_a_page_shows_what_was_known_while_redis_is_away(shop: Shop, server: Server) -> None:
     impatient = App("shop", redis_url=server.url, enqueue_timeout=0.5)
     async with Browser(impatient) as pages, impatient:
-        await pages.text("/queues")
+        await aeventually(lambda: answers(pages))
         server.pause()
         try:
             await aeventually(lambda: says_so(pages))
@@ -42,8 +42,8 @@ async def test_a_page_shows_what_was_known_while_redis_is_away(shop: Shop, serve
             assert "It is not known whether this was done" in text_of(answer.text)
         finally:
             server.resume()
-        await aeventually(lambda: answers(pages), within=20)
-        assert "Redis has not answered" not in await pages.text("/queues")
+        await aeventually(lambda: answers(pages))
+        assert "Redis has not answered" not in text_of((await pages.get("/queues")).text)
 
 
 async def test_since_when_redis_is_away_is_when_it_answered_last(shop: Shop, server: Server) -> None:

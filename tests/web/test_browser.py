@@ -31,8 +31,10 @@ ARGUMENTS: Final = (
 )
 PICTURES: Final = os.environ.get("KEEP_PICTURES")
 WIDE, NARROW = 1440, 420
+PATIENCE: Final = 90_000
+"""Milliseconds that the browser has for each step. It shares the machine with the other tests."""
 
-pytestmark = [pytest.mark.audit(unfinished=True), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.audit(unfinished=True), pytest.mark.timeout(600)]
 
 
 class Findings:
@@ -56,7 +58,9 @@ class Findings:
 @asynccontextmanager
 async def chromium() -> AsyncGenerator[Browser]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS])
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*ARGUMENTS], timeout=PATIENCE
+        )
         try:
             yield browser
         finally:
@@ -71,6 +75,7 @@ async def tab(
     context: BrowserContext = await browser.new_context(
         color_scheme=theme, viewport={"width": width, "height": 1000}, java_script_enabled=script
     )
+    context.set_default_timeout(PATIENCE)
     page, findings = await context.new_page(), Findings(url)
     findings.watch(page)
     try:
@@ -154,12 +159,12 @@ async def test_a_page_updates_itself_and_counts_on(shop: Shop) -> None:
         tab(browser, url) as (page, findings),
     ):
         await page.goto(f"{url}/queues/mail")
-        await page.get_by_text("live, every second").wait_for()
+        await page.get_by_text(re.compile("^live, every ")).wait_for()
         assert await page.locator(".figure .value").first.inner_text() == "2"
         await shop.welcome.delay(5)
         await page.locator(".figure .value").first.get_by_text("3", exact=True).wait_for()
         time = page.locator("time[data-ago]").first
-        assert re.fullmatch(r"\d+ s ago", await time.inner_text())
+        assert re.fullmatch(r"\d+ [sm]( \d+ s)? ago", await time.inner_text())
         assert "UTC" in (await time.get_attribute("title") or "")
         assert findings.found == []
 

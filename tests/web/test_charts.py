@@ -12,7 +12,7 @@ import pytest
 from fennelq import App, clock
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import ask
-from fennelq.broker.verbs.times import Report, end_of, field_of, meter, minute_of
+from fennelq.broker.verbs.times import WINDOW_MS, Report, end_of, field_of, meter, minute_of
 from fennelq.manage.queue_info import QueueInfo
 from fennelq.manage.time_pieces import Piece, read_pieces
 from fennelq.manage.watch import Snapshot, look_at
@@ -22,6 +22,7 @@ from fennelq.web.drawing import chart, part, scale, spark
 from fennelq.web.looks import Kept, Look
 from fennelq.web.pages.group import since_then
 from fennelq.web.series import Counts, Series
+from tests.kit.clock import ServerClock
 from tests.kit.waiting import aeventually
 from tests.web.kit import Browser, text_of
 
@@ -177,7 +178,11 @@ async def test_keys_are_read_in_small_steps(app: App, monkeypatch: pytest.Monkey
     await known.close()
 
 
-async def test_what_can_change_no_more_is_read_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_can_change_no_more_is_read_once(
+    app: App, monkeypatch: pytest.MonkeyPatch, server_clock: ServerClock
+) -> None:
+    # In the middle of ten minutes: no further ones begin meanwhile.
+    server_clock.stop_at(server_clock.now() // WINDOW_MS * WINDOW_MS + WINDOW_MS // 2)
     reads, known = Reads(monkeypatch), Series(app)
     await used(app, "mail")
     look = await look_of(app, known)

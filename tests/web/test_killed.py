@@ -34,7 +34,7 @@ async def test_another_process_finishes_the_replay_of_one_that_was_killed(
     async with served(server, tmp_path) as (process, url):
         async with httpx.AsyncClient(base_url=url) as http:
             plan = hidden_fields((await http.get(f"/dead/{group}/replay")).text)
-            form = {**plan, "rate": "10", "canary": ""}
+            form = {**plan, "rate": "5", "canary": ""}  # four seconds remain when it is killed
             answer = await http.post(f"/dead/{group}/replay", data=form, headers=SAME_SITE)
             assert answer.status_code == 303
         await aeventually(lambda: begun(app, 2))
@@ -83,7 +83,7 @@ async def test_another_process_finishes_a_canary_replay_with_other_arguments_of_
     async with Browser(app) as pages, running(app):
         await aeventually(lambda: adopted(pages, app))
         for job in shop.dead:
-            assert await app.result(job).get(10) is None
+            assert await app.result(job).get(30) is None
     (ended,) = await app.operations.list()
     assert (ended.id, ended.state, ended.done, ended.total) == (cut.id, "done", 3, 3)
     infos = [await app.result(job).info() for job in shop.dead]
@@ -97,7 +97,7 @@ async def die(shop: Shop) -> None:
     async with running(shop.app):
         for job in jobs:
             with suppress(TaskFailed):
-                await job.get(10)
+                await job.get(30)
 
 
 async def let_it_be_silent(server: Server, operation: str) -> None:

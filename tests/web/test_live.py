@@ -36,7 +36,7 @@ class Events:
     async def next(self, kind: str = "") -> tuple[str, dict[str, Any]]:
         """The next event, or the next one of this kind."""
         event = ""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for line in self._lines:
                 if line.startswith("event: "):
                     event = line.removeprefix("event: ")
@@ -51,12 +51,17 @@ class Events:
             if data["name"] == name:
                 return str(data["html"])
 
+    async def has(self, name: str, html: str) -> None:
+        """Returns when this is in a rendering of this part; other things may change before."""
+        while html not in await self.fragment(name):
+            pass
+
 
 @asynccontextmanager
 async def opened(url: str, path: str) -> AsyncGenerator[Events]:
     """A page that is open in a browser."""
     async with (
-        httpx.AsyncClient(timeout=20) as http,
+        httpx.AsyncClient(timeout=30) as http,
         http.stream("GET", f"{url}/live", params={"view": path}) as answer,
     ):
         assert answer.status_code == 200
@@ -68,7 +73,7 @@ async def test_what_happens_to_a_queue_is_sent_to_its_open_page(shop: Shop) -> N
     async with serving(dashboard(shop.app)) as url, opened(url, "/queues/mail") as events:
         assert '<div class="value">2</div>' in await events.fragment("body")
         await shop.welcome.delay(7)
-        assert '<div class="value">3</div>' in await events.fragment("body")
+        await events.has("body", '<div class="value">3</div>')
 
 
 async def test_a_stream_of_an_unknown_queue_is_open_and_silent(shop: Shop) -> None:
@@ -221,7 +226,7 @@ async def test_beyond_two_hundred_pages_are_not_live(shop: Shop) -> None:
 
 async def test_a_page_does_not_wait_for_the_acknowledgement_of_its_headers(redis_url: str) -> None:
     with bound("127.0.0.1", 0) as listening:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             _, writer = await asyncio.open_connection(*listening.getsockname())
             accepted, _ = await asyncio.to_thread(listening.accept)
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

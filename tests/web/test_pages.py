@@ -13,7 +13,7 @@ import pytest
 
 from fennelq import App, Status
 from fennelq.broker.keys import AppKeys
-from fennelq.manage.history.looking import HistoryRecorder
+from fennelq.manage.history.recording import HistoryRecorder
 from fennelq.web import User, dashboard
 from fennelq.web.visit import link, name_of, segment
 from tests.kit.apps import LocalApp
@@ -190,7 +190,7 @@ async def test_a_page_of_a_job_tells_its_story(shop: Shop, pages: Browser) -> No
 async def test_a_job_shows_the_result_of_its_run(shop: Shop, pages: Browser) -> None:
     async with running(shop.app):
         job = await shop.welcome.delay(7, "good morning")
-        await job.get(10)
+        await job.get(30)
     assert '"good morning 7"' in await pages.text(f"/jobs/{job.id}")
 
 
@@ -503,10 +503,10 @@ async def test_an_executor_shows_what_it_runs_and_its_stacks_and_drains(shop: Sh
         assert "MainThread" in await pages.text(f"/executors/{segment(name)}/stacks")
         page = await pages.done(f"/executors/{segment(name)}/profile", {"seconds": "1"})
         assert "The profile is ready." in page
-        assert re.search(r"Time 1(\.\d+)? s, ", page)  # a busy machine takes a little longer
+        assert re.search(r"Time [\d.]+ s, \d+ looks", page)
         flame = await pages.get(f"/executors/{segment(name)}/profile/flame.svg")
         assert flame.headers["Content-Type"].startswith("image/svg+xml")
-        assert f"{name}: time, 1" in flame.text
+        assert re.search(rf"{re.escape(name)}: time, [\d.]+ s", flame.text)
         assert "style=" not in flame.text
         scope = (await pages.get(f"/executors/{segment(name)}/profile/speedscope.json")).json()
         assert scope["profiles"]
@@ -612,6 +612,23 @@ def test_any_name_is_a_part_of_a_path(name: str) -> None:
     assert link("queues", name) == f"queues/{part}"
 
 
+async def test_the_audit_log_goes_on_in_the_history(server: Server, tmp_path: Path) -> None:
+    app = LocalApp("shop", redis_url=server.url, history_url=f"sqlite:///{tmp_path}/history.db")
+    async with app.audit.operation("queue purge", target="mail", who="ada@web-1"):
+        pass
+    await HistoryRecorder(app).drain()
+    with server.client() as redis:
+        redis.delete(AppKeys("shop")["audit"])
+    async with Browser(app) as pages:
+        assert "ada@web-1 queue purge mail" in await pages.text("/audit")
+        assert "Nothing was changed" in await pages.text("/audit?who=bob")
+        await app.history.close()
+        (tmp_path / "history.db").write_bytes(b"no database at all" * 100)
+        assert "Only what Redis keeps: the history in" in await pages.text("/audit")
+    await app.history.close()
+    await app.close()
+
+
 async def test_jobs_that_have_ended_are_shown_from_the_history(server: Server, tmp_path: Path) -> None:
     app = LocalApp("shop", redis_url=server.url, history_url=f"sqlite:///{tmp_path}/history.db")
 
@@ -623,7 +640,7 @@ async def test_jobs_that_have_ended_are_shown_from_the_history(server: Server, t
     await recorder.drain()  # from now on, ends are kept for the recorder
     async with running(app), Browser(app) as pages:
         job = await welcome.delay(42, "sesame")
-        await job.get(10)
+        await job.get(30)
         await recorder.drain()
         call = "from the history welcome( user_id =42, token = secret , )"
         assert call in await pages.text(f"/jobs/{job.id}")

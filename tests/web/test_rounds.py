@@ -77,7 +77,8 @@ async def test_while_many_are_read_again_a_page_does_not_wait(monkeypatch: pytes
     await aeventually(lambda: len(reader.rounds.values) == 8)
     monkeypatch.setattr(rounds, "SHORTEST", 60.0)
     reader.steps.clear()
-    await reader.rounds.read(reader.wanted(8, version=1))  # waits for the first step
+    await reader.rounds.read(reader.wanted(8, version=1))
+    await aeventually(lambda: len(reader.steps) == 1)
     async with asyncio.timeout(5):
         await reader.rounds.read(reader.wanted(8, version=2))
     assert len(reader.steps) == 1
@@ -123,7 +124,6 @@ async def test_a_page_shows_how_much_it_has_not_read_yet(shop: Shop, monkeypatch
         assert "3 schedules: not read yet, because this process has just begun to look" in page.lower()
         assert "s0" in page
         assert "s4" not in page
-        assert "3 schedules unknown: not read yet" in (await pages.text("/")).lower()
 
 
 async def test_a_group_of_many_queues_is_shown_queue_by_queue(shop: Shop, app: App) -> None:

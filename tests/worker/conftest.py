@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
@@ -16,6 +15,7 @@ from fennelq.broker.connection import address_of
 from fennelq.broker.keys import QueueKeys, queue_keys
 from tests.broker.desk import Desk
 from tests.kit.ledger import Ledger
+from tests.kit.processes import executors
 from tests.kit.server import Server
 from tests.kit.spawn import Process, Spawner
 from tests.kit.waiting import eventually
@@ -109,17 +109,8 @@ class Workers:
             redirect=redirect,
         )
         # It understands signals before it has its first executor.
-        eventually(lambda: not worker.running or executors(worker), within=15)
+        eventually(lambda: not worker.running or executors(worker))
         return worker
-
-
-def executors(worker: Process) -> list[psutil.Process]:
-    """The executor processes of a worker."""
-    try:
-        children = psutil.Process(worker.pid).children()
-        return [child for child in children if "fennelq.worker.processes.process" in child.cmdline()]
-    except psutil.NoSuchProcess:
-        return []
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from fennelq import App, Status, TaskFailed
 from fennelq.broker.keys import GROUP, QueueKeys
 from tests.kit.ledger import Ledger
 from tests.kit.ports import HOST, Port
-from tests.kit.processes import is_alive
+from tests.kit.processes import executors, is_alive
 from tests.kit.server import Server
 from tests.kit.spawn import Process
 from tests.kit.waiting import aeventually
 from tests.worker import shop
-from tests.worker.conftest import Workers, executors
+from tests.worker.conftest import Workers
 from tests.worker.shop import Gate, task_of
 
 
@@ -96,7 +96,7 @@ PIPES = pytest.mark.parametrize("log", ["no reader", "reader stands still"], ind
 
 
 async def the_executor(worker: Process) -> psutil.Process:
-    await aeventually(lambda: len(executors(worker)) == 1, within=15)
+    await aeventually(lambda: len(executors(worker)) == 1)
     (executor,) = executors(worker)
     return executor
 
@@ -107,22 +107,22 @@ async def test_jobs_run_and_a_signal_stops_the_worker_in_order(
 ) -> None:
     worker = workers("--grace", "60", "--health-port", f"{HOST}:{port.number}", redirect=log.redirect)
     double, hold = task_of(app, shop.double), task_of(app, shop.hold)
-    assert await (await double.delay(1)).get(timeout=15) == 2
+    assert await (await double.delay(1)).get(timeout=30) == 2
     log.fail()
     first = await the_executor(worker)
-    assert [await (await double.delay(n)).get(timeout=15) for n in range(50)] == [2 * n for n in range(50)]
+    assert [await (await double.delay(n)).get(timeout=30) for n in range(50)] == [2 * n for n in range(50)]
     died = await task_of(app, shop.whisper).delay("a", "b", fail=True)
     with pytest.raises(TaskFailed):
-        await died.get(timeout=15)
+        await died.get(timeout=30)
     held = await hold.map([str(gate)] * 4)
-    await aeventually(lambda: len(ledger.starts()) == 56, within=15)
-    await aeventually(lambda: is_ready(port), within=15)
+    await aeventually(lambda: len(ledger.starts()) == 56)
+    await aeventually(lambda: is_ready(port))
     worker.term()
-    await aeventually(lambda: not is_ready(port), within=15)
+    await aeventually(lambda: not is_ready(port))
     gate.open()
     assert worker.returncode(30) == 0
     assert not is_alive(first)
-    assert [await result.get(timeout=5) for result in held] == [1] * 4
+    assert [await result.get(timeout=30) for result in held] == [1] * 4
     assert {row.pid for row in ledger.read()} == {first.pid}
     assert ledger.starts() - ledger.ends() == {died.id: 1}
 
@@ -133,12 +133,12 @@ async def test_no_executor_outlives_a_supervisor_that_is_killed(
 ) -> None:
     worker = workers("-p", "2", "-c", "2", "--grace", "600", redirect=log.redirect)
     results = await task_of(app, shop.hold).map([str(gate)] * 4)
-    await aeventually(lambda: len(ledger.starts()) == 4, within=15)
+    await aeventually(lambda: len(ledger.starts()) == 4)
     log.fail()
     orphans = executors(worker)
     assert len(orphans) == 2
     worker.kill()
-    await aeventually(lambda: not any(map(is_alive, orphans)), within=10)
+    await aeventually(lambda: not any(map(is_alive, orphans)))
     late = await task_of(app, shop.double).delay(1)
     gate.open()
     for result in (*results, late):
@@ -162,14 +162,14 @@ async def test_leases_are_renewed_after_trouble_that_could_not_be_logged(
     lease = 4.0
     where = f"{HOST}:{port.number}"
     worker = workers("--health-port", where, redirect=log.redirect, FENNELQ_LEASE=str(lease))
-    await aeventually(lambda: is_ready(port), within=15)
+    await aeventually(lambda: is_ready(port))
     result = await task_of(app, shop.hold).options(queue="mail").delay(str(gate))
-    await aeventually(lambda: len(ledger.starts()) == 1, within=15)
+    await aeventually(lambda: len(ledger.starts()) == 1)
     log.fail()
     first = await the_executor(worker)
     # The heartbeat waits for a reply for a second, and then has something to complain of.
     server.pause()
-    await aeventually(lambda: not is_ready(port), within=15)
+    await aeventually(lambda: not is_ready(port))
     server.resume()
     with server.client() as client:
 
@@ -186,7 +186,7 @@ async def test_leases_are_renewed_after_trouble_that_could_not_be_logged(
         assert entry()["time_since_delivered"] < lease * 1000
     assert is_alive(first)
     gate.open()
-    assert await result.get(timeout=15) == 1
+    assert await result.get(timeout=30) == 1
     assert ledger.starts() == {result.id: 1}
     worker.term()
     assert worker.returncode(30) == 0
@@ -205,15 +205,15 @@ async def test_what_could_not_be_logged_is_counted_when_it_can_be_again(
 ) -> None:
     worker = workers(redirect=log.redirect)
     double = task_of(app, shop.double)
-    assert await (await double.delay(1)).get(timeout=15) == 2
+    assert await (await double.delay(1)).get(timeout=30) == 2
     log.fail()
     lost = [await double.delay(n) for n in range(7)]
-    assert [await result.get(timeout=15) for result in lost] == [0, 2, 4, 6, 8, 10, 12]
+    assert [await result.get(timeout=30) for result in lost] == [0, 2, 4, 6, 8, 10, 12]
     if log.way == "no reader":
         log.read_on()
     before = log.lines()
     seen = await double.delay(50)
-    assert await seen.get(timeout=15) == 100
+    assert await seen.get(timeout=30) == 100
     after: list[dict[str, Any]] = []
 
     def read() -> list[dict[str, Any]]:

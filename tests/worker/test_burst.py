@@ -52,7 +52,7 @@ async def test_a_burst_leaves_the_jobs_of_a_paused_queue_and_ends(app: App) -> N
     assert [await left.status(), await done.status()] == [Status.SENT, Status.SUCCESS]
     await app.queue("mail").resume()
     await burst(app)
-    assert await left.get(timeout=1) == 1
+    assert await left.get(timeout=30) == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
@@ -97,7 +97,7 @@ async def test_a_burst_that_is_asked_to_stop_ends_although_much_is_left(app: App
     life = asyncio.create_task(executor.run())
     await aeventually(lambda: executor.state.held.done > 3)
     executor.stop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await life
     assert await results[-1].status() is Status.SENT
 
@@ -122,4 +122,4 @@ async def test_a_burst_of_processes_ends_with_exit_code_zero(
     worker = workers("--burst", "-p", processes)
     assert worker.returncode(20) == 0
     assert len(ledger.ends()) == 100
-    assert [await result.get(timeout=5) for result in results] == [2 * n for n in range(100)]
+    assert [await result.get(timeout=30) for result in results] == [2 * n for n in range(100)]

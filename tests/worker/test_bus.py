@@ -66,7 +66,7 @@ async def test_a_subscriber_that_fails_loses_no_job_and_does_not_end_the_executo
             executor.state.bus.subscribe(fact, fail)
             executor.state.bus.subscribe(fact, lambda fact: heard.update([type(fact).__name__]))
         for n in range(3):
-            assert await (await task_of(app, shop.double).delay(n)).get(timeout=5) == 2 * n
+            assert await (await task_of(app, shop.double).delay(n)).get(timeout=30) == 2 * n
         await aeventually(lambda: heard == {"JobStarted": 3, "JobEnded": 3})
         assert failed == heard
 
@@ -86,10 +86,10 @@ async def test_a_subscriber_can_count_jobs_by_their_outcome(app: App) -> None:
         executor.state.bus.subscribe(JobStarted, lambda job: started.update([job.delivery.task]))
         executor.state.bus.subscribe(JobEnded, lambda job: ended.update([job.outcome.kind]))
         for n in range(3):
-            await (await task_of(app, shop.double).delay(n)).get(timeout=5)
+            await (await task_of(app, shop.double).delay(n)).get(timeout=30)
         failed = await task_of(app, shop.whisper).delay("secret", "answer", fail=True)
         with pytest.raises(TaskFailed):
-            await failed.get(timeout=5)
+            await failed.get(timeout=30)
     assert started == {f"{shop.__name__}:double": 3, f"{shop.__name__}:whisper": 1}
     assert ended == {outcome.SUCCESS: 3, outcome.DEAD: 1}
 
@@ -105,7 +105,7 @@ async def test_for_a_job_without_subscribers_no_fact_is_even_made(
     for kind in (JobStarted, JobEnded):
         monkeypatch.setattr(kind, "__new__", unwanted)
     async with running(app):
-        assert await (await task_of(app, shop.double).delay(4)).get(timeout=5) == 8
+        assert await (await task_of(app, shop.double).delay(4)).get(timeout=30) == 8
     assert made == [], "a plain job pays for a fact"
 
 
@@ -126,7 +126,7 @@ async def test_the_run_of_a_job_whose_lease_was_lost_is_stopped(redis_url: str) 
             handle = await hold.delay()
             await aeventually(lambda: [one for one in held.by_token.values() if one.entered])
             executor.state.bus.publish(LeasesLost(held.tokens()))
-            await asyncio.wait_for(stopped.wait(), 5)
+            await asyncio.wait_for(stopped.wait(), 20)
             assert held.tokens() == []
             # No other executor has it: it is stranded here, is handed back, and runs again.
             await aeventually(lambda: [one for one in held.by_token.values() if one.entered])

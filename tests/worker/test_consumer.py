@@ -161,7 +161,7 @@ async def reader(app: App, server: Server) -> AsyncIterator[Reader]:
     """It has two slots."""
     reader = Reader(app, server)
     yield reader
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await reader.stop()
 
 
@@ -174,7 +174,7 @@ async def far(app: App, jobs: Jobs, server: Server, proxy: Proxy) -> AsyncIterat
         reader = Reader(through, server)
         yield reader
         proxy.up()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await reader.stop()
 
 
@@ -448,7 +448,7 @@ async def test_it_is_drained_while_everything_that_was_ready_has_been_taken(
     await jobs.begin("a", "b")
     assert not reader.consumer.drained.is_set()
     jobs.may_end.set()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await reader.consumer.drained.wait()
     await jobs.begin(*"abc")
 
@@ -480,7 +480,7 @@ async def test_to_look_again_is_to_wait_until_what_is_ready_now_was_taken(
     await reader.read()
     for name in "abcdefghij":
         await jobs.send(name, queue=OTHER)
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(20):
             await reader.consumer.look_again()
         assert name in jobs.begun
     assert jobs.begun == list("abcdefghij")
@@ -496,7 +496,7 @@ async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
     looking = asyncio.create_task(reader.consumer.look_again())
     await asyncio.sleep(0)
     await reader.read()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await looking
     assert jobs.begun == names
     await reader.stop()
@@ -745,7 +745,7 @@ async def test_what_comes_when_it_stops_is_left_for_others(reader: Reader, jobs:
     reader.consumer.halt()
     await jobs.send("a")
     assert reader.reading is not None
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await reader.consumer.stop(reader.reading)
     assert (len(desk.waiting()), desk.pending(), jobs.begun) == (1, {}, [])
     await aeventually(lambda: desk.redis.exists(sleepers(desk.keys)) == 0)
@@ -760,7 +760,7 @@ async def test_a_stop_ends_the_reading(reader: Reader, jobs: Jobs, desk: Desk, b
         await jobs.send("a", "b", wait=True)
         await jobs.begin("a", "b")
     assert reader.reading is not None
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await reader.consumer.stop(reader.reading)
     assert reader.reading.exception() is None
     await jobs.send("c")
@@ -795,7 +795,7 @@ async def test_deliveries_that_arrive_after_the_stop_are_handed_back(
     reader.consumer.halt()
     may_arrive.set()
     assert reader.reading is not None
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await reader.consumer.stop(reader.reading)
     assert (len(desk.waiting()), desk.pending(), jobs.begun) == (2, {}, [])
     starts_without_a_run = [desk.record(entry["i"]).get("b") for _, entry in desk.entries("s")]
@@ -817,7 +817,7 @@ async def test_a_stop_while_stranded_jobs_are_handed_back_ends_the_reading(
     stopping = asyncio.create_task(reader.consumer.stop(reader.reading))
     await asyncio.sleep(0)
     may_arrive.set()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await stopping
     assert jobs.begun == ["a", "b"]
     jobs.may_end.set()
@@ -1246,7 +1246,7 @@ async def test_when_no_queue_can_be_read_it_sleeps(
     await jobs.send("a")
     await reader.read(MAIL)
     await aeventually(lambda: of_queues(logged) == [MAIL])
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await reader.consumer.drained.wait()
         reader.executor.slots.notify()
         await reader.consumer.look_again()

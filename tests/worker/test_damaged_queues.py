@@ -65,7 +65,7 @@ async def test_the_jobs_of_other_queues_run_although_a_key_of_one_is_of_the_wron
     async with running(app, concurrency=2):
         for _ in range(3):  # asleep or busy, each round finds the reader in another place
             results = await of_the_good.map(range(30))
-            assert [await result.get(timeout=5) for result in results] == list(range(1, 31))
+            assert [await result.get(timeout=30) for result in results] == list(range(1, 31))
 
 
 async def test_a_queue_is_served_again_when_its_key_is_put_right(app: App, redis_client: redis.Redis) -> None:
@@ -76,10 +76,10 @@ async def test_a_queue_is_served_again_when_its_key_is_put_right(app: App, redis
     spoil(redis_client, "s:low")
     async with running(app):
         await aeventually(lambda: complained(app))
-        assert await (await note.delay(6)).get(timeout=10) == 6, "its other lanes can be read"
+        assert await (await note.delay(6)).get(timeout=30) == 6, "its other lanes can be read"
         redis_client.delete(BAD["s:low"])
         result = await note.options(priority="low").delay(7)
-        assert await result.get(timeout=10) == 7
+        assert await result.get(timeout=30) == 7
 
 
 async def test_a_queue_whose_pause_is_of_the_wrong_type_is_not_served_until_that_is_put_right(
@@ -101,11 +101,11 @@ async def test_a_queue_whose_pause_is_of_the_wrong_type_is_not_served_until_that
         await of_the_bad.delay(2)
     async with running(app, concurrency=2):
         await aeventually(lambda: complained(app))
-        assert await (await of_the_good.delay(1)).get(timeout=5) == 2
+        assert await (await of_the_good.delay(1)).get(timeout=30) == 2
         assert (await left.status(), await left.info()) != (Status.SUCCESS, None)
         await aeventually(lambda: any(BAD["paused"] in str(line.get("damage")) for line in logged))
         redis_client.delete(BAD["paused"])
-        assert await left.get(timeout=10) == 1
+        assert await left.get(timeout=30) == 1
 
 
 async def complained(app: App) -> bool:
@@ -130,12 +130,12 @@ async def test_a_queue_that_is_damaged_while_its_jobs_run_delays_the_outcomes_of
         await aeventually(lambda: len(started) == 8)
         spoil(redis_client, "dlq")
         may_end.set()
-        assert [await result.get(timeout=5) for result in good] == [f"good {n}" for n in range(4)]
+        assert [await result.get(timeout=30) for result in good] == [f"good {n}" for n in range(4)]
         assert {await result.status() for result in bad} == {Status.EXECUTING}
         more = await hold.options(queue="good").map([f"more {n}" for n in range(40)])
-        assert [await result.get(timeout=5) for result in more] == [f"more {n}" for n in range(40)]
+        assert [await result.get(timeout=30) for result in more] == [f"more {n}" for n in range(40)]
         redis_client.delete(BAD["dlq"])
-        assert [await result.get(timeout=10) for result in bad] == [f"bad {n}" for n in range(4)]
+        assert [await result.get(timeout=30) for result in bad] == [f"bad {n}" for n in range(4)]
 
 
 async def test_large_outcomes_of_a_damaged_queue_take_no_room_from_other_queues(
@@ -162,9 +162,9 @@ async def test_large_outcomes_of_a_damaged_queue_take_no_room_from_other_queues(
         spoil(redis_client, "dlq")
         may_end.set()
         good = await small.map(range(100))
-        assert [await result.get(timeout=10) for result in good] == list(range(100))
+        assert [await result.get(timeout=30) for result in good] == list(range(100))
         redis_client.delete(BAD["dlq"])
-        assert [await result.get(timeout=20) for result in bad] == [
+        assert [await result.get(timeout=30) for result in bad] == [
             chr(97 + n) * (size - 10) for n in range(24)
         ]
 
@@ -215,9 +215,12 @@ async def two_queues(broker: Broker, **given: Any) -> None:
         await broker.run(verbs.jobs.enqueue(keys, [job]))
 
 
-async def test_due_jobs_of_other_queues_are_promoted(broker: Broker, redis_client: redis.Redis) -> None:
+@pytest.mark.parametrize("name", ["sched", "retry", "turn"])
+async def test_due_jobs_of_other_queues_are_promoted(
+    broker: Broker, redis_client: redis.Redis, name: str
+) -> None:
     await two_queues(broker, at_ms=1)
-    spoil(redis_client, "sched")
+    spoil(redis_client, name)
     await Promoter(state_of(broker, BAD, GOOD)).tick()
     assert await broker.ask(verbs.queues.length(GOOD, "s")) == 1
 
@@ -272,7 +275,7 @@ async def test_leases_of_other_queues_are_renewed(app: App, redis_client: redis.
         await aeventually(lambda: idle_ms(redis_client) < 30_000)
         assert executor.state.lease.answered
         may_end.set()
-        assert await result.get(timeout=5) == "kept"
+        assert await result.get(timeout=30) == "kept"
 
 
 async def test_a_queue_that_the_user_may_not_touch_stops_nothing_of_the_others(
@@ -309,7 +312,7 @@ async def test_a_queue_that_the_user_may_not_touch_stops_nothing_of_the_others(
         )
         assert executor.state.connected
         may_end.set()
-        assert [await due.get(timeout=5), await result.get(timeout=5)] == [1, 2]
+        assert [await due.get(timeout=30), await result.get(timeout=30)] == [1, 2]
 
 
 def idle_ms(client: redis.Redis) -> int:

@@ -10,9 +10,10 @@ import pytest
 from fennelq import App, ExecutorInfo, ExecutorUnavailable, Status
 from fennelq.manage import asking
 from tests.kit.ledger import Ledger
+from tests.kit.processes import executors
 from tests.kit.waiting import aeventually
 from tests.worker import shop
-from tests.worker.conftest import Workers, executors
+from tests.worker.conftest import Workers
 from tests.worker.shop import Gate, task_of
 
 LONG = 30.0

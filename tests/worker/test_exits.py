@@ -9,9 +9,10 @@ import pytest
 
 from fennelq import App
 from tests.kit.ledger import Ledger
+from tests.kit.processes import executors
 from tests.kit.waiting import aeventually
 from tests.worker import hooked, shop
-from tests.worker.conftest import Workers, executors
+from tests.worker.conftest import Workers
 from tests.worker.shop import Gate, task_of
 
 APP = f"{hooked.__name__}:app"
@@ -31,7 +32,7 @@ async def test_exit_hooks_run_in_the_main_thread_and_one_that_raises_does_not_ma
     file = tmp_path / "hooks"
     result = await task_of(app, shop.double).delay(4)
     worker = workers(*flags, app=APP, **{hooked.VARIABLE: str(file)})
-    assert await result.get(timeout=15) == 8
+    assert await result.get(timeout=30) == 8
     (pid,) = {row.pid for row in ledger.read()}
     if "--burst" not in flags:
         worker.term()
@@ -45,13 +46,13 @@ async def test_neither_a_hook_nor_a_task_that_hangs_holds_up_the_exit(
     file = tmp_path / "hooks"
     worker = workers("--grace", "0.1", app=APP, **{hooked.VARIABLE: str(file), hooked.HANGS: "executor"})
     held = await task_of(app, shop.hold_in_thread).delay(str(gate))
-    await aeventually(lambda: len(ledger.starts()) == 1, within=15)
+    await aeventually(lambda: len(ledger.starts()) == 1)
     (executor,) = executors(worker)
     worker.term()
-    await aeventually(lambda: noted(file, executor.pid) == HOOKS[:1], within=15)
+    await aeventually(lambda: noted(file, executor.pid) == HOOKS[:1])
     # A signal that comes now must not make a crash of the exit.
     executor.terminate()
-    worker.wait_for("exit_hooks_abandoned", within=15)
+    worker.wait_for("exit_hooks_abandoned")
     assert worker.returncode(30) == 0
     assert "executor_crashed" not in worker.text
     assert noted(file, executor.pid) == HOOKS[:1]

@@ -584,6 +584,27 @@ def test_the_thread_beats_until_it_is_ended_and_keeps_no_process_alive(redis_url
     beating.broker.close()
 
 
+def test_a_beat_during_which_the_executor_ends_warns_of_nothing(
+    redis_url: str, desk: Desk, logged: list[EventDict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop that would get what the beat has found is closed by then."""
+    state = state_of(Broker(address_of(redis_url)), desk.keys, lease=LEASE, heartbeat_interval=INTERVAL)
+    heartbeat = Heartbeat(state, BlockingBroker(address_of(redis_url)))
+
+    def ended_meanwhile(fact: object) -> None:
+        heartbeat.end()
+        raise RuntimeError("Event loop is closed")
+
+    monkeypatch.setattr(state.bus, "publish_from_thread", ended_meanwhile)
+    monkeypatch.setattr(
+        heartbeat, "beat", lambda: BeatResult([("mail", "s", "1-0")], [], 0, Beaten(1, 1.0, 1.0))
+    )
+    heartbeat.start()
+    eventually(lambda: not beating_threads())
+    assert logged == []
+    assert not state.lease.dead
+
+
 def test_a_thread_that_ends_unasked_counts_as_dead(beating: Beating) -> None:
     beating.beats(1000)
     assert not beating.lease.dead
@@ -671,13 +692,13 @@ def test_when_messages_arrive_again_it_beats_at_once_if_a_job_of_these_queues_is
     heartbeat.start()
     (thread,) = set(threading.enumerate()) - before
     for _ in range(2):  # before the first beat, and after it
-        assert lease.rests.acquire(timeout=5)
+        assert lease.rests.acquire(timeout=30)
     state.bus.publish(BellConnected(["mail"]))
     held.now = [("third", "s", "0-1"), ("mail", "s", "0-1")]
     state.bus.publish(BellConnected(["other"]))
     assert not lease.soon.is_set()
     state.bus.publish(BellConnected(["other", "mail"]))
-    assert lease.rests.acquire(timeout=5)
+    assert lease.rests.acquire(timeout=30)
     heartbeat.end()
     eventually(lambda: not thread.is_alive())
     assert not lease.rests.acquire(blocking=False)

@@ -212,6 +212,18 @@ def test_a_backlog_gets_all_slots_when_it_is_its_turn() -> None:
     assert [bench.turn(8) for _ in range(4)] == [[("a", 8)], [("b", 8)], [("a", 8)], [("b", 8)]]
 
 
+def test_a_backlog_gets_as_many_slots_as_are_wanted_for_one() -> None:
+    bench = Bench("a:1,b:1", {"a": 100})
+    assert bench.hot.next(8, 4) == [("a", 4), ("b", 4)]
+    bench.turn(8)
+    assert (bench.hot.has_backlog("a"), bench.hot.has_backlog("b"), bench.hot.has_backlog("c")) == (
+        True,
+        False,
+        False,
+    )
+    assert (bench.hot.next(8, 4), bench.hot.next(3, 4)) == ([("a", 4)], [("a", 3)])
+
+
 def test_a_queue_that_was_rung_is_asked_before_a_backlog() -> None:
     bench = Bench("a:1,b:1,c:1", {"a": 1000})
     for _ in range(4):

@@ -735,8 +735,8 @@ async def test_a_shared_value_that_is_cancelled_before_it_begins_fails_the_job_a
 
     _, first = run.begin(work)
     await asyncio.create_task(cancel_all())
-    assert error(await asyncio.wait_for(first, 5)) == "coroutine was cancelled"
-    assert value(await asyncio.wait_for(run(work), 5)) == "coroutine"
+    assert error(await asyncio.wait_for(first, 20)) == "coroutine was cancelled"
+    assert value(await asyncio.wait_for(run(work), 20)) == "coroutine"
 
 
 # Overrides

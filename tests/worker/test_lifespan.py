@@ -51,7 +51,7 @@ async def test_the_lifespan_is_entered_before_the_first_job_and_left_after_the_l
 
         result = await work.delay()
         async with running(app):
-            assert await result.get(timeout=5) == ["resources", "client of resources"]
+            assert await result.get(timeout=30) == ["resources", "client of resources"]
         with pytest.raises(AttributeError, match=r"app\.state is the value of the lifespan"):
             _ = app.state
     assert lines == [
@@ -125,7 +125,7 @@ async def test_a_lifespan_can_be_overridden(redis_url: str) -> None:
 
         with app.overrides({resources: fake}):
             async with running(app):
-                assert await (await work.delay()).get(timeout=5) == ["fake", "fake"]
+                assert await (await work.delay()).get(timeout=30) == ["fake", "fake"]
 
 
 async def test_a_provider_that_ignores_every_request_to_stop_is_given_up(redis_url: str) -> None:
@@ -156,9 +156,9 @@ async def test_a_provider_that_ignores_every_request_to_stop_is_given_up(redis_u
                 with pytest.raises(
                     TaskFailed, match="the providers of the task did not end within stop_grace"
                 ):
-                    await job.get(timeout=5)
+                    await job.get(timeout=30)
                 assert executor.slots.stuck == 1
-                assert await (await neighbour.delay()).get(timeout=5) == 2
+                assert await (await neighbour.delay()).get(timeout=30) == 2
             finally:
                 release.set()
             await aeventually(lambda: executor.slots.taken == 0)

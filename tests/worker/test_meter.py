@@ -17,7 +17,7 @@ from fennelq.broker.trouble import LinkDown, ReplyError
 from fennelq.broker.verb import Verb
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.outcome import DEAD, Outcome, succeeded
-from fennelq.worker.bus import JobsTaken, RunsEnded
+from fennelq.worker.bus import JobHandedBack, JobLost, JobsTaken, RunsEnded
 from fennelq.worker.duties import meter as module
 from fennelq.worker.duties.meter import MINUTE, Meter
 from fennelq.worker.state import State
@@ -257,7 +257,7 @@ async def test_a_server_that_hangs_delays_the_end_for_a_moment_only(
     metering.run(4)
     metering.run(1, task="shop:unknown")
     server.pause()
-    await asyncio.wait_for(metering.meter.end(), 3)
+    await asyncio.wait_for(metering.meter.end(), 20)
     server.resume()
     assert [(line["event"], line.get("durations")) for line in logged] == [
         ("trouble", None),
@@ -304,6 +304,27 @@ async def test_runs_are_counted_in_the_minute_in_which_they_ended(
     assert found == {minute // 60_000 - 9: {"S": 5, "D": 2}, minute // 60_000 - 3: {"S": 1}}
     counted = desk.do(verbs.times.times, now_ms)
     assert counted.ends == {TASK: {"S": 6, "D": 2}}
+
+
+async def test_the_report_of_an_executor_that_ends_is_of_the_time_since_the_last_one(
+    metering: Metering, desk: Desk, now: list[float]
+) -> None:
+    minute = desk.broker.ask(verbs.server.now()) // 60_000 * 60_000
+    metering.state.bus.publish(JobsTaken("mail", [delivery(TASK)], minute + 10_000))
+    await metering.meter.tick()
+    now[0] += 10
+    metering.run(1)
+    await metering.meter.end()
+    hour = minute // 3_600_000
+    found = desk.do(verbs.times.hour, hour * 3_600_000)
+    assert {minute_at(hour, place): ends for place, ends in found.items()} == {minute // 60_000: {"S": 1}}
+
+
+async def test_runs_without_an_outcome_are_counted(metering: Metering) -> None:
+    metering.state.bus.publish(JobLost(delivery(TASK)))
+    metering.state.bus.publish(JobHandedBack(delivery(TASK)))
+    counted = metering.state.tally.take()["mail"][TASK]
+    assert (counted.ended("L"), counted.ended("B"), counted.ended("S")) == (1, 1, 0)
 
 
 def minute_at(hour: int, place: int) -> int:

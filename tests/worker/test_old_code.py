@@ -75,8 +75,8 @@ async def test_two_hundred_jobs_with_a_new_argument_are_all_done_by_the_new_work
     results: list[AsyncResult[str]] = await sender.enqueue(
         [*(welcome.job(user, template="hi") for user in range(200)), goodbye.job(7)]
     )
-    old.wait_for('"argument_unknown"', within=15)
-    old.wait_for('"task_unknown"', within=15)
+    old.wait_for('"argument_unknown"')
+    old.wait_for('"task_unknown"')
     deploy("new", NEW)
     await aeventually(lambda: _some_done(results), within=30)
     old.term()
@@ -103,14 +103,14 @@ async def test_the_command_line_names_the_reason_while_the_worker_runs(deploy: D
     worker = deploy("old", OLD, "-q", "default")
     result = await sender.tasks["deploy:goodbye"].delay(1)
     await sender.tasks["deploy:goodbye"].options(queue="mail").delay(1)
-    worker.wait_for('"task_unknown"', within=15)
+    worker.wait_for('"task_unknown"')
     queues = Queues(sender)
 
     async def named() -> bool:
         info = await queues.info("default")
         return bool(info.waiting_because)
 
-    await aeventually(named, within=15)
+    await aeventually(named)
     default, mail = await queues.list()
     assert default.waiting_because == [
         "1 of 1 executor cannot run some of them: unknown task 'deploy:goodbye'; known: deploy:welcome"

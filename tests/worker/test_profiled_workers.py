@@ -11,9 +11,10 @@ from fennelq import App, ExecutorUnavailable
 from fennelq.manage import profiling
 from fennelq.manage.executor_profile import ExecutorProfile
 from tests.kit.ledger import Ledger
+from tests.kit.processes import executors
 from tests.kit.waiting import aeventually
 from tests.worker import shop
-from tests.worker.conftest import Workers, executors
+from tests.worker.conftest import Workers
 
 LONG = 30.0
 
@@ -41,6 +42,7 @@ async def test_an_executor_that_is_paused_or_killed_meanwhile_is_given_up_with_t
     ):
         await asked
     process.resume()
+    monkeypatch.setattr(profiling, "SILENT_AFTER", 8.0)  # its supervisor has time to report its end
     whole = await aprofile(app, name)
     assert whole.tasks[0].task == f"{shop.__name__}:hold_in_thread"
     asked, _ = await profiled(name)

@@ -74,7 +74,7 @@ class Woken:
         self.consumer.serve(Routing(dict.fromkeys(queues, 1)))
         self.state.note_heard(queues)
         self.reading = asyncio.create_task(self.consumer.run())
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(20):
             await self.consumer.drained.wait()
         self.calls.clear()
 
@@ -118,7 +118,7 @@ async def waking(
     monkeypatch.setattr("fennelq.worker.running.consumer.UNHEARD_ROUND", 600.0)
     woken = Woken(app, monkeypatch, lanes, rate)
     yield woken
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await woken.stop()
         await woken.executor.broker.close()
 
@@ -375,10 +375,10 @@ async def test_the_next_executor_gets_the_message(woken: Woken, desk: Desk) -> N
     desk.fetch("berta", sleeps=True)
     with cast("Any", desk.redis).pubsub(ignore_subscribe_messages=True) as listening:
         listening.execute_command("SSUBSCRIBE", desk.keys.bell("berta"))
-        listening.parse_response(timeout=5)
+        listening.parse_response(timeout=30)
         woken.ring("mail", "s:high")
         await aeventually(lambda: woken.rings())
-        kind, channel, text = await asyncio.to_thread(listening.parse_response, timeout=5)
+        kind, channel, text = await asyncio.to_thread(listening.parse_response, timeout=30)
     assert (kind, channel, text) == (b"smessage", desk.keys.bell("berta").encode(), b"look s:high")
 
 

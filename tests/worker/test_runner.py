@@ -333,7 +333,7 @@ async def test_a_run_in_a_thread_lasts_as_long_as_its_thread(started: threading.
     await asyncio.sleep(0)
     assert not run.outcome.done()
     may_end.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         assert (await run.outcome).value == b'{"ok":"finished"}'
 
 
@@ -358,7 +358,7 @@ async def test_a_run_that_was_asked_to_stop_and_did_not_succeed_is_cancelled(
     run = await begun(wait, started, timeout=timeout)
     assert run.held.ask("not wanted")
     assert not run.held.ask("again")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         ended = await run.outcome
     assert (ended.kind, ended.reason, ended.ttl_ms) == (outcome.CANCELLED, "not wanted", FAILURE_MS)
     assert ended.value == b'{"cancelled":"not wanted"}'
@@ -387,7 +387,7 @@ async def test_a_run_that_succeeds_although_it_was_asked_to_stop_has_succeeded(
         started.clear()
         run = await begun(function, started)
         run.held.ask("not wanted")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert (await run.outcome).value == b'{"ok":"not wanted"}'
 
 
@@ -404,7 +404,7 @@ async def test_a_function_in_a_thread_may_raise_the_cancellation_that_a_coroutin
 
     run = await begun(work, started, timeout=timeout, retries=0)
     run.held.ask("not wanted") if timeout is None else run.held.time_out()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         ended = await run.outcome
     if timeout is None:
         assert (ended.kind, ended.reason) == (outcome.CANCELLED, "not wanted")
@@ -428,7 +428,7 @@ async def test_a_function_in_a_thread_does_not_see_that_its_executor_stops(
     run = await begun(work, started)
     run.held.stop(why)
     may_end.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         assert orjson.loads((await run.outcome).value) == {"ok": shown}
 
 
@@ -440,7 +440,7 @@ async def test_a_timeout_after_a_cancel_changes_nothing(started: threading.Event
     run = await begun(wait, started, timeout=60)
     run.held.ask("not wanted")
     assert not run.held.time_out()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         assert (await run.outcome).reason == "not wanted"
 
 
@@ -463,7 +463,7 @@ async def test_a_run_that_is_stopped_after_its_timeout_has_no_outcome(started: t
     assert run.held.time_out()
     await asyncio.sleep(0)
     run.stop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         with pytest.raises(asyncio.CancelledError):
             await run.outcome
     assert run.held.asked == "timeout"
@@ -499,7 +499,7 @@ async def test_a_cancellation_that_the_executor_did_not_ask_for_is_a_failed_try(
 
     run = await begun(wait, started, retries=0)
     run.outcome.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         ended = await run.outcome
     assert (ended.kind, ended.reason) == (outcome.DEAD, "failed")
     assert failure(ended)["type"] == "fennelq.RunCancelled"
@@ -535,7 +535,7 @@ async def stopped(function: Function, started: threading.Event, **options: Any) 
     """The outcome of a run that is cancelled on its way, if it has one."""
     run = await begun(function, started, **options)
     run.stop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         return await run.outcome
 
 

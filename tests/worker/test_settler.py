@@ -73,7 +73,7 @@ class Settling:
         """Hand these over at once; the answers when all are written, by job."""
         for delivery, outcome in outcomes:
             self.settler.settle_now(delivery, outcome)
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(20):
             await self.settler.drain()
         assert len(dict(self.answers)) == len(self.answers)
         return dict(self.answers)
@@ -327,7 +327,7 @@ async def test_outcomes_that_come_while_others_are_written_wait_and_are_one_call
         await asyncio.sleep(0)
     assert settling.broker.calls == [1]
     may_arrive.set()
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await settling.settler.drain()
     assert settling.broker.calls == [1, 3]
     assert dict(settling.answers) == dict.fromkeys([f"mail:{key}" for key in "abcd"], Answer.SETTLED)
@@ -354,7 +354,7 @@ async def test_when_the_writing_of_a_batch_is_cancelled_what_waits_behind_it_is_
     settling.broker.held_up.clear()
     writing.cancel()
     await asyncio.wait([writing])
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(20):
         await settling.settler.drain()
     assert settling.answers == [("mail:2", Answer.SETTLED)]
 

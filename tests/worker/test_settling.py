@@ -122,7 +122,7 @@ async def test_outcomes_wait_for_a_server_that_is_away(
         await aeventually(lambda: executor.slots.taken == 0)
         assert {await result.status() for result in results} == {Status.EXECUTING}
         proxy.up()
-        assert [await result.get(timeout=10) for result in results] == list(range(20))
+        assert [await result.get(timeout=30) for result in results] == list(range(20))
     await through.close()
     assert runs == Counter(range(20))
 
@@ -149,9 +149,9 @@ async def test_a_job_that_cannot_be_settled_is_dead_as_broken_and_takes_no_other
         may_end.set()
         for n, result in enumerate(results):
             if n != 4:
-                assert await result.get(timeout=5) == n
+                assert await result.get(timeout=30) == n
         with pytest.raises(TaskFailed, match="Broken"):
-            await results[4].get(timeout=5)
+            await results[4].get(timeout=30)
         (letter,) = await app.dlq.list()
     assert (letter.id, letter.reason) == (results[4].id, "broken")
 

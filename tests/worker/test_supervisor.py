@@ -31,12 +31,12 @@ from fennelq.worker.processes.supervisor import Supervisor
 from tests.kit.ledger import Ledger
 from tests.kit.namespace import Namespace
 from tests.kit.ports import Port
-from tests.kit.processes import is_alive
+from tests.kit.processes import executors, is_alive
 from tests.kit.server import Server
 from tests.kit.spawn import Spawner
 from tests.kit.waiting import aeventually, eventually
 from tests.worker import shop
-from tests.worker.conftest import Workers, executors
+from tests.worker.conftest import Workers
 from tests.worker.shop import Gate, task_of
 
 
@@ -48,11 +48,11 @@ async def test_there_are_as_many_executors_as_were_ordered(workers: Workers) -> 
 async def test_an_executor_that_crashes_is_replaced_and_the_work_goes_on(workers: Workers, app: App) -> None:
     worker = workers("-p", "1")
     double = task_of(app, shop.double)
-    assert await (await double.delay(1)).get(timeout=15) == 2
+    assert await (await double.delay(1)).get(timeout=30) == 2
     (first,) = executors(worker)
     first.kill()
     assert "SIGKILL" in worker.wait_for("executor_crashed")
-    assert await (await double.delay(2)).get(timeout=15) == 4
+    assert await (await double.delay(2)).get(timeout=30) == 4
     (second,) = executors(worker)
     assert second.pid != first.pid
 
@@ -64,12 +64,12 @@ async def test_the_crash_of_one_executor_disturbs_no_other(
     worker = workers("-p", "2", "-c", "1", FENNELQ_LEASE="60")
     await aeventually(lambda: len(executors(worker)) == 2)
     doomed, other = await task_of(app, shop.hold).map([str(gate)] * 2)
-    await aeventually(lambda: len(ledger.starts()) == 2, within=15)
+    await aeventually(lambda: len(ledger.starts()) == 2)
     pids = {row.job_id: row.pid for row in ledger.read()}
     os.kill(pids[doomed.id], signal.SIGKILL)
     worker.wait_for("executor_crashed")
     gate.open()
-    assert await other.get(timeout=15) == 1
+    assert await other.get(timeout=30) == 1
     assert await doomed.status() is Status.EXECUTING
     assert {row.pid for row in ledger.read() if row.job_id == other.id} == {pids[other.id]}
 
@@ -79,11 +79,11 @@ async def test_executors_do_not_outlive_a_supervisor_that_is_killed_and_hand_the
 ) -> None:
     worker = workers("-p", "2", "-c", "2", "--grace", "600")
     results = await task_of(app, shop.hold).map([str(gate)] * 4)
-    await aeventually(lambda: len(ledger.starts()) == 4, within=15)
+    await aeventually(lambda: len(ledger.starts()) == 4)
     orphans = executors(worker)
     assert len(orphans) == 2
     worker.kill()
-    await aeventually(lambda: not any(map(is_alive, orphans)), within=10)
+    await aeventually(lambda: not any(map(is_alive, orphans)))
     for result in results:
         info = await result.info()
         assert info is not None
@@ -242,7 +242,7 @@ async def test_an_import_may_take_any_time_and_is_logged_every_minute(
         assert (await probe(port, "/live"), await probe(port, "/ready")) == (True, False)
     assert [line["seconds"] // 60 for line in logged if line["event"] == "still_importing"] == [1, 4]
     (folder / "gate").touch()
-    await aeventually(lambda: started[0].worked, within=15)
+    await aeventually(lambda: started[0].worked)
     assert await probe(port, "/ready")
     assert len(started) == 1
     holding.stop()
@@ -304,7 +304,7 @@ async def test_an_executor_that_is_silent_after_its_import_is_killed(
     (folder / "gate").touch()
     executor = Child(held_app, silence=60.0, quarantine=lambda: None)
     running = asyncio.create_task(executor.run())
-    await aeventually(lambda: executor.worked, within=15)
+    await aeventually(lambda: executor.worked)
     assert executor.pid is not None
     os.kill(executor.pid, signal.SIGSTOP)
     await asyncio.sleep(0)
@@ -319,9 +319,9 @@ def test_an_executor_that_hangs_in_its_import_does_not_outlive_a_supervisor_that
     worker = workers("--app-dir", str(folder), "-A", "held:app")
     orphans = executors(worker)
     assert len(orphans) == 1
-    eventually((folder / "importing").exists, within=15)
+    eventually((folder / "importing").exists)
     worker.kill()
-    eventually(lambda: not any(map(is_alive, orphans)), within=10)
+    eventually(lambda: not any(map(is_alive, orphans)))
 
 
 # Signals, whatever the supervisor is waiting for
@@ -329,7 +329,7 @@ def test_an_executor_that_hangs_in_its_import_does_not_outlive_a_supervisor_that
 
 async def test_a_signal_while_an_executor_is_replaced_starts_no_other(workers: Workers, app: App) -> None:
     worker = workers("-p", "1")
-    assert await (await task_of(app, shop.double).delay(1)).get(timeout=15) == 2
+    assert await (await task_of(app, shop.double).delay(1)).get(timeout=30) == 2
     (first,) = executors(worker)
     first.kill()
     worker.wait_for("executor_crashed")
@@ -341,7 +341,7 @@ async def test_a_signal_while_an_executor_imports_its_app_ends_it_without_a_cras
     workers: Workers, folder: Path
 ) -> None:
     worker = workers("--app-dir", str(folder), "-A", "held:app")
-    await aeventually((folder / "importing").exists, within=15)
+    await aeventually((folder / "importing").exists)
     worker.term()
     assert worker.returncode() == 0
     assert "executor_crashed" not in worker.text
@@ -366,7 +366,7 @@ async def test_a_change_of_sources_does_not_make_the_first_signal_a_second_one(
 ) -> None:
     worker = workers("--app-dir", str(folder), "-A", "plain:app", "--reload", "--grace", "60")
     held = await task_of(app, shop.hold).delay(str(gate))
-    await aeventually(lambda: ledger.starts(), within=15)
+    await aeventually(lambda: ledger.starts())
     (folder / "new.py").touch()
     worker.wait_for("reloading")
     worker.term()
@@ -381,10 +381,10 @@ async def test_a_change_of_sources_replaces_an_executor_even_while_it_imports(
 ) -> None:
     worker = workers("--app-dir", str(folder), "-A", "held:app", "--reload")
     (first,) = executors(worker)
-    await aeventually((folder / "importing").exists, within=15)
+    await aeventually((folder / "importing").exists)
     (folder / "held.py").write_text(SHOP, "utf-8")
     worker.wait_for("reloading")
-    await aeventually(lambda: [e.pid for e in executors(worker)] not in ([], [first.pid]), within=15)
+    await aeventually(lambda: [e.pid for e in executors(worker)] not in ([], [first.pid]))
     assert "executor_crashed" not in worker.text
 
 
@@ -394,7 +394,7 @@ async def test_a_change_of_sources_replaces_an_executor_even_while_it_imports(
 async def test_executors_that_cannot_be_started_end_no_supervisor(workers: Workers, app: App) -> None:
     worker = workers("-p", "1")
     double = task_of(app, shop.double)
-    assert await (await double.delay(1)).get(timeout=15) == 2
+    assert await (await double.delay(1)).get(timeout=30) == 2
     (executor,) = executors(worker)
     before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
     # No more than it has now.
@@ -402,7 +402,7 @@ async def test_executors_that_cannot_be_started_end_no_supervisor(workers: Worke
     executor.kill()
     assert "Too many open files" in worker.wait_for("executor_not_started")
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
-    assert await (await double.delay(2)).get(timeout=15) == 4
+    assert await (await double.delay(2)).get(timeout=30) == 4
     worker.term()
     assert worker.returncode() == 0
 
@@ -436,7 +436,7 @@ async def test_a_death_that_cannot_be_noted_disturbs_no_executor(
     monkeypatch.setattr(asyncio, "to_thread", no_thread)
     (folder / "held.py").write_text("import os; os._exit(3)", "utf-8")
     running = asyncio.create_task(holding.run())
-    await aeventually(lambda: "death_not_noted" in events(logged), within=15)
+    await aeventually(lambda: "death_not_noted" in events(logged))
     holding.stop()
     assert await running == 0
     assert events(logged)[:2] == ["executor_crashed", "death_not_noted"]
@@ -460,10 +460,10 @@ async def test_orphans_are_reaped_and_the_ends_of_executors_are_still_known(
         environment=environment,
     )
     orphans = [
-        await (await client.send("tests.worker.orphanage:leave_orphan")).get(timeout=20) for _ in range(3)
+        await (await client.send("tests.worker.orphanage:leave_orphan")).get(timeout=30) for _ in range(3)
     ]
     # A zombie has a pid, too.
-    await aeventually(lambda: not any(map(psutil.pid_exists, orphans)), within=10)
+    await aeventually(lambda: not any(map(psutil.pid_exists, orphans)))
     (executor,) = executors(worker)
     executor.kill()
     assert "SIGKILL" in worker.wait_for("executor_crashed")
@@ -636,7 +636,7 @@ async def test_a_change_of_the_code_ends_the_wait_for_it(
     ending.ends = [(True, code)] * 3
     running = asyncio.create_task(ending.run(SHOP_APP, sources=SourceWatch(tmp_path)))
     for number in (1, 2, 3):
-        await aeventually(partial(has_started, ending, number), within=10)
+        await aeventually(partial(has_started, ending, number))
         (tmp_path / f"{number}.py").touch()
     assert await running == 0
     assert ending.started == 4

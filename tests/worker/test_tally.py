@@ -15,7 +15,7 @@ from fennelq.model.times import BUCKETS
 from fennelq.model.totals import Pair, Row
 from fennelq.worker import tally as room
 from fennelq.worker.bus import JobHandedBack, JobLost, JobsTaken, RunsEnded
-from fennelq.worker.tally import LOST, RELEASED, SECONDS, UNTIMED, Counted, Tally
+from fennelq.worker.tally import LOST, RELEASED, SUM, UNTIMED, Counted, Tally
 
 NOW = 1_700_000_000_000
 DONE = succeeded(b"1", 1000)
@@ -87,16 +87,17 @@ def test_runs_are_counted_by_their_outcomes() -> None:
     assert sparse(counted.run_times) == {8: 3, 2: 1}
 
 
-@pytest.mark.parametrize(("totals", "seconds"), [(SharedTotals(), (0.75, 30.0)), (None, (0, 0))])
+@pytest.mark.parametrize(("totals", "sums"), [(SharedTotals(), (0.75, 30_001)), (None, (0, 0))])
 def test_the_sums_of_durations_are_kept_if_metrics_are_on(
-    totals: SharedTotals | None, seconds: tuple[float, float]
+    totals: SharedTotals | None, sums: tuple[float, float]
 ) -> None:
     tally = Tally({WELCOME}, totals)
     ended(tally, 0.25, 0.5)
-    taken(tally, delivery(due_ms=NOW - 30_000), delivery(due_ms=NOW + 5))
+    taken(tally, delivery(due_ms=NOW - 30_000), delivery(due_ms=NOW - 1), delivery(due_ms=NOW + 5))
     counted = tally.take()["mail"][WELCOME]
-    assert (counted.runs[SUCCESS][SECONDS], counted.waits[SECONDS]) == seconds
-    assert (counted.ended(SUCCESS), sum(counted.waits[:BUCKETS])) == (2, 2)
+    assert (counted.runs[SUCCESS][SUM], counted.waits[SUM]) == sums
+    assert (counted.ended(SUCCESS), sum(counted.waits[:BUCKETS])) == (2, 3)
+    assert counted.row()[-1] == pytest.approx(sums[1] / 1000)
 
 
 def test_a_thread_that_reads_while_counts_are_taken_finds_each_count_once() -> None:
@@ -159,7 +160,9 @@ def test_600_tasks_are_500_and_other() -> None:
 def test_a_name_that_is_no_task_of_the_app_is_not_kept() -> None:
     tally = Tally({WELCOME})
     taken(tally, *(delivery(f"foreign:{n}") for n in range(700)), delivery())
+    ended(tally, *[0.004] * 3, task="foreign:8")
     counted = tally.take()["mail"]
+    assert ([*counted], [*counted.waits], [*counted.runs]) == (["other", WELCOME], [WELCOME], [])
     assert {task: sum(one.waits) for task, one in counted.items()} == {"other": 700, WELCOME: 1}
 
 

@@ -83,12 +83,12 @@ def executor(server: Server) -> Iterator[Executor]:
 async def test_a_supervisor_of_the_earlier_version_can_start_an_executor(
     executor: Executor, app: App
 ) -> None:
-    assert await (await task_of(app, shop.double).delay(4)).get(timeout=15) == 8
+    assert await (await task_of(app, shop.double).delay(4)).get(timeout=30) == 8
     await aeventually(
         lambda: executor.signalled(Signal.IMPORTED.value) and executor.signalled(Signal.READY.value)
     )
     executor.process.send_signal(signal.SIGTERM)
-    await aeventually(lambda: executor.process.poll() == 0, within=15)
+    await aeventually(lambda: executor.process.poll() == 0)
 
 
 def test_the_configuration_has_the_fields_of_the_earlier_version_and_these_new_names() -> None:

@@ -23,9 +23,10 @@ from fennelq.worker.threads.heartbeat import BeatResult, Heartbeat
 from fennelq.worker.threads.watchdog import Watchdog
 from tests.kit.apps import LocalApp
 from tests.kit.ledger import Ledger
+from tests.kit.processes import executors
 from tests.kit.waiting import aeventually, eventually
 from tests.worker import frail, shop
-from tests.worker.conftest import Workers, executors
+from tests.worker.conftest import Workers
 from tests.worker.shop import Gate, task_of
 from tests.worker.states import published, state_of
 
@@ -178,7 +179,7 @@ async def test_an_executor_whose_heartbeat_died_asks_for_a_successor_and_falls_o
     result = await task_of(app, shop.hold).delay(str(gate))
     # Nothing asks it to stop.
     with pytest.raises(GivenUp):
-        await asyncio.wait_for(executor.run(), 15)
+        await asyncio.wait_for(executor.run(), 30)
     assert Signal.HEARTLESS in pipe.signals
     info = await result.info()
     assert info is not None
@@ -193,16 +194,16 @@ async def test_an_executor_of_which_a_vital_thread_dies_is_replaced(
     ask = tmp_path / "ask"
     worker = workers(app=f"{frail.__name__}:app", **{frail.VARIABLE: str(ask)})
     double = task_of(app, shop.double)
-    assert await (await double.delay(1)).get(timeout=15) == 2
+    assert await (await double.delay(1)).get(timeout=30) == 2
     (first,) = executors(worker)
     (tmp_path / "word").write_text(thread)
     (tmp_path / "word").rename(ask)
-    assert "the thread that renews its leases" in worker.wait_for("executor_killed", within=15)
+    assert "the thread that renews its leases" in worker.wait_for("executor_killed")
     # Only then: what arrives while the server has not noticed the death goes to the dead one, and waits for its lease.
     second = await aeventually(
         lambda: next((one for one in executors(worker) if one != first), None), within=15
     )
-    assert await (await double.delay(2)).get(timeout=15) == 4
+    assert await (await double.delay(2)).get(timeout=30) == 4
     assert {row.pid for row in ledger.read()} == {first.pid, second.pid}
     worker.term()
     assert worker.returncode() == 0

@@ -121,7 +121,7 @@ async def test_a_job_is_held_while_it_runs_and_until_its_outcome_is_written(
     assert bench.held.tokens() == []
     assert not bench.workbench.holds(delivery.token)
     assert (bench.executor.slots.taken, bench.held.done) == (0, 1)
-    assert await app.result(job).get(timeout=5) == 1
+    assert await app.result(job).get(timeout=30) == 1
 
 
 async def test_a_job_is_held_without_a_slot_while_the_answer_to_its_outcome_is_awaited(
@@ -209,7 +209,7 @@ async def test_a_job_keeps_its_slot_until_there_is_room_for_its_outcome(app: App
     backlog.remove(others, 1_000_000, 0)
     await aeventually(lambda: bench.executor.slots.taken == 0)
     await bench.workbench.settled()
-    assert await app.result(job).get(timeout=5) == 42
+    assert await app.result(job).get(timeout=30) == 42
     assert bench.held.done == 1
 
 
@@ -230,7 +230,7 @@ async def test_outcomes_that_a_cancellation_of_everything_has_dropped_are_writte
     cut_off.workbench.settle_again()
     await cut_off.workbench.settled()
     assert cut_off.held.done == 2
-    assert [await result.get(timeout=5) for result in results] == [2, 4]
+    assert [await result.get(timeout=30) for result in results] == [2, 4]
     assert await app.result(running).status() is Status.EXECUTING
     gate.open()
     await cut_off.all_done()
@@ -311,7 +311,7 @@ async def test_a_job_whose_outcome_is_on_its_way_is_not_taken_for_lost(
     proxy.up()
     await cut_off.workbench.settled()
     assert cut_off.held.done == 1
-    assert await app.result(job).get(timeout=5) == 42
+    assert await app.result(job).get(timeout=30) == 42
     assert lines(logged, "lease_lost") == []
 
 
@@ -326,7 +326,7 @@ async def test_an_outcome_that_is_refused_because_the_job_is_no_longer_ours_is_l
     assert bench.held.tokens() == []
     assert [line["job_id"] for line in lines(logged, "lease_lost")] == jobs[:1]
     assert await app.result(jobs[0]).status() is Status.SENT
-    assert await app.result(jobs[1]).get(timeout=5) == 1
+    assert await app.result(jobs[1]).get(timeout=30) == 1
 
 
 @pytest.mark.audit(unfinished=True)
@@ -441,7 +441,7 @@ async def test_a_wait_for_the_end_of_a_run_ends_when_one_is_given_up_meanwhile()
         await asyncio.sleep(0)
     assert not waiting.done()
     held.note_stuck(a_run())
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     assert not running.done()
     running.cancel()
     await aeventually(lambda: asyncio.all_tasks() == before)
@@ -517,7 +517,7 @@ async def test_a_stop_asks_every_run_without_an_outcome_and_no_other(
     proxy.up()
     await aeventually(lambda: cut_off.executor.slots.taken == 0)
     await cut_off.workbench.settled()
-    assert [await result.get(timeout=5) for result in results] == [2 * n for n in range(12)]
+    assert [await result.get(timeout=30) for result in results] == [2 * n for n in range(12)]
     assert cut_off.held.done == 12
 
 
@@ -720,7 +720,7 @@ async def test_a_job_that_is_cancelled_together_with_the_executor_is_innocent(
     ended = await task_of(app, shop.double).delay(21)
     bench.start_all()
     await bench.all_done()
-    assert await ended.get(timeout=5) == 42
+    assert await ended.get(timeout=30) == 42
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -855,7 +855,7 @@ async def test_the_try_of_a_retried_job_is_counted(app: App, bench: Bench, logge
     bench.desk.do(verbs.queues.promote, 100)
     bench.start_all()
     await bench.all_done()
-    assert await result.get(timeout=5) == 2
+    assert await result.get(timeout=30) == 2
     assert [(line["event"], line["tries"]) for line in logged] == [("job_retries", 1), ("job_succeeded", 2)]
 
 
@@ -942,7 +942,7 @@ async def test_a_request_for_an_earlier_run_of_a_job_does_not_stop_the_later_one
     assert bench.held.by_token[delivery.token].asked is None
     gate.open()
     await bench.all_done()
-    assert await app.result(job).get(timeout=5) == 1
+    assert await app.result(job).get(timeout=30) == 1
 
 
 async def test_runs_leave_no_work_for_the_garbage_collector(app: App) -> None:
@@ -954,7 +954,7 @@ async def test_runs_leave_no_work_for_the_garbage_collector(app: App) -> None:
 
     async def travel_often() -> None:
         for _ in range(20):
-            await (await travel.delay()).get(timeout=10)
+            await (await travel.delay()).get(timeout=30)
 
     async with running(app):
         await travel_often()  # what is made only once, is made in the context of an early job

@@ -32,13 +32,18 @@
 local BYTES, ENTRIES = 1048576, 1000
 
 local run_so_far = consumer .. ' ' .. stamp .. ' '
+local first_run = run_so_far .. '1'
 local jobs, made, problem, taken, bytes, met, last = {}, {}, '', 0, 0, 0, {}
 
 -- For the first run of a plain call the counts and options are the defaults. They are left out of the reply, because
 -- every word of a reply costs time.
 local function start(job, deliveries, record, f)
-  local starts = f[F.run] and select(3, run_of(f[F.run])) + 1 or 1
-  redis.call('HSET', record, F.status, 'X', F.run, run_so_far .. starts)
+  local run, starts = first_run, 1
+  if f[F.run] then
+    starts = select(3, run_of(f[F.run])) + 1
+    run = run_so_far .. starts
+  end
+  redis.call('HSET', record, F.status, 'X', F.run, run)
   local rest = ''
   if f[F.run] or f[F.options] or f[F.due] or deliveries > 1 then
     rest = string.format('%d %d %d ', deliveries, starts, tonumber(f[F.tries]) or 0) .. (f[F.due] or '') .. ' ' .. (f[F.options] or '')

@@ -39,13 +39,19 @@ local function remove(lane, entry)
 end
 
 -- `ending` has the kind and its number in one word, because every word of a call costs time: S3600000, R1500, Z+60000.
+-- Most runs of a batch end alike, so the word is taken apart when it is another one than that of the run before.
+local ending, kind, number
+
 local function settle_run(i)
   if removed_copies and removed_copies[ARGV[i]] then return 0 end
-  local kind = string.sub(ARGV[i + 2], 1, 1)
+  if ARGV[i + 2] ~= ending then
+    ending = ARGV[i + 2]
+    kind, number = string.sub(ending, 1, 1), string.sub(ending, 2)
+  end
   if kind == 'K' and redis.pcall('HEXISTS', record_of(ARGV[i + 1]), F.twin) == 1 then
     twins().claim(record_of(ARGV[i + 1]), ARGV[i])
   end
-  settle_job(ARGV[i + 1], ARGV[i], kind, string.sub(ARGV[i + 2], 2), ARGV[i + 3])
+  settle_job(ARGV[i + 1], ARGV[i], kind, number, ARGV[i + 3])
   if not began_group then return 1 end
   began_group = nil
   return 3

@@ -59,7 +59,6 @@ local function is_entry(text) return type(text) == 'string' and string.match(tex
 -- can be read: if not, its first or its newest entry is unknown, and a search of the group would miss jobs.
 local function add(group, new)
   local jobs, f = redis.pcall('HINCRBY', IN_GROUPS, group, new.jobs), new.f
-  if type(jobs) ~= 'number' then return true end
   if jobs == new.jobs then group = begin_group(group, new.jobs, new.first, f.t, f.e, f.m, f.y) end
   local known, last = redis.pcall('HGET', LOOKS, group), redis.pcall('HGET', NEWEST, group)
   local _, look = pcall(cjson.decode, known)

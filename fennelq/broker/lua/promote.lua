@@ -48,5 +48,8 @@ move(K.retries, 'retry')
 if dropped > 0 then redis.pcall('HINCRBY', K.counters, 'dropped', dropped) end
 local ok, problem = pcall(open_gates)
 wake_sleepers()
-if not ok then return problem end
+if not ok then
+  local text = type(problem) == 'table' and problem.err or problem
+  return redis.error_reply(text .. ' (' .. K.alarms .. ')')
+end
 return {promoted, next_due()}

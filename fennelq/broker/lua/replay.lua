@@ -3,8 +3,8 @@
 -- A job may get new arguments. Then the caller, who has the code of the task, also sends the gates and the idempotency key
 -- that follow from them: those in the record belong to the old arguments. The history keeps the old ones, in `before`.
 --
--- The XDEL of the DLQ entry decides between concurrent callers: it returns 1 to one of them. Without `allow-oom`, the
--- server refuses the script when it is over maxmemory, before any write, and the jobs stay in the DLQ.
+-- Of concurrent callers, one finds the DLQ entry. Without `allow-oom`, the server refuses the script when it is over
+-- maxmemory, before any write, and the jobs stay in the DLQ.
 --
 -- Returns, per entry: 1 replayed · 0 no longer there · -1 its idempotency key is taken by another job.
 --
@@ -58,7 +58,7 @@ local function replay(entry, changes)
   local record, key = record_of(job), changes[F.idempotency]
   local moves = key and f[F.idempotency] and key ~= f[F.idempotency]
   if is_taken(job, key or f[F.idempotency], moves) then return -1 end
-  if redis.call('XDEL', K.dead, entry) ~= 1 then return 0 end
+  redis.call('XDEL', K.dead, entry)
   leave_group(found)
   local left = moves and free_key(job, f[F.idempotency])
   change(record, job, f, changes)

@@ -4,51 +4,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import typer
 
-from fennelq.cli.commands import (
-    api,
-    audit,
-    cron,
-    dev,
-    dlq,
-    enqueue,
-    exporter,
-    grpc,
-    history,
-    info,
-    job,
-    limit,
-    op,
-    profile,
-    queue,
-    token,
-    top,
-    web,
-    worker,
-)
-
-COMMANDS: Final[Mapping[str, Callable[..., Any] | typer.Typer]] = {
-    "worker": worker.commands,
-    "dlq": dlq.commands,
-    "queue": queue.commands,
-    "job": job.commands,
-    "op": op.commands,
-    "limit": limit.commands,
-    "cron": cron.commands,
-    "enqueue": enqueue.send,
-    "info": info.show,
-    "top": top.show,
-    "profile": profile.show,
-    "audit": audit.show,
-    "history": history.commands,
-    "exporter": exporter.run,
-    "web": web.commands,
-    "dev": dev.run,
-    "api": api.serve,
-    "grpc": grpc.serve,
-    "token": token.commands,
+COMMANDS: Final[Mapping[str, str]] = {
+    "worker": "worker:commands",
+    "dev": "dev:run",
+    "enqueue": "enqueue:send",
+    "job": "job:commands",
+    "queue": "queue:commands",
+    "dlq": "dlq:commands",
+    "cron": "cron:commands",
+    "limit": "limit:commands",
+    "op": "op:commands",
+    "info": "info:show",
+    "top": "top:show",
+    "web": "web:commands",
+    "profile": "profile:show",
+    "history": "history:commands",
+    "audit": "audit:show",
+    "exporter": "exporter:run",
+    "api": "api:serve",
+    "grpc": "grpc:serve",
+    "token": "token:commands",
 }
-"""Name → the function of a command, or a family of commands, in the order of the help."""
+"""Name → the file and the function of a command, or the file and the family of commands, in the order of the help."""
+
+
+def found(name: str) -> Callable[..., Any] | typer.Typer:
+    """The function of this command, or the family. This imports its file."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    one: Callable[..., Any] | typer.Typer = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return one

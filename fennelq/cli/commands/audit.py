@@ -13,6 +13,7 @@ from fennelq.cli.table import Column
 from fennelq.cli.which_jobs import ago, past
 from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.documents import of_operation
+from fennelq.manage.recorded import recorded_operations
 
 _COLUMNS = (
     Column("at"),
@@ -75,13 +76,18 @@ def show(
 ) -> None:
     """List the operations that have changed something, the newest first: who did what, to how many, and the outcome.
 
-    Every command that changes something is recorded, before it begins and when it has ended.
+    Every command that changes something is recorded, before it begins and when it has ended. Redis keeps some 5,000
+    operations; with a history (`history_url`), older ones are listed as well.
 
     Example: fennelq audit --since 2h --what dlq
     """
-    entries = session.run(
-        lambda app: app.audit.list(limit=limit or None, since=since, until=until, who=who, what=what)
+    entries, problem = session.run(
+        lambda app: recorded_operations(
+            app, limit=limit or None, since=since, until=until, who=who, what=what
+        )
     )
+    if problem:
+        output.note(f"Only what Redis keeps: {problem}")
     if as_json:
         output.document(list(map(of_operation, entries)))
         return

@@ -38,7 +38,7 @@ def run(
     """For development: run a worker, the dashboard and the history until Ctrl-C, with one log.
 
     It starts the embedded server, unless a Redis is configured. A changed source file is used at once: the worker and
-    the dashboard import it anew. Only this machine is answered, and without signing in.
+    the dashboard import it anew. The dashboard accepts requests from this machine only, and needs no sign-in.
     """
     require_web("the dashboard")
     from fennelq.cli.dev.log import Log

@@ -55,7 +55,7 @@ class JobOptions:
             "--at",
             parser=moment,
             metavar="MOMENT",
-            help="Do not start the job before this time: 2026-05-01T14:30. Default: start it at once.",
+            help="Do not start the job before this (local) time: 2026-05-01T14:30. Default: start it at once.",
         ),
     ] = None
     expires: Expires = None

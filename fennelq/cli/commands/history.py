@@ -16,7 +16,7 @@ from fennelq.cli.session import Session
 from fennelq.cli.which_jobs import ago
 from fennelq.manage.documents import of_job
 from fennelq.manage.history.documents import of_bucket, of_facts, of_recorder
-from fennelq.manage.history.looking import MONTH, MOST_FOUND, HistoryRecorder, keep_of
+from fennelq.manage.history.looking import MONTH, MOST_FOUND, keep_of
 from fennelq.model.job import Status
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def run(
     # Other commands load neither the logger nor the recorder.
     from fennelq import log
     from fennelq.cli.recording import Shown, record
+    from fennelq.manage.history.recording import HistoryRecorder
 
     settings = session.found.app.settings
     log.setup(settings.log_format, settings.log_level, config=settings.log_config)
@@ -145,7 +146,7 @@ def search(
         str | None,
         typer.Argument(
             metavar="[FILTER]",
-            help="Only jobs that meet this filter: 'state:dead task:welcome since:7d \"no card\"'. Default: every job.",
+            help="Only jobs that match this filter: 'state:dead task:welcome since:7d \"no card\"'. Default: all jobs.",
         ),
     ] = None,
     limit: Annotated[

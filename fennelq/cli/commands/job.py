@@ -185,6 +185,8 @@ def cancel(
             "name jobs by their ids, or select them with --queue, --task, --status, --older-than or --where; "
             "--all selects every job"
         )
+    if which.where is not None and not which.where.strip():
+        raise typer.BadParameter("an empty filter selects every job of the app: write one, or pass --all")
     if which.where is not None and len(which.chosen) > 1:
         raise typer.BadParameter(
             "--where stands alone: write queue:, task:, state: and until: into the filter"

@@ -56,6 +56,8 @@ def list_limits(
         output.document(list(map(of_limit, infos)))
         return
     output.table(_COLUMNS, list(map(_row, infos)), empty="No limits.")
+    for problem in dict.fromkeys(info.problem for info in infos if info.problem):
+        output.note(f"fennelq: {problem}")
 
 
 @command(commands, "set", changes=True)
@@ -147,4 +149,5 @@ def _numbers(info: LimitInfo | None) -> str:
 
 def _row(info: LimitInfo) -> tuple[object, ...]:
     tasks = ", ".join(info.tasks)
-    return (info.queue, info.name, info.kind, info.code, info.changed, info.waiting, info.gates, tasks)
+    known = ("?", "?", "?") if info.problem else (info.changed, info.waiting, info.gates)
+    return (info.queue, info.name, info.kind, info.code, *known, tasks)

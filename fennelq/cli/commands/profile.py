@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,8 @@ from fennelq.streams import is_terminal
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.manage.executor_profile import ExecutorProfile
+
+_MOST_NAMED: Final = 5
 
 
 def _seconds(text: str) -> float:
@@ -84,6 +86,12 @@ def show(
         raise Interrupted("Interrupted; the executor ends the profile within ten seconds.") from None
     if task is not None:
         profile = profile.of_task(task)
+    if task is not None and not profile.stacks and profile.is_elsewhere(task):
+        raise Problem(
+            f'task {task[:200]!r} runs in processes of its own (isolation="process"), which are not profiled: '
+            "use `py-spy record --pid` there",
+            Exit.NOT_FOUND,
+        )
     if not profile.stacks:
         about = "" if task is None else f" of task {task[:200]!r}"
         raise Problem(f"{profile.executor} ran no code{about} within {profile.seconds:g} s", Exit.NOT_FOUND)
@@ -123,6 +131,14 @@ def _note(profile: ExecutorProfile) -> None:
     if profile.left_out:
         what = "bytes" if profile.memory else "samples"
         output.note(f"{profile.left_out:,} {what} of rare stacks did not fit into the answer.")
+    if profile.elsewhere:
+        names = ", ".join(profile.elsewhere[:_MOST_NAMED])
+        more = (
+            f" and {len(profile.elsewhere) - _MOST_NAMED} more"
+            if len(profile.elsewhere) > _MOST_NAMED
+            else ""
+        )
+        output.note(f"Not profiled, because they run in processes of their own: {names}{more}.")
     if not profile.memory and profile.samples:
         waited = 100 * profile.idle / profile.samples
         output.note(

@@ -42,7 +42,7 @@ def add(
 ) -> None:
     """Make a token, and print it. The file has only its hash, so it cannot be shown again.
 
-    Example: fennelq token add billing --may see,see_arguments,send:shop.billing:*
+    Example: fennelq token add billing --may 'see,see_arguments,send:shop.billing:*'
     """
     from fennelq.web.passwords import UsersFile, new_token, token_hash, write
 

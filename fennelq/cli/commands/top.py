@@ -32,7 +32,8 @@ def show(
 ) -> None:
     """Watch queues, running jobs and dead jobs, and act on them: pause, resume, cancel, replay.
 
-    The first line says what needs attention. It looks at Redis at most once a second. Press ? for the keys.
+    The first line shows what needs attention most. The command looks at Redis at most once a second. Press ? for the
+    keys.
     """
     if as_json:
         from fennelq.cli.top.once import written

@@ -128,8 +128,8 @@ class SignIn:
 def run(context: typer.Context, session: Session, place: Place, sign_in: SignIn) -> None:
     """Show an app in a browser, and operate it there, until SIGTERM or Ctrl-C.
 
-    It needs no code of the app: --redis-url and --namespace are enough. Without a way to sign in, it answers this
-    machine only. With a command: add a user or a token.
+    It needs no code of the app: --redis-url and --namespace are enough. Without a way to sign in, it accepts
+    requests from this machine only. With a command: add a user or a token.
     """
     if context.invoked_subcommand is not None:
         return
@@ -142,7 +142,8 @@ def run(context: typer.Context, session: Session, place: Place, sign_in: SignIn)
     auth = sign_in.auth()
     if auth is None and not is_loopback(place.host):
         raise ConfigurationError(
-            f"--host {place.host} answers other machines, and users would not have to sign in: {_THREE_WAYS}"
+            f"--host {place.host} accepts requests from other machines, and users would not have to sign in: "
+            f"{_THREE_WAYS}"
         )
     apps = _apps(session, place)
     hosts = [*(sign_in.host_names or []), *([] if is_loopback(place.host) else [place.host])]
@@ -203,7 +204,10 @@ def add_token(
         ),
     ] = "read",
 ) -> None:
-    """Make a token, and print it. The file has only its hash, so it cannot be shown again."""
+    """Make a token, and print it. The file has only its hash, so it cannot be shown again.
+
+    It replaces the token that has this name already. `fennelq token list` and `fennelq token revoke` use the same file.
+    """
     require_web("the dashboard")
     from fennelq.web.passwords import new_token, token_hash, write
 

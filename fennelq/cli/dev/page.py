@@ -20,7 +20,7 @@ from fennelq.errors import FennelqError, HistoryRefused
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.manage.history.looking import HistoryRecorder
+    from fennelq.manage.history.recording import HistoryRecorder
 
 _logger = log.get("fennelq.dev")
 
@@ -51,7 +51,8 @@ def _show(parent: int, listening: int, path: str | None, folder: Path | None) ->
 
 
 async def _serve(app: App, parent: int, listening: socket.socket) -> None:
-    from fennelq.manage.history.looking import KEEP, KEEP_DEAD, HistoryRecorder, keep_of
+    from fennelq.manage.history.looking import KEEP, KEEP_DEAD, keep_of
+    from fennelq.manage.history.recording import HistoryRecorder
     from fennelq.web.application import dashboard
     from fennelq.web.serving import serving
 

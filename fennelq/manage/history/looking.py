@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
 from fennelq import clock
-from fennelq.manage.history.store import (
-    FIRST,
-    HistoryBucket,
-    HistoryKeep,
-    HistoryProgress,
-    HistoryStats,
-    Place,
-    Store,
-)
+from fennelq.manage.audit_entry import AuditEntry
+from fennelq.manage.history.operations import Wanted
+from fennelq.manage.history.store import FIRST, HistoryBucket, HistoryKeep, HistoryStats, Place, Store
 from fennelq.manage.history.url import open_store
 from fennelq.manage.offered import Awaiting, Blocking, Call, Family
 from fennelq.manage.search import Moment, moment_ms
 from fennelq.manage.stories import JobStory
 from fennelq.model.checks import check_count
-from fennelq.model.job import JobInfo, Status, split_id
+from fennelq.model.job import JobInfo, split_id
 from fennelq.model.query import Query, parse
 from fennelq.model.story import Story, story
 from fennelq.model.units import Seconds, seconds
@@ -42,6 +35,7 @@ OnPruned = Callable[[int], None]
 
 Jobs = list[JobInfo]
 Buckets = list[HistoryBucket]
+Operations = list[AuditEntry]
 
 
 def keep_of(keep: Seconds | None, keep_dead: Seconds | None, max_rows: int | None) -> HistoryKeep:
@@ -74,7 +68,7 @@ class HistoryCalls(Family):
 
     @Call
     def find(self, where: str | Query = "", *, limit: int = 100) -> Jobs:
-        """The jobs that meet a filter, such as `state:dead task:welcome since:2d`: the latest end first, at most
+        """The jobs that match a filter, such as `state:dead task:welcome since:2d`: the latest end first, at most
         `limit`.
 
         Without a term about states it finds jobs with every end. Times are about the ends of the jobs. Arguments and
@@ -111,6 +105,28 @@ class HistoryCalls(Family):
         now_ms = clock.wall_ms()
         since_ms, until_ms = moment_ms(since, now_ms), moment_ms(until, now_ms)
         return self._archive().chart(since_ms, until_ms, days=by == "day", queue=queue, task=task)
+
+    @Call
+    def operations(
+        self,
+        *,
+        limit: int | None = 100,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        who: str | None = None,
+        what: str | None = None,
+    ) -> Operations:
+        """The operations that match every filter, the newest first, as `app.audit.list` returns them; `limit=None`
+        returns all.
+
+        A recorder copies them every ten seconds, so the latest ones are only in Redis.
+        """
+        if limit is not None:
+            check_count("limit", limit)
+        now_ms = clock.wall_ms()
+        since_ms = 0 if since is None else round(moment_ms(since, now_ms))
+        until_ms = float("inf") if until is None else moment_ms(until, now_ms)
+        return self._archive().operations(Wanted(since_ms, until_ms, who, what), limit)
 
     @Call
     def stats(self) -> HistoryStats:
@@ -164,7 +180,7 @@ def job_story(history: HistoryCalls, job_id: str) -> JobStory | None:
 def jobs_after(
     history: HistoryCalls, query: Query, limit: int, after: Place = FIRST
 ) -> tuple[list[JobInfo], Place]:
-    """The next jobs that meet a filter, the latest end first, and the place of the last one. It blocks."""
+    """The next jobs that match a filter, the latest end first, and the place of the last one. It blocks."""
     rows = history._archive().find(query, limit, after)  # pyright: ignore[reportPrivateUsage]  # see job_story
     return [row.info() for row in rows], Place(rows[-1].ended, rows[-1].id) if rows else after
 
@@ -179,61 +195,3 @@ class History(HistoryCalls, Awaiting):
 
 class BlockingHistory(HistoryCalls, Blocking):
     """The jobs of an app that have ended, for code without an event loop: `app.sync.history`."""
-
-
-class HistoryRecorder:
-    """Records how the jobs of an app end, beside the other work of a program: `await HistoryRecorder(app).run()`.
-
-    `fennelq history run` is a program that does only this.
-    """
-
-    def __init__(
-        self,
-        app: App,
-        *,
-        only: Collection[Status] = (),
-        sample: float = 1.0,
-        keep: HistoryKeep | None = None,
-        report: Callable[[HistoryProgress], None] | None = None,
-    ) -> None:
-        """It records `only` jobs with these ends, and of those that are not dead a `sample`, a share from 0 to 1.
-
-        From time to time it removes the rows that are older than `keep`; None keeps all. `report` is called after each
-        step.
-        """
-        # Commands that only look load neither the recorder nor the logger.
-        from fennelq.manage.history.choice import Choice
-        from fennelq.manage.history.recorder import Recorder
-
-        self._store = open_store(app)
-        choice = Choice(frozenset(only), sample)
-        self._recorder = Recorder(app, self._store, choice, keep, report=report)
-
-    @property
-    def where(self) -> str:
-        """The URL of the database, without a password."""
-        return self._store.where
-
-    @property
-    def progress(self) -> HistoryProgress:
-        """How far it has come."""
-        return self._recorder.progress
-
-    async def run(self) -> None:
-        """Record until `stop`. Waits while the database or Redis is away. Raises HistoryRefused when waiting does not
-        help."""
-        await self._closing(self._recorder.run())
-
-    async def drain(self) -> None:
-        """Record what waits to be recorded now, and return. Raises BrokerUnavailable when Redis cannot be asked."""
-        await self._closing(self._recorder.drain())
-
-    async def _closing(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        finally:
-            await asyncio.to_thread(self._store.close)
-
-    def stop(self) -> None:
-        """End `run` after the current step."""
-        self._recorder.stop()

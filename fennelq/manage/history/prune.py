@@ -8,7 +8,7 @@ from typing import Any, Final
 from fennelq.manage.history.store import HistoryKeep
 
 _COUNTS_KEPT_MS: Final = 400 * 86_400_000
-"""The sums by hour are small, and are kept for longer than the jobs."""
+"""The sums by hour and the operations are small, and are kept for longer than the jobs."""
 _BY_AGE: Final = (
     "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE status = ? AND ended < ? ORDER BY ended LIMIT ?)"
 )
@@ -19,6 +19,11 @@ _COUNTS: Final = (
 _HOURS: Final = (
     "DELETE FROM hours WHERE (hour, status) IN (SELECT hour, status FROM hours WHERE hour < ? LIMIT ?)"
 )
+_OPERATIONS: Final = (
+    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE began < ? "
+    "AND line < (SELECT max(line) FROM audit) ORDER BY began LIMIT ?)"
+)
+"""All but the newest one, at which a recorder goes on to copy them."""
 _OLDEST: Final = "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE ended <= ? ORDER BY ended LIMIT ?)"
 _NTH: Final = "SELECT ended FROM jobs ORDER BY ended DESC LIMIT 1 OFFSET ?"
 
@@ -46,9 +51,9 @@ class PruneStatements:
             yield _OLDEST, (first[0][0],)
 
     def of_counts(self) -> Iterator[tuple[str, tuple[object, ...]]]:
-        """Those that remove sums: not before the jobs."""
+        """Those that remove sums and operations: not before the jobs."""
         ages = (self._keep.seconds, self._keep.dead_seconds)
         if None not in ages:
             kept = max(_COUNTS_KEPT_MS, *(round(seconds * 1000) for seconds in ages if seconds is not None))
-            for statement in (_COUNTS, _HOURS):
+            for statement in (_COUNTS, _HOURS, _OPERATIONS):
                 yield statement, (self._now_ms - kept,)

@@ -27,6 +27,7 @@ from fennelq.errors import BrokerUnavailable, HistoryRefused, HistoryUnavailable
 from fennelq.lines import Seldom
 from fennelq.manage.history.asking import StoreOutage, acknowledge, records_of
 from fennelq.manage.history.choice import EVERY_JOB, Choice
+from fennelq.manage.history.copying import Copying
 from fennelq.manage.history.row import Row, row_of
 from fennelq.manage.history.store import Gap, HistoryKeep, HistoryProgress, Store
 from fennelq.manage.queues import queues_of
@@ -110,6 +111,7 @@ class Recorder:
         self._outage = StoreOutage()
         self._recorded = self._read = self._pruned = 0
         self._prune_at = self._renew_at = clock.monotonic()
+        self._copying = Copying(app, store, self._until_possible, self._failed)
 
     @property
     def progress(self) -> HistoryProgress:
@@ -135,6 +137,7 @@ class Recorder:
     async def _step(self) -> None:
         began = clock.monotonic()
         more = await self._look()
+        await self._copying.when_due()
         await self._prune()
         if not more:
             await self._written()
@@ -148,6 +151,7 @@ class Recorder:
             while not self._stopping.is_set() and await self._look():
                 pass
             await self._written()
+            await self._copying.now()
             await self._prune()
         finally:
             await self._abandon()
@@ -186,7 +190,7 @@ class Recorder:
                 self._failed(error, queue=name)
         return more
 
-    def _failed(self, error: BrokerUnavailable | ReplyError, **facts: str) -> None:
+    def _failed(self, error: Exception, **facts: str) -> None:
         if isinstance(error, BrokerUnavailable):
             self._lost = error
         self._warn(error, **facts)
@@ -265,19 +269,14 @@ class Recorder:
             return sum(map(self._write_one, rows))
 
     def _write_one(self, row: Row) -> int:
-        try:
-            return self._store.write([row])
-        except (HistoryUnavailable, HistoryRefused):
-            raise
-        except Exception:
-            pass
-        try:
-            return self._store.write([Row(*row[:4])])
-        except (HistoryUnavailable, HistoryRefused):
-            raise
-        except Exception as error:
-            self._warn(error, job=row.id)
-            return 0
+        for part in (row, Row(*row[:4])):
+            try:
+                return self._store.write([part])
+            except (HistoryUnavailable, HistoryRefused):
+                raise
+            except Exception as error:
+                self._warn(error, job=row.id)
+        return 0
 
     async def _until_possible(self, act: Callable[[], A]) -> A | None:
         """The result; None when it is stopped before the database can be used."""

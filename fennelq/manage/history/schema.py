@@ -58,6 +58,26 @@ CREATE TABLE gaps (
     PRIMARY KEY (queue, missed)
 )"""
 
+_AUDIT: Final = """
+CREATE TABLE audit (
+    id TEXT PRIMARY KEY,
+    began BIGINT NOT NULL,
+    ended BIGINT,
+    line BIGINT NOT NULL,
+    who TEXT NOT NULL,
+    via TEXT NOT NULL,
+    what TEXT NOT NULL,
+    target TEXT NOT NULL,
+    options TEXT NOT NULL,
+    planned BIGINT,
+    done BIGINT,
+    state TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    value_before TEXT NOT NULL,
+    value_after TEXT NOT NULL
+)"""
+"""Operations. `line` is when the newest line of an operation was written: a recorder goes on there."""
+
 VERSION_TABLE: Final = "CREATE TABLE fennelq_history (version INTEGER NOT NULL, app TEXT NOT NULL)"
 
 STEPS: Final = (
@@ -70,6 +90,11 @@ STEPS: Final = (
         _COUNTS,
         _HOURS,
         _GAPS,
+    ),
+    (
+        _AUDIT,
+        "CREATE INDEX audit_by_begin ON audit (began, id)",
+        "CREATE INDEX audit_by_line ON audit (line)",
     ),
 )
 """The statements that lead to version 1, 2, …"""

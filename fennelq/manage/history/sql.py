@@ -7,11 +7,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fennelq import clock
 from fennelq.broker.dispatch import pages
 from fennelq.errors import HistoryRefused
+from fennelq.manage.audit_entry import AuditEntry
+from fennelq.manage.history import operations
+from fennelq.manage.history.operations import Wanted
 from fennelq.manage.history.prune import PruneStatements
 from fennelq.manage.history.row import COLUMNS, Row, clean_text
 from fennelq.manage.history.schema import STEPS, VERSION, VERSION_TABLE
@@ -270,6 +274,32 @@ class SqlStore(ABC):
             )
 
         return self.run(facts)
+
+    # Operations
+
+    def newest_line(self) -> int:
+        """When the newest line about an operation was written that it has, in ms since the epoch; 0 without one."""
+        return self.run(operations.newest_line)
+
+    def put_operations(self, entries: Sequence[AuditEntry]) -> None:
+        """Write operations in one transaction. One with an end stays as it is when only its begin is written again."""
+
+        def put(cursor: Cursor) -> None:
+            with self.transaction(cursor):
+                operations.put(cursor, entries)
+
+        self.run(put)
+
+    def operations(self, wanted: Wanted, limit: int | None) -> list[AuditEntry]:
+        """The operations that match, the newest first; none before a recorder has created the tables."""
+
+        def find(cursor: Cursor) -> list[AuditEntry]:
+            if self._version(cursor) == 0:
+                return []
+            self._check(cursor)
+            return list(islice(operations.found(cursor, wanted), limit))
+
+        return self.run(find)
 
     # Pruning
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
+from fennelq.manage.audit_entry import AuditEntry
+from fennelq.manage.history.operations import Wanted
 from fennelq.manage.history.row import Row
 from fennelq.model.query import Query
 
@@ -123,6 +125,18 @@ class Store(Protocol):
 
     def facts(self) -> HistoryStats:
         """What it has."""
+        ...
+
+    def newest_line(self) -> int:
+        """When the newest line about an operation was written that it has, in ms since the epoch; 0 without one."""
+        ...
+
+    def put_operations(self, entries: Sequence[AuditEntry]) -> None:
+        """Write operations in one transaction. One with an end stays as it is when only its begin is written again."""
+        ...
+
+    def operations(self, wanted: Wanted, limit: int | None) -> list[AuditEntry]:
+        """The operations that match, the newest first; none before a recorder has created the tables."""
         ...
 
     def prune(self, keep: HistoryKeep, now_ms: int, most: int) -> Pruned:

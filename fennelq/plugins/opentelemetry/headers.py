@@ -17,14 +17,18 @@ from opentelemetry.trace.span import TraceState
 
 from fennelq.plugins.opentelemetry.conventions import BAGGAGE, TRACEPARENT, TRACESTATE
 
-_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACEPARENT: Final = re.compile(
+    r"(?:00(?=.{53}$)|(?!00|ff)[0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(?:-.*)?"
+)
+"""Version 00 has exactly these fields, later ones may have more; version ff is not valid."""
+_SAMPLED: Final = "13579bdf"
+"""The last digits of the flags of a context that is sampled."""
 _LONGEST_PARENT: Final = 256
 """Characters. Later versions may have more fields than the 55 characters of version 00."""
 _LONGEST_STATE: Final = 512
 _LONGEST_BAGGAGE: Final = 4096
-_REMEMBERED: Final = (0, 1)
-
-_flags: Final = {flag: TraceFlags(flag) for flag in _REMEMBERED}
+_BYTES: Final = [f"{flags:02x}" for flags in range(256)]
+_FLAGS: Final = (TraceFlags(0), TraceFlags(1))
 _propagator: Final = W3CBaggagePropagator()
 
 
@@ -32,9 +36,11 @@ def written(context: SpanContext) -> dict[str, str]:
     """The headers for this context; none when it is not valid."""
     if not context.is_valid:
         return {}
-    headers = {TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
-    if context.trace_state and len(state := context.trace_state.to_header()) <= _LONGEST_STATE:
-        headers[TRACESTATE] = state
+    headers = {
+        TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{_BYTES[context.trace_flags]}"
+    }
+    if (state := context.trace_state) and len(text := state.to_header()) <= _LONGEST_STATE:
+        headers[TRACESTATE] = text
     return headers
 
 
@@ -43,11 +49,9 @@ def read(headers: Mapping[str, str]) -> SpanContext | None:
     text = headers.get(TRACEPARENT)
     if text is None or len(text) > _LONGEST_PARENT or (found := _TRACEPARENT.fullmatch(text)) is None:
         return None
-    version, trace, span, flags, more = found.groups()
-    if version == "ff" or (version == "00" and more is not None):
-        return None
-    flag = int(flags, 16) & 1
-    context = SpanContext(int(trace, 16), int(span, 16), True, _flags[flag], _state(headers))
+    trace, span, flags = found.groups()
+    state = _state(headers) if TRACESTATE in headers else None
+    context = SpanContext(int(trace, 16), int(span, 16), True, _FLAGS[flags in _SAMPLED], state)
     return context if context.is_valid else None
 
 

@@ -19,32 +19,42 @@ Labels = tuple[str, str]
 """Queue and kind of error."""
 
 
+class _Count:
+    """A number, and the attributes under which it is shown."""
+
+    __slots__ = ("attributes", "number")
+
+    def __init__(self, attributes: dict[str, str]) -> None:
+        self.attributes, self.number = attributes, 0
+
+
 class _Counts:
     """Numbers by labels; at most 500, the others are counted together."""
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
-        self._numbers: dict[Labels, int] = {}
-        self._attributes: dict[Labels, dict[str, str]] = {}
+        self._counts: dict[Labels, _Count] = {}
         self._lock = threading.Lock()
         """Calls without an event loop come from any thread."""
 
     def add(self, number: int, queue: str, error: str) -> dict[str, str]:
         """Count, and return the attributes of these labels."""
-        labels = (queue, error)
         with self._lock:
-            if labels not in self._attributes:
-                if len(self._attributes) >= _MOST:
-                    labels = (_OTHER, _OTHER if error else "")
-                self._attributes[labels] = self._described(*labels)
-            self._numbers[labels] = self._numbers.get(labels, 0) + number
-            return self._attributes[labels]
+            count = self._counts.get((queue, error)) or self._begun(queue, error)
+            count.number += number
+        return count.attributes
 
     def observe(self, _: CallbackOptions) -> Iterable[Observation]:
         """The numbers so far. A reader of metrics calls this, perhaps in another thread."""
-        return [
-            Observation(number, self._attributes[labels]) for labels, number in list(self._numbers.items())
-        ]
+        return [Observation(count.number, count.attributes) for count in list(self._counts.values())]
+
+    def _begun(self, queue: str, error: str) -> _Count:
+        labels = (queue, error)
+        if len(self._counts) >= _MOST:
+            labels = (_OTHER, _OTHER if error else "")
+        if labels not in self._counts:
+            self._counts[labels] = _Count(self._described(*labels))
+        return self._counts[labels]
 
     def _described(self, queue: str, error: str) -> dict[str, str]:
         attributes = {

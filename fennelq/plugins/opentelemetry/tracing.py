@@ -37,8 +37,8 @@ _logger = log.get("fennelq.opentelemetry")
 _EMPTY: Final = Context()
 _QUIET_FOR: Final = 60.0
 """Seconds from one line about lost spans to the next."""
-_creation: Final[ContextVar[SpanContext | None]] = ContextVar("fennelq_creation", default=None)
-"""The context that the jobs of the call under way carry."""
+_creation: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("fennelq_creation", default=None)
+"""The headers of the context that the jobs of the call under way carry."""
 
 
 class Tracing:
@@ -69,22 +69,24 @@ class Tracing:
         there = job.headers
         if names.TRACEPARENT in there and read(there) is not None:
             return job
-        context = _creation.get()
-        if context is None:
+        headers = _creation.get()
+        if headers is None:
             # A schedule, whose executor creates the job without a call.
             span = self.start_sending([job])
             self.end(span)
-            context = span.get_span_context()
-        # A link to a span that was not sampled leads nowhere. A child has to know that its parent was not.
-        headers = written(context) if context.trace_flags.sampled or self._child else {}
-        if self._baggage:
-            headers = {**baggage_written(), **headers}
+            headers = self.headers_of(span.get_span_context())
         if not headers:
             return job
         try:
             return job.with_headers(headers)
         except ConfigurationError:
             return job  # no room is left for further headers
+
+    def headers_of(self, context: SpanContext) -> Mapping[str, str]:
+        """The headers of the jobs that are created in this context."""
+        # A link to a span that was not sampled leads nowhere. A child has to know that its parent was not.
+        headers = written(context) if context.trace_flags.sampled or self._child else {}
+        return {**baggage_written(), **headers} if self._baggage else headers
 
     def start_sending(self, jobs: Sequence[Job[Any]]) -> Span:
         """Start the span of a call that sends these jobs."""
@@ -232,7 +234,7 @@ class Sending:
             # A span for each job of a thousand would say nothing, so their runs link to what the caller does.
             caller = trace.get_current_span(_context_of_caller()).get_span_context()
             context = caller if caller.is_valid else context
-        self._token = _creation.set(context)
+        self._token = _creation.set(self._tracing.headers_of(context))
 
     def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         """End the span."""

@@ -5,6 +5,6 @@ routes       the table: method, path, right, handler, models; table: a row of it
 answering    what every request passes, and how a response is made; call: what a handler gets
 problems     errors as `application/problem+json`
 bodies       reads bodies within limits; forms: what they must have
-sending, bulk, results, events, jobs, search, dead, operations, queues, schedules, looking: the handlers, by subject
+sending, bulk, results, events, jobs, search, dead, operations, queues, schedules, looking, metrics: the handlers
 openapi      the OpenAPI document of the table; reference: the page that is made of it
 """

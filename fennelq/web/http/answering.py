@@ -10,13 +10,14 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fennelq.errors import BrokerUnavailable
 from fennelq.manage.server import now
 from fennelq.web.gate import Gate, Rejected, is_same_site
 from fennelq.web.http.bodies import body_of, media_of, query_of, value_of
 from fennelq.web.http.call import Answer, Call
 from fennelq.web.http.office import Office
-from fennelq.web.http.paths import PREFIX, Paths, path_of
-from fennelq.web.http.problems import problem_of
+from fennelq.web.http.paths import Paths, path_of
+from fennelq.web.http.problems import NotBegun, problem_of
 from fennelq.web.http.table import ANY_USER, QUICK, Route
 from fennelq.web.http.writing import written
 from fennelq.web.looks import PATIENCE
@@ -64,10 +65,7 @@ class Answering:
                 request=request,
             )
             if row.patience > QUICK and not row.is_timed:
-                async with asyncio.timeout(
-                    PATIENCE
-                ):  # a long operation must not hide for long that Redis is away
-                    await call.app.client.converse(now())
+                await self._check_redis(call)
             if row.is_timed:
                 answer = await row.handler(call)
             else:
@@ -79,14 +77,23 @@ class Answering:
             self.office.site.looks.changed()
         return _response(answer) if isinstance(answer, Answer) else answer
 
+    async def _check_redis(self, call: Call) -> None:
+        """Raises NotBegun when Redis is away: a long operation must not hide that for long."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await call.app.client.converse(now())
+        except (TimeoutError, BrokerUnavailable) as error:
+            if isinstance(error, BrokerUnavailable) and not error.retriable:
+                raise
+            raise NotBegun from error
+
     async def _admitted(self, request: Request) -> tuple[Route, dict[str, str], User]:
         """The row, the names in the path, and the user, who has the right of the row. A user who has not signed in does
         not learn which paths there are."""
         path = path_of(request.scope)
-        below = path.removeprefix(PREFIX) if path.startswith(f"{PREFIX}/") else path
         method = "GET" if request.method == "HEAD" else request.method
         try:
-            row, names = self._paths.find(method, below)
+            row, names = self._paths.find(method, path)
         except Exception:
             await self._gate.user_of(request, PUBLIC)
             raise

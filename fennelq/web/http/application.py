@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fennelq.errors import ConfigurationError
 from fennelq.web.auth import Auth
@@ -16,13 +16,12 @@ from fennelq.web.http.office import Office
 from fennelq.web.http.rates import Rates
 from fennelq.web.http.routes import ROUTES
 from fennelq.web.looks import Looks
+from fennelq.web.mounting import below
 from fennelq.web.site import Site
 
 if TYPE_CHECKING:
     from fennelq.app import App
 
-DOCUMENT: Final = "/openapi.json"
-"""The path of the document beside `/api/v1`."""
 _HEADERS: Final = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
@@ -30,7 +29,7 @@ class Api:
     """An ASGI application: the HTTP API of an app."""
 
     def __init__(self, site: Site, gate: Gate, rate: float | None = None) -> None:
-        self.office = Office(site, Rates(rate), ROUTES)
+        self.office = Office(site, Rates(rate), ROUTES, adopts=not gate.read_only)
         self._answering = Answering(self.office, gate, ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,6 +48,15 @@ class Api:
 
         response = await self._answering.answer(Request(scope, receive))
         await response(scope, receive, guarded)
+
+    def below(self, prefix: str, otherwise: ASGIApp) -> ASGIApp:
+        """An application that answers paths below this prefix, and passes all others on: for frameworks that cannot
+        mount an ASGI application, or change its paths. `web = programs.below("/programs", django)`."""
+        return below(prefix, self, otherwise)
+
+    def end_streams(self) -> None:
+        """End the waits and the streams. Other calls go on."""
+        self.office.closing.set()
 
     async def close(self) -> None:
         """End the waits, the streams and the work that is under way."""
@@ -73,7 +81,7 @@ def api(
     rate: float | None = None,
 ) -> Api:
     """The HTTP API of an app as an ASGI application: `web.mount("/jobs", api(app, auth=Token("tokens")))`. Its paths
-    begin with `/api/v1`; `/openapi.json` describes them.
+    begin with `/api/v1`; `/openapi.json` describes them, and `/metrics` is for Prometheus.
 
     `auth`, `hosts` and `read_only` are those of `dashboard`. `rate` is the number of calls that each user may make per
     second; None is any.

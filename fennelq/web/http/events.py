@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from fennelq.errors import FennelqError, ResultExpired
 from fennelq.manage import documents
@@ -17,35 +18,44 @@ from fennelq.web.http.call import Call
 from fennelq.web.http.jobs import unknown
 from fennelq.web.http.writing import written
 from fennelq.web.looks import PATIENCE
+from fennelq.web.places import Places
 
 _LOOK: Final = 5.0
 """Seconds between two looks at the status. Progress and the end arrive at once."""
 
 
-async def job_events(call: Call) -> StreamingResponse:
+async def job_events(call: Call) -> Response:
     """Follow a job: an event `status` when it changes, `progress`, and `end` with the result."""
     job = call.names["job"]
     split_id(job)
     status = await _status(call, job)
     if status is Status.UNKNOWN:
         raise unknown(job)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    place = call.office.streams.taking()
-    place.__enter__()  # here, so that a call without a place gets a problem; the stream gives it back
-    return StreamingResponse(
-        _closing(_events(call, job, status), place), media_type="text/event-stream", headers=headers
-    )
+    return _Stream(call.office.streams, _events(call, job, status))
 
 
-async def _closing(events: AsyncIterator[bytes], place: Any) -> AsyncIterator[bytes]:
-    try:
-        async for event in events:
-            yield event
-    finally:
-        place.__exit__(None, None, None)
+class _Stream(StreamingResponse):
+    """A stream, which has a place as long as it goes on."""
+
+    def __init__(self, places: Places, events: AsyncGenerator[bytes]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events, self._places = events, places
+        places.take()  # here, so that a call without a place gets a problem
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events. A client that has left before the first one never begins to read them."""
+        try:
+            if scope["method"] == "HEAD":
+                await Response(headers=self.headers)(scope, receive, send)
+            else:
+                await super().__call__(scope, receive, send)
+        finally:
+            self._places.give_back()
+            await self._events.aclose()
 
 
-async def _events(call: Call, job: str, status: Status) -> AsyncIterator[bytes]:
+async def _events(call: Call, job: str, status: Status) -> AsyncGenerator[bytes]:
     yield _event("status", {"id": job, "status": status})
     reports = call.app.result(job).watch()
     async with aclosing(reports):
@@ -66,6 +76,8 @@ async def _events(call: Call, job: str, status: Status) -> AsyncIterator[bytes]:
                         status = now
                         yield _event("status", {"id": job, "status": status})
                 yield b": still there\n\n"
+        except FennelqError:
+            return  # Redis was away for too long: a client connects again after a stream without an `end`
         finally:
             for one in (report, closing):
                 one.cancel()

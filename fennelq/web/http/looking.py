@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from fennelq.manage import documents
+from fennelq.manage.recorded import recorded_operations
 from fennelq.web.http.call import Answer, Call
 from fennelq.web.http.forms import Instant, Query
 from fennelq.web.pages.health import checks_of
@@ -80,7 +81,8 @@ class AuditQuery(Query):
 async def audit(call: Call) -> Answer:
     """What was changed, by whom, from where, and how it ended."""
     asked = call.asking(AuditQuery)
-    found = await call.app.audit.list(
-        limit=asked.limit, since=asked.since, until=asked.until, who=asked.who, what=asked.what
+    found = await recorded_operations(
+        call.app, limit=asked.limit, since=asked.since, until=asked.until, who=asked.who, what=asked.what
     )
-    return Answer({"operations": [documents.of_operation(entry) for entry in found]})
+    missing = {"incomplete": found.problem} if found.problem else {}
+    return Answer({"operations": [documents.of_operation(entry) for entry in found.entries], **missing})

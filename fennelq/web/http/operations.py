@@ -1,4 +1,4 @@
-"""Operations on many jobs, and other long work: how far it is; stop one."""
+"""Operations on many jobs: how far each is; stop one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from fennelq.errors import UnknownOperation
 from fennelq.manage import documents
 from fennelq.manage.operation_record import OperationInfo
-from fennelq.web.doing import Doing
 from fennelq.web.http.call import Answer, Call
 
 
 async def list_operations(call: Call) -> Answer:
     """The operations of the last thirty days, the newest first."""
+    await call.office.adopt(call)
     found = await call.app.operations.list()
     return Answer({"operations": [operation_document(call, one) for one in found]})
 
@@ -20,8 +20,7 @@ async def list_operations(call: Call) -> Answer:
 async def get_operation(call: Call) -> Answer:
     """How far an operation is."""
     name = call.names["operation"]
-    if (doing := call.office.work(name)) is not None:
-        return Answer(work_document(name, doing))
+    await call.office.adopt(call)
     operation = await call.app.operations.get(name)
     if operation is None:
         raise UnknownOperation(name)
@@ -40,17 +39,3 @@ async def stop_operation(call: Call) -> Answer:
 def operation_document(call: Call, operation: OperationInfo) -> dict[str, Any]:
     """An operation on jobs."""
     return documents.of_bulk(operation, call.redaction)
-
-
-def work_document(name: str, doing: Doing) -> dict[str, Any]:
-    """Long work of this process."""
-    return {
-        "id": name,
-        "act": doing.what,
-        "state": doing.state,
-        "who": doing.who,
-        "total": doing.total,
-        "done": doing.done,
-        "begun": doing.begun,
-        "outcome": doing.outcome,
-    }

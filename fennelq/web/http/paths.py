@@ -15,6 +15,8 @@ from fennelq.web.http.table import Method, Route
 from fennelq.web.visit import NotFound
 
 PREFIX: Final = "/api/v1"
+AT_ROOT: Final = ("/openapi.json", "/metrics")
+"""Paths that are also beside the prefix."""
 _NAME: Final = re.compile(r"\\{(\w+)\\}")
 _SLASH: Final = "\0"
 """Stands for a slash inside of a part, which arrives as `%2F`."""
@@ -37,17 +39,20 @@ class Paths:
     def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """The row, and the names in the path. Raises NotFound, and Rejected for a method that the path does not
         have."""
-        plain = self._plain.get(path, {})
+        below = path.removeprefix(PREFIX) if path.startswith(f"{PREFIX}/") else path
+        if below == path and path not in AT_ROOT:
+            raise _not_found(path)
+        plain = self._plain.get(below, {})
         if method in plain:
             return plain[method], {}
         allowed = [*plain]
         for pattern, row in self._others:
-            if (found := pattern.fullmatch(path)) is not None:
+            if (found := pattern.fullmatch(below)) is not None:
                 if row.method == method:
                     return row, {name: part.replace(_SLASH, "/") for name, part in found.groupdict().items()}
                 allowed.append(row.method)
         if not allowed:
-            raise NotFound(f"The API has no {path[:200]!r}: /openapi.json has all paths, below {PREFIX}.")
+            raise _not_found(path)
         methods = ", ".join(sorted({*allowed}))
         raise Rejected(
             405,
@@ -55,6 +60,10 @@ class Paths:
             f"{method[:20]} is not a method of this path: use {methods}.",
             Allow=methods,
         )
+
+
+def _not_found(path: str) -> NotFound:
+    return NotFound(f"The API has no {path[:200]!r}: /openapi.json has all paths, below {PREFIX}.")
 
 
 def path_of(scope: Scope) -> str:

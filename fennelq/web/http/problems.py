@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from traceback import format_exception
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
@@ -34,11 +33,12 @@ from fennelq.errors import (
     UnknownTask,
 )
 from fennelq.manage.sending import KeyReused, NotJson, WrongCall
+from fennelq.web.causes import in_a_line, refusal, traceback_of
 from fennelq.web.gate import Rejected
-from fennelq.web.http.office import Busy
 from fennelq.web.http.rates import TooFast
 from fennelq.web.http.writing import written
 from fennelq.web.looks import Away
+from fennelq.web.places import Busy
 from fennelq.web.visit import Forbidden, NotFound
 
 MEDIA: Final = "application/problem+json"
@@ -55,6 +55,10 @@ class OutcomeUnknown(FennelqError):
             "with the same Idempotency-Key, or with the queue and the job_id of `repeat_with` as options, it makes no "
             "second job."
         )
+
+
+class NotBegun(FennelqError):
+    """Redis does not answer, so the operation was not begun."""
 
 
 class Gone(FennelqError):
@@ -101,6 +105,9 @@ _KINDS: Final[tuple[tuple[type[FennelqError], Kind], ...]] = (
 )
 _OTHER: Final = Kind(409, "conflict", "Not done")
 _AWAY: Final = Kind(503, "redis-unavailable", "Redis does not answer")
+_SIGN_IN: Final = (
+    "Send the header Authorization: Bearer TOKEN, with a valid token: `fennelq token add` makes one."
+)
 _SLUGS: Final = {
     400: "malformed",
     401: "not-signed-in",
@@ -111,7 +118,7 @@ _SLUGS: Final = {
     413: "too-large",
     415: "unsupported-media-type",
     429: "too-many-failures",
-    503: "shutting-down",
+    503: "sign-in-unavailable",
 }
 
 
@@ -146,16 +153,21 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
     """The problem with a request; `changing` when it was going to change something."""
     if isinstance(error, Rejected):
         slug = _SLUGS.get(error.status, "refused")
-        return Problem(Kind(error.status, slug, error.title), error.text, error.headers)
+        text = _SIGN_IN if error.status == 401 else error.text
+        return Problem(Kind(error.status, slug, error.title), text, error.headers)
     if isinstance(error, OutcomeUnknown):
         return Problem(_AWAY, str(error), {"Retry-After": "1"}, {"repeat_with": _ids(error.jobs)})
+    if isinstance(error, NotBegun):
+        return _away(changing=False)
     if isinstance(error, Away | TimeoutError) or (isinstance(error, BrokerUnavailable) and error.retriable):
         return _away(changing=changing)
     if isinstance(error, BrokerUnavailable):
-        return Problem(Kind(503, "redis-refuses", "Redis refuses this"), str(error), {"Retry-After": "30"})
+        return Problem(
+            Kind(503, "redis-refuses", "Redis refuses this"), refusal(error), {"Retry-After": "30"}
+        )
     if isinstance(error, FennelqError):
         return _known(error)
-    _logger.error("request_failed", error=repr(error), traceback="".join(format_exception(error)))
+    _logger.error("request_failed", error=in_a_line(error), traceback=traceback_of(error))
     return Problem(
         Kind(500, "bug", "This is a bug"), "The log of this process has the error. Nothing else is affected."
     )
@@ -163,7 +175,11 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
 
 def _away(*, changing: bool) -> Problem:
     unsure = "It is not known whether this was done: look again when Redis answers, and into the audit log."
-    text = unsure if changing else "Redis did not reply in time: ask again in a second."
+    text = (
+        unsure
+        if changing
+        else "Redis does not reply, and nothing was done: send the request again in a second."
+    )
     return Problem(_AWAY, text, {"Retry-After": "1"})
 
 

@@ -12,6 +12,7 @@ from fennelq.web.http import (
     events,
     jobs,
     looking,
+    metrics,
     operations,
     queues,
     results,
@@ -29,6 +30,10 @@ _BEGUN: Final = {
     202: "It goes on after this answer: follow the operation.",
     200: "With `dry_run`: what it would do.",
 }
+_BEGUN_OR_DONE: Final = {
+    202: "It goes on after this answer: follow the operation.",
+    200: "With `ids`: how many, and why others are still dead.",
+}
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
@@ -40,7 +45,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "POST", "/jobs:bulk", "send", bulk.send_jobs, "Send up to 10,000 jobs: one answer per call, in their order.",
         body=list, statuses={200: "An answer for each call."}, returns="Bulk", largest=BULK, patience=120.0,
-        is_timed=True,
         example='{"jobs": [{"task": "shop.tasks:welcome", "kwargs": {"user_id": 42}}]}',
     ),
     Route(
@@ -122,12 +126,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "POST", "/dead:replay", "replay", dead.replay_dead, "Put dead jobs back.",
-        body=dead.ReplayDeadBody, patience=SLOW, largest=LARGE, statuses=_BEGUN, returns="Operation",
+        body=dead.ReplayDeadBody, patience=SLOW, largest=LARGE, statuses=_BEGUN_OR_DONE, returns="Operation",
         example='{"fingerprint": "3f9a21c0", "canary": 5}',
     ),
     Route(
         "POST", "/dead:purge", "purge", dead.purge_dead, "Remove dead jobs for good.",
-        body=dead.DeadBody, patience=SLOW, statuses=_BEGUN, returns="Operation", example='{"fingerprint": "3f9a21c0"}',
+        body=dead.DeadBody, patience=SLOW, statuses=_BEGUN_OR_DONE, returns="Operation",
+        example='{"fingerprint": "3f9a21c0"}',
     ),
     Route(
         "POST", "/dead:import", "replay", dead.import_dead, "Send the jobs of an export, with their ids.",
@@ -177,6 +182,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         "GET", "/scale", "see", queues.scale, "The backlog of queues, and the workers that they need.",
         query=queues.ScaleQuery, returns="Scale", patience=2.0,
     ),
-    Route("GET", "/openapi.json", ANY_USER, description.document, "This document."),
-    Route("GET", "/reference", ANY_USER, description.reference, "This document as a page.", media="text/html"),
+    Route(
+        "GET", "/metrics", "see", metrics.metrics, "The metrics of what is in Redis, for Prometheus.",
+        media="text/plain", is_timed=True,
+    ),
+    Route("GET", "/openapi.json", ANY_USER, description.document, "This document.", is_timed=True),
+    Route(
+        "GET", "/reference", ANY_USER, description.reference, "This document as a page.", media="text/html",
+        is_timed=True,
+    ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from fennelq.manage import documents
 from fennelq.manage.acting import Act
-from fennelq.manage.finding import read_filter
+from fennelq.manage.finding import check_live, read_filter
 from fennelq.manage.paging import page_of
 from fennelq.model.query import Query as Filter
 from fennelq.web.bulk import begin
@@ -105,6 +105,7 @@ class ExportBody(Body):
 async def export_jobs(call: Call) -> Response:
     """All jobs that meet a filter, as JSON lines without secrets."""
     query = await call.app.client.converse(read_filter(call.given(ExportBody).where))
+    check_live(query)  # here, because an error after the first bytes of the answer can only cut it off
 
     async def lines() -> AsyncIterator[bytes]:
         async for info in call.app.jobs.find(str(query), limit=None):

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fennelq import clock
+from fennelq.manage.recorded import recorded_operations
 from fennelq.manage.search import Moment
 from fennelq.web.bulk import milliseconds
 from fennelq.web.paging import number_in
@@ -22,7 +23,9 @@ async def show(visit: Visit) -> Page:
     who, what = query.get("who", "").strip()[:200], query.get("what", "").strip()[:200]
     until_ms = number_in(query, "until", 0, _LATEST)
     until: Moment | None = clock.from_ms(until_ms) if until_ms else None
-    found = await visit.app.audit.list(limit=_ROWS, until=until, who=who or None, what=what or None)
+    found, problem = await recorded_operations(
+        visit.app, limit=_ROWS, until=until, who=who or None, what=what or None
+    )
     older = _before(found[-1].at) if len(found) == _ROWS else None
     return Page(
         template="audit.html",
@@ -30,6 +33,7 @@ async def show(visit: Visit) -> Page:
         section="audit",
         values={
             "entries": found,
+            "problem": problem,
             "who": who,
             "what": what,
             "until": until_ms,

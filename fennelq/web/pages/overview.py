@@ -63,7 +63,7 @@ def _headline(look: Look, number: int) -> str:
     if _is_new(look):
         return "Nothing has happened here yet"
     if not number:
-        return "Nothing needs you"
+        return "Nothing needs attention"
     return words.capital(f"{words.in_letters(number)} {'thing needs' if number == 1 else 'things need'} you")
 
 

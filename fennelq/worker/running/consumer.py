@@ -37,6 +37,7 @@ from fennelq.worker.outage import LogThrottle
 from fennelq.worker.per_queue import concerns_one_queue
 from fennelq.worker.rounds import Rounds
 from fennelq.worker.running.aside import Aside
+from fennelq.worker.running.batches import Batches
 from fennelq.worker.running.held import Token
 from fennelq.worker.running.hot import HotQueues
 from fennelq.worker.running.rings import Rings
@@ -61,7 +62,7 @@ class Consumer:
         # delivery, before their lease runs out and another executor takes them.
         self._patience = min(ANSWER_TIMEOUT, state.lease.reply_timeout)
         self._hot, self._rounds, self._aside = HotQueues(), Rounds(), Aside()
-        self._rings = Rings(state)
+        self._rings, self._batches = Rings(state), Batches(state.slots)
         self._lanes_read: set[tuple[str, str]] = set()
         self._suspects: set[Token] = set()
         self._unread: set[str] = set()
@@ -132,7 +133,7 @@ class Consumer:
             await self._until_free()
             return
         self._look_at(self._rounds.due(self._state.routing.weights, self._round))
-        asked = self._hot.next(self._slots.free)
+        asked = self._hot.next(self._slots.free, self._batches.most)
         if not asked:
             self.drained.set()
             await self._sleep(self._rounds.seconds)
@@ -200,6 +201,8 @@ class Consumer:
     async def _ask(self, asked: Sequence[tuple[str, int]]) -> None:
         """Fetch from these queues at the same time. If one reply does not arrive, it still uses the others."""
         if len(asked) == 1:
+            if self._hot.has_backlog(asked[0][0]):
+                self._batches.sent()
             await self._fetch_from(*asked[0])
             return
         ends = await asyncio.gather(*(self._fetch_from(*one) for one in asked), return_exceptions=True)
@@ -236,6 +239,7 @@ class Consumer:
             sleeps=self._state.sleeps_at(keys.queue),
         )
         catch = await self._broker.run(verb, self._patience)
+        self._batches.replied()
         if catch.made:
             self._note_made(keys.queue, catch.made)
         if catch.deliveries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
@@ -62,6 +63,11 @@ class HotQueues:
                     hot.woken = True
                     self._put(queue)
 
+    def has_backlog(self, queue: str) -> bool:
+        """Whether the last fetch from this queue has left jobs."""
+        hot = self._hot.get(queue)
+        return hot is not None and hot.backlog
+
     def discard(self, queue: str) -> None:
         """Do not ask this queue any more."""
         if hot := self._hot.pop(queue, None):
@@ -84,15 +90,15 @@ class HotQueues:
         hot.backlog, hot.woken = not drained, False
         self._put(queue)
 
-    def next(self, free: int) -> Asked:
-        """The queues to ask now, for this many free slots: one that is known to have a backlog gets all of them. Queues
-        of which this is not known share them, because most have only one job, or none."""
+    def next(self, free: int, of_backlog: int = sys.maxsize) -> Asked:
+        """The queues to ask now, for this many free slots: one that is known to have a backlog gets all of them, up to
+        `of_backlog`. Queues of which this is not known share them, because most have only one job, or none."""
         first = self._first()
         if first is None:
             return []
         self._level[first.place] = first.taken
         if first.backlog:
-            return [(first.queue, free)]
+            return [(first.queue, min(free, of_backlog))]
         asked: list[_Entry] = []
         while (
             (entry := self._first())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from fennelq import clock
 from fennelq.worker.running.budget import Budget
 
 
@@ -27,6 +28,7 @@ class Slots:
         """Jobs that may still start in this executor's life."""
         self._budget = None if rate is None else Budget(rate)
         self._waiter: asyncio.Future[None] | None = None
+        self._idle_since = clock.monotonic()
 
     @property
     def started(self) -> int:
@@ -61,7 +63,13 @@ class Slots:
     def give_back(self) -> None:
         """Give back the slot of a handler that has ended."""
         self.taken -= 1
+        if self.taken == 0:
+            self._idle_since = clock.monotonic()
         self.notify()
+
+    def idle_for(self, now: float) -> float:
+        """Seconds for which no job has run until now, by the monotonic clock."""
+        return 0.0 if self.taken else now - self._idle_since
 
     def note_stuck(self) -> None:
         """Count a job that goes on although the executor asked it to stop."""

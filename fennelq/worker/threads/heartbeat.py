@@ -132,6 +132,8 @@ class Heartbeat:
                 self._publish(found)
                 pause = self._lease.interval
             except Exception as error:
+                if self._lease.ended.is_set():
+                    return  # the executor ended during this beat, and its loop, which would get the facts, is closed
                 self._lease.missed()
                 pause = min(0.5, self._lease.interval)
                 self._log.warn(error)

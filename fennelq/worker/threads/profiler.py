@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -24,6 +24,9 @@ from fennelq.worker.allocations import Allocations
 from fennelq.worker.outage import LogThrottle
 from fennelq.worker.sampling import Counted, Place, Samples
 from fennelq.worker.state import State
+
+if TYPE_CHECKING:
+    from fennelq.app import App
 
 EVERY: Final = 0.01
 """Seconds from one sample to the next."""
@@ -39,6 +42,7 @@ _AT_ONCE: Final = 2e-5
 REPORT_EVERY: Final = 1.0
 _KEPT_MS: Final = 3_600_000
 _MOST_BYTES: Final = 1_000_000
+_MOST_NAMED: Final = 20
 """Of a profile."""
 _ATTEMPTS: Final = 10
 """To write the profile, while Redis cannot be reached."""
@@ -84,7 +88,8 @@ class Profiler:
         self._now = wanted, clock.monotonic()
         state = self._state
         watch: Timing | Keeping = Keeping(state) if wanted.memory else Timing(state, loop, loop_thread)
-        job = _Profile(self._keys, question.request, broker, LogThrottle("profiling", state.outage))
+        log = LogThrottle("profiling", state.outage)
+        job = _Profile(self._keys, question.request, broker, log, _isolated(state.app))
         self._thread = threading.Thread(
             target=self._run, args=(job, watch, wanted.seconds), name="fennelq-profiler", daemon=True
         )
@@ -111,11 +116,19 @@ class Profiler:
             self._now = None
 
 
+def _isolated(app: App) -> list[str]:
+    """The tasks that run in processes of their own, which nothing here samples."""
+    return sorted(name for name, task in app.tasks.items() if task.isolated)[:_MOST_NAMED]
+
+
 class _Profile:
     """A profile that a client waits for."""
 
-    def __init__(self, keys: AppKeys, request: str, broker: BlockingBroker, log: LogThrottle) -> None:
+    def __init__(
+        self, keys: AppKeys, request: str, broker: BlockingBroker, log: LogThrottle, elsewhere: list[str]
+    ) -> None:
         self._keys, self._request, self._broker, self._log = keys, request, broker, log
+        self._elsewhere = elsewhere
 
     def make(self, watch: Timing | Keeping, seconds: float, ended: threading.Event) -> None:
         """Watch for this time, and write what was found."""
@@ -132,6 +145,7 @@ class _Profile:
                 found = watch.found()
             finally:
                 watch.end()
+            found |= {"elsewhere": self._elsewhere}
             found |= {"state": "done", "seconds": round(clock.monotonic() - begun, 2), "version": __version__}
             self._leave(found, _ATTEMPTS, ended)
         except Exception as error:

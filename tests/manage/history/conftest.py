@@ -47,5 +47,5 @@ def opened(history_url: str) -> Iterator[Opened]:
 def store(opened: Opened) -> SqlStore:
     """A history without rows."""
     store = opened()
-    assert store.migrate() == (0, 1)
+    assert store.migrate() == (0, 2)
     return store

@@ -17,11 +17,13 @@ from structlog.testing import capture_logs
 
 from fennelq import App
 from fennelq.broker import verbs
+from fennelq.broker.keys import AppKeys
 from fennelq.errors import BrokerUnavailable, ConfigurationError, HistoryRefused, HistoryUnavailable
 from fennelq.manage.history import recorder as module
 from fennelq.manage.history.choice import Choice
-from fennelq.manage.history.looking import HistoryRecorder, job_story
+from fennelq.manage.history.looking import job_story
 from fennelq.manage.history.recorder import Recorder
+from fennelq.manage.history.recording import HistoryRecorder
 from fennelq.manage.history.row import Row
 from fennelq.manage.history.sqlite import SqliteStore
 from fennelq.manage.history.store import Gap, HistoryKeep
@@ -567,7 +569,7 @@ async def running(recorder: Recorder) -> AsyncGenerator[asyncio.Task[None]]:
         yield task
     finally:
         recorder.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 30)
 
 
 @pytest.mark.parametrize(
@@ -690,3 +692,35 @@ async def test_old_rows_are_removed_while_ends_are_recorded(
     async with running(pruning):
         await aeventually(lambda: statuses(path) == {"new": "SUCCESS"})
     assert pruning.progress.pruned == 25
+
+
+# Operations
+
+
+async def test_operations_are_copied_and_outlive_redis(recorder: Recorder, app: App, server: Server) -> None:
+    async with app.audit.operation("queue purge", target="mail", planned=3) as operation:
+        await recorder.drain()
+        (begun,) = await app.history.operations()
+        assert (begun.state, begun.target) == ("not finished", "mail")
+        operation.ended(3, before="a", after="b")
+    async with app.audit.operation("queue pause", who="ada@web-1"):
+        pass
+    await recorder.drain()
+    written = await app.audit.list()
+    with server.client() as client:
+        client.delete(AppKeys("shop")["audit"])
+    assert await app.history.operations() == written
+    assert [entry.what for entry in await app.history.operations(who="ada")] == ["queue pause"]
+    assert [entry.done for entry in await app.history.operations(what="queue purge", limit=1)] == [3]
+
+
+async def test_a_line_of_the_audit_that_cannot_be_copied_does_not_stop_the_record_of_jobs(
+    recorder: Recorder, desk: Desk, app: App, path: Path, server: Server
+) -> None:
+    with server.client() as client:
+        client.xadd(AppKeys("shop")["audit"], {"id": "x"}, id=f"{(1 << 64) - 2}-0")
+    end(desk)
+    with capture_logs() as logs:
+        await recorder.drain()
+    assert statuses(path) == {"1": "SUCCESS"}
+    assert [line["table"] for line in logs if line["event"] == "trouble"] == ["audit"]

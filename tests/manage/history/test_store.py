@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from fennelq.errors import HistoryRefused, InvalidFilter
+from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.history import sql
+from fennelq.manage.history.operations import Wanted
 from fennelq.manage.history.row import Row
 from fennelq.manage.history.schema import STEPS
 from fennelq.manage.history.sql import DAY_MS, SqlStore
@@ -307,7 +309,7 @@ def test_facts(shop: SqlStore) -> None:
     shop.write([], [Gap("mail", 1, 2, 7), Gap("sms", 1, 2, 3)])
     shop.write([], [Gap("mail", 1, 2, 7), Gap("mail", 3, 4, 9)])
     facts = shop.facts()
-    assert (facts.version, facts.rows, facts.missed) == (1, 5, 12)
+    assert (facts.version, facts.rows, facts.missed) == (2, 5, 12)
     assert facts.oldest == datetime.fromtimestamp((NOON - 48 * HOUR_MS) / 1000, UTC)
     assert facts.newest == NOW
     assert facts.size > 0
@@ -371,19 +373,91 @@ def test_sums_outlive_the_jobs(store: SqlStore) -> None:
     assert_sums_fit(store)
 
 
+# Operations
+
+
+def an_operation(key: str, minutes: int = 0, **given: Any) -> AuditEntry:
+    usual: dict[str, Any] = {"who": "ada@web-1", "via": "cli", "what": "dlq replay", "target": "mail"}
+    return AuditEntry(id=key, at=NOW + timedelta(minutes=minutes), **usual | given)
+
+
+def ended_operation(key: str, minutes: int = 0, **given: Any) -> AuditEntry:
+    end: dict[str, Any] = {
+        "state": "done",
+        "done": 2,
+        "planned": 3,
+        "outcome": "1 gone",
+        "before": "a",
+        "after": "b",
+    }
+    return an_operation(
+        key, minutes, ended_at=NOW + timedelta(minutes=minutes + 1), filter="--all", **end | given
+    )
+
+
+def test_an_operation_is_read_as_it_was_written(store: SqlStore) -> None:
+    written = [ended_operation("2", 5), an_operation("1")]
+    store.put_operations(written)
+    assert store.operations(Wanted(), None) == written
+    assert store.newest_line() == NOON + 6 * 60_000
+
+
+def test_the_end_of_an_operation_stays_when_its_begin_is_written_again(store: SqlStore) -> None:
+    assert store.newest_line() == 0
+    store.put_operations([an_operation("1")])
+    store.put_operations([ended_operation("1")])
+    store.put_operations([an_operation("1")])
+    assert store.operations(Wanted(), None) == [ended_operation("1")]
+
+
+def test_operations_are_found_by_time_user_and_name_the_newest_first(store: SqlStore) -> None:
+    store.put_operations(
+        [an_operation(str(n), n, who=f"{'ada' if n % 2 else 'bob'}@web-1") for n in range(1200)]
+    )
+    store.put_operations([an_operation("last", 2000, what="queue pause")])
+
+    def found(limit: int | None = None, **given: Any) -> list[str]:
+        return [entry.id for entry in store.operations(Wanted(**given), limit)]
+
+    assert found(2) == ["last", "1199"]
+    assert found(what="queue") == ["last"]
+    assert found(what="dlq", limit=1) == ["1199"]
+    assert len(found(who="ada")) == 601
+    assert found(since_ms=NOON + 60_000, until_ms=NOON + 3 * 60_000) == ["3", "2", "1"]
+    assert found(who="bob@web-1", until_ms=NOON) == ["0"]
+
+
+def test_hostile_texts_of_operations_are_kept(store: SqlStore) -> None:
+    hostile = an_operation("x'; DROP TABLE audit", target="\x1b[31m{0}%s?", what="dlq\u202e")
+    store.put_operations([hostile, an_operation("nul", target="a\0b")])
+    store.put_operations([an_operation("long", outcome="x" * (1 << 20))])
+    found = {entry.id: entry for entry in store.operations(Wanted(), None)}
+    assert found[hostile.id] == hostile
+    assert (len(found), len(found["long"].outcome)) == (3, 1000)
+
+
+def test_old_operations_are_removed_but_for_the_newest(store: SqlStore) -> None:
+    store.put_operations([an_operation("1"), an_operation("2", 1)])
+    keep, later = HistoryKeep(60.0, 60.0), NOON + 401 * 86_400_000
+    store.prune(keep, NOON, 100)
+    assert len(store.operations(Wanted(), None)) == 2
+    store.prune(keep, later, 100)
+    assert [entry.id for entry in store.operations(Wanted(), None)] == ["2"]
+
+
 # Versions
 
 
 def test_a_schema_is_made_once(store: SqlStore, opened: Opened) -> None:
-    assert store.migrate() == (1, 1)
-    assert opened().migrate() == (1, 1)
+    assert store.migrate() == (2, 2)
+    assert opened().migrate() == (2, 2)
 
 
 def test_a_newer_schema_is_refused_with_one_sentence(store: SqlStore, opened: Opened) -> None:
     store.run(lambda cursor: cursor.run("UPDATE fennelq_history SET version = 7"))
     for act in (opened().migrate, lambda: opened().find(parse("", NOW), 1), opened().facts):
         with pytest.raises(
-            HistoryRefused, match=r"has version 7 of its tables, and this fennelq knows 1 at most: update"
+            HistoryRefused, match=r"has version 7 of its tables, and this fennelq knows 2 at most: update"
         ):
             act()
 
@@ -393,15 +467,27 @@ def test_an_older_schema_is_read_after_its_migration_only(
 ) -> None:
     store.write([a_row()])
     monkeypatch.setattr(sql, "STEPS", (*STEPS, ("ALTER TABLE jobs ADD COLUMN more TEXT",)))
-    monkeypatch.setattr(sql, "VERSION", 2)
+    monkeypatch.setattr(sql, "VERSION", 3)
     later = opened()
     with pytest.raises(
         HistoryRefused,
-        match=r"has version 1 of its tables, and this fennelq needs 2: run `fennelq history migrate`",
+        match=r"has version 2 of its tables, and this fennelq needs 3: run `fennelq history migrate`",
     ):
         later.facts()
-    assert later.migrate() == (1, 2)
+    assert later.migrate() == (2, 3)
     assert later.facts().rows == 1
+
+
+def test_a_history_without_operations_gets_their_table(opened: Opened) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "STEPS", STEPS[:1])
+        patch.setattr(sql, "VERSION", 1)
+        assert opened().migrate() == (0, 1)
+        opened().write([a_row()])
+    store = opened()
+    assert store.migrate() == (1, 2)
+    store.put_operations([an_operation("1")])
+    assert (store.facts().rows, len(store.operations(Wanted(), None))) == (1, 1)
 
 
 def test_a_step_that_fails_leaves_the_schema_as_it_was(
@@ -409,10 +495,10 @@ def test_a_step_that_fails_leaves_the_schema_as_it_was(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sql, "STEPS", (*STEPS, ("ALTER TABLE jobs ADD COLUMN more TEXT", "NONSENSE")))
-        patch.setattr(sql, "VERSION", 2)
+        patch.setattr(sql, "VERSION", 3)
         with pytest.raises(Exception, match=r"(?i)syntax"):
             store.migrate()
-    assert store.migrate() == (1, 1)
+    assert store.migrate() == (2, 2)
     assert store.write([a_row()]) == 1
 
 
@@ -424,6 +510,7 @@ def test_the_history_of_another_app_is_refused(store: SqlStore, opened: Opened) 
 def test_an_empty_database_says_how_to_begin(opened: Opened) -> None:
     with pytest.raises(HistoryRefused, match="is empty: start its recorder with `fennelq history run`"):
         opened().find(parse("", NOW), 1)
+    assert opened().operations(Wanted(), None) == []
 
 
 def test_a_connection_that_was_closed_is_made_anew(store: SqlStore) -> None:

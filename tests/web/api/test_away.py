@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
+
 from fennelq import App
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
@@ -26,18 +28,20 @@ PATHS = (
     "/dead/groups",
 )
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 
 async def test_every_answer_is_503_while_redis_is_away_and_comes_back_by_itself(
     program: Program, app: App, server: Server
 ) -> None:
-    assert (await program.get("/queues")).status_code == 200
+    await aeventually(lambda: works(program))
     server.pause()
     try:
         began = time.monotonic()
         answers = await asyncio.gather(
             program.post("/jobs", WELCOME), program.post("/jobs/shop:welcome", {"user_id": 1})
         )
-        assert time.monotonic() - began < 5, (
+        assert time.monotonic() - began < 15, (
             "far above the second of the guide: this only tells it from a hang"
         )
         for answer in answers:
@@ -47,7 +51,7 @@ async def test_every_answer_is_503_while_redis_is_away_and_comes_back_by_itself(
             assert [one["queue"] for one in problem["repeat_with"]] == ["mail"]
     finally:
         server.resume()
-    await aeventually(lambda: works(program), within=20)
+    await aeventually(lambda: works(program))
 
 
 async def works(program: Program) -> bool:
@@ -62,9 +66,9 @@ async def test_without_redis_from_the_beginning_every_question_is_503(redis_url:
         for path, answer in zip((*PATHS, "POST"), answers, strict=True):
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), (path, answer.text)
             problem_in(answer)
-        bulk = (await program.post("/jobs:bulk", {"jobs": [WELCOME]})).json()
-        assert bulk["answers"][0]["status"] == 503
-        assert bulk["answers"][0]["problem"]["repeat_with"][0]["queue"] == "mail"
+        bulk = await program.post("/jobs:bulk", {"jobs": [WELCOME]})
+        assert (bulk.status_code, bulk.headers["Retry-After"]) == (503, "1")
+        assert "nothing was done" in problem_in(bulk)["detail"]
 
 
 async def test_a_call_whose_reply_was_lost_is_repeated_with_its_key_and_makes_one_job(server: Server) -> None:
@@ -79,9 +83,31 @@ async def test_a_call_whose_reply_was_lost_is_repeated_with_its_key_and_makes_on
             without = await program.post("/jobs", {"task": "shop:welcome", "args": [7]})
             assert (lost.status_code, without.status_code) == (503, 503)
             proxy.up()
-            again = await program.post("/jobs", WELCOME, Idempotency_Key="order-42")
-            assert again.status_code in (200, 201)
+            await aeventually(lambda: is_sent(program, WELCOME, Idempotency_Key="order-42"))
             (named,) = problem_in(without)["repeat_with"]
             body = {"task": "shop:welcome", "args": [7], "options": named}
-            assert (await program.post("/jobs", body)).status_code in (200, 201)
+            await aeventually(lambda: is_sent(program, body))
             assert (await app.queues.info("mail")).waiting == 2
+
+
+async def is_sent(program: Program, body: dict[str, Any], **headers: str) -> bool:
+    return (await program.post("/jobs", body, **headers)).status_code in (200, 201)
+
+
+async def test_a_refusal_of_redis_does_not_name_its_address(app: App, server: Server) -> None:
+    async with Program(app) as program:
+        assert (await program.post("/jobs", WELCOME)).status_code == 201
+        with server.client() as client:
+            client.acl_setuser("default", enabled=True, commands=["-evalsha", "-eval"])
+            try:
+                answer = await program.post("/jobs", WELCOME)
+                many = await program.post("/jobs:bulk", {"jobs": [WELCOME]})
+            finally:
+                client.acl_setuser("default", enabled=True, categories=["+@all"])
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
+    assert problem_in(answer)["type"] == "urn:fennelq:redis-refuses"
+    assert "evalsha" in answer.text.lower()
+    assert [one["status"] for one in many.json()["answers"]] == [503]
+    for text in (answer.text, many.text):
+        assert "redis://" not in text
+        assert "127.0.0.1" not in text

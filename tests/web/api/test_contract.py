@@ -6,12 +6,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from types import SimpleNamespace
+from typing import Any, Final, cast, get_type_hints
 
 import httpx
 import pytest
 
 from fennelq import App
+from fennelq.manage.sending import GivenCall, GivenOptions, read_call
+from fennelq.web.http import description, rates
+from fennelq.web.http.bodies import value_of
 from fennelq.web.http.openapi import openapi, operations_in
 from fennelq.web.http.paths import PREFIX
 from fennelq.web.http.routes import ROUTES
@@ -156,12 +160,48 @@ async def test_each_task_that_the_user_may_send_has_an_operation_with_its_parame
     assert not [path for path in some if "shop:" in path]
 
 
+async def test_a_document_is_made_once_for_all_users_with_the_same_rights(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(of: App, user: User, routes: Any) -> Any:
+        made.append(user.name)
+        return openapi(of, user, routes)
+
+    monkeypatch.setattr(description, "openapi", counted)
+    async with Program(app, auth=by_name) as program:
+        for user in ("all", "see", "all", "see"):
+            answers = [await program.get(path, user=user) for path in ("/openapi.json", "/reference")]
+            assert [answer.status_code for answer in answers] == [200, 200]
+        assert made == ["all", "see"]
+
+        @app.task(name="shop:added", queue="mail")
+        async def added(_: int) -> None: ...
+
+        found = (await program.get("/openapi.json", user="all")).json()
+        assert "/api/v1/jobs/shop:added" in found["paths"]
+        assert (
+            "/api/v1/jobs/shop:added" not in (await program.get("/openapi.json", user="see")).json()["paths"]
+        )
+
+
 async def test_the_reference_page_has_a_line_of_curl_for_each_operation(
     program: Program, document: Mapping[str, Any]
 ) -> None:
     page = (await program.get("/reference")).text
     assert page.count("<pre>curl ") == len(operations_in(document))
     assert "-X DELETE" in page
+
+
+def test_the_body_of_each_line_of_curl_is_one_that_its_operation_takes() -> None:
+    for row in ROUTES:
+        if row.example:
+            raw = row.example.encode()
+            assert value_of(row, raw), (row.method, row.path)
+            if row.body in (GivenCall, list):
+                for given in json.loads(raw).get("jobs", [json.loads(raw)]):
+                    read_call(given)
 
 
 # Good requests
@@ -323,8 +363,8 @@ async def test_each_route_is_for_users_with_its_right_only(app: App) -> None:
 async def test_each_route_answers_a_user_with_its_right(app: App) -> None:
     async with Program(app, auth=by_name) as program:
         for row in ROUTES:
-            user = "nothing" if row.right == ANY_USER else row.right
-            assert await ask(program, row, user) in (200, 404, 409, 422), (row.method, row.path)
+            for user in ("nothing" if row.right == ANY_USER else row.right, "all"):
+                assert await ask(program, row, user) in (200, 404, 409, 422), (row.method, row.path, user)
 
 
 async def test_a_wrong_password_is_refused_and_the_rate_of_failures_is_bounded(app: App) -> None:
@@ -374,9 +414,54 @@ async def test_the_dashboard_serves_the_api_too(app: App) -> None:
         assert (await pages.get(f"/api/v1/jobs/{answer.json()['id']}")).json()["task"] == "shop:welcome"
 
 
-async def test_a_user_makes_so_many_calls_per_second(app: App) -> None:
+async def test_a_user_makes_so_many_calls_per_second(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(rates, "clock", SimpleNamespace(monotonic=lambda: now[0]))
     async with Program(app, rate=2) as program:
         answers = [await program.get("/jobs/mail:nosuch") for _ in range(6)]
+        now[0] += 0.5
+        later = [(await program.get("/jobs/mail:nosuch")).status_code for _ in range(2)]
     assert [answer.status_code for answer in answers] == [404] * 4 + [429] * 2
+    assert later == [404, 429]
     assert answers[-1].headers["Retry-After"] == "1"
     assert json.loads(answers[-1].content)["type"] == "urn:fennelq:too-many-calls"
+
+
+HOSTILE_VALUES: Final[tuple[Any, ...]] = (
+    1e308,
+    1e15,
+    -0.0,
+    5e-324,
+    10**40,
+    -(2**63),
+    2**63,
+    True,
+    "",
+    "0",
+    "\x00",
+    "\u202e",
+    "x" * 100_000,
+    "{a}:b",
+    "9999-12-31T23:59:59.999999+00:00",
+    "0001-01-01T00:00:00-14:00",
+    [[]],
+    {"": ""},
+    {"a" * 1000: "\x1b[2J"},
+    {str(number): "x" for number in range(2000)},
+)
+
+
+@pytest.mark.parametrize("option", get_type_hints(GivenOptions))
+async def test_no_option_fails_on_a_hostile_value(program: Program, option: str) -> None:
+    for value in HOSTILE_VALUES:
+        body = {"task": "shop:welcome", "args": [1], "options": {option: value}}
+        checked(await program.post("/jobs", body), (option, value))
+        keyed = await program.post("/jobs", body, Idempotency_Key=f"k{HOSTILE_VALUES.index(value)}")
+        checked(keyed, (option, value))
+        bulk = (await program.post("/jobs:bulk", {"jobs": [body, body]})).json()
+        assert all(one["status"] < 500 for one in bulk["answers"]), (option, value, bulk)
+        if isinstance(value, str | float | int) and len(str(value)) < 1000:
+            answer = await program.http.post(
+                f"{PREFIX}/jobs/shop:welcome", params={option: str(value)}, json={"user_id": 1}
+            )
+            checked(answer, (option, value))

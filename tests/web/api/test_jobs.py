@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fennelq import App
-from fennelq.web.http import office
+from fennelq.web import places
 from fennelq.web.http.results import LONGEST
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
@@ -156,9 +156,9 @@ async def test_a_user_of_a_pattern_runs_only_its_tasks_now(app: App) -> None:
 async def test_waits_have_places_and_the_next_is_told_when_to_come_back(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (office.MOST_WAITS, office.MOST_STREAMS) == (1000, 1000)
+    assert (places.MOST_WAITS, places.MOST_STREAMS) == (1000, 1000)
     job = await sent(program, user_id=1)
-    monkeypatch.setattr(program.api.office, "waits", office.Places(1, "wait"))
+    monkeypatch.setattr(program.api.office, "waits", places.Places(1, "wait"))
     first = asyncio.create_task(program.get(f"/jobs/{job}/result?wait=20"))
     await aeventually(lambda: program.api.office.waits.taken == 1)
     answer = await program.get(f"/jobs/{job}/result?wait=20")
@@ -211,3 +211,17 @@ async def test_the_process_ends_its_streams(program: Program) -> None:
     await aeventually(lambda: program.api.office.streams.taken == 1)
     program.api.office.closing.set()
     assert [kind for kind, _ in events_in((await stream).text)] == ["status"]
+
+
+async def test_jobs_are_exported_as_lines(program: Program) -> None:
+    jobs = {await sent(program, user_id=number) for number in range(3)}
+    answer = await program.post("/jobs:export", {"where": "task:welcome"})
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    assert {json.loads(line)["id"] for line in answer.text.splitlines()} == jobs
+
+
+@pytest.mark.parametrize("where", ["state:success", "tsak:x y", "since:tomorrow"])
+async def test_a_wrong_filter_is_refused_before_the_first_line(program: Program, where: str) -> None:
+    answer = await program.post("/jobs:export", {"where": where})
+    assert answer.status_code == 422
+    assert problem_in(answer)["type"] == "urn:fennelq:invalid-filter"

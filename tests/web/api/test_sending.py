@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
 from fennelq import App
+from tests.kit.server import Server
 from tests.kit.workers import running
 from tests.web.api.kit import JSON, Program, problem_in, reports
 from tests.web.kit import by_name
@@ -160,6 +163,51 @@ async def test_the_same_key_with_another_call_is_refused(
     assert await waiting(app) == 1
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"task": "reports:daily"},
+        {"task": "shop:welcome", "kwargs": {"user_id": 42}, "options": {"queue": "orders"}},
+    ],
+    ids=["a task of another queue", "another queue"],
+)
+async def test_the_same_key_for_another_queue_is_refused(
+    program: Program, app: App, other: dict[str, Any]
+) -> None:
+    first = (await program.post("/jobs", WELCOME, Idempotency_Key="order-42")).json()
+    answer = await program.post("/jobs", other, Idempotency_Key="order-42")
+    assert answer.status_code == 422, answer.text
+    assert problem_in(answer)["type"] == "urn:fennelq:idempotency-key-reused"
+    assert problem_in(answer)["job"] == first["id"]
+    assert [await waiting(app, queue) for queue in ("mail", "orders", "reports")] == [1, 0, 0]
+    again = await program.post("/jobs", WELCOME, Idempotency_Key="order-42")
+    assert (again.status_code, again.json()["id"]) == (200, first["id"])
+
+
+async def test_of_calls_for_different_queues_with_one_key_at_once_one_makes_a_job(
+    program: Program, app: App
+) -> None:
+    calls = [{**WELCOME, "options": {"queue": queue}} for queue in ("mail", "orders", "reports")]
+    answers = await asyncio.gather(
+        *(program.post("/jobs", call, Idempotency_Key="order-42") for call in calls * 10)
+    )
+    assert sorted(answer.status_code for answer in answers) == [200] * 9 + [201] + [422] * 20
+    assert sum([await waiting(app, queue) for queue in ("mail", "orders", "reports")]) == 1
+
+
+async def test_a_key_is_kept_for_other_queues_until_a_day_after_its_job_is_due(
+    program: Program, server: Server
+) -> None:
+    later = (datetime.now(UTC) + timedelta(days=7)).isoformat()
+    for number, when in enumerate(({"delay": 7 * 86400}, {"at": later}, {})):
+        body = {**WELCOME, "options": when}
+        assert (await program.post("/jobs", body, Idempotency_Key=f"k{number}")).status_code == 201
+    with server.client() as client:
+        keys = cast("Iterator[bytes]", client.scan_iter("*}:request:*"))
+        kept = sorted(client.ttl(key) for key in keys)
+    assert [round(seconds / 3600) for seconds in kept] == [24, 24 * 8, 24 * 8]
+
+
 async def test_the_order_of_the_members_does_not_make_another_call(program: Program) -> None:
     one = {"task": "shop:welcome", "kwargs": {"user_id": 42, "greeting": "hi"}}
     two = {"kwargs": {"greeting": "hi", "user_id": 42}, "task": "shop:welcome"}
@@ -228,6 +276,25 @@ async def test_many_jobs_with_a_key_are_made_once(program: Program, app: App) ->
     again = (await program.post("/jobs:bulk", body, Idempotency_Key="batch-7")).json()
     assert [one["id"] for one in first["answers"]] == [one["id"] for one in again["answers"]]
     assert (first["created"], again["created"], await waiting(app)) == (5, 0, 5)
+
+
+async def test_a_repeat_of_many_jobs_with_changes_refuses_those_that_changed(
+    program: Program, app: App
+) -> None:
+    calls = [WELCOME] * 4
+    first = (await program.post("/jobs:bulk", {"jobs": calls}, Idempotency_Key="batch-7")).json()
+    changed = [
+        WELCOME,
+        {**WELCOME, "kwargs": {"user_id": 43}},
+        {**WELCOME, "options": {"priority": "high"}},
+        {"task": "reports:daily"},
+    ]
+    again = (await program.post("/jobs:bulk", {"jobs": changed}, Idempotency_Key="batch-7")).json()
+    assert [one["status"] for one in again["answers"]] == [200, 422, 422, 422]
+    for one, before in zip(again["answers"][1:], first["answers"][1:], strict=True):
+        assert one["problem"]["type"] == "urn:fennelq:idempotency-key-reused"
+        assert one["problem"]["job"] == before["id"]
+    assert (await waiting(app), await waiting(app, "reports")) == (4, 0)
 
 
 async def test_too_many_jobs_are_refused_together(program: Program, app: App) -> None:

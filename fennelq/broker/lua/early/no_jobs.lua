@@ -13,10 +13,10 @@ local function fall_asleep()
 end
 
 -- Whether each lane was empty when the script began. False for a lane of a wrong type: reading it then gives the error that
--- the script reports.
+-- the script reports. `early/paused` knows whether there are other lanes than the normal one.
 local empty, found = {}, false
 for lane in string.gmatch(lanes, '%S+') do
-  empty[lane] = redis.pcall('XLEN', K[lane]) == 0
+  empty[lane] = only_normal and (lane == HIGH or lane == LOW) or redis.pcall('XLEN', K[lane]) == 0
   found = found or not empty[lane]
 end
 

@@ -12,9 +12,9 @@ local function write_counts()
   local totals = {}
   for what, n in pairs(counts) do
     local total = redis.pcall('HINCRBY', K.counters, what, n)
-    if ended and string.find('SNDK', what, 1, true) and type(total) == 'number' then
+    if ended and (what == 'S' or what == 'N' or what == 'D' or what == 'K') and type(total) == 'number' then
       totals[#totals + 1] = what
-      totals[#totals + 1] = string.format('%.0f', total)
+      totals[#totals + 1] = total
     end
   end
   if ended then

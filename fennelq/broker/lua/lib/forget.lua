@@ -6,7 +6,6 @@ local function forget(entry)
   if not found or redis.call('XDEL', K.dead, entry) ~= 1 then return 0 end
   leave_group(found)
   local job = found[2][2]
-  if not job then return 1 end
   local known = redis.pcall('HMGET', record_of(job), F.place, F.idempotency)
   if known.err or known[1] ~= 'dlq/' .. entry then return 1 end
   local name = string.match(known[2] or '', '^.(.+)$')

@@ -1,10 +1,8 @@
 -- Which entries of the DLQ are counted in the index of groups: see `lib/groups`.
 --@include group_keys
--- A text that is no entry, because a field of the index is damaged, is replaced by an entry that is compared with it.
 local function is_after(entry, other)
-  local ms, number = string.match(tostring(entry), '^(%d+)%-(%d+)$')
+  local ms, number = string.match(entry, '^(%d+)%-(%d+)$')
   local other_ms, other_number = string.match(other, '^(%d+)%-(%d+)$')
-  if not ms or not other_ms then return true end
   if ms == other_ms then return tonumber(number) > tonumber(other_number) end
   return tonumber(ms) > tonumber(other_ms)
 end

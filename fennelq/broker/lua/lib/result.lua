@@ -4,8 +4,13 @@ local record_ms = tonumber(record_ttl)
 
 -- How long to keep the record: at least as long as the result. `record_ttl` is long enough for a late retry of delay() to
 -- find it. `least` is set when a courier has enqueued the job: long enough for a courier that repeats this to find it.
+local keeps = {}
 local function keep_for(ttl, least)
-  local keep = tonumber(ttl) > record_ms and ttl or record_ttl
+  local keep = keeps[ttl]
+  if not keep then
+    keep = tonumber(ttl) > record_ms and ttl or record_ttl
+    keeps[ttl] = keep
+  end
   return least and tonumber(least) > tonumber(keep) and least or keep
 end
 
