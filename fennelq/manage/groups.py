@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from fennelq import clock
@@ -56,6 +57,20 @@ class Tally:
     def groups(self) -> list[Group]:
         """The groups, the largest first."""
         return sorted(map(_group, self.found.values()), key=lambda group: (-group.jobs, group.fingerprint))
+
+
+def merged(every: Iterable[Group]) -> list[Group]:
+    """The groups of several queues together, the largest first."""
+    found: dict[str, Group] = {}
+    for group in every:
+        known = found.get(group.fingerprint)
+        if known is None:
+            found[group.fingerprint] = group
+            continue
+        shown = known if known.first <= group.first else group
+        newest = max(known.newest, group.newest)
+        found[group.fingerprint] = replace(shown, jobs=known.jobs + group.jobs, newest=newest)
+    return sorted(found.values(), key=lambda group: (-group.jobs, group.fingerprint))
 
 
 def count_dead(queues: Sequence[QueueKeys], tally: Tally) -> Talk[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import pages
@@ -20,6 +20,9 @@ from fennelq.manage.search import named
 from fennelq.model.checks import valid_name
 from fennelq.model.gates import CONCURRENCY, LATEST, RATE, TURN, definition_of
 from fennelq.model.limits import Definition, Limit, Rate, interval_of, numbers_in_words
+
+if TYPE_CHECKING:
+    from fennelq.app import App
 
 LimitKind = Literal["concurrency", "rate", "turn"]
 """The option that makes a limit: `concurrency`, `rate_limit` or `fair_key`."""
@@ -105,6 +108,9 @@ class _Known(NamedTuple):
 
 
 # Defined here, because inside the class `list` is a method.
+if TYPE_CHECKING:
+    from fennelq.app import App
+
 Infos = list[LimitInfo]
 
 
@@ -208,6 +214,13 @@ class Limits(LimitTalks, Awaiting):
 
 class BlockingLimits(LimitTalks, Blocking):
     """The limits of the queues, for code without an event loop: `app.sync.limits`."""
+
+
+def some_limits(app: App, queues: Sequence[str]) -> Talk[list[Infos]]:
+    """The limits of each of these queues."""
+    talks = LimitTalks(app)
+    every = yield from together(talks._known(name) for name in queues)  # pyright: ignore[reportPrivateUsage]
+    return [[known.info(one) for one in sorted(known.definitions, key=_by_name)] for known in every]
 
 
 def _by_name(definition: str) -> tuple[str, str]:

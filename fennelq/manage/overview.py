@@ -104,7 +104,7 @@ def _each(what: str, queues: Sequence[QueueKeys], look: Callable[[QueueKeys], Ta
         try:
             yield from look(keys)
         except (ReplyError, BrokerUnavailable) as error:
-            unread[f"{what} of {keys.queue}"] = _why(error)
+            unread[f"{what} of {keys.queue}"] = why_unread(error)
 
     for page in pages(queues, QUEUES_AT_ONCE):
         yield from together(map(one, page))
@@ -115,11 +115,11 @@ def _schedules(app: App) -> Talk[tuple[Sequence[ScheduleInfo], Unread]]:
     try:
         infos, unreadable = yield from schedules_of(app)
     except (ReplyError, BrokerUnavailable) as error:
-        return [], {"schedules": _why(error)}
+        return [], {"schedules": why_unread(error)}
     return infos, {f"schedule {error.name}": error.reason for error in unreadable}
 
 
-def _why(error: ReplyError | BrokerUnavailable) -> str:
+def why_unread(error: ReplyError | BrokerUnavailable) -> str:
     """Why something cannot be read. Raises the error when that may change within the next seconds."""
     if isinstance(error, ReplyError):
         return f"Redis replied {error}"

@@ -246,6 +246,17 @@ def schedules_of(app: App) -> Talk[Known]:
     return ScheduleTalks(app)._known()  # pyright: ignore[reportPrivateUsage]  # not a part of the public API
 
 
+def names_of_schedules(app: App) -> Talk[Sequence[str]]:
+    """The names of all schedules, sorted."""
+    return ScheduleTalks(app)._names()  # pyright: ignore[reportPrivateUsage]  # not a part of the public API
+
+
+def some_schedules(app: App, names: Sequence[str]) -> Talk[Mapping[str, ScheduleInfo | UnreadableSchedule]]:
+    """Those of these schedules that exist."""
+    found = yield from ScheduleTalks(app)._infos(names)  # pyright: ignore[reportPrivateUsage]
+    return {one.name: one for one in found}
+
+
 _MOST_DIGITS = 15
 """A time with as many digits is after the year 9999, which no datetime has."""
 

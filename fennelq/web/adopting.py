@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final, get_args
 
 from fennelq import clock
-from fennelq.errors import OperationBusy
+from fennelq.errors import BrokerUnavailable, FennelqError, OperationBusy
 from fennelq.manage.acting import Act
 from fennelq.manage.operation_record import OperationInfo
 from fennelq.web.looks import Look
@@ -15,6 +15,7 @@ from fennelq.web.site import Site
 
 EVERY: Final = 30.0
 """Seconds between two looks for such operations."""
+_MOST_REFUSED: Final = 1000
 SILENT: Final = 60.0
 """Seconds without a report after which the process of an operation is gone. Another process may claim it earlier."""
 
@@ -24,6 +25,8 @@ class Adopting:
 
     def __init__(self, site: Site) -> None:
         self._site, self._next = site, 0.0
+        self._refused = dict[str, None]()
+        """Operations that this process could not continue: it does not try again, and each attempt is recorded."""
 
     def look(self, look: Look) -> None:
         """Look for silent operations, unless that was done lately. It goes on beside the page that has asked."""
@@ -33,8 +36,11 @@ class Adopting:
 
     async def _continue_silent(self, look: Look) -> None:
         for operation in silent(await look.operations(), look.now):
-            if operation.needs_code and not self._site.app.tasks:
-                continue  # a process with the code continues it
+            needs_code = (
+                operation.needs_code and not self._site.app.tasks
+            )  # a process with the code continues it
+            if needs_code or operation.id in self._refused:
+                continue
             self._site.begin(self._continue(operation), f"operation {operation.id}")
 
     async def _continue(self, operation: OperationInfo) -> None:
@@ -47,6 +53,13 @@ class Adopting:
                 ended = await app.operations.resume(operation.id)
             except OperationBusy as busy:
                 record.ended(outcome=str(busy))
+            except BrokerUnavailable:
+                raise
+            except FennelqError as error:
+                self._refused[operation.id] = None
+                while len(self._refused) > _MOST_REFUSED:
+                    self._refused.pop(next(iter(self._refused)))
+                record.ended(0, str(error), state="failed")
             else:
                 done = max(0, ended.done - operation.done)
                 record.ended(done, f"its process was gone; operation {ended.id} {ended.state}")

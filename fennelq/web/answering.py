@@ -33,6 +33,8 @@ _PAGES: Final = 50
 """Pages that are kept of a look."""
 _FRESH: Final = 2.0
 """Seconds for which they are: a page says which moment it shows, and browsers count on from there."""
+_AGAIN: Final = 5
+"""Seconds after which a browser asks for a page again that could not be shown."""
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
@@ -121,12 +123,12 @@ class Answering:
             site=self.site, user=user, address="", path=path, names={}, query=dict(request.query_params)
         )
         if problem.status >= 500 and problem.is_away:
-            return await self._away(visit, error)
+            return await self._away(visit, error, is_live=row is not None and row.live)
         page = Page(template="problem.html", title=problem.title, values={"problem": problem})
         html = self._templates.get_template(page.template).render(await self._values(visit, page))
         return HTMLResponse(html, problem.status, {**_NO_STORE, **problem.headers})
 
-    async def _away(self, visit: Visit, error: Exception) -> Response:
+    async def _away(self, visit: Visit, error: Exception, *, is_live: bool) -> Response:
         """The page while Redis is away: what was known last."""
         away = error if isinstance(error, Away) else self.site.looks.lost(error)
         found = self.site.memory.of(_address(visit), visit.user.rights)
@@ -135,8 +137,13 @@ class Answering:
             title="Redis does not answer",
             values={"away": away, "remembered": found, "look": self.site.looks.last},
         )
-        html = self._templates.get_template(page.template).render(await self._values(visit, page, live=True))
-        return HTMLResponse(html, 503, {**_NO_STORE, "Retry-After": "1"})
+        html = self._templates.get_template(page.template).render(
+            await self._values(visit, page, live=is_live)
+        )
+        headers = {**_NO_STORE, "Retry-After": "1"}
+        if not (is_live and found):  # nothing on it updates itself, so the browser asks again
+            headers["Refresh"] = str(_AGAIN)
+        return HTMLResponse(html, 503, headers)
 
     async def _values(self, visit: Visit, page: Page, *, live: bool = False) -> Mapping[str, Any]:
         frame = await frame_of(visit, page, live=live)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class Dashboard:
                 Mount(f"/{segment(app.namespace)}", routes=[*_api_routes(made), *one.routes])
                 for app, made, one in mounts
             ]
-            routes.append(Route("/", _to(f"./{segment(apps[0].namespace)}/")))
+            routes.append(Route("/", self._first))
         self._inner = Starlette(
             routes=routes,
             lifespan=self._lifespan,
@@ -100,6 +100,17 @@ class Dashboard:
         finally:
             await self.close()
 
+    async def _first(self, request: Request) -> Response:
+        """The way from the dashboard of several apps to that of the first one."""
+        first = self.pages[0]
+        try:
+            self._gate.check_site(request, request.method)
+            await self._gate.user_of(request, "see")
+        except Exception as error:
+            return await first.problem(request, ANONYMOUS, error)
+        location = f"./{segment(first.site.app.namespace)}/"
+        return Response(status_code=307, headers={"Location": location})
+
     async def _unrouted(self, request: Request, error: Exception) -> Response:
         """A path that is none of the table, or a method that its row does not have."""
         answering, user = self.pages[0], ANONYMOUS
@@ -148,10 +159,3 @@ def _api_routes(made: Api) -> list[BaseRoute]:
         *(Route(path, made) for path in AT_ROOT),
         Route(f"{PREFIX}/{{rest:path}}", made),
     ]
-
-
-def _to(path: str) -> Callable[[Request], Awaitable[Response]]:
-    async def redirect(_: Request) -> Response:
-        return Response(status_code=307, headers={"Location": path})
-
-    return redirect

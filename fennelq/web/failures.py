@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -20,6 +23,25 @@ class Failures:
 
     def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}
+        self._looked_at = Counter[str]()
+        """Passwords that are being looked at, by address: each may turn out to be wrong."""
+        self._decided = asyncio.Event()
+
+    @asynccontextmanager
+    async def attempt(self, address: str) -> AsyncGenerator[float]:
+        """Around the look at a password: yields the seconds until this address may try again, 0 when it may now. Of
+        many that come at once, it lets no more be looked at than may still be wrong."""
+        owner = _of_one_owner(address)
+        while not (wait := self.wait(address)) and len(self._lately(owner)) + self._looked_at[owner] >= MOST:
+            await self._decided.wait()
+        self._looked_at[owner] += 1
+        try:
+            yield wait
+        finally:
+            self._looked_at[owner] -= 1
+            self._looked_at += Counter()  # forgets the addresses of which none is left
+            decided, self._decided = self._decided, asyncio.Event()
+            decided.set()
 
     def add(self, address: str) -> None:
         """A wrong password came from this address."""
@@ -32,9 +54,12 @@ class Failures:
 
     def wait(self, address: str) -> float:
         """Seconds until this address may try again; 0 when it may now."""
-        times = self._times.get(_of_one_owner(address), ())
-        left = [one for one in times if clock.monotonic() - one < WITHIN]
+        left = self._lately(_of_one_owner(address))
         return WITHIN - (clock.monotonic() - left[0]) if len(left) >= MOST else 0.0
+
+    def _lately(self, owner: str) -> list[float]:
+        now = clock.monotonic()
+        return [one for one in self._times.get(owner, ()) if now - one < WITHIN]
 
 
 def _of_one_owner(address: str) -> str:

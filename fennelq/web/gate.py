@@ -107,9 +107,14 @@ class Gate:
 
     async def _named(self, request: Request, auth: Auth) -> User | None:
         address = request.client.host if request.client else ""
-        wait = self.failures.wait(address)
-        if wait and getattr(auth, "guessable", True):
-            raise _too_many(wait)
+        if not getattr(auth, "guessable", True):
+            return await self._found(request, auth, address, self.failures.wait(address))
+        async with self.failures.attempt(address) as wait:
+            if wait:
+                raise _too_many(wait)
+            return await self._found(request, auth, address, wait)
+
+    async def _found(self, request: Request, auth: Auth, address: str, wait: float) -> User | None:
         try:
             found = auth(request)
             return await found if inspect.isawaitable(found) else found

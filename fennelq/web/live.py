@@ -143,22 +143,27 @@ class Live:
                     async for snapshot in snapshots:
                         self._looks.seen(snapshot)
                         await self._show()
-            except BrokerUnavailable as error:
+            except Exception as error:  # without a look, pages wait for the next one
+                if not isinstance(error, BrokerUnavailable):
+                    _logger.error("look_failed", error=repr(error))
                 away = self._looks.lost(error)
                 self._tell_all("away", {"since": away.since.isoformat(), "why": away.why})
 
     async def _show(self) -> None:
-        for view, viewers in [*self._viewers.items()]:
-            try:
-                found = await self._render(view, next(iter(viewers)).user)
-            except (Away, BrokerUnavailable, TimeoutError, NotFound):
-                continue
-            except Exception as error:  # a page that cannot be rendered must not stop the others
-                _logger.error("page_failed", page=view.address, error=repr(error))
-                continue
-            for viewer in viewers:
-                viewer.show(found)
-                viewer.tell("look", {"interval": round(self._interval, 1), "now": self._now}, "look")
+        # Side by side: a page that waits for something must not keep the others waiting.
+        await asyncio.gather(*(self._show_view(view) for view in [*self._viewers]))
+
+    async def _show_view(self, view: View) -> None:
+        try:
+            found = await self._render(view, next(iter(self._viewers[view])).user)
+        except (Away, BrokerUnavailable, TimeoutError, NotFound):
+            return
+        except Exception as error:  # a page that cannot be rendered must not stop the others
+            _logger.error("page_failed", page=view.address, error=repr(error))
+            return
+        for viewer in self._viewers.get(view, ()):
+            viewer.show(found)
+            viewer.tell("look", {"interval": round(self._interval, 1), "now": self._now}, "look")
 
     @property
     def _interval(self) -> float:

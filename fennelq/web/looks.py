@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from fennelq import clock
 from fennelq.errors import BrokerUnavailable, ConfigurationError
-from fennelq.manage.overview import Overview, overview, running_jobs
+from fennelq.manage.overview import DeadGroups, Overview
 from fennelq.manage.server import ServerInfo, server
 from fennelq.manage.watch import Snapshot, Watch, look_at
+from fennelq.web.details import Details
 from fennelq.web.series import Series
 from fennelq.worker.processes.preflight import check
 
@@ -42,11 +43,8 @@ _OLD: Final = 3
 """A look that is so many intervals old shows that Redis does not answer."""
 _SERVER_FOR: Final = 30.0
 _TIMES_FOR: Final = 20.0
-_LIMITS_FOR: Final = 5.0
 _ENTRIES: Final = 100
 _CHECKED_FOR: Final = 30.0
-MOST_RUNNING: Final = 500
-"""Running jobs that are listed."""
 
 
 class Away(Exception):
@@ -77,8 +75,9 @@ class Kept:
 class Look:
     """What one look of the watch has found, and what pages have looked up since."""
 
-    def __init__(self, app: App, snapshot: Snapshot, kept: Kept, series: Series) -> None:
+    def __init__(self, app: App, snapshot: Snapshot, kept: Kept, series: Series, details: Details) -> None:
         self.app, self.snapshot, self._kept, self.series = app, snapshot, kept, series
+        self._details = details
         self._began = clock.monotonic()
         self._known: dict[str, asyncio.Task[Any]] = {}
         self.pages: dict[tuple[object, ...], str] = {}
@@ -111,22 +110,28 @@ class Look:
 
     async def overview(self) -> Overview:
         """The groups of dead jobs, the schedules, and what needs attention."""
-        return await self._once(
-            "overview", lambda: self.app.client.converse(overview(self.app, self.snapshot))
-        )
+        return await self._once("overview", lambda: self._details.overview(self.snapshot, self._began))
 
-    async def groups(self) -> Sequence[Group]:
-        """The groups of dead jobs, the largest first."""
-        return (await self.overview()).groups
+    async def groups(self) -> DeadGroups:
+        """The groups of dead jobs, the largest first, as far as they are read."""
+        return await self._once("groups", lambda: self._details.groups(self.snapshot))
 
-    async def schedules(self) -> Sequence[ScheduleInfo]:
-        """All schedules by name."""
-        return (await self.overview()).schedules
+    async def group(self, fingerprint: str) -> tuple[Group | None, int]:
+        """A group, and how many queues are not read yet, in which it may be."""
+        return await self._details.group(self.snapshot, fingerprint)
+
+    def queues_of_group(self, fingerprint: str) -> Mapping[str, int]:
+        """The queues that have dead jobs of a group, and how many: the queue of the newest death first."""
+        return self._details.queues_of_group(fingerprint)
+
+    async def schedules(self) -> tuple[Sequence[ScheduleInfo], Mapping[str, str]]:
+        """All schedules by name, and why some are missing."""
+        return await self._once("schedules", lambda: self._details.schedules(self._began))
 
     async def running(self) -> Sequence[RunningJob]:
         """The jobs that run longest."""
-        running = running_jobs(self.app, self.snapshot, MOST_RUNNING)
-        return (await self._once("running", lambda: self.app.client.converse(running))).jobs
+        found = await self._once("running", lambda: self._details.running(self.snapshot, self._began))
+        return found.jobs
 
     async def next_jobs(self, info: QueueInfo, limit: int) -> NextJobs:
         """The jobs of a queue that run longest, and those that are next in each of its places."""
@@ -149,9 +154,9 @@ class Look:
         entries = await self._once("audit", lambda: self.app.audit.list(limit=_ENTRIES, what="dlq"))
         return [entry for entry in entries if entry.state == "not finished"]
 
-    async def limits(self) -> Sequence[LimitInfo]:
-        """The limits of all queues."""
-        return await self._kept.get("limits", _LIMITS_FOR, self.app.limits.list)
+    async def limits(self) -> tuple[Sequence[LimitInfo], int]:
+        """The limits of all queues, and how many queues are not read yet."""
+        return await self._once("limits", lambda: self._details.limits(self.snapshot, self._began))
 
     async def _once(self, what: str, find: Callable[[], Awaitable[T]]) -> T:
         if what not in self._known:
@@ -182,6 +187,7 @@ class Looks:
         self.app, self.last = app, cast("Look | None", None)
         self.away: Away | None = None
         self._watch, self._kept, self._series = Watch(app), Kept(), Series(app)
+        self._details = Details(app)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.server: ServerInfo | None = None
         """The facts about the server, at most half a minute old; None before they are known."""
@@ -196,7 +202,7 @@ class Looks:
             self._loop is not loop
         ):  # the application that mounts this one may run it on another loop after a restart
             self._watch, self._loop, self.last = Watch(self.app), loop, None
-            self._kept, self._series = Kept(), Series(self.app)
+            self._kept, self._series, self._details = Kept(), Series(self.app), Details(self.app)
         return self._watch
 
     async def now(self) -> Look:
@@ -235,23 +241,30 @@ class Looks:
         )
 
     def seen(self, snapshot: Snapshot) -> Look:
-        """The look with this snapshot, or a later one: Redis answers."""
-        self.away = None
+        """The look with this snapshot, or a later one. A new one shows that Redis answers."""
         if self.last is None or _is_newer(snapshot, self.last.snapshot):
-            self.last = Look(self.app, snapshot, self._kept, self._series)
+            self.away = None
+            self.last = Look(self.app, snapshot, self._kept, self._series, self._details)
         return self.last
 
     def lost(self, error: BaseException) -> Away:
         """Redis does not answer, for this reason."""
         why = str(error) if isinstance(error, BrokerUnavailable) else "it does not answer in time"
-        since = self.away.since if self.away else datetime.now(UTC)
-        self.away = Away(since, why)
+        if self.away is None:
+            self.away = Away(self._answered_last, why)
         return self.away
+
+    @property
+    def _answered_last(self) -> datetime:
+        """When Redis has answered last; now, when it was not asked lately."""
+        look = self.last
+        return look.at if look and look.age <= _OLD * look.snapshot.interval + PATIENCE else datetime.now(UTC)
 
     async def close(self) -> None:
         """End the looking."""
         await self._watch.__aexit__()
         await self._series.close()
+        await self._details.close()
         if self.last is not None:
             await self.last.end()
 

@@ -21,6 +21,7 @@ from fennelq.web.pages import (
     profile,
     queue,
     queues,
+    replay,
     schedule,
     schedules,
     task,
@@ -59,8 +60,8 @@ ROUTES: Final[tuple[Row, ...]] = (
     Row("GET", "/dead/import", "replay", dead.ask_import),
     Row("POST", "/dead/import", "replay", dead.import_, dead.ImportForm, patience=60, largest=32 << 20),
     Row("GET", "/dead/{group}", "see", group.show),
-    Row("GET", "/dead/{group}/replay", "replay", group.ask_replay, patience=_SLOW),
-    Row("POST", "/dead/{group}/replay", "replay", group.replay, group.ReplayForm, patience=_SLOW),
+    Row("GET", "/dead/{group}/replay", "replay", replay.ask, patience=_SLOW),
+    Row("POST", "/dead/{group}/replay", "replay", replay.begin, replay.ReplayForm, patience=_SLOW),
     Row("GET", "/dead/{group}/purge", "purge", group.ask_purge),
     Row("POST", "/dead/{group}/purge", "purge", group.purge, group.PurgeForm, patience=_SLOW),
     Row(

@@ -19,6 +19,7 @@ from fennelq.errors import BrokerUnavailable
 from fennelq.manage.time_pieces import Minutes, Piece, hours_until, read_pieces, windows_until
 from fennelq.manage.times import TaskTimes, by_task
 from fennelq.model.times import Times, added
+from fennelq.web.rounds import end_of
 
 if TYPE_CHECKING:
     from fennelq.app import App
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STEP: Final = 10
+STEP: Final = 5
 """Keys that are read at a time: with its other commands, a page sends at most 20 besides the surveys."""
 REST: Final = 30.0
 """Seconds until a key is read again."""
@@ -99,7 +100,7 @@ class Series:
         if due:
             step = self._next_step(look)
             if any(piece not in self._known for piece in due):
-                await asyncio.shield(step)
+                await end_of(step)
         return len({piece.queue for piece in due if piece not in self._known})
 
     def runs(self, queues: Sequence[str], at: float, slots: int, minutes: int) -> list[Counts]:
@@ -127,6 +128,8 @@ class Series:
 
     def _notice(self, look: Look) -> None:
         at = _at(look)
+        for name in [name for name in self._active if name not in look.queues]:
+            del self._active[name]
         for name, info in look.queues.items():
             total = sum(info.ended.values())
             if self._active.get(name, (-1, 0.0))[0] != total:

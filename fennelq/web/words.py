@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,6 +23,8 @@ LONGEST: Final = 2_000
 def number(value: float | None) -> str:
     """`22,764`, `118.4`, `–`."""
     if value is None:
+        return DASH
+    if not isinstance(value, int) and not math.isfinite(value):
         return DASH
     if isinstance(value, int) or not value:
         return f"{int(value):,}"
@@ -60,7 +63,7 @@ def listed(texts: Iterable[str], most: int = 5) -> str:
 
 def duration(seconds: float | None) -> str:
     """`3 ms`, `8.1 s`, `4 m 12 s`, `2 h 3 m`, `3 d 4 h`."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return DASH
     if seconds < 0:
         seconds = 0.0
@@ -84,7 +87,7 @@ def measured(seconds: float | None) -> tuple[str, str]:
 
 def size(count: float | None) -> str:
     """`214 MiB`."""
-    if count is None:
+    if count is None or not math.isfinite(count):
         return DASH
     value, place = float(count), 0
     while value >= 999.5 and place < len(_SIZES) - 1:

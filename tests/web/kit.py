@@ -65,6 +65,15 @@ class Shop:
         await self.app.enqueue([welcome.options(queue="search.index").job(n) for n in range(4)])
         await self.app.queues.pause("search.index", why="reindexing by hand", who="oncall")
 
+    async def die_in(self, queue: str) -> None:
+        """The waiting jobs of a queue die."""
+        dead = await self.app.dlq.count(queue=queue)
+        async with running(self.app, queues=queue):
+            await aeventually(lambda: self._has_more_dead(queue, dead))
+
+    async def _has_more_dead(self, queue: str, dead: int) -> bool:
+        return await self.app.dlq.count(queue=queue) > dead
+
     async def _later(self) -> None:
         """What begins to wait from now on has waited for less time than everything before: the pages sort by it, and
         Redis counts in milliseconds."""

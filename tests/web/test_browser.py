@@ -45,7 +45,7 @@ class Findings:
 
     def watch(self, page: Page) -> None:
         """Listen to a page."""
-        page.on("console", lambda message: self.found.append(f"console: {message.text}"))
+        page.on("console", lambda one: self.found.append(f"console: {one.text} {one.location['url']}"))
         page.on("pageerror", lambda error: self.found.append(f"error: {error}"))
         page.on("request", lambda request: self._check(request.url))
         page.on("crash", lambda _: self.found.append("crash"))

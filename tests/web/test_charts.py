@@ -17,6 +17,7 @@ from fennelq.manage.queue_info import QueueInfo
 from fennelq.manage.time_pieces import Piece, read_pieces
 from fennelq.manage.watch import Snapshot, look_at
 from fennelq.web import series
+from fennelq.web.details import Details
 from fennelq.web.drawing import chart, part, scale, spark
 from fennelq.web.looks import Kept, Look
 from fennelq.web.pages.group import since_then
@@ -81,7 +82,7 @@ async def test_a_day_is_drawn_from_its_hours(app: App) -> None:
     await report(app, "mail", counts)
     html = ""
     async with Browser(app) as pages:
-        for _ in range(4):  # each page waits for one step, and there are three
+        for _ in range(7):  # each page waits for one step, and there are six
             html = (await pages.get("/queues/mail?hours=24")).text
         assert f"The runs of the last 1 d: {7 * 23} succeeded" in html
         assert "The runs of the last 6 h: 42 succeeded" in (await pages.get("/queues/mail?hours=6")).text
@@ -149,7 +150,9 @@ async def look_of(app: App, known: Series, later: float = 0.0) -> Look:
     """A look at the app, so many seconds from now."""
     found = await app.client.converse(look_at(app))
     queues = {info.name: clock_moved(info, later) for info in found.queues}
-    return Look(app, Snapshot(queues=queues, executors={}, rates={}, seconds=0.0), Kept(), known)
+    return Look(
+        app, Snapshot(queues=queues, executors={}, rates={}, seconds=0.0), Kept(), known, Details(app)
+    )
 
 
 def clock_moved(info: QueueInfo, later: float) -> QueueInfo:
@@ -167,7 +170,7 @@ async def test_keys_are_read_in_small_steps(app: App, monkeypatch: pytest.Monkey
     await used(app, *queues)
     look = await look_of(app, known)
     unread = await known.read(look, queues, 2)
-    assert (len(reads.steps), unread) == (1, 10)
+    assert (len(reads.steps), unread) == (1, 11)
     await all_read(known, look, queues, 2)
     assert max(map(len, reads.steps)) == series.STEP
     assert sorted(reads.pieces) == sorted(set(reads.pieces))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
-from fennelq.broker.keys import executors_key, queue_keys
+from fennelq import TaskFailed
+from fennelq.broker.keys import AppKeys, executors_key, queue_keys
 from fennelq.model.fields import LETTERS
-from fennelq.web import words
+from fennelq.web import RIGHTS, User, words
+from fennelq.web.live import View
 from fennelq.web.visit import segment
+from tests.kit.workers import running
 from tests.web.kit import Browser, Shop, main_of
 
 pytestmark = pytest.mark.audit(skip="what hostile clients write is not as it must be")
@@ -82,6 +86,72 @@ async def test_hostile_texts_are_texts_on_every_page(shop: Shop) -> None:
         assert str(HUGE) in html
 
 
+async def test_hostile_headers_results_reasons_and_names_are_texts(shop: Shop) -> None:
+    app = shop.app
+
+    @app.task(name="shop:echo", queue="mail")
+    async def echo(number: int) -> dict[str, Any]:
+        return {EVIL: [EVIL, HUGE], "password": "sesame-in-a-result"}
+
+    @app.task(name=f"shop:{EVIL[:40]}", queue="mail", retries=0)
+    async def fails() -> None:
+        raise LookupError(EVIL)
+
+    headers = {"x-note": EVIL, "authorization": "sesame-in-a-header"}
+    echoed, failed = await app.enqueue([echo.options(headers=headers).job(1), fails.job()])
+    async with running(app, queues="mail"):
+        await echoed.get(10)
+        with suppress(TaskFailed):
+            await failed.get(10)
+    await app.queues.pause("mail", why=visible_part(EVIL), who="oncall")
+    async with app.audit.operation("queue purge", target=EVIL[:80], filter=EVIL[:80], who="ada") as record:
+        record.ended(1, EVIL)
+    (group,) = [one for one in await app.dlq.groups() if "LookupError" in one.error_type]
+    plan = await app.operations.plan("replay", f"state:dead fp:{group.fingerprint}")
+    operation = await app.operations.begin(plan, arguments={EVIL: 1}, who="ada")
+    await app.schedules.add(echo.job(1), name="nightly", cron="0 9 * * *")
+    with shop.server.client() as client:
+        client.hset(AppKeys(app.namespace).schedule("nightly"), "last_error", EVIL)
+        client.hset(AppKeys(app.namespace).operation(operation.id), "problem", EVIL)
+    async with Browser(app) as pages:
+        for path in (
+            "/",
+            f"/jobs/{echoed.id}",
+            f"/jobs/{failed.id}",
+            f"/tasks/{segment(fails.name)}",
+            "/tasks",
+            f"/dead/{group.fingerprint}",
+            f"/dead/{group.fingerprint}/replay",
+            "/queues",
+            "/queues/mail",
+            "/audit",
+            "/operations",
+            f"/operations/{operation.id}",
+            "/schedules",
+            "/schedules/nightly",
+            "/jobs?q=state:dead",
+            "/health",
+        ):
+            answer = await pages.get(path)
+            assert answer.status_code == 200, path
+            check(path, answer.text)
+            assert "sesame-in-a" not in answer.text, path
+        html = (await pages.get(f"/jobs/{echoed.id}")).text
+        assert str(HUGE) in html
+        assert "x-note" in html
+        stream = pages.dashboard.pages[0].live.stream(View(f"/jobs/{echoed.id}", RIGHTS), User("ada"))
+        await anext(stream)
+        sent = await anext(stream)
+        assert "sesame-in-a" not in sent
+        assert "<svg onload" not in sent
+        await stream.aclose()
+
+
+def visible_part(text: str) -> str:
+    """What may be the reason of a pause: one line that can be printed."""
+    return "".join(sign for sign in text if sign.isprintable())[:150]
+
+
 async def test_hostile_addresses_are_texts_too(shop: Shop) -> None:
     async with Browser(shop.app) as pages:
         for path in (
@@ -124,7 +194,7 @@ def test_integers_keep_every_digit_and_texts_are_cut() -> None:
     [
         (None, "–"), (-3, "0 ms"), (0, "0 ms"), (0.0004, "0.4 ms"), (0.212, "212 ms"), (1, "1.0 s"), (8.12, "8.1 s"),
         (39.4, "39 s"), (59.7, "1 m"), (60, "1 m"), (252, "4 m 12 s"), (7380, "2 h 3 m"), (273600, "3 d 4 h"),
-        (86400 * 400, "400 d"),
+        (86400 * 400, "400 d"), (float("inf"), "–"), (float("nan"), "–"),
     ],
 )  # fmt: skip
 def test_durations_are_short(seconds: float | None, text: str) -> None:
@@ -141,6 +211,8 @@ def test_durations_are_short(seconds: float | None, text: str) -> None:
         (0.01, "< 0.1"),
         (0.0, "0"),
         (12345.6, "12,346"),
+        (float("inf"), "–"),
+        (float("nan"), "–"),
     ],
 )
 def test_numbers_have_thousands(value: float | None, text: str) -> None:

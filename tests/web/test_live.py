@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from fennelq import App
+from fennelq.manage import watch
 from fennelq.web import RIGHTS, User, dashboard
 from fennelq.web.live import MOST_VIEWERS, Live, View, Viewer
 from fennelq.web.looks import Looks
@@ -148,6 +149,52 @@ async def test_a_page_that_fails_does_not_stop_the_others(app: App) -> None:
     assert "<p>1</p>" in await anext(fine)
     await broken.aclose()
     await fine.aclose()
+    await live.close()
+
+
+async def test_a_slow_page_does_not_keep_the_others_waiting(app: App) -> None:
+    held = asyncio.Event()
+
+    class Selective(Rendering):
+        async def __call__(self, view: View, user: User) -> Mapping[str, str]:
+            if view.address == "/slow":
+                await held.wait()
+            return await super().__call__(view, user)
+
+    live = Live(Looks(app), Selective())
+    slow, fine = live.stream(View("/slow", RIGHTS), ADA), live.stream(QUEUES, ADA)
+    await anext(slow)
+    await anext(fine)
+    async with asyncio.timeout(10):
+        assert "<p>1</p>" in await anext(fine)
+    held.set()
+    await slow.aclose()
+    await fine.aclose()
+    await live.close()
+
+
+async def test_a_look_that_fails_in_another_way_does_not_end_the_live_pages(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fennelq.manage.watch.SHORTEST", 0.01)
+    looks, broken = Looks(app), [True]
+    talk = watch.look_at
+
+    def damaged(given: App) -> Any:
+        if broken[0]:
+            raise KeyError("odd")
+        return talk(given)
+
+    monkeypatch.setattr(watch, "look_at", damaged)
+    live = Live(looks, Rendering())
+    stream = live.stream(QUEUES, ADA)
+    await anext(stream)
+    async with asyncio.timeout(10):
+        assert "event: away" in await anext(stream)
+        broken[0] = False
+        while "<p>1</p>" not in await anext(stream):
+            pass
+    await stream.aclose()
     await live.close()
 
 

@@ -325,6 +325,40 @@ async def test_an_operation_of_a_process_that_is_gone_goes_on_by_itself(
     assert [await shop.app.result(job).status() for job in shop.dead] == [Status.SENT] * 3
 
 
+async def test_an_operation_that_cannot_go_on_is_tried_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt is recorded: in the long run, one operation would displace all others from the record."""
+    plan = await shop.app.operations.plan("replay", f"state:dead fp:{await shop.group()}")
+    operation = await shop.app.operations.begin(plan, who="ada@web-1")
+    with shop.server.client() as client:
+        client.hset(AppKeys(shop.app.namespace).operation(operation.id), "where", "")
+    monkeypatch.setattr("fennelq.web.adopting.SILENT", -1.0)
+    monkeypatch.setattr("fennelq.web.adopting.EVERY", 0.0)
+    async with Browser(shop.app) as pages:
+        await pages.text("/audit")
+        await aeventually(lambda: has_entries(shop.app, 1))
+        for path in ("/queues", "/dead", "/audit"):
+            await pages.text(path)
+        (entry,) = await shop.app.audit.list()
+    assert (entry.what, entry.state) == ("op resume", "failed")
+    assert "the record of the operation has no filter" in entry.outcome
+
+
+async def has_entries(app: App, number: int) -> bool:
+    entries = await app.audit.list()
+    return len(entries) == number and entries[0].state != "not finished"
+
+
+async def test_only_a_fingerprint_is_a_group_to_act_on(shop: Shop, pages: Browser) -> None:
+    plan = {"until": "253402300799999", "total": "1"}
+    for name in ("00000000 queue:mail", "x", "state:waiting"):
+        for act in ("replay", "purge"):
+            answer = await pages.post(f"/dead/{segment(name)}/{act}", plan)
+            assert answer.status_code == 404, (name, act)
+    assert await shop.app.operations.list() == []
+
+
 async def test_two_who_replay_a_group_at_once_replay_each_job_once(shop: Shop, pages: Browser) -> None:
     group = await shop.group()
     plans = [hidden_fields((await pages.get(f"/dead/{group}/replay")).text) for _ in range(2)]

@@ -3,6 +3,7 @@ from running foreign scripts."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from starlette.requests import HTTPConnection
 
 from fennelq import App, ConfigurationError
 from fennelq.web import Basic, Proxy, Token, User, dashboard
+from fennelq.web.auth import Refused
 from fennelq.web.failures import MOST, WITHIN, Failures
 from fennelq.web.passwords import is_password, new_token, password_hash, read, token_hash, write
+from tests.kit.waiting import aeventually
 from tests.web.kit import Browser, Shop, by_name, text_of
 
 pytestmark = pytest.mark.audit(unfinished=True)
@@ -208,6 +211,66 @@ async def test_ten_wrong_passwords_of_an_address_are_enough(app: App, tmp_path: 
         for _ in range(MOST + 1):  # without a password, nothing is counted: a browser asks like this first
             assert (await pages.http.get("")).status_code == 401
         assert (await pages.http.get("", auth=("ada", "correct horse"))).status_code == 200
+
+
+async def test_many_wrong_passwords_at_once_are_no_more_than_ten(app: App) -> None:
+    """Each is looked at for a while: those that come meanwhile wait for what becomes of it."""
+    looked_at, gate = list[str](), asyncio.Event()
+
+    async def slowly(request: HTTPConnection) -> User | None:
+        looked_at.append(request.headers["X-Password"])
+        await gate.wait()
+        raise Refused("ada")
+
+    async with Browser(app, auth=slowly) as pages:
+        asked = [asyncio.create_task(pages.get("/", X_Password=str(number))) for number in range(5 * MOST)]
+        await aeventually(lambda: len(looked_at) == MOST)
+        gate.set()
+        statuses = [(await one).status_code for one in asked]
+    assert len(looked_at) == MOST
+    assert sorted(statuses) == [401] * MOST + [429] * 4 * MOST
+
+
+async def test_right_passwords_that_come_at_once_are_all_accepted(app: App) -> None:
+    async def slowly(_: HTTPConnection) -> User | None:
+        await asyncio.sleep(0)
+        return User("ada", ["see"])
+
+    async with Browser(app, auth=slowly) as pages:
+        answers = await asyncio.gather(*(pages.get("/audit") for _ in range(3 * MOST)))
+        assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_a_damaged_file_of_users_shows_nothing_of_it(
+    app: App, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "users"
+    write(file, "ada", password_hash("correct horse"), "all")
+    async with Browser(app, auth=Basic(file)) as pages:
+        file.write_text("ada nothing-else")
+        answer = await pages.http.get("", auth=("ada", "correct horse"))
+        assert answer.status_code == 503
+        assert str(tmp_path) not in answer.text
+
+
+async def test_the_way_to_the_first_of_several_apps_is_for_users_too(app: App, redis_url: str) -> None:
+    other = App("blog", redis_url=redis_url)
+    async with Browser(app, other, auth=by_name) as pages:
+        answer = await pages.get("/")
+        assert answer.status_code == 401
+        assert "shop" not in answer.headers.get("Location", "")
+        assert (await pages.get("/", user="cancel")).status_code == 403
+        assert (await pages.get("/", user="see")).headers["Location"] == "./shop/"
+    await other.close()
+
+
+async def test_a_user_who_may_see_nothing_gets_no_numbers_in_the_navigation(shop: Shop) -> None:
+    async with Browser(shop.app, auth=by_name) as pages:
+        assert "Dead letters 3" in text_of((await pages.get("/", user="see")).text)
+        page = text_of((await pages.get("/", user="cancel")).text)
+        assert "may not see the pages" in page
+        assert "Dead letters" not in page
+        assert "valkey" not in page
 
 
 def test_failures_are_forgotten_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

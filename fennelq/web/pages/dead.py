@@ -20,7 +20,7 @@ _ROWS: Final = 50
 async def show(visit: Visit) -> Page:
     """The groups."""
     look = await visit.look()
-    groups = await look.groups()
+    groups, unread = await look.groups()
     return Page(
         template="dead.html",
         title="Dead letters",
@@ -28,6 +28,7 @@ async def show(visit: Visit) -> Page:
         values={
             "total": sum(info.dead for info in look.queues.values()),
             "count": len(groups),
+            "unread": unread,
             "paged": paged(groups, visit.query, "dead", _ROWS),
             "days": round(visit.app.settings.dlq_max_age / 86400),
         },

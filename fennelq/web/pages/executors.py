@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from fennelq.web import words
-from fennelq.web.looks import MOST_RUNNING, Look
+from fennelq.web.details import MOST_RUNNING
+from fennelq.web.looks import Look
 from fennelq.web.paging import paged
 from fennelq.web.rows import executor_rows, slots_of
 from fennelq.web.visit import Page, Visit

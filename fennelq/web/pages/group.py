@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from pydantic import Field
 
 from fennelq import clock
 from fennelq.broker.verbs.dead import OTHERS
-from fennelq.errors import ConfigurationError, InvalidArguments
+from fennelq.errors import ConfigurationError
 from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.dead import with_details
 from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
-from fennelq.manage.new_arguments import Written
-from fennelq.manage.queues import OnProgress
-from fennelq.manage.replay_plan import ReplayPlan
 from fennelq.manage.search import Filters
 from fennelq.manage.times import RECENT
+from fennelq.model.fingerprint import is_fingerprint
 from fennelq.web import doing, words
 from fennelq.web.bulk import BulkForm, begin, milliseconds, planned
 from fennelq.web.jobs_shown import arguments_of
 from fennelq.web.looks import Look
 from fennelq.web.paging import number_in
 from fennelq.web.table import Form
-from fennelq.web.visit import Forbidden, Moved, NotFound, Page, Visit, link
+from fennelq.web.visit import Moved, NotFound, Page, Visit, link
 
 _ROWS: Final = 10
-_CHECKED: Final = 5_000
-"""The most jobs of which the plan asks one by one whether they can go back."""
+_FACETS: Final = 20
+"""Queues of a group that can be chosen."""
 _TYPED: Final = 100
 _LATEST: Final = 4_000_000_000_000
 
@@ -43,9 +42,12 @@ class Letter(NamedTuple):
 
 async def show(visit: Visit) -> Page:
     """A group."""
-    look, group = await _found(visit)
+    look, group = await found(visit)
     until = number_in(visit.query, "until", 0, _LATEST)
-    letters, detail = await _letters(visit, look, group, until)
+    queues = look.queues_of_group(group.fingerprint)
+    wanted = visit.query.get("queue", "")
+    queue = wanted if wanted in queues else next(iter(queues), "")
+    letters, detail = await _letters(visit, queue, group, until) if queue else ([], None)
     return Page(
         template="group.html",
         title=group.error_type or group.reason or "Other causes",
@@ -60,87 +62,22 @@ async def show(visit: Visit) -> Page:
             ),
             "before": await _before(visit, group),
             "since_then": await _since_then(look, group, detail),
-            "older": link("dead", group.fingerprint, until=_older(letters)) if len(letters) == _ROWS else "",
+            "queue": queue,
+            "jobs": queues.get(queue, 0),
+            "facets": [
+                (name, jobs, link("dead", group.fingerprint, queue=name), name == queue)
+                for name, jobs in islice(queues.items(), _FACETS)
+            ]
+            if len(queues) > 1
+            else [],
+            "more_queues": max(0, len(queues) - _FACETS),
+            "older": link("dead", group.fingerprint, queue=wanted, until=_older(letters))
+            if len(letters) == _ROWS
+            else "",
             "until": until,
             "look": look,
         },
     )
-
-
-class ReplayForm(BulkForm):
-    """A replay."""
-
-    canary: int | None = Field(default=None, ge=1, le=1000)
-    rate: float | None = Field(default=None, ge=0.1, le=100_000)
-    set: str = Field(default="", max_length=10_000)
-    """New values of arguments, a line for each: `user_id=42`."""
-
-
-async def ask_replay(visit: Visit) -> Page:
-    """Show what a replay would do."""
-    _, group = await _found(visit)
-    text = visit.query.get("set", "")
-    new = _new_arguments(visit, text)
-    check = group.jobs <= _CHECKED or bool(new)
-    plan = await visit.app.dlq.plan(
-        arguments=new or None, anyway=True, who=visit.who, check=check, **_filters(group.fingerprint)
-    )
-    return Page(
-        template="replay.html",
-        title="Replay",
-        section="dead",
-        values={
-            "group": group,
-            "plan": plan,
-            "checked": check,
-            "until": milliseconds(plan.made_at),
-            "set": text,
-            "samples": _samples(visit, plan),
-            "may_edit": visit.can("edit"),
-        },
-    )
-
-
-async def replay(visit: Visit) -> Moved:
-    """Put the jobs of the plan back."""
-    form, fingerprint = visit.given(ReplayForm), visit.names["group"]
-    new = _new_arguments(visit, form.set)
-    if fingerprint == OTHERS:
-        _replay_others(visit, form, new)
-        return Moved("operations", "replaying", form.total)
-    plan = planned("replay", f"state:dead fp:{fingerprint}", form)
-    anyway = bool(new) and await _is_codeless(visit, fingerprint)
-    operation = await begin(
-        visit, plan, "dlq replay", rate=form.rate, canary=form.canary, arguments=new or None, anyway=anyway
-    )
-    return Moved(link("operations", operation.id), "replaying", form.total)
-
-
-async def _is_codeless(visit: Visit, fingerprint: str) -> bool:
-    """Whether this process does not have the code of the task of a group."""
-    groups = await (await visit.look()).groups()
-    return any(one.fingerprint == fingerprint and one.task not in visit.app.tasks for one in groups)
-
-
-def _replay_others(visit: Visit, form: ReplayForm, new: dict[str, Any]) -> None:
-    """A replay of the jobs for which a queue has no group: no filter selects these, so this process replays them. When
-    it is killed, the jobs that are left stay dead."""
-    filters = _filters(OTHERS, form.until)
-
-    def work(progress: OnProgress) -> Awaitable[ReplayReport]:
-        return visit.app.dlq.replay(
-            canary=form.canary,
-            rate=form.rate,
-            arguments=new or None,
-            anyway=bool(new),
-            who=visit.who,
-            progress=progress,
-            **filters,
-        )
-
-    how = [f"--fingerprint {OTHERS}", *([f"--canary {form.canary}"] if form.canary else [])]
-    how += [f"--rate {form.rate:g}"] if form.rate else []
-    doing.begin(visit, "dlq replay", " ".join(how), form.total, work, _outcome)
 
 
 class PurgeForm(BulkForm):
@@ -152,7 +89,7 @@ class PurgeForm(BulkForm):
 
 async def ask_purge(visit: Visit) -> Page:
     """Show what a purge would remove."""
-    look, group = await _found(visit)
+    look, group = await found(visit)
     values = {"group": group, "until": milliseconds(look.at), "typed": group.jobs > _TYPED}
     return Page(template="dead_purge.html", title="Purge", section="dead", values=values)
 
@@ -166,10 +103,10 @@ async def purge(visit: Visit) -> Moved:
             "Nothing was done."
         )
     if fingerprint != OTHERS:
-        plan = planned("purge", f"state:dead fp:{fingerprint}", form)
+        plan = planned("purge", where_of(fingerprint), form)
         operation = await begin(visit, plan, "dlq purge")
         return Moved(link("operations", operation.id), "purging_dead", form.total)
-    filters = _filters(fingerprint, form.until)
+    filters = filters_of(fingerprint, form.until)
     doing.begin(
         visit,
         "dlq purge",
@@ -192,7 +129,7 @@ async def replay_picked(visit: Visit) -> Moved:
     jobs = _picked(visit)
     async with visit.site.recorded(visit, "dlq replay", target=" ".join(jobs), planned=len(jobs)) as record:
         report = await visit.app.dlq.replay(ids=jobs)
-        record.ended(*_outcome(report))
+        record.ended(*outcome_of(report))
     return Moved(await _left(visit), "replayed_some", report.replayed)
 
 
@@ -208,7 +145,7 @@ async def purge_picked(visit: Visit) -> Moved:
 async def _left(visit: Visit) -> str:
     """The page of the group, if it still has jobs; else that of all groups."""
     group = visit.names["group"]
-    left = await visit.app.dlq.count(**_filters(group))
+    left = await visit.app.dlq.count(**filters_of(group))
     return link("dead", group) if left else link("dead")
 
 
@@ -218,7 +155,8 @@ def _picked(visit: Visit) -> list[str]:
     return jobs
 
 
-def _outcome(report: ReplayReport) -> tuple[int, str]:
+def outcome_of(report: ReplayReport) -> tuple[int, str]:
+    """How many jobs went back, and what became of the others."""
     parts = {
         "are still dead, because another job holds their idempotency key": report.key_taken,
         "are still dead, because their records cannot be read": report.broken,
@@ -232,44 +170,41 @@ def _outcome(report: ReplayReport) -> tuple[int, str]:
     return report.replayed, f"{text}; stopped: {report.stopped}" if report.stopped else text
 
 
-def _filters(fingerprint: str, until_ms: int | None = None) -> Filters:
+def where_of(fingerprint: str) -> str:
+    """The filter of a group."""
+    if not is_fingerprint(fingerprint):
+        raise NotFound(f"{fingerprint[:40]} is not a fingerprint.")
+    return f"state:dead fp:{fingerprint}"
+
+
+def filters_of(fingerprint: str, until_ms: int | None = None) -> Filters:
+    """The dead jobs of a group, until a moment if one is given."""
     if until_ms is None:
         return {"fingerprint": fingerprint}
     return {"fingerprint": fingerprint, "until": clock.from_ms(until_ms)}
 
 
-def _new_arguments(visit: Visit, text: str) -> dict[str, Any]:
-    """The lines `user_id=42` as new arguments. Raises Forbidden for a user who may not change arguments."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if lines and not visit.can("edit"):
-        raise Forbidden(f"{visit.user.name} may not change arguments.")
-    new: dict[str, Any] = {}
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if not equals or not (name.isidentifier() or name.isdecimal()):
-            raise InvalidArguments("the group", f"{line[:100]!r} is not name=value: write user_id=42")
-        new[name] = Written(value)
-    return new
-
-
-async def _found(visit: Visit) -> tuple[Look, Group]:
+async def found(visit: Visit) -> tuple[Look, Group]:
+    """The group in the path. Raises NotFound."""
     look, fingerprint = await visit.look(), visit.names["group"]
-    for group in await look.groups():
-        if group.fingerprint == fingerprint:
-            return look, group
+    group, unread = await look.group(fingerprint)
+    if group is not None:
+        return look, group
+    if unread:
+        raise NotFound(
+            f"{words.capital(words.counted(unread, 'queue'))} are not read yet. Look again in some seconds."
+        )
     raise NotFound(
         f"No job is dead with the fingerprint {fingerprint[:40]}. They were replayed, removed, or expired."
     )
 
 
 async def _letters(
-    visit: Visit, look: Look, group: Group, until: int
+    visit: Visit, queue: str, group: Group, until: int
 ) -> tuple[list[Letter], DeadLetter | None]:
     """Some jobs of the group with their arguments, and one with everything."""
-    filters = _filters(group.fingerprint, until or None)
-    having = [info.name for info in look.queues.values() if info.dead]
-    if len(having) == 1:  # otherwise each queue of the app is asked
-        filters["queue"] = having[0]
+    filters = filters_of(group.fingerprint, until or None)
+    filters["queue"] = queue
     found = await visit.app.dlq.list(limit=_ROWS, **filters)
     letters = await visit.app.client.converse(with_details(visit.app, found))
     rows = [Letter(one, arguments_of(visit, one.info) if one.info else []) for one in letters]
@@ -308,29 +243,6 @@ def since_then(minutes: int, succeeded: int) -> str:
     if minutes * 60 >= RECENT:
         return f"{runs} of the task succeeded within the last 20 minutes."
     return f"{runs} of the task succeeded within the last 20 minutes, some of them perhaps before the death."
-
-
-def _samples(visit: Visit, plan: ReplayPlan) -> list[tuple[DeadLetter, str, str]]:
-    """Some jobs, with their old and new arguments if they change."""
-    if not visit.can("see_arguments"):
-        return [(letter, "", "") for letter in plan.samples]
-    rows: list[tuple[DeadLetter, str, str]] = []
-    for letter in plan.samples:
-        old, new = plan.rewritten.get(letter.id, ({}, {}))
-        rows.append((letter, _shown(visit, letter.task, old, new), _shown(visit, letter.task, new, old)))
-    return rows
-
-
-def _shown(visit: Visit, task: str, named: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The arguments that differ."""
-    shown = visit.redaction.named(task, {name: _plain(one) for name, one in named.items()})
-    return ", ".join(
-        f"{name}={words.as_json(one)}" for name, one in shown.items() if named[name] != other.get(name)
-    )
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Written) else value
 
 
 def _parts(traceback: str) -> list[tuple[str, str]]:

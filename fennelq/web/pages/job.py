@@ -22,6 +22,8 @@ from fennelq.web.table import Form
 from fennelq.web.visit import Forbidden, Moved, NotFound, Page, Visit, link
 
 _WIDTH: Final = 1080
+_LETTER: Final = 6.2
+"""The width of a letter in the drawing, about."""
 _PATIENT: Final = 0.5
 """Seconds to wait for the end of a running job that is cancelled."""
 _COLOURS: Final = {"succeeded": "done", "failed": "lost", "died": "lost", "lost": "lost", "running": "ran"}
@@ -35,6 +37,9 @@ class RunBar(NamedTuple):
     width: int
     above: str
     below: str
+    above_at: int = 0
+    below_at: int = 0
+    """Where the labels begin: further left than the run when they would not fit otherwise."""
 
 
 async def show(visit: Visit) -> Page:
@@ -289,11 +294,13 @@ def _readable(bars: list[RunBar]) -> list[RunBar]:
     shown: list[RunBar] = []
     above = below = 0.0
     for bar in bars:
-        room_above, room_below = bar.x >= above, bar.x >= below
-        text = bar.above if room_above and (bar.width > 60 or bar.kind != "wait") else ""
-        shown.append(bar._replace(above=text, below=bar.below if room_below else ""))
-        above = bar.x + len(text) * 5.6 + 8 if text else above
-        below = bar.x + 90 if room_below and bar.below else below
+        text = bar.above if bar.width > 60 or bar.kind != "wait" else ""
+        wide, narrow = round(len(text) * _LETTER) + 8, round(len(bar.below) * _LETTER) + 8
+        above_at, below_at = min(bar.x + 4, _WIDTH - wide), min(bar.x, _WIDTH - narrow)
+        text, time = text if above_at >= above else "", bar.below if below_at >= below else ""
+        shown.append(bar._replace(above=text, below=time, above_at=above_at, below_at=below_at))
+        above = above_at + wide if text else above
+        below = below_at + narrow if time else below
     return shown
 
 

@@ -14,7 +14,7 @@ _ROWS: Final = 100
 async def show(visit: Visit) -> Page:
     """The limits."""
     look = await visit.look()
-    limits = await look.limits()
+    limits, unread = await look.limits()
     waiting = sum(info.in_lines for info in look.queues.values())
     return Page(
         template="limits.html",
@@ -22,6 +22,7 @@ async def show(visit: Visit) -> Page:
         section="limits",
         values={
             "total": len(limits),
+            "unread": unread,
             "summary": f"{words.counted(waiting, 'job')} {words.verb(waiting, 'waits', 'wait')} because of them.",
             "paged": paged(
                 sorted(limits, key=lambda one: (-one.waiting, one.queue, one.name)),

@@ -19,13 +19,13 @@ _MOST_ROWS: Final = 6
 async def show(visit: Visit) -> Page:
     """The overview."""
     look = await visit.look()
-    groups, running = await look.groups(), await look.running()
-    found = shown((await look.overview()).needs)
+    known, running = await look.overview(), await look.running()
+    groups, found = known.groups, shown(known.needs)
     queues = [row for row in sorted(queue_rows(look), key=lambda row: row.rank) if row.is_busy]
     first = [row.name for row in queues[:_MOST_QUEUES]]  # they are read before the others
     drawn = await chart_of(visit, look, [*dict.fromkeys([*first, *look.queues])])
     used, slots = slots_of(look.executors.values())
-    schedules = [one for one in await look.schedules() if one.next_run]
+    schedules = [one for one in known.schedules if one.next_run]
     return Page(
         template="overview.html",
         title="Overview",

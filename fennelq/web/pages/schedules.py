@@ -27,7 +27,8 @@ class ScheduleRow(NamedTuple):
 async def show(visit: Visit) -> Page:
     """The schedules."""
     look = await visit.look()
-    rows = [row_of(info, look.at) for info in await look.schedules()]
+    schedules, unread = await look.schedules()
+    rows = [row_of(info, look.at) for info in schedules]
     paused = sum(row.state == "paused" for row in rows)
     late = sum(row.late for row in rows)
     failing = sum(row.info.last_status == "DEAD" for row in rows)
@@ -42,6 +43,7 @@ async def show(visit: Visit) -> Page:
         section="schedules",
         values={
             "total": len(rows),
+            "unread": unread,
             "summary": words.capital(", ".join(parts)) + "."
             if parts
             else "All of them run as planned."

@@ -45,7 +45,7 @@ async def show(visit: Visit) -> Page:
     if task is None and times is None and not unread:
         raise UnknownTask(name, visit.app.tasks)
     options: Mapping[str, Any] = {} if task is None else {**task.declared.given}
-    groups = [group for group in await look.groups() if group.task == name]
+    groups = [group for group in (await look.groups()).groups if group.task == name]
     return Page(
         template="task.html",
         title=name,
