@@ -23,8 +23,8 @@ from fennelq.broker import key_kinds, keys  # noqa: E402
 from fennelq.model import metrics  # noqa: E402
 from fennelq.model.fields import MEANINGS  # noqa: E402
 from fennelq.model.options import OptionArgs  # noqa: E402
-from fennelq.settings import SettingArgs, Settings  # noqa: E402
-from fennelq.sources import PREFIX  # noqa: E402
+from fennelq.settings.settings import SettingArgs, Settings  # noqa: E402
+from fennelq.settings.sources import PREFIX  # noqa: E402
 
 WRITTEN: Final = "<!-- written by docs/generate.py: change the code, then run `make docs` -->"
 

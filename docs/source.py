@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fennelq.registry import Registry
-from fennelq.sync_gathering import BlockingGathering
+from fennelq.declaring.registry import Registry
+from fennelq.sync.gathering import BlockingGathering
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 PARTS = (Registry, BlockingGathering)

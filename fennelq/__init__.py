@@ -1,14 +1,14 @@
 """fennelq: asyncio-native jobs on Redis Streams.
 
 app        App: settings, tasks, the way to Redis
-task       tasks: functions whose calls can be sent; registering, declaration: how a function becomes one
-client     sends jobs; result, waiting, looks: return how they ended; reasons: why a job has not ended yet
-declared   the schedules of the code
+task       tasks: functions whose calls can be sent; declaring/, declaration: how a function becomes one
+client     sends jobs; result, waiting/: return how they ended, and why a job has not ended yet
 middleware senders and performers; subscribers: functions for events; plugin: all of these in one value
 dedupe     keys that are computed from arguments; carry: texts of context variables that travel with jobs
 injection/ parameters that a worker fills: Depends, Shared, overrides, the lifespan
 executors  the facts that executors report: which are alive, which queues they serve
-sync       all of it without an event loop; sync_waiting: how it waits; blocking: app.sync
+sync/      all of it without an event loop; blocking: app.sync
+settings/  what can be set, and where it comes from
 manage/    for operators: jobs, queues, dead jobs, schedules, executors
 model/     the values that describe jobs, and pure decisions
 broker/    the only package that communicates with Redis: verbs, scripts, links
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from fennelq.app import App
 from fennelq.context import BlockingJobContext, JobContext, current_job
+from fennelq.declaring.registering import TaskDecorator
 from fennelq.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -85,9 +86,8 @@ from fennelq.model.secrets import Secret
 from fennelq.model.times import Times
 from fennelq.model.units import Seconds
 from fennelq.plugin import Plugin, PluginMaker
-from fennelq.registering import TaskDecorator
 from fennelq.result import AsyncResult
-from fennelq.settings import LogFormat, LogLevel, SettingArgs, Settings
+from fennelq.settings.settings import LogFormat, LogLevel, SettingArgs, Settings
 from fennelq.subscribers import EventDecorator
 from fennelq.task import AsyncTask, Task, ThreadTask
 
@@ -103,31 +103,31 @@ if TYPE_CHECKING:
         BlockingOperation,
     )
     from fennelq.manage.audit_entry import AuditEntry, AuditState
-    from fennelq.manage.dead import BlockingDeadLetters, DeadLetters, Order
-    from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
-    from fennelq.manage.executor_info import BlockedLoop, ExecutorInfo, ExecutorStacks, LongestRun, Stack
-    from fennelq.manage.executor_profile import ExecutorProfile, ProfiledCall, ProfiledStack, ProfiledTask
-    from fennelq.manage.executors import BlockingExecutors, Executors
+    from fennelq.manage.dead.dead import BlockingDeadLetters, DeadLetters, Order
+    from fennelq.manage.dead.importing import ImportReport
+    from fennelq.manage.dead.letter import DeadLetter, Group, ReplayReport
+    from fennelq.manage.dead.new_arguments import NewArguments
+    from fennelq.manage.dead.plan import ReplayPlan
+    from fennelq.manage.dead.search import Filters, Moment
+    from fennelq.manage.executors.executors import BlockingExecutors, Executors
+    from fennelq.manage.executors.info import BlockedLoop, ExecutorInfo, ExecutorStacks, LongestRun, Stack
+    from fennelq.manage.executors.profile import ExecutorProfile, ProfiledCall, ProfiledStack, ProfiledTask
     from fennelq.manage.finding import OnSearch, SearchProgress
     from fennelq.manage.history.looking import BlockingHistory, History
     from fennelq.manage.history.store import HistoryBucket, HistoryStats
-    from fennelq.manage.importing import ImportReport
     from fennelq.manage.jobs import BlockingJobs, JobAnswer, JobEnd, Jobs
     from fennelq.manage.limits import BlockingLimits, LimitInfo, LimitKind, Limits
-    from fennelq.manage.new_arguments import NewArguments
     from fennelq.manage.operations import BlockingOperations, OperationInfo, OperationPlan, Operations
-    from fennelq.manage.queue import BlockingQueue, Queue
-    from fennelq.manage.queue_info import QueueInfo
-    from fennelq.manage.queues import BlockingQueues, OnProgress, Place, Queues
-    from fennelq.manage.replay_plan import ReplayPlan
+    from fennelq.manage.queues.info import QueueInfo
+    from fennelq.manage.queues.queue import BlockingQueue, Queue
+    from fennelq.manage.queues.queues import BlockingQueues, OnProgress, Place, Queues
     from fennelq.manage.running import RunningJob
     from fennelq.manage.schedules import BlockingSchedules, ScheduleInfo, Schedules
-    from fennelq.manage.search import Filters, Moment
     from fennelq.manage.times import BlockingRunTimes, RunMinute, RunTimes, TaskTimes
     from fennelq.model.happened import StoryLine
     from fennelq.model.runs import StoryRun
     from fennelq.model.story import Story
-    from fennelq.sync import BlockingResult, BlockingTask
+    from fennelq.sync.sync import BlockingResult, BlockingTask
 
 __all__ = [
     "Act",

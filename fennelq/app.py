@@ -10,32 +10,32 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from fennelq import embedded
-from fennelq.codeless import described_without_code, warn_of_name
 from fennelq.counting import Counting
 from fennelq.declaration import check_app, check_fingerprint
+from fennelq.declaring.codeless import described_without_code, warn_of_name
+from fennelq.declaring.origin import module_of
+from fennelq.declaring.registry import Registry
 from fennelq.injection.markers import Lifespan
 from fennelq.model.checks import valid_name
 from fennelq.model.job import Job, Status, split_id
 from fennelq.model.options import OptionArgs, Options
 from fennelq.model.units import Seconds
-from fennelq.origin import module_of
-from fennelq.registry import Registry
 from fennelq.result import AsyncResult
-from fennelq.settings import SettingArgs, Settings
+from fennelq.settings.settings import SettingArgs, Settings
 from fennelq.task import AnyTask
 from fennelq.usage import check_sent, job_given, jobs_given
 
 if TYPE_CHECKING:
     from fennelq.blocking import BlockingApp
     from fennelq.manage.audit import Audit
-    from fennelq.manage.dead import DeadLetters
-    from fennelq.manage.executors import Executors
+    from fennelq.manage.dead.dead import DeadLetters
+    from fennelq.manage.executors.executors import Executors
     from fennelq.manage.history.looking import History
     from fennelq.manage.jobs import Jobs
     from fennelq.manage.limits import Limits
     from fennelq.manage.operations import Operations
-    from fennelq.manage.queue import Queue
-    from fennelq.manage.queues import Queues
+    from fennelq.manage.queues.queue import Queue
+    from fennelq.manage.queues.queues import Queues
     from fennelq.manage.schedules import Schedules
     from fennelq.manage.times import RunTimes
     from fennelq.model.bounds import WhenFull
@@ -180,14 +180,14 @@ class App(Registry):
     @cached_property
     def dlq(self) -> DeadLetters:
         """The dead-letter queues."""
-        from fennelq.manage.dead import DeadLetters
+        from fennelq.manage.dead.dead import DeadLetters
 
         return DeadLetters(self)
 
     @cached_property
     def queues(self) -> Queues:
         """The queues: count and list their jobs, pause, resume and empty a queue."""
-        from fennelq.manage.queues import Queues
+        from fennelq.manage.queues.queues import Queues
 
         return Queues(self)
 
@@ -199,7 +199,7 @@ class App(Registry):
         queue has accepted none of its jobs for `enqueue_timeout`. With `when_full="drop_oldest"`, the oldest job that
         waits goes to the dead-letter queue.
         """
-        from fennelq.manage.queue import Queue
+        from fennelq.manage.queues.queue import Queue
 
         self.bounds.declare(name, max_waiting, when_full)
         return Queue(self, name)
@@ -228,7 +228,7 @@ class App(Registry):
     @cached_property
     def executors(self) -> Executors:
         """The executors, as they have reported themselves."""
-        from fennelq.manage.executors import Executors
+        from fennelq.manage.executors.executors import Executors
 
         return Executors(self)
 

@@ -11,21 +11,21 @@ from fennelq.loops import check_loop
 from fennelq.model.job import Job, Status, split_id
 from fennelq.model.units import Seconds
 from fennelq.result import value_of
-from fennelq.sync import BlockingResult, enqueue
-from fennelq.sync_gathering import BlockingGathering
-from fennelq.sync_waiting import converse, end_of
+from fennelq.sync.gathering import BlockingGathering
+from fennelq.sync.sync import BlockingResult, enqueue
+from fennelq.sync.waiting import converse, end_of
 from fennelq.usage import job_given, jobs_given
 
 if TYPE_CHECKING:
     from fennelq.manage.audit import BlockingAudit
-    from fennelq.manage.dead import BlockingDeadLetters
-    from fennelq.manage.executors import BlockingExecutors
+    from fennelq.manage.dead.dead import BlockingDeadLetters
+    from fennelq.manage.executors.executors import BlockingExecutors
     from fennelq.manage.history.looking import BlockingHistory
     from fennelq.manage.jobs import BlockingJobs
     from fennelq.manage.limits import BlockingLimits
     from fennelq.manage.operations import BlockingOperations
-    from fennelq.manage.queue import BlockingQueue
-    from fennelq.manage.queues import BlockingQueues
+    from fennelq.manage.queues.queue import BlockingQueue
+    from fennelq.manage.queues.queues import BlockingQueues
     from fennelq.manage.schedules import BlockingSchedules
     from fennelq.manage.times import BlockingRunTimes
     from fennelq.model.bounds import WhenFull
@@ -113,7 +113,7 @@ class BlockingApp(BlockingGathering):
     @cached_property
     def dlq(self) -> BlockingDeadLetters:
         """The dead-letter queues."""
-        from fennelq.manage.dead import BlockingDeadLetters
+        from fennelq.manage.dead.dead import BlockingDeadLetters
 
         return BlockingDeadLetters(self._app)
 
@@ -127,7 +127,7 @@ class BlockingApp(BlockingGathering):
     @cached_property
     def queues(self) -> BlockingQueues:
         """The queues: count and list their jobs, pause, resume and empty a queue."""
-        from fennelq.manage.queues import BlockingQueues
+        from fennelq.manage.queues.queues import BlockingQueues
 
         return BlockingQueues(self._app)
 
@@ -138,7 +138,7 @@ class BlockingApp(BlockingGathering):
 
         With `max_waiting=`, this declares how many jobs may wait in it, as `App.queue` does.
         """
-        from fennelq.manage.queue import BlockingQueue
+        from fennelq.manage.queues.queue import BlockingQueue
 
         self._app.bounds.declare(name, max_waiting, when_full)
         return BlockingQueue(self._app, name)
@@ -167,7 +167,7 @@ class BlockingApp(BlockingGathering):
     @cached_property
     def executors(self) -> BlockingExecutors:
         """The executors, as they have reported themselves."""
-        from fennelq.manage.executors import BlockingExecutors
+        from fennelq.manage.executors.executors import BlockingExecutors
 
         return BlockingExecutors(self._app)
 

@@ -1,6 +1,6 @@
 """The sending side on one event loop. One job and many take the same path; calls of the same moment share a batch.
 
-Operations that need several steps with Redis are conversations, which `fennelq.sync` runs as well.
+Operations that need several steps with Redis are conversations, which `fennelq.sync.sync` runs as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fennelq import clock, reasons
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import dispatch
 from fennelq.broker.group_commit import GroupCommit
@@ -29,7 +29,6 @@ from fennelq.errors import (
     QueueFull,
     QueuePaused,
 )
-from fennelq.looks import Ended
 from fennelq.middleware import within
 from fennelq.model.events import JobSent
 from fennelq.model.job import AnyJob, Event, JobInfo
@@ -37,7 +36,9 @@ from fennelq.model.pause import QueuePause
 from fennelq.model.wire import AnyWireJob, WireJob
 from fennelq.result import AsyncResult, history_of, info_of
 from fennelq.room import Attempts, creating, found_full, full
-from fennelq.waiting import Waiting
+from fennelq.waiting import reasons
+from fennelq.waiting.looks import Ended
+from fennelq.waiting.waiting import Waiting
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -18,7 +18,7 @@ from fennelq import clock, embedded
 from fennelq.broker.connection import Address, address_of
 from fennelq.errors import ConfigurationError
 from fennelq.model.lifetimes import Lifetimes
-from fennelq.settings import Settings
+from fennelq.settings.settings import Settings
 from fennelq.wiring import Wiring
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import orjson
 
-from fennelq import clock, reasons
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask
@@ -22,10 +22,11 @@ from fennelq.model.outcome import failure_from_wire
 from fennelq.model.progress import Newest, Progress, Reported
 from fennelq.model.result_codec import ANY_RESULT, ResultCodec
 from fennelq.usage import is_over
+from fennelq.waiting import reasons
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.looks import Ended
+    from fennelq.waiting.looks import Ended
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

@@ -35,7 +35,7 @@ from fennelq.usage import check_arguments, check_options, rows
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.sync import BlockingTask
+    from fennelq.sync.sync import BlockingTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -202,7 +202,7 @@ class Task(Generic[P, R]):
     @property
     def sync(self) -> BlockingTask[P, R]:
         """The same task for code without an event loop: `welcome.sync.delay(42).get(timeout=30)`."""
-        from fennelq.sync import BlockingTask
+        from fennelq.sync.sync import BlockingTask
 
         return BlockingTask(self)
 

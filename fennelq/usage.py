@@ -24,7 +24,7 @@ from fennelq.wording import a_kind_of, suggestion
 
 if TYPE_CHECKING:
     from fennelq.result import AsyncResult
-    from fennelq.sync import BlockingResult
+    from fennelq.sync.sync import BlockingResult
     from fennelq.task import AnyTask
 
     AnyResult: TypeAlias = AsyncResult[Any] | BlockingResult[Any]
@@ -33,7 +33,7 @@ R = TypeVar("R")
 AnyR = TypeVar("AnyR", bound="AnyResult")
 ResultKind = Literal["AsyncResult", "BlockingResult"]
 
-_MODULES = {"AsyncResult": "fennelq.result", "BlockingResult": "fennelq.sync", "Task": "fennelq.task"}
+_MODULES = {"AsyncResult": "fennelq.result", "BlockingResult": "fennelq.sync.sync", "Task": "fennelq.task"}
 _LONGEST = 60
 _MOST_SHOWN = 3
 

@@ -243,7 +243,7 @@ DISPATCH = "broker/dispatch.py"
 GROUPS_BY_QUEUE = {
     "worker/running/rings.py": "messages, each of which names one queue and one lane, until they are answered",
     "worker/threads/heartbeat.py": "the tokens of a beat, which is sent to every queue, with or without tokens",
-    "manage/invariants.py": "the keys of a server, which are sent nowhere",
+    "manage/invariants/invariants.py": "the keys of a server, which are sent nowhere",
 }
 CUTS_INTO_PAGES = {
     "broker/verbs/runs.py": "the rows of a flat reply",
@@ -370,7 +370,7 @@ def test_a_conversation_has_one_runner_with_a_loop_and_one_without() -> None:
     runners = offenders(
         lambda path: [function.name for function in functions_of(path) if function.name == "converse"]
     )
-    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync_waiting.py"}
+    assert set(runners) == {"broker/broker.py", "broker/blocking.py", "client.py", "sync/waiting.py"}
     sending = offenders(lambda path: re.findall(r"\btalk\.send\(", text_of(path)))
     assert set(sending) == {"broker/broker.py", "broker/blocking.py", "broker/talk.py"}
 
@@ -558,13 +558,13 @@ ASSIGNED_ELSEWHERE = {
     "log.py": (("exc_text", "lastResort"), "records and the last handler of the standard library"),
     "manage/finding.py": (("found",), "the number of jobs that met a filter, counted by the search"),
     "manage/operations.py": (("found",), "the number of jobs that met a filter, counted by the search"),
-    "manage/flame_graph.py": (("value",), "a box of a drawing, which grows with each stack"),
+    "manage/executors/flame_graph.py": (("value",), "a box of a drawing, which grows with each stack"),
     "manage/history/recorder.py": (("missed", "swept", "to_log"), "what the recorder knows of one queue"),
     "manage/offered.py": (
         ("__annotations__", "__qualname__", "__signature__"),
         "a method that is made from an operation",
     ),
-    "manage/replaying.py": (("died", "ended", "gone"), "what is known of one job that was sent"),
+    "manage/dead/replaying.py": (("died", "ended", "gone"), "what is known of one job that was sent"),
     "model/job.py": (("__name__",), "a type that Python shows by its public name"),
     "plugins/opentelemetry/measures.py": (("number",), "a number of a table of counts"),
     "testing/block.py": (("declared",), "an app without its schedules, for a block"),

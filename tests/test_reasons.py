@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fennelq import reasons
+from fennelq.waiting import reasons
 
 
 @pytest.mark.parametrize(("timeout", "longest"), [(0.01, 0.05), (2, 0.2), (3600, 0.5)])

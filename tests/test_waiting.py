@@ -20,10 +20,10 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verb import Command, Verb, Word, as_is
 from fennelq.broker.verbs.runs import Report
 from fennelq.errors import BrokerUnavailable, ResultExpired
-from fennelq.looks import OF_PROGRESS, Ended, Look, watched
 from fennelq.model.outcome import succeeded
 from fennelq.model.progress import Progress, Reported, to_wire
-from fennelq.waiting import RECHECKING, SUBSCRIBING, Waiting, report_refusal
+from fennelq.waiting.looks import OF_PROGRESS, Ended, Look, watched
+from fennelq.waiting.waiting import RECHECKING, SUBSCRIBING, Waiting, report_refusal
 from tests.broker.desk import LIFETIMES, Desk, a_job
 from tests.kit.namespace import Namespace
 from tests.kit.proxy import Proxy
@@ -111,7 +111,7 @@ async def waiting_for(broker: Broker, patience: float) -> AsyncGenerator[Waiting
 @pytest.fixture
 def recheck(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No look again but what a test asks for: then a message must have brought the end."""
-    monkeypatch.setattr("fennelq.waiting.RECHECK", NEVER)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", NEVER)
     return monkeypatch
 
 
@@ -507,7 +507,7 @@ def publish(desk: Desk, *messages: bytes) -> None:
 async def test_an_end_whose_message_was_lost_is_found_by_looking_again(
     waiting: Waiting, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     executing(desk, "a", "b")
     waiters = waits(waiting, "mail:a", "mail:b")
     await registered(desk, "a", "b")
@@ -521,7 +521,7 @@ async def test_looking_again_begins_anew_with_the_next_waiter(
     waiting: Waiting, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends when nothing is waited for."""
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.02)
     for name in "ab":
         executing(desk, name)
         (waiter,) = waits(waiting, f"mail:{name}")
@@ -535,7 +535,7 @@ async def test_looking_again_begins_anew_with_the_next_waiter(
 async def test_an_answer_for_a_waiter_that_has_gone_meanwhile_is_not_kept(
     waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.02)
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
     await aeventually(lambda: waiting.stored == (1, 1, 0))
@@ -571,7 +571,7 @@ def tasks_of(*names: str) -> list[asyncio.Task[Any]]:
 async def test_a_passing_trouble_while_looking_again_ends_no_waiting(
     waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.02)
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
@@ -585,7 +585,7 @@ async def test_a_passing_trouble_while_looking_again_ends_no_waiting(
 async def test_a_waiter_whose_job_is_removed_learns_it_when_it_looks_again(
     waiting: Waiting, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.02)
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
     await aeventually(lambda: waiting.stored == (1, 1, 0))
@@ -597,7 +597,7 @@ async def test_a_waiter_whose_job_is_removed_learns_it_when_it_looks_again(
 async def test_a_trouble_that_does_not_pass_ends_the_waiting_when_it_looks_again(
     waiting: Waiting, desk: Desk, broker: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.02)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.02)
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
@@ -660,7 +660,7 @@ async def test_a_subscription_is_tried_until_the_server_lets_it(
 async def test_an_attempt_to_subscribe_that_is_not_answered_leaves_no_connection(
     waiting: Waiting, desk: Desk, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     executing(desk, "a")
     proxy.drop_reply(1, command="SUBSCRIBE")
     (waiter,) = waits(waiting, "mail:a")
@@ -674,13 +674,13 @@ async def test_a_subscription_that_takes_longer_than_a_caller_waits_is_not_begun
     broker: Watching, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executing(desk, "a")
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     broker.may_listen.clear()
     async with waiting_for(broker, PATIENCE) as waiting:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(waiting.end_of("mail:a"), 0.5)
         assert broker.listened == 1
-        monkeypatch.setattr("fennelq.waiting.RECHECK", PATIENCE)
+        monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", PATIENCE)
         broker.may_listen.set()
         (waiter,) = waits(waiting, "mail:a")
         await registered(desk, "a")
@@ -738,12 +738,12 @@ async def test_attempts_to_subscribe_that_are_not_answered_do_not_add_up(
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     proxy.drop_replies(command="SUBSCRIBE")
     proxy.cut_all()
     await aeventually(lambda: broker.listened >= 6)
     assert len(tasks_of(SUBSCRIBING)) == 1
-    monkeypatch.setattr("fennelq.waiting.RECHECK", NEVER)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", NEVER)
     proxy.up()
     await aeventually(lambda: not tasks_of(SUBSCRIBING))
     assert subscribers(desk) == 1
@@ -754,7 +754,7 @@ async def test_attempts_to_subscribe_that_are_not_answered_do_not_add_up(
 async def test_jobs_are_looked_at_while_a_lost_subscription_cannot_be_made_anew(
     waiting: Waiting, desk: Desk, proxy: Proxy, broker: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     executing(desk, "a")
     (waiter,) = waits(waiting, "mail:a")
     await registered(desk, "a")
@@ -793,7 +793,7 @@ async def test_between_two_attempts_to_subscribe_there_is_a_pause(
         pauses.append(seconds)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("fennelq.waiting.asyncio", Namespace(asyncio, sleep=noted))
+    monkeypatch.setattr("fennelq.waiting.waiting.asyncio", Namespace(asyncio, sleep=noted))
     proxy.refuse()
     await aeventually(lambda: broker.listened >= 4)
     assert len([seconds for seconds in pauses if 0.05 <= seconds <= 0.5]) >= 2
@@ -846,7 +846,7 @@ class Later:
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     """The clock by which a refusal becomes old."""
     later = Later()
-    monkeypatch.setattr("fennelq.waiting.clock", later)
+    monkeypatch.setattr("fennelq.waiting.waiting.clock", later)
     return later
 
 
@@ -872,7 +872,7 @@ async def test_where_the_subscription_is_refused_it_polls_and_tries_again_when_t
 async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_the_time(
     server: Server, desk: Desk, recheck: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, later: Later
 ) -> None:
-    recheck.setattr("fennelq.waiting.reported", set[tuple[str, str]]())
+    recheck.setattr("fennelq.waiting.waiting.reported", set[tuple[str, str]]())
     executing(desk, "a")
     client: Any = desk.redis
     client.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
@@ -903,7 +903,7 @@ async def test_a_server_that_refuses_the_subscription_is_not_asked_for_it_all_th
 def test_a_refusal_is_logged_once_per_kind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.reported", set[tuple[str, str]]())
+    monkeypatch.setattr("fennelq.waiting.waiting.reported", set[tuple[str, str]]())
     for text in ("NOPERM first", "NOPERM again", "ERR other"):
         report_refusal("shop", ReplyError(text))
     refused = "waiting for results of shop by polling, which is slower: the server refused to SUBSCRIBE to"
@@ -938,7 +938,7 @@ async def test_polling_gets_slower_and_is_quick_again_for_a_new_waiter(
         return await soon(pauses.get())
 
     broker.deaf = ReplyError("NOPERM this user may not subscribe")
-    monkeypatch.setattr("fennelq.waiting.asyncio", Namespace(asyncio, sleep=noted))
+    monkeypatch.setattr("fennelq.waiting.waiting.asyncio", Namespace(asyncio, sleep=noted))
     (waiter,) = waits(waiting, "mail:a")
     assert await soon(pauses.get()) == 0.25
     assert [await next_pause() for _ in range(4)] == [0.5, 1.0, 1.0, 1.0]
@@ -958,7 +958,7 @@ async def test_while_messages_arrive_it_looks_again_now_and_then(
         pauses.append(seconds)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("fennelq.waiting.asyncio", Namespace(asyncio, sleep=noted))
+    monkeypatch.setattr("fennelq.waiting.waiting.asyncio", Namespace(asyncio, sleep=noted))
     (waiter,) = waits(waiting, "mail:a")
     await aeventually(lambda: pauses)
     assert pauses == [NEVER]

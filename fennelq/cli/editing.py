@@ -20,7 +20,7 @@ from fennelq.redaction import unhidden
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.cli.session import Session
-    from fennelq.manage.dead_letter import DeadLetter
+    from fennelq.manage.dead.letter import DeadLetter
     from fennelq.manage.jobs import JobAnswer
 
 _LONGEST_NAME: Final = 100

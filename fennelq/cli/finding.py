@@ -12,7 +12,7 @@ from fennelq.cli.auditing import Outcome
 from fennelq.cli.exits import Exit, Interrupted
 from fennelq.cli.known import name_unknown, note_unknown_task, require_queues
 from fennelq.cli.steps import Steps, progress
-from fennelq.cli.table import Column
+from fennelq.cli.tables.table import Column
 from fennelq.errors import BrokerUnavailable
 from fennelq.manage.documents import of_exported, of_job
 from fennelq.manage.finding import Search, SearchProgress, check_live, jobs_found, read_filter, state_of
@@ -23,7 +23,7 @@ from fennelq.redaction import WITH_SECRETS
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.cli.session import Session
-    from fennelq.manage.search import Filters
+    from fennelq.manage.dead.search import Filters
     from fennelq.model.job import JobInfo
     from fennelq.redaction import Redaction
 

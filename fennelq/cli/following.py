@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from fennelq.cli import output
 from fennelq.cli.ending import ended
 from fennelq.cli.exits import Interrupted
-from fennelq.cli.table import GAP, shortened, width
+from fennelq.cli.tables.table import GAP, shortened, width
 from fennelq.errors import FennelqError
 from fennelq.manage.documents import Document, counts_of, of_progress, words_of
 from fennelq.model.progress import Progress

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from fennelq.broker.dispatch import pages
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
-from fennelq.manage.queues import queues_of
-from fennelq.manage.search import named
+from fennelq.manage.dead.search import named
+from fennelq.manage.queues.queues import queues_of
 from fennelq.model.job import split_id
 from fennelq.wording import suggestion
 

@@ -17,7 +17,18 @@ from typing import Final
 
 import orjson
 
-from fennelq.cli.table import ELLIPSIS, EMPTY, GAP, Column, fit, folded, padded, shortened, width, wrapped
+from fennelq.cli.tables.table import (
+    ELLIPSIS,
+    EMPTY,
+    GAP,
+    Column,
+    fit,
+    folded,
+    padded,
+    shortened,
+    width,
+    wrapped,
+)
 from fennelq.manage.documents import plain
 from fennelq.streams import clean, colours, is_terminal
 

@@ -11,10 +11,10 @@ import typer
 
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
-from fennelq.cli.table import Column
-from fennelq.manage.executor_profile import ExecutorProfile, ProfiledTask
-from fennelq.manage.flame_graph import amount, svg
-from fennelq.manage.profile_files import collapsed, speedscope
+from fennelq.cli.tables.table import Column
+from fennelq.manage.executors.flame_graph import amount, svg
+from fennelq.manage.executors.profile import ExecutorProfile, ProfiledTask
+from fennelq.manage.executors.profile_files import collapsed, speedscope
 
 _FORMATS: Final[Mapping[str, Callable[[ExecutorProfile], str]]] = {
     ".svg": svg,

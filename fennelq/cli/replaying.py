@@ -17,12 +17,12 @@ from fennelq.cli.known import name_unknown, note_unknown_task
 from fennelq.cli.options import duration
 from fennelq.cli.session import Session
 from fennelq.cli.steps import Steps, progress
-from fennelq.cli.table import Column
-from fennelq.manage.dead_letter import DeadLetter, ReplayReport
+from fennelq.cli.tables.table import Column
+from fennelq.manage.dead.letter import DeadLetter, ReplayReport
+from fennelq.manage.dead.new_arguments import NewArguments, Written
+from fennelq.manage.dead.plan import ReplayPlan
+from fennelq.manage.dead.search import Filters
 from fennelq.manage.documents import of_replay_plan, of_report, of_rewritten
-from fennelq.manage.new_arguments import NewArguments, Written
-from fennelq.manage.replay_plan import ReplayPlan
-from fennelq.manage.search import Filters
 from fennelq.model.named_call import Named
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fennelq.cli import output
-from fennelq.manage.executor_info import ExecutorStacks, Stack
+from fennelq.manage.executors.info import ExecutorStacks, Stack
 from fennelq.model.times import shown
 
 _MOST_NAMED: Final = 5

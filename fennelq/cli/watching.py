@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from fennelq.cli import output
-from fennelq.cli.queue_table import show_queues
+from fennelq.cli.tables.queues import show_queues
 from fennelq.manage.documents import of_snapshot
 from fennelq.manage.watch import Snapshot, Watch
 from fennelq.streams import is_terminal

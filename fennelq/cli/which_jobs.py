@@ -12,7 +12,7 @@ from fennelq.broker.verbs.dead import OTHERS
 from fennelq.cli import complete
 from fennelq.cli.options import duration, job_id, moment, queue_option
 from fennelq.manage.cancelling import Selection
-from fennelq.manage.search import Filters, Moment
+from fennelq.manage.dead.search import Filters, Moment
 from fennelq.model.fingerprint import is_fingerprint
 from fennelq.model.job import Status
 from fennelq.model.query import WORDS

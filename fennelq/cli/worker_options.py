@@ -9,7 +9,7 @@ import typer
 
 from fennelq.cli import complete
 from fennelq.cli.options import duration, one_of, size
-from fennelq.settings import LogConfig, LogErrors, LogFormat, LogLevel
+from fennelq.settings.settings import LogConfig, LogErrors, LogFormat, LogLevel
 
 
 @dataclass(frozen=True)

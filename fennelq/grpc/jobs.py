@@ -16,13 +16,13 @@ from fennelq.errors import FennelqError, ResultExpired
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc.calls import PATIENCE, Call, Malformed
 from fennelq.grpc.codes import Refused, code_of, text_of
-from fennelq.looks import Ended
 from fennelq.manage import documents
 from fennelq.manage.deleting import deleted
 from fennelq.manage.ends import of_ended
 from fennelq.manage.jobs import JobAnswer
 from fennelq.manage.sending import Caller, Where, described, read_call, read_json, sent
 from fennelq.model.job import Status, split_id
+from fennelq.waiting.looks import Ended
 
 _LONGEST: Final = 60.0
 _MOST: Final = 10_000

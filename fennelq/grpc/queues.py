@@ -10,7 +10,7 @@ from grpc import StatusCode
 from fennelq.grpc import fennelq_pb2 as pb
 from fennelq.grpc.calls import Call
 from fennelq.grpc.codes import Refused
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.model.pause import QueueSide
 
 _PATIENCE: Final = 2.0

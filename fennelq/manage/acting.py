@@ -16,10 +16,10 @@ from fennelq.broker.verbs.jobs import ASKED, CANCELLED, Chosen
 from fennelq.broker.verbs.search import Criteria, Hit
 from fennelq.errors import BrokerUnavailable, FennelqError, InvalidFilter
 from fennelq.manage.canary import CANARY_TIMEOUT, Canary
+from fennelq.manage.dead.new_arguments import Rewriting
+from fennelq.manage.dead.search import put_back
 from fennelq.manage.finding import At, Search
-from fennelq.manage.new_arguments import Rewriting
 from fennelq.manage.pace import Pace
-from fennelq.manage.search import put_back
 from fennelq.model.query import Query, State, Term
 
 if TYPE_CHECKING:

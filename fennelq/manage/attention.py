@@ -14,16 +14,16 @@ from typing import Final, Literal
 
 from fennelq import clock
 from fennelq.broker.verbs.dead import OTHERS
-from fennelq.manage.dead_letter import Group
-from fennelq.manage.executor_info import ExecutorInfo
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.dead.letter import Group
+from fennelq.manage.executors.info import ExecutorInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.manage.schedules import ScheduleInfo
 from fennelq.manage.watch import Snapshot
 from fennelq.manage.words_of_time import duration_in_words
 from fennelq.model.bounds import WhenFull
 from fennelq.model.job import Status
-from fennelq.reasons import because_of_pause
 from fennelq.streams import clean
+from fennelq.waiting.reasons import because_of_pause
 
 LATE: Final = 60.0
 """Seconds for which the oldest job of a queue may be ready before the queue is late."""

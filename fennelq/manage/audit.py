@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from fennelq import clock, sync_waiting
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask, at_most
@@ -25,12 +25,13 @@ from fennelq.broker.verbs.audit import Line
 from fennelq.errors import BrokerUnavailable, ConfigurationError
 from fennelq.loops import check_loop
 from fennelq.manage.audit_entry import AuditEntry, AuditState, entry_of, line_of
+from fennelq.manage.dead.search import Moment, moment_ms
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
-from fennelq.manage.pausing import this_user
-from fennelq.manage.search import Moment, moment_ms
+from fennelq.manage.queues.pausing import this_user
 from fennelq.model.checks import check_line
 from fennelq.model.job import new_key
 from fennelq.model.units import epoch_ms
+from fennelq.sync import waiting as sync_waiting
 
 if TYPE_CHECKING:
     from fennelq.app import App

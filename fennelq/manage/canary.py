@@ -18,10 +18,10 @@ from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Finding, Finds, Found, Talk, ask_all, pause
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.broker.verbs.search import Criteria, Hit
+from fennelq.manage.dead.replaying import Sent, note_ends, why_stopped
+from fennelq.manage.dead.search import still_dead
+from fennelq.manage.dead.selecting import Kinds
 from fennelq.manage.finding import Search
-from fennelq.manage.replaying import Sent, note_ends, why_stopped
-from fennelq.manage.search import still_dead
-from fennelq.manage.selecting import Kinds
 from fennelq.model.job import Status
 from fennelq.model.query import Query, Term
 

@@ -10,7 +10,7 @@ from fennelq.broker.talk import Finds, Talk, ask
 from fennelq.errors import ConfigurationError
 from fennelq.manage.acting import Order, Work, narrowed
 from fennelq.manage.finding import read_filter
-from fennelq.manage.queues import OnProgress
+from fennelq.manage.queues.queues import OnProgress
 from fennelq.model.checks import check_count, check_duration, check_reason, valid_name
 from fennelq.model.job import Status
 from fennelq.model.query import Query, State, Term, moment_text

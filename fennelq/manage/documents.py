@@ -10,14 +10,14 @@ from pydantic_core import to_json
 
 from fennelq import clock
 from fennelq.manage.audit_entry import AuditEntry
-from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
-from fennelq.manage.executor_info import ExecutorInfo, ExecutorStacks
-from fennelq.manage.executor_profile import ExecutorProfile
+from fennelq.manage.dead.letter import DeadLetter, Group, ReplayReport
+from fennelq.manage.executors.info import ExecutorInfo, ExecutorStacks
+from fennelq.manage.executors.profile import ExecutorProfile
 from fennelq.manage.jobs import JobAnswer, JobEnd
 from fennelq.manage.limits import LimitInfo
 from fennelq.manage.operation_record import OperationInfo
 from fennelq.manage.operations import OperationPlan
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.manage.running import RunningJob
 from fennelq.manage.schedules import ScheduleInfo
 from fennelq.manage.server import ServerInfo
@@ -35,8 +35,8 @@ from fennelq.redaction import UNKNOWN, WITH_SECRETS, Redaction, is_array, is_obj
 
 if TYPE_CHECKING:
     from fennelq.manage.attention import Need
-    from fennelq.manage.importing import ImportReport
-    from fennelq.manage.replay_plan import ReplayPlan
+    from fennelq.manage.dead.importing import ImportReport
+    from fennelq.manage.dead.plan import ReplayPlan
 
 _LARGEST = 1 << 1023
 _MOST_LINES = 10

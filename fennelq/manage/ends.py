@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from fennelq.looks import Ended
 from fennelq.model.job import Status
 from fennelq.model.outcome import failure_from_wire
+from fennelq.waiting.looks import Ended
 
 
 def of_ended(job_id: str, ended: Ended) -> dict[str, Any]:

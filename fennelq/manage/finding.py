@@ -22,7 +22,7 @@ from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.search import Criteria, Hit, Step, find, line_place, places_of, size
 from fennelq.errors import BrokerUnavailable, InvalidFilter
 from fennelq.manage.large_records import PAUSES, sure
-from fennelq.manage.queues import queues_of
+from fennelq.manage.queues.queues import queues_of
 from fennelq.model.job import JobInfo, Status, split_id
 from fennelq.model.query import ENDED, Query, State, parse
 from fennelq.result import with_due

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fennelq import sync_waiting
 from fennelq.broker import verbs
 from fennelq.broker.keys import QueueKeys, queue_keys
 from fennelq.broker.talk import Finding, Talk, ask
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.errors import JobError, ResultExpired
 from fennelq.loops import check_loop
-from fennelq.manage.dead_letter import ReplayReport
+from fennelq.manage.dead.letter import ReplayReport
+from fennelq.manage.dead.new_arguments import Rewriting
+from fennelq.manage.dead.search import dlq_entry, replayed
 from fennelq.manage.finding import MOST_HITS, OnSearch, jobs_found, number_found, read_filter
-from fennelq.manage.new_arguments import Rewriting
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
-from fennelq.manage.search import dlq_entry, replayed
 from fennelq.manage.stories import story_of
 from fennelq.model.checks import check_count
 from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.runs import REPLAYED
 from fennelq.model.story import Story
 from fennelq.result import history_of, info_of, status_of
+from fennelq.sync import waiting as sync_waiting
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -13,10 +13,10 @@ from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
 from fennelq.broker.trouble import ReplyError
 from fennelq.errors import BrokerUnavailable, ConfigurationError, UnknownLimit
+from fennelq.manage.dead.search import named
 from fennelq.manage.finding import problem_of
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
-from fennelq.manage.queues import QUEUES_AT_ONCE, queues_of
-from fennelq.manage.search import named
+from fennelq.manage.queues.queues import QUEUES_AT_ONCE, queues_of
 from fennelq.model.checks import valid_name
 from fennelq.model.gates import CONCURRENCY, LATEST, RATE, TURN, definition_of
 from fennelq.model.limits import Definition, Limit, Rate, interval_of, numbers_in_words

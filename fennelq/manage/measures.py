@@ -16,9 +16,9 @@ from fennelq.broker.keys import LANES, queue_keys
 from fennelq.broker.trouble import classify, lacks_permission
 from fennelq.errors import BrokerUnavailable, FennelqError
 from fennelq.executors import takes_from
-from fennelq.manage.executor_info import ExecutorInfo
+from fennelq.manage.executors.info import ExecutorInfo
 from fennelq.manage.history.asking import behind
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.manage.schedules import ScheduleInfo
 from fennelq.manage.watch import Snapshot, Watch
 from fennelq.model import metrics

@@ -14,9 +14,9 @@ from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from fennelq import sync_waiting
 from fennelq.broker.talk import Finding, Talk
 from fennelq.loops import check_loop
+from fennelq.sync import waiting as sync_waiting
 
 if TYPE_CHECKING:
     from fennelq.app import App

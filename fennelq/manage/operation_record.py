@@ -15,7 +15,7 @@ from fennelq.broker.verb import Word
 from fennelq.errors import ConfigurationError, InvalidFilter
 from fennelq.manage.acting import Order, Work, act_in
 from fennelq.manage.canary import CANARY_TIMEOUT
-from fennelq.manage.new_arguments import Written
+from fennelq.manage.dead.new_arguments import Written
 from fennelq.model.query import parse
 
 _DIGITS: Final = 14

@@ -31,14 +31,14 @@ from fennelq.errors import (
 from fennelq.manage.acting import Act, Work, narrowed
 from fennelq.manage.canary import CANARY_TIMEOUT
 from fennelq.manage.choices import check_choice
+from fennelq.manage.dead.replaying import checked_canary
 from fennelq.manage.finding import At, Met, OnSearch, Search, SearchProgress, read_filter
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
 from fennelq.manage.operation_record import OperationInfo as OperationInfo
 from fennelq.manage.operation_record import info_of, number_in, order_in, progress_of, written
 from fennelq.manage.pace import Pace
-from fennelq.manage.pausing import this_user
-from fennelq.manage.queues import OnProgress
-from fennelq.manage.replaying import checked_canary
+from fennelq.manage.queues.pausing import this_user
+from fennelq.manage.queues.queues import OnProgress
 from fennelq.model.checks import check_count, check_line, check_reason, valid_name
 from fennelq.model.job import JobInfo
 from fennelq.model.units import Seconds

@@ -16,9 +16,9 @@ from fennelq.broker.talk import Talk, together
 from fennelq.broker.trouble import ReplyError
 from fennelq.errors import BrokerUnavailable
 from fennelq.manage.attention import Need, needs, unread_need
-from fennelq.manage.dead_letter import Group
-from fennelq.manage.groups import Tally, count_dead
-from fennelq.manage.queues import QUEUES_AT_ONCE
+from fennelq.manage.dead.groups import Tally, count_dead
+from fennelq.manage.dead.letter import Group
+from fennelq.manage.queues.queues import QUEUES_AT_ONCE
 from fennelq.manage.running import RunningJob, first_of, longest
 from fennelq.manage.schedules import ScheduleInfo, schedules_of
 from fennelq.manage.watch import Snapshot

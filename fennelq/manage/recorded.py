@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fennelq.errors import HistoryRefused, HistoryUnavailable
 from fennelq.manage.audit_entry import AuditEntry
-from fennelq.manage.search import Moment
+from fennelq.manage.dead.search import Moment
 
 if TYPE_CHECKING:
     from fennelq.app import App

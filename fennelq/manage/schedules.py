@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from fennelq import clock, sync
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import pages
 from fennelq.broker.keys import AppKeys
 from fennelq.broker.talk import Talk, ask, ask_all, together
-from fennelq.declared import name_after
+from fennelq.declaring.schedules import name_after
 from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
 from fennelq.loops import check_loop
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
@@ -22,7 +22,8 @@ from fennelq.model.schedule import Schedule, When, WireSchedule
 from fennelq.model.units import Seconds
 from fennelq.model.wire import AnyWireJob
 from fennelq.result import AsyncResult, record_of
-from fennelq.sync import BlockingResult
+from fennelq.sync import sync
+from fennelq.sync.sync import BlockingResult
 from fennelq.usage import job_given
 
 if TYPE_CHECKING:

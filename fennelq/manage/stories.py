@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from fennelq import clock, reasons
+from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.keys import LANES, QueueKeys, queue_keys
 from fennelq.broker.talk import Talk, ask, ask_all, together
@@ -18,6 +18,7 @@ from fennelq.model.because import Turn
 from fennelq.model.job import Event, JobInfo, Status, split_id
 from fennelq.model.runs import Traces
 from fennelq.model.story import Story, story
+from fennelq.waiting import reasons
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -18,7 +18,7 @@ from fennelq.broker.verb import Step
 from fennelq.broker.verbs.times import HOUR_MS, MINUTE_MS, RUN, WAIT, WINDOW_MS, Window
 from fennelq.errors import BrokerUnavailable, ConfigurationError
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation
-from fennelq.manage.queues import queues_of
+from fennelq.manage.queues.queues import queues_of
 from fennelq.model.checks import valid_name
 from fennelq.model.times import Times, added
 from fennelq.model.units import Seconds, seconds

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from fennelq import clock
 from fennelq.broker.talk import Talk
-from fennelq.manage.executor_info import ExecutorInfo
-from fennelq.manage.executors import executor_infos
-from fennelq.manage.queue_info import QueueInfo
-from fennelq.manage.queues import infos_of
-from fennelq.reasons import executors_of
+from fennelq.manage.executors.executors import executor_infos
+from fennelq.manage.executors.info import ExecutorInfo
+from fennelq.manage.queues.info import QueueInfo
+from fennelq.manage.queues.queues import infos_of
+from fennelq.waiting.reasons import executors_of
 
 if TYPE_CHECKING:
     from fennelq.app import App

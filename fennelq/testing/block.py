@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fennelq.connections import rewired
-from fennelq.declared import Declared
+from fennelq.declaring.schedules import Declared
 from fennelq.errors import BrokerUnavailable, UsageError
 from fennelq.testing.found import Found
 from fennelq.testing.harness import BlockingTesting, Testing

@@ -11,8 +11,8 @@ from fennelq import clock
 from fennelq.broker.talk import Talk, together
 from fennelq.broker.trouble import ReplyError
 from fennelq.errors import BrokerUnavailable, UnreadableSchedule
-from fennelq.manage.dead_letter import Group
-from fennelq.manage.groups import merged
+from fennelq.manage.dead.groups import merged
+from fennelq.manage.dead.letter import Group
 from fennelq.manage.limits import LimitInfo, some_limits
 from fennelq.manage.overview import DeadGroups, Overview, Running, dead_groups, running_jobs, why_unread
 from fennelq.manage.running import first_of
@@ -23,7 +23,7 @@ from fennelq.web.rounds import Rounds
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.manage.queue_info import QueueInfo
+    from fennelq.manage.queues.info import QueueInfo
 
 T = TypeVar("T")
 

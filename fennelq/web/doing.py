@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fennelq.errors import FennelqError
-from fennelq.manage.queues import OnProgress
+from fennelq.manage.queues.queues import OnProgress
 from fennelq.web.visit import Visit
 
 Ended = tuple[int, str]

@@ -23,11 +23,11 @@ from fennelq.worker.processes.preflight import check
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.manage.audit_entry import AuditEntry
-    from fennelq.manage.dead_letter import Group
-    from fennelq.manage.executor_info import ExecutorInfo
+    from fennelq.manage.dead.letter import Group
+    from fennelq.manage.executors.info import ExecutorInfo
     from fennelq.manage.limits import LimitInfo
     from fennelq.manage.operation_record import OperationInfo
-    from fennelq.manage.queue_info import QueueInfo
+    from fennelq.manage.queues.info import QueueInfo
     from fennelq.manage.running import RunningJob
     from fennelq.manage.schedules import ScheduleInfo
     from fennelq.manage.times import TaskTimes

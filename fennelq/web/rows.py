@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from fennelq.manage.executor_info import ExecutorInfo
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.executors.info import ExecutorInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.manage.watch import Rates, Snapshot
 from fennelq.model.times import Times
 from fennelq.web import drawing, words

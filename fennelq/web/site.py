@@ -15,7 +15,7 @@ from fennelq.web.looks import Looks
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.manage.executor_profile import ExecutorProfile
+    from fennelq.manage.executors.profile import ExecutorProfile
     from fennelq.web.doing import Doing
     from fennelq.web.visit import Visit
 

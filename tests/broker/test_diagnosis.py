@@ -16,7 +16,7 @@ from fennelq.broker.connection import address_of, masked
 from fennelq.broker.diagnosis import diagnose, outdated
 from fennelq.broker.patience import Patience
 from fennelq.broker.trouble import LinkDown, ReplyError
-from fennelq.sync import BlockingResult
+from fennelq.sync.sync import BlockingResult
 from tests.kit.apps import LocalApp
 from tests.kit.troubles import CASES, Case
 

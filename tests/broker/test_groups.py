@@ -15,7 +15,7 @@ import pytest
 from fennelq.broker import verbs
 from fennelq.broker.verbs.dead import DeadGroup, GroupIndex, order
 from fennelq.broker.verbs.runs import Settled
-from fennelq.manage.group_invariants import MOST_GROUPS
+from fennelq.manage.invariants.groups import MOST_GROUPS
 from fennelq.model.fingerprint import fingerprint_of
 from fennelq.model.job import Delivery, JobFailure, new_key
 from fennelq.model.outcome import Outcome, died

@@ -12,7 +12,7 @@ from typing import Final
 
 from fennelq import App
 from fennelq.broker.scripts import script
-from fennelq.manage.queues import Queues
+from fennelq.manage.queues.queues import Queues
 from tests.chaos import jobs
 from tests.chaos.load import call
 from tests.kit.server import Server

@@ -195,7 +195,7 @@ def prepared(shop: Shop, what: str, monkeypatch: pytest.MonkeyPatch) -> dict[str
             store.migrate()
             store.write([Row("mail:old", "mail", "SUCCESS", 17)])
     if what == "worker drain":
-        monkeypatch.setattr("fennelq.manage.executors.answer_of", _agrees)
+        monkeypatch.setattr("fennelq.manage.executors.executors.answer_of", _agrees)
         shop.do(_report)
     return {}
 

@@ -10,7 +10,7 @@ import pytest
 from fennelq import App
 from fennelq.broker.verb import Command
 from fennelq.cli.exits import Exit
-from fennelq.manage import dead, search
+from fennelq.manage.dead import dead, search
 from tests.cli.shop import Shop
 
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from fennelq import Progress
 from fennelq.cli.exits import Exit
 from fennelq.cli.following import display, drawn
-from fennelq.cli.table import width
+from fennelq.cli.tables.table import width
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
 from tests.kit.workers import running_aside

@@ -13,7 +13,7 @@ from typer.main import get_command
 from fennelq.cli import program
 from fennelq.cli.commands import COMMANDS
 from fennelq.cli.helps import meaning, names
-from fennelq.cli.table import width
+from fennelq.cli.tables.table import width
 from tests.cli.terminal import Terminal
 from tests.cli.test_commands import fennelq
 

@@ -14,10 +14,12 @@ from structlog.testing import capture_logs
 from fennelq import App
 from fennelq.broker.keys import GROUP, AppKeys, queue_keys
 from fennelq.broker.verb import Command, Word
-from fennelq.cli import acting, output, schedule_table, story_table
+from fennelq.cli import acting, output
 from fennelq.cli.exits import Exit
-from fennelq.cli.table import width
-from fennelq.manage.executor_profile import ExecutorProfile
+from fennelq.cli.story import table as story_table
+from fennelq.cli.tables import schedules as schedule_table
+from fennelq.cli.tables.table import width
+from fennelq.manage.executors.profile import ExecutorProfile
 from fennelq.manage.history.row import Row
 from fennelq.manage.history.url import open_store
 from fennelq.model.fields import LETTERS
@@ -119,8 +121,8 @@ def evil(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     shop.ok("cron", "add", "welcome", "7", "--every", "1h", "--name", "nightly")
     shop.do(spoil)
     shop.do(record)
-    monkeypatch.setattr("fennelq.manage.executors.answer_of", stacks_of_evil)
-    monkeypatch.setattr("fennelq.manage.executors.profile_of", profile_of_evil)
+    monkeypatch.setattr("fennelq.manage.executors.executors.answer_of", stacks_of_evil)
+    monkeypatch.setattr("fennelq.manage.executors.executors.profile_of", profile_of_evil)
     return shop
 
 

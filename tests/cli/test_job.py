@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 from fennelq import App, Event, JobInfo, Status
 from fennelq.broker import verbs
 from fennelq.broker.keys import LANES
-from fennelq.cli import output, story_table
+from fennelq.cli import output
 from fennelq.cli.exits import Exit
-from fennelq.cli.table import width
+from fennelq.cli.story import table as story_table
+from fennelq.cli.tables.table import width
 from fennelq.model.runs import Traces
 from fennelq.model.story import story
 from tests.cli.shop import Answer, Shop

@@ -11,7 +11,7 @@ from fennelq.broker import verbs
 from fennelq.broker.keys import executors_key, queue_keys
 from fennelq.broker.verb import Command
 from fennelq.broker.verbs.times import Report
-from fennelq.cli.table import width
+from fennelq.cli.tables.table import width
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
 from tests.cli.test_commands import fennelq

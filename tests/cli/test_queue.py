@@ -15,7 +15,7 @@ from fennelq.broker import verbs
 from fennelq.broker.keys import LANES, executors_key
 from fennelq.broker.verb import Command
 from fennelq.cli.exits import Exit
-from fennelq.cli.queue_table import show_queues
+from fennelq.cli.tables.queues import show_queues
 from tests.cli.shop import TASKS, Shop
 from tests.cli.terminal import Terminal
 from tests.cli.test_commands import fennelq

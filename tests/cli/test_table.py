@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fennelq.cli.table import Column, fit, padded, shortened, width, wrapped
+from fennelq.cli.tables.table import Column, fit, padded, shortened, width, wrapped
 
 COLUMNS = [
     Column("id"),

@@ -20,7 +20,7 @@ from fennelq import App, current_job
 from fennelq.broker.trouble import ReplyError
 from fennelq.cli.commands import top as command
 from fennelq.cli.exits import Exit
-from fennelq.cli.table import width
+from fennelq.cli.tables.table import width
 from fennelq.cli.top.once import printed, written
 from fennelq.cli.top.views import QueuesView
 from tests.cli import test_hostile as hostile

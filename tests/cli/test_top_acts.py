@@ -13,7 +13,7 @@ from fennelq import App, Status
 from fennelq.cli.exits import Exit, Interrupted
 from fennelq.cli.top.acts import Answer, Going, Question, cancel, replay_group
 from fennelq.cli.top.rows import Subject
-from fennelq.manage.dead import DeadLetters
+from fennelq.manage.dead.dead import DeadLetters
 from tests.cli.screens import Person, before_the_screen
 from tests.cli.screens import quick as quick
 from tests.cli.test_audit import HERE

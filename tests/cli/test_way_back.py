@@ -467,7 +467,7 @@ def test_an_import_that_has_no_room_for_its_lines_imports_none(
     shop.ok("dlq", "export", "-o", str(file))
     shop.ok("dlq", "purge", "--all", "--yes")
     with monkeypatch.context() as full:
-        full.setattr("fennelq.manage.spool.IN_MEMORY", 10)
+        full.setattr("fennelq.manage.dead.spool.IN_MEMORY", 10)
         full.setattr("tempfile.tempdir", "/nowhere")
         for more in ([], ["--continue"]):
             answer = shop.run("dlq", "import", str(file), *more)
@@ -572,7 +572,7 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_read(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fennelq.cli import exchange
-    from fennelq.manage import importing
+    from fennelq.manage.dead import importing
 
     shop.kill(1)
     file = exported(shop, tmp_path)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from fennelq.broker.keys import executors_key
 from fennelq.cli.exits import Exit
-from fennelq.manage import asking
+from fennelq.manage.executors import asking
 from fennelq.worker.executor import Executor
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
@@ -353,7 +353,7 @@ def test_an_executor_that_dies_while_it_drains_is_a_failure(
         yield from ()
         return {"running": 3}
 
-    monkeypatch.setattr("fennelq.manage.executors.answer_of", agrees)
+    monkeypatch.setattr("fennelq.manage.executors.executors.answer_of", agrees)
     answer = shop.run("worker", "drain", name, "--yes")
     assert (answer.code, answer.out) == (Exit.FAILED, "")
     assert sentence in answer.err

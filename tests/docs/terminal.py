@@ -21,7 +21,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
-from fennelq.cli.table import wrapped
+from fennelq.cli.tables.table import wrapped
 from tests.docs.pages import ROOT, Block
 from tests.kit.forker import can_start, forker
 from tests.kit.ports import HOST, Port

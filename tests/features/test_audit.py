@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from fennelq import App, AuditEntry, BrokerUnavailable, ConfigurationError
 from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys
-from fennelq.manage.pausing import this_user
+from fennelq.manage.queues.pausing import this_user
 from tests.features.conftest import MakeApp
 from tests.kit.server import Server
 

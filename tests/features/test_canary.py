@@ -14,8 +14,8 @@ from anyio import to_thread
 from fennelq import App, ConfigurationError, OperationInfo
 from fennelq.broker.keys import AppKeys
 from fennelq.manage import acting, operations
-from fennelq.manage.new_arguments import Written
-from fennelq.manage.search import put_back
+from fennelq.manage.dead.new_arguments import Written
+from fennelq.manage.dead.search import put_back
 from fennelq.model.job import JobInfo
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually

@@ -22,9 +22,9 @@ from fennelq import (
     Status,
     UsageError,
     current_job,
-    sync_waiting,
 )
 from fennelq.result import ASK_AGAIN
+from fennelq.sync import waiting as sync_waiting
 from tests.features.conftest import MakeApp
 from tests.kit.waiting import aeventually, eventually
 from tests.kit.workers import running

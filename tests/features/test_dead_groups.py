@@ -9,9 +9,9 @@ import pytest
 
 from fennelq import App, ConfigurationError
 from fennelq.broker.keys import queue_keys
-from fennelq.manage import groups as module
-from fennelq.manage import search
-from fennelq.manage.dead_letter import Group
+from fennelq.manage.dead import groups as module
+from fennelq.manage.dead import search
+from fennelq.manage.dead.letter import Group
 from tests.features.conftest import MakeApp
 from tests.features.test_dead_letters import Shop
 from tests.kit.server import Server

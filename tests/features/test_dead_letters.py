@@ -12,10 +12,11 @@ import pytest
 
 from fennelq import App, AsyncResult, ConfigurationError, Status, TaskFailed
 from fennelq.broker import verbs
-from fennelq.manage import dead, pace, search
-from fennelq.manage.dead_letter import DeadLetter, ReplayReport
-from fennelq.manage.queues import Queues
-from fennelq.manage.search import Filters
+from fennelq.manage import pace
+from fennelq.manage.dead import dead, search
+from fennelq.manage.dead.letter import DeadLetter, ReplayReport
+from fennelq.manage.dead.search import Filters
+from fennelq.manage.queues.queues import Queues
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
 from tests.kit.proxy import Proxy

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fennelq import App, AsyncResult, BrokerUnavailable, ConfigurationError, InvalidFilter, Status
-from fennelq.manage import search
-from fennelq.manage.dead_letter import ReplayReport
+from fennelq.manage.dead import search
+from fennelq.manage.dead.letter import ReplayReport
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running

@@ -22,8 +22,8 @@ from fennelq import (
     current_job,
 )
 from fennelq.broker.keys import AppKeys, executors_key
-from fennelq.manage import asking
 from fennelq.manage.documents import of_stacks
+from fennelq.manage.executors import asking
 from tests.features.conftest import MakeApp, user_who_may_not
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually

@@ -69,8 +69,8 @@ async def address(server_kind: Kind) -> AsyncIterator[Address]:
 async def test_workers_senders_and_waiters_move_to_the_new_primary(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("waiting", "sync_waiting"):
-        monkeypatch.setattr(f"fennelq.{module}.RECHECK", 0.5)
+    for module in ("waiting", "sync"):
+        monkeypatch.setattr(f"fennelq.{module}.waiting.RECHECK", 0.5)
     app = LocalApp("shop", redis_url=address.proxy.url, enqueue_timeout=20, lease=4, **IMPATIENT)
     gate = asyncio.Event()
 
@@ -103,6 +103,6 @@ async def test_workers_senders_and_waiters_move_to_the_new_primary(
 
 def app_result_get(app: App, job_id: str) -> int:
     """As a thread waits for it."""
-    from fennelq.sync import BlockingResult
+    from fennelq.sync.sync import BlockingResult
 
     return BlockingResult[int](app, job_id, None).get(timeout=60)

@@ -20,11 +20,11 @@ from fennelq import (
     Status,
     Task,
     UnknownQueue,
-    reasons,
 )
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.verb import Command, as_is
 from fennelq.testing import Testing
+from fennelq.waiting import reasons
 from tests.features.conftest import MakeApp
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually

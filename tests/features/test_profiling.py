@@ -14,9 +14,9 @@ import pytest
 
 from fennelq import App, ConfigurationError, ExecutorUnavailable, UnknownExecutor
 from fennelq.broker.keys import executors_key
-from fennelq.manage import profiling
-from fennelq.manage.flame_graph import svg
-from fennelq.manage.profile_files import collapsed, speedscope
+from fennelq.manage.executors import profiling
+from fennelq.manage.executors.flame_graph import svg
+from fennelq.manage.executors.profile_files import collapsed, speedscope
 from fennelq.worker.executor import Executor
 from fennelq.worker.threads import profiler
 from tests.features.conftest import MakeApp

@@ -417,7 +417,7 @@ async def test_a_reader_survives_the_loss_of_its_connection(app: App, steps: Ste
 async def test_a_reader_finds_what_a_lost_message_said_at_the_next_look(
     app: App, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     async with running(app):
         result = await steps.task.delay()
         watching = result.watch()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fennelq import App, ConfigurationError, Job, Status, Task
-from fennelq.manage import queues
+from fennelq.manage.queues import queues
 from fennelq.model.job import Priority
 from fennelq.model.routing import Routing
 from tests.features.conftest import MakeApp

@@ -187,8 +187,8 @@ async def test_a_waiter_is_notified_when_its_job_expires(app: App, t: Testing) -
 async def test_without_a_worker_a_waiter_learns_that_its_job_has_expired(
     app: App, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    for module in ("waiting", "sync_waiting"):
-        monkeypatch.setattr(f"fennelq.{module}.RECHECK", 0.02)
+    for module in ("waiting", "sync"):
+        monkeypatch.setattr(f"fennelq.{module}.waiting.RECHECK", 0.02)
 
     @app.task
     async def greet(n: int) -> None: ...

@@ -23,10 +23,10 @@ from fennelq import (
     Job,
     PayloadTooLarge,
     Task,
-    sync,
 )
 from fennelq.broker import verbs
 from fennelq.broker.group_commit import GroupCommit
+from fennelq.sync import sync
 from tests.features.conftest import MakeApp
 from tests.kit.apps import LocalApp
 from tests.kit.jobs import altered, as_sent

@@ -70,10 +70,10 @@ from fennelq import (
     UsageError,
     as_completed,
     gather,
-    sync,
     wait,
 )
 from fennelq.broker.keys import queue_keys
+from fennelq.sync import sync
 from tests.features.conftest import IMPATIENT, new_namespace, refusals, user_who_may_not, waiters_on
 from tests.features.forking import CHILDREN
 from tests.kit.apps import LocalApp
@@ -860,7 +860,7 @@ def test_polling_gets_slower_up_to_a_bound(
     with user_who_may_not(server, "-subscribe") as url:
         deaf = Shop(url)
         result = deaf.double.sync.delay(1)
-        monkeypatch.setattr("fennelq.sync_waiting.time.sleep", noted)
+        monkeypatch.setattr("fennelq.sync.waiting.time.sleep", noted)
         with pytest.raises(JobCancelled):
             result.get()
         monkeypatch.undo()

@@ -26,8 +26,8 @@ from fennelq import (
     wait,
 )
 from fennelq.broker import verbs
-from fennelq.looks import watched
-from fennelq.sync import BlockingResult
+from fennelq.sync.sync import BlockingResult
+from fennelq.waiting.looks import watched
 from tests.features.conftest import MakeApp, new_namespace, refusals, user_who_may_not, waiters_on
 from tests.kit.ageing import age
 from tests.kit.apps import LocalApp
@@ -167,7 +167,7 @@ async def test_a_waiter_whose_job_is_removed_learns_it_at_the_next_look(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No message announces that a record vanished (a flush, a DEL): that is what looking again is for."""
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     gate = Gate(app)
     result = await gate.task.delay(7)
     waiter = asyncio.create_task(result.get())
@@ -277,7 +277,7 @@ async def test_a_waiter_whose_server_comes_back_without_its_data_gets_an_error(
 async def test_a_lost_message_is_made_up_for_by_looking_again(
     proxy: Proxy, make_app: MakeApp, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.2)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.2)
     gate = Gate(app)
     caller = make_app(redis_url=proxy.url)
     async with running(app):
@@ -295,7 +295,7 @@ async def test_after_a_silent_network_no_connection_is_left_over(
     proxy: Proxy, make_app: MakeApp, server: Server, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every attempt to subscribe that is not answered must take its connection with it."""
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 0.05)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 0.05)
     gate = Gate(app)
     caller = make_app(redis_url=proxy.url)
     async with running(app):
@@ -306,7 +306,7 @@ async def test_after_a_silent_network_no_connection_is_left_over(
         proxy.cut_all()
         attempts = proxy.counters.connections
         await aeventually(lambda: proxy.counters.connections >= attempts + 4)
-        monkeypatch.setattr("fennelq.waiting.RECHECK", 5.0)
+        monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 5.0)
         proxy.up()
         gate.open.set()
         assert await soon(waiter) == 7
@@ -545,7 +545,7 @@ async def test_a_wrong_password_raises_at_once_and_is_not_taken_for_a_refused_su
 async def test_a_refused_subscription_is_tried_again_now_and_then(
     server: Server, app: App, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fennelq.waiting.REFUSED_FOR", 0.0)
+    monkeypatch.setattr("fennelq.waiting.waiting.REFUSED_FOR", 0.0)
     gate = Gate(app)
     with user_who_may_not(server, "resetchannels") as url, server.client() as client:
         deaf = make_app(redis_url=url)
@@ -602,7 +602,7 @@ async def test_an_end_that_is_published_before_the_look_is_answered_is_not_lost(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two connections: the message may overtake the answer that the job goes on."""
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 1000.0)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 1000.0)
     gate = Gate(app)
     broker = app.client.broker
     real = broker.run
@@ -628,7 +628,7 @@ async def test_a_result_published_while_a_waiter_was_cut_off_is_looked_up_as_soo
     proxy: Proxy, make_app: MakeApp, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at the next regular look, which here never comes."""
-    monkeypatch.setattr("fennelq.waiting.RECHECK", 1000.0)
+    monkeypatch.setattr("fennelq.waiting.waiting.RECHECK", 1000.0)
     gate = Gate(app)
     caller = make_app(redis_url=proxy.url)
     async with running(app):

@@ -9,8 +9,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from fennelq import App, AsyncResult, ResultTimeout, RetryPolicy, Status, TaskFailed, UnknownArgument, reasons
-from fennelq.reasons import executors_of
+from fennelq import App, AsyncResult, ResultTimeout, RetryPolicy, Status, TaskFailed, UnknownArgument
+from fennelq.waiting import reasons
+from fennelq.waiting.reasons import executors_of
 from tests.features.conftest import MakeApp
 from tests.kit.jobs import altered
 from tests.kit.proxy import Proxy

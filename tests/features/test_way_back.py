@@ -25,8 +25,8 @@ from fennelq import (
 )
 from fennelq.broker import verbs
 from fennelq.broker.scripts import script
-from fennelq.manage import search
-from fennelq.manage.dead_letter import ReplayReport
+from fennelq.manage.dead import search
+from fennelq.manage.dead.letter import ReplayReport
 from tests.features.conftest import MakeApp
 from tests.kit.network import Exchange
 from tests.kit.proxy import Proxy

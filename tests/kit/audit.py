@@ -1,4 +1,4 @@
-"""Checks the keys that a test has left: what must hold of them is in `fennelq.manage.invariants`.
+"""Checks the keys that a test has left: what must hold of them is in `fennelq.manage.invariants.invariants`.
 
 One script takes a picture of all keys, so nothing moves in it; a failure lists every problem at once.
 """
@@ -12,9 +12,9 @@ import redis
 
 from fennelq.broker.keys import parse_key
 from fennelq.broker.verb import text
-from fennelq.manage.invariants import Problem, problems_of
-from fennelq.manage.picture import Group, Hash, Key, Length, Members, Stream, Value
-from fennelq.manage.picture_records import RECORD_FIELDS
+from fennelq.manage.invariants.invariants import Problem, problems_of
+from fennelq.manage.invariants.picture import Group, Hash, Key, Length, Members, Stream, Value
+from fennelq.manage.invariants.records import RECORD_FIELDS
 from tests.kit.server import Server
 
 MOST_SHOWN = 30

@@ -42,9 +42,9 @@ IMPORTED: Final = (
     "fennelq.cli",
     "fennelq.blocking",
     "fennelq.embedded.user",
-    "fennelq.manage.dead",
-    "fennelq.manage.queue",
-    "fennelq.manage.replaying",
+    "fennelq.manage.dead.dead",
+    "fennelq.manage.queues.queue",
+    "fennelq.manage.dead.replaying",
     "fennelq.worker.executor",
     "fennelq.worker.processes.supervisor",
 )

@@ -7,8 +7,8 @@ from typing import Any
 
 
 class Namespace:
-    """`monkeypatch.setattr("fennelq.waiting.asyncio", Namespace(asyncio, sleep=noted))`: everything else of the module
-    is as before, and other modules do not notice."""
+    """`monkeypatch.setattr("fennelq.waiting.waiting.asyncio", Namespace(asyncio, sleep=noted))`: everything else of the
+    module is as before, and other modules do not notice."""
 
     def __init__(self, module: ModuleType, **others: Any) -> None:
         self._module = module

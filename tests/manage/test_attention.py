@@ -9,7 +9,7 @@ import pytest
 
 from fennelq import ExecutorInfo, Group, QueueInfo, Schedule, ScheduleInfo, Status
 from fennelq.manage.attention import Kind, Need, Urgency, in_a_sentence, needs
-from fennelq.manage.queue_info import damaged
+from fennelq.manage.queues.info import damaged
 from fennelq.manage.watch import Snapshot
 from fennelq.model.pause import QueuePause
 

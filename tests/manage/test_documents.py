@@ -10,7 +10,7 @@ import pytest
 
 from fennelq import DeadLetter, Group, JobInfo, QueueInfo, ReplayReport, Schedule, ScheduleInfo, Status
 from fennelq.manage import documents
-from fennelq.manage.executor_info import ExecutorInfo
+from fennelq.manage.executors.info import ExecutorInfo
 from fennelq.manage.jobs import JobAnswer, JobEnd
 from fennelq.manage.server import ServerInfo
 from fennelq.manage.words_of_time import in_words

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from fennelq.manage.executor_profile import ExecutorProfile, ProfiledCall
-from fennelq.manage.flame_graph import amount, svg
-from fennelq.manage.profile_files import collapsed, speedscope
+from fennelq.manage.executors.flame_graph import amount, svg
+from fennelq.manage.executors.profile import ExecutorProfile, ProfiledCall
+from fennelq.manage.executors.profile_files import collapsed, speedscope
 from tests.cli.test_hostile import EVIL, LONG, unsafe
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,7 +9,7 @@ import pytest
 
 from fennelq.broker import verbs
 from fennelq.broker.keys import AppKeys, queues_key
-from fennelq.manage.invariants import problems_of
+from fennelq.manage.invariants.invariants import problems_of
 from fennelq.model.outcome import retried
 from tests.broker.desk import APP, DONE, FAILURE, READ, Desk, a_job, some_jobs
 from tests.kit.audit import audit, picture

@@ -12,11 +12,11 @@ from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import Finding, Found, Pause, Talk
 from fennelq.broker.verbs.dead import DeadJob
 from fennelq.errors import ConfigurationError
-from fennelq.manage import replaying
-from fennelq.manage.dead_letter import ReplayReport
+from fennelq.manage.dead import replaying
+from fennelq.manage.dead.letter import ReplayReport
+from fennelq.manage.dead.plan import Batch
+from fennelq.manage.dead.replaying import Replaying
 from fennelq.manage.pace import Pace
-from fennelq.manage.replay_plan import Batch
-from fennelq.manage.replaying import Replaying
 
 RATE = 50
 KEYS = queue_keys("shop", "mail")

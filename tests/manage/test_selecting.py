@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fennelq.broker.verbs.dead import DeadJob
-from fennelq.manage.selecting import Kinds
+from fennelq.manage.dead.selecting import Kinds
 
 HERE, THERE = "0a1b2c3d", "4e5f6071"
 

@@ -7,8 +7,8 @@ import tempfile
 import pytest
 
 from fennelq.errors import FennelqError
-from fennelq.manage import spool
-from fennelq.manage.spool import Spool
+from fennelq.manage.dead import spool
+from fennelq.manage.dead.spool import Spool
 
 
 @pytest.mark.parametrize("in_memory", [0, 1 << 20])

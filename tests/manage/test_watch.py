@@ -14,7 +14,7 @@ import pytest
 from fennelq import App, ExecutorInfo, QueueInfo, clock
 from fennelq.broker.talk import Talk
 from fennelq.manage import watch as watching
-from fennelq.manage.queue_info import damaged
+from fennelq.manage.queues.info import damaged
 from fennelq.manage.watch import LINGER, LONGEST, SHARE, SHORTEST, Look, Snapshot, Watch, rates_of
 from tests.kit.apps import LocalApp
 from tests.kit.waiting import aeventually

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from fennelq import App
 from fennelq.errors import ConfigurationError
-from fennelq.settings import SettingArgs, Settings
-from fennelq.sources import PREFIX
+from fennelq.settings.settings import SettingArgs, Settings
+from fennelq.settings.sources import PREFIX
 
 # By name: to basedpyright `docs` is a folder of tests.
 generate: Any = import_module("docs.generate")

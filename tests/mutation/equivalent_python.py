@@ -56,11 +56,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
             "Workbench.settle_again",
             "backwards: list(self._held.by_token.values())",
         ),
-        ("waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
-        ("waiting.py", "Waiting.close", "backwards: self._waiters"),
+        ("waiting/waiting.py", "Waiting.close", "backwards: (self._rechecking, self._subscribing)"),
+        ("waiting/waiting.py", "Waiting.close", "backwards: self._waiters"),
         ("broker/talk.py", "together", "backwards: every"),
-        ("waiting.py", "Waiting._resolve", "backwards: self._waiters.get(job_id, ())"),
-        ("waiting.py", "Waiting._progressed", "backwards: self._followers.get(job_id, ())"),
+        ("waiting/waiting.py", "Waiting._resolve", "backwards: self._waiters.get(job_id, ())"),
+        ("waiting/waiting.py", "Waiting._progressed", "backwards: self._followers.get(job_id, ())"),
         ("worker/tally.py", "Tally.taken", "backwards: fact.deliveries"),
         ("worker/tally.py", "Tally.ended", "backwards: fact.runs"),
         ("worker/tally.py", "Tally.take", "backwards: self._kept.items()"),
@@ -146,33 +146,33 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "when nothing waits any more, the loop ends before its first attempt": [
-        ("waiting.py", "Waiting._replied", "removed: return"),
+        ("waiting/waiting.py", "Waiting._replied", "removed: return"),
         (
-            "waiting.py",
+            "waiting/waiting.py",
             "Waiting._lost",
             "without 'self._waiters' in: self._waiters and (not (confirmed.cancelled() or confirme…",
         ),
         (
-            "waiting.py",
+            "waiting/waiting.py",
             "Waiting._lost",
             "without 'self._closed' in: confirmed.cancelled() or confirmed.exception() or self._c…",
         ),
     ],
     "where polling has ended, the refusal was over": [
         (
-            "waiting.py",
+            "waiting/waiting.py",
             "Waiting._decided",
             "without 'self.polling' in: self.polling and clock.monotonic() < self._refused_until",
         ),
     ],
     "a job that is followed has a waiter, to which its end goes": [
-        ("waiting.py", "Waiting._message", "if name.startswith(OF_PROGRESS) → true"),
+        ("waiting/waiting.py", "Waiting._message", "if name.startswith(OF_PROGRESS) → true"),
     ],
     "the batch refuses the id by itself, before anything is asked": [
-        ("waiting.py", "Waiting.look", "removed: split_id(job_id)"),
+        ("waiting/waiting.py", "Waiting.look", "removed: split_id(job_id)"),
     ],
     "only the same value is written, or looked at, once more": [
-        ("waiting.py", "_Follower.hear", "reported.order > self._newest.order → >="),
+        ("waiting/waiting.py", "_Follower.hear", "reported.order > self._newest.order → >="),
         ("worker/running/progress_notes.py", "Notes._write_those", "if note.newest is not note.sent → true"),
         ("worker/running/progress_notes.py", "Notes._again", "removed: note.scheduled = True"),
     ],
@@ -189,7 +189,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "a clock shows one moment hardly ever": [
         ("worker/running/progress_notes.py", "Notes._schedule", "wait > 0 → >="),
         (
-            "waiting.py",
+            "waiting/waiting.py",
             "Waiting._decided",
             "clock.monotonic() < self._refused_until → <=",
         ),
@@ -205,14 +205,14 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ),
     ],
     "a server answers a subscription once": [
-        ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true (2)"),
-        ("waiting.py", "Waiting._subscribe", "if not confirmed.done() → true"),
+        ("waiting/waiting.py", "Waiting._subscribe", "if not confirmed.done() → true (2)"),
+        ("waiting/waiting.py", "Waiting._subscribe", "if not confirmed.done() → true"),
     ],
     "what is fetched while it stops is handed back untouched": [
         ("worker/running/consumer.py", "Consumer._turn", "removed: return"),
     ],
     "an end always comes with an envelope, which may be empty": [
-        ("looks.py", "ended", "without 'b''' in: envelope or b''"),
+        ("waiting/looks.py", "ended", "without 'b''' in: envelope or b''"),
     ],
     "only whether there is one counts, not which": [
         ("broker/talk.py", "patient", "backwards: received"),

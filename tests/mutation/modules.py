@@ -201,6 +201,12 @@ class WithoutProcesses:
 
 
 def path_of(name: str) -> Path:
-    rooms = (HOUSE.glob, (HOUSE / "broker").glob, (HOUSE / "model").glob, (HOUSE / "worker").rglob)
+    rooms = (
+        HOUSE.glob,
+        (HOUSE / "waiting").glob,
+        (HOUSE / "broker").glob,
+        (HOUSE / "model").glob,
+        (HOUSE / "worker").rglob,
+    )
     (path,) = [path for find in rooms for path in find(f"{name}.py")]
     return path

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fennelq
-from fennelq.settings import Settings
+from fennelq.settings.settings import Settings
 
 HOUSE = Path(fennelq.__file__).parent
 

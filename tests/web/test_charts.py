@@ -13,7 +13,7 @@ from fennelq import App, clock
 from fennelq.broker.keys import queue_keys
 from fennelq.broker.talk import ask
 from fennelq.broker.verbs.times import WINDOW_MS, Report, end_of, field_of, meter, minute_of
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.manage.time_pieces import Piece, read_pieces
 from fennelq.manage.watch import Snapshot, look_at
 from fennelq.web import series

@@ -16,7 +16,7 @@ from fennelq.broker import verbs
 from fennelq.broker.broker import Broker
 from fennelq.broker.key_kinds import TYPES
 from fennelq.broker.keys import GROUP, QueueKeys, queue_keys
-from fennelq.manage.queues import Queues
+from fennelq.manage.queues.queues import Queues
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.worker.duties.janitor import Janitor
 from fennelq.worker.duties.promoter import Promoter

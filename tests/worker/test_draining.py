@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from fennelq import App, ExecutorInfo, ExecutorUnavailable, Status
-from fennelq.manage import asking
+from fennelq.manage.executors import asking
 from tests.kit.ledger import Ledger
 from tests.kit.processes import executors
 from tests.kit.waiting import aeventually

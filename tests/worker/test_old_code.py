@@ -98,7 +98,7 @@ async def test_two_hundred_jobs_with_a_new_argument_are_all_done_by_the_new_work
 
 
 async def test_the_command_line_names_the_reason_while_the_worker_runs(deploy: Deploy, sender: App) -> None:
-    from fennelq.manage.queues import Queues
+    from fennelq.manage.queues.queues import Queues
 
     worker = deploy("old", OLD, "-q", "default")
     result = await sender.tasks["deploy:goodbye"].delay(1)

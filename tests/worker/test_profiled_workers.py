@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from fennelq import App, ExecutorUnavailable
-from fennelq.manage import profiling
-from fennelq.manage.executor_profile import ExecutorProfile
+from fennelq.manage.executors import profiling
+from fennelq.manage.executors.profile import ExecutorProfile
 from tests.kit.ledger import Ledger
 from tests.kit.processes import executors
 from tests.kit.waiting import aeventually

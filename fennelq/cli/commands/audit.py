@@ -9,7 +9,7 @@ import typer
 from fennelq.cli import complete, output
 from fennelq.cli.options import Json
 from fennelq.cli.session import Session
-from fennelq.cli.table import Column
+from fennelq.cli.tables.table import Column
 from fennelq.cli.which_jobs import ago, past
 from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.documents import of_operation

@@ -27,10 +27,10 @@ from fennelq.cli.options import (
     Yes,
     moment,
 )
-from fennelq.cli.schedule_table import show_runs, show_schedule, show_schedules, written
 from fennelq.cli.session import Session
+from fennelq.cli.tables.schedules import show_runs, show_schedule, show_schedules, written
 from fennelq.cli.timing import Timing, Zone
-from fennelq.declared import name_after
+from fennelq.declaring.schedules import name_after
 from fennelq.errors import ConfigurationError, UnknownSchedule, UnreadableSchedule
 from fennelq.manage import server
 from fennelq.manage.documents import of_schedule, of_tick, state_of

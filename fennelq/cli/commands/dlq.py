@@ -33,12 +33,12 @@ from fennelq.cli.replaying import (
 )
 from fennelq.cli.session import Session
 from fennelq.cli.steps import Steps, progress
-from fennelq.cli.table import Column
+from fennelq.cli.tables.table import Column
 from fennelq.cli.which_jobs import DeadIds, Which
 from fennelq.errors import FennelqError
-from fennelq.manage.dead_letter import DeadLetter, Group
+from fennelq.manage.dead.letter import DeadLetter, Group
+from fennelq.manage.dead.search import Filters
 from fennelq.manage.documents import of_answer, of_group, of_letter
-from fennelq.manage.search import Filters
 
 if TYPE_CHECKING:
     from fennelq.app import App

@@ -10,9 +10,9 @@ from fennelq.cli import output
 from fennelq.cli.auditing import Outcome
 from fennelq.cli.command import command, family
 from fennelq.cli.consent import agree
-from fennelq.cli.history_table import CHART_COLUMNS, END_COLUMNS, chart_rows, row_of_end
 from fennelq.cli.options import Json, Yes, duration, one_of
 from fennelq.cli.session import Session
+from fennelq.cli.tables.history import CHART_COLUMNS, END_COLUMNS, chart_rows, row_of_end
 from fennelq.cli.which_jobs import ago
 from fennelq.manage.documents import of_job
 from fennelq.manage.history.documents import of_bucket, of_facts, of_recorder

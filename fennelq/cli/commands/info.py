@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from fennelq import clock
 from fennelq.cli import output
 from fennelq.cli.options import Json
-from fennelq.cli.queue_table import show_queues
 from fennelq.cli.session import Session
-from fennelq.cli.table import Column
+from fennelq.cli.tables.queues import show_queues
+from fennelq.cli.tables.table import Column
 from fennelq.executors import number
 from fennelq.manage.documents import Document, of_executor, of_queue, of_server, of_task_times
-from fennelq.manage.executor_info import ExecutorInfo
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.executors.info import ExecutorInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.manage.server import ServerInfo, server
 from fennelq.manage.times import TaskTimes
 from fennelq.model.times import shown

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from fennelq.broker.dispatch import pages
-from fennelq.cli import output, story_table
+from fennelq.cli import output
 from fennelq.cli.acting import Acting
 from fennelq.cli.auditing import outcome_of_answers
 from fennelq.cli.command import command, family
@@ -36,9 +36,10 @@ from fennelq.cli.options import (
 )
 from fennelq.cli.session import Session
 from fennelq.cli.steps import Steps
-from fennelq.cli.story_changes import Known, Records, Texts, View, watched
-from fennelq.cli.story_known import facts_of, known_of
-from fennelq.cli.table import Column
+from fennelq.cli.story import table as story_table
+from fennelq.cli.story.changes import Known, Records, Texts, View, watched
+from fennelq.cli.story.known import facts_of, known_of
+from fennelq.cli.tables.table import Column
 from fennelq.cli.which_jobs import SomeIds, Where, WhichJobs
 from fennelq.manage.cancelling import Selection
 from fennelq.manage.documents import of_answer

@@ -12,7 +12,7 @@ from fennelq.cli.command import command, family
 from fennelq.cli.known import queue_of_limit, require_queues
 from fennelq.cli.options import Json, queue_option
 from fennelq.cli.session import Session
-from fennelq.cli.table import Column
+from fennelq.cli.tables.table import Column
 from fennelq.manage.documents import of_limit
 from fennelq.manage.limits import LimitInfo
 

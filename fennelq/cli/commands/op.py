@@ -13,7 +13,7 @@ from fennelq.cli.command import command, family
 from fennelq.cli.exits import Exit
 from fennelq.cli.options import Json
 from fennelq.cli.session import Session
-from fennelq.cli.table import Column
+from fennelq.cli.tables.table import Column
 from fennelq.errors import ConfigurationError, UnknownOperation
 from fennelq.manage.documents import of_bulk
 from fennelq.model.checks import valid_name

@@ -16,12 +16,12 @@ from fennelq.cli.profile_text import profile_file, show_profile, write_profile
 from fennelq.cli.session import Session
 from fennelq.errors import ConfigurationError
 from fennelq.manage.documents import of_profile
-from fennelq.manage.profiling import profiling_of
+from fennelq.manage.executors.profiling import profiling_of
 from fennelq.streams import is_terminal
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.manage.executor_profile import ExecutorProfile
+    from fennelq.manage.executors.profile import ExecutorProfile
 
 _MOST_NAMED: Final = 5
 

@@ -12,15 +12,15 @@ from fennelq.cli.consent import agree
 from fennelq.cli.known import require_queues
 from fennelq.cli.options import DryRun, Json, QueueName, Yes, one_line, one_of, queue_name
 from fennelq.cli.pausing import outcome_of_pauses, pause_queue, resume_queue
-from fennelq.cli.queue_table import note_ignoring, show_queues
-from fennelq.cli.running_table import show_running
 from fennelq.cli.session import Session
 from fennelq.cli.steps import Steps, progress
-from fennelq.cli.table import Column
+from fennelq.cli.tables.queues import note_ignoring, show_queues
+from fennelq.cli.tables.running import show_running
+from fennelq.cli.tables.table import Column
 from fennelq.cli.watching import watch_queues
 from fennelq.manage.documents import of_job, of_pause, of_queue, of_running, text_of_call
-from fennelq.manage.queue_info import QueueInfo, unstarted
-from fennelq.manage.queues import Place
+from fennelq.manage.queues.info import QueueInfo, unstarted
+from fennelq.manage.queues.queues import Place
 from fennelq.manage.running import RunningJob
 from fennelq.model.job import JobInfo
 from fennelq.model.pause import QueueSide

@@ -13,16 +13,16 @@ from fennelq.cli.auditing import Outcome
 from fennelq.cli.command import command, family_that_runs, given_options, itself
 from fennelq.cli.consent import agree
 from fennelq.cli.draining import followed
-from fennelq.cli.executor_table import show_executor, show_executors
 from fennelq.cli.exits import Exit, Interrupted, Problem
 from fennelq.cli.options import Json, Yes, duration
 from fennelq.cli.session import Session
 from fennelq.cli.stacks_text import show_stacks
+from fennelq.cli.tables.executors import show_executor, show_executors
 from fennelq.cli.worker_options import LogOptions, WorkerOptions
 from fennelq.errors import ConfigurationError, ExecutorUnavailable
 from fennelq.manage.documents import of_executor, of_stacks
-from fennelq.manage.executor_info import ExecutorInfo, ExecutorStacks
-from fennelq.manage.executors import grace_of
+from fennelq.manage.executors.executors import grace_of
+from fennelq.manage.executors.info import ExecutorInfo, ExecutorStacks
 
 if TYPE_CHECKING:
     from fennelq.app import App

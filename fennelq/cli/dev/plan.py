@@ -13,7 +13,7 @@ from typing import Final
 
 from fennelq import clock
 from fennelq.embedded.guardian import GUARDIAN_LOCK, POLL, try_lock
-from fennelq.settings import Settings
+from fennelq.settings.settings import Settings
 
 _GRACE: Final = "1s"
 """How long jobs may continue when the worker imports a changed file. They are handed back then, and start again."""

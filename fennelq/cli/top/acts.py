@@ -23,7 +23,7 @@ from fennelq.model.query import State
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.manage.dead_letter import DeadLetter, ReplayReport
+    from fennelq.manage.dead.letter import DeadLetter, ReplayReport
     from fennelq.manage.jobs import JobAnswer
     from fennelq.manage.operation_record import OperationInfo
     from fennelq.model.job import JobInfo

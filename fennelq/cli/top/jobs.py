@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fennelq import clock
-from fennelq.cli import story_table
-from fennelq.cli.story_changes import Known
-from fennelq.cli.story_known import facts_of, known_of
-from fennelq.cli.table import Column
+from fennelq.cli.story import table as story_table
+from fennelq.cli.story.changes import Known
+from fennelq.cli.story.known import facts_of, known_of
+from fennelq.cli.tables.table import Column
 from fennelq.cli.top.rows import Line, Role, Row, Subject, joined, one_line, several_lines, shown
 from fennelq.cli.top.views import MOST, Partly, View
 from fennelq.errors import BrokerUnavailable, InvalidJobId
-from fennelq.manage.dead_letter import DeadLetter
+from fennelq.manage.dead.letter import DeadLetter
 from fennelq.manage.documents import text_of_call
 from fennelq.manage.finding import SearchProgress, check_live, read_filter, state_of
 from fennelq.manage.watch import Snapshot

@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from fennelq.cli.table import GAP, width
+from fennelq.cli.tables.table import GAP, width
 
 KEYS: Final = (
     ("1 2 3 4", "overview, queues, running, dead"),

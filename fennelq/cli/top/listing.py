@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from fennelq.cli.table import EMPTY, GAP, Column, Fit, fit, folded, padded, shortened, width
+from fennelq.cli.tables.table import EMPTY, GAP, Column, Fit, fit, folded, padded, shortened, width
 from fennelq.cli.top.rows import Line, Role, Row, is_number, shown
 
 _ROLES: Final = ("plain", "urgent", "soon", "note", "calm", "title")

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from fennelq import clock
-from fennelq.cli.table import shortened
+from fennelq.cli.tables.table import shortened
 from fennelq.cli.top import acts
 from fennelq.cli.top.acting import acted
 from fennelq.cli.top.dialogs import FilterDialog, HelpDialog, QuitDialog
@@ -25,7 +25,7 @@ from fennelq.cli.top.rows import Row, Subject, in_order, joined, one_line
 from fennelq.cli.top.views import DeadView, OverviewView, QueuesView, RunningView, View, numbers
 from fennelq.errors import InvalidFilter
 from fennelq.manage.attention import Urgency, in_a_sentence, needs
-from fennelq.manage.dead_letter import Group
+from fennelq.manage.dead.letter import Group
 from fennelq.manage.overview import DeadGroups, Overview
 from fennelq.manage.schedules import ScheduleInfo
 from fennelq.model.query import State, parse

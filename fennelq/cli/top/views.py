@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fennelq.cli import output
-from fennelq.cli.executor_table import now_of
-from fennelq.cli.queue_table import done_and_failed
-from fennelq.cli.running_table import remarks_of
-from fennelq.cli.table import Column
+from fennelq.cli.tables.executors import now_of
+from fennelq.cli.tables.queues import done_and_failed
+from fennelq.cli.tables.running import remarks_of
+from fennelq.cli.tables.table import Column
 from fennelq.cli.top.rows import UNKNOWN, Line, PerSecond, Role, Row, Span, Subject, joined, one_line, shown
 from fennelq.manage.attention import Need, Urgency
-from fennelq.manage.dead_letter import Group
+from fennelq.manage.dead.letter import Group
 from fennelq.manage.documents import words_of
-from fennelq.manage.executor_info import ExecutorInfo
+from fennelq.manage.executors.info import ExecutorInfo
 from fennelq.manage.overview import DeadGroups, Overview, Running, dead_groups, overview, running_jobs
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.manage.running import RunningJob
 from fennelq.manage.watch import Rates, Snapshot
 from fennelq.model.query import State

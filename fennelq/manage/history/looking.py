@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from fennelq import clock
 from fennelq.manage.audit_entry import AuditEntry
+from fennelq.manage.dead.search import Moment, moment_ms
 from fennelq.manage.history.operations import Wanted
 from fennelq.manage.history.store import FIRST, HistoryBucket, HistoryKeep, HistoryStats, Place, Store
 from fennelq.manage.history.url import open_store
 from fennelq.manage.offered import Awaiting, Blocking, Call, Family
-from fennelq.manage.search import Moment, moment_ms
 from fennelq.manage.stories import JobStory
 from fennelq.model.checks import check_count
 from fennelq.model.job import JobInfo, split_id

@@ -30,7 +30,7 @@ from fennelq.manage.history.choice import EVERY_JOB, Choice
 from fennelq.manage.history.copying import Copying
 from fennelq.manage.history.row import Row, row_of
 from fennelq.manage.history.store import Gap, HistoryKeep, HistoryProgress, Store
-from fennelq.manage.queues import queues_of
+from fennelq.manage.queues.queues import queues_of
 
 if TYPE_CHECKING:
     from fennelq.app import App

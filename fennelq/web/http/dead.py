@@ -12,9 +12,9 @@ from fennelq.broker.verbs.dead import OTHERS
 from fennelq.manage import documents
 from fennelq.manage.acting import Act, narrowed
 from fennelq.manage.canary import CANARY_TIMEOUT
+from fennelq.manage.dead.search import Filters, named
 from fennelq.manage.finding import read_filter
 from fennelq.manage.operations import OperationInfo, OperationPlan
-from fennelq.manage.search import Filters, named
 from fennelq.manage.sending import Fault, WrongCall, read_json
 from fennelq.manage.server import now
 from fennelq.model.query import Query, State, Term, moment_text

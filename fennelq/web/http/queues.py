@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fennelq.errors import UnknownQueue
 from fennelq.manage import documents
-from fennelq.manage.queue_info import QueueInfo
+from fennelq.manage.queues.info import QueueInfo
 from fennelq.model.pause import QueueSide
 from fennelq.web.bulk import begin
 from fennelq.web.http.call import Answer, Call

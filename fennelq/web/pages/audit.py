@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fennelq import clock
+from fennelq.manage.dead.search import Moment
 from fennelq.manage.recorded import recorded_operations
-from fennelq.manage.search import Moment
 from fennelq.web.bulk import milliseconds
 from fennelq.web.paging import number_in
 from fennelq.web.visit import Page, Visit, link

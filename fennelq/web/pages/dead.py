@@ -9,7 +9,7 @@ import orjson
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
-from fennelq.manage.search import Filters
+from fennelq.manage.dead.search import Filters
 from fennelq.web.paging import paged
 from fennelq.web.table import Form
 from fennelq.web.visit import Moved, Page, Visit

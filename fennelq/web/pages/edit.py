@@ -8,7 +8,7 @@ from typing import Any, cast
 from pydantic import Field
 
 from fennelq.errors import InvalidArguments
-from fennelq.manage.dead_letter import DeadLetter
+from fennelq.manage.dead.letter import DeadLetter
 from fennelq.model.named_call import Named, by_name
 from fennelq.redaction import unhidden
 from fennelq.web import words

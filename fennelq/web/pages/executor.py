@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from fennelq.errors import UnknownExecutor
-from fennelq.manage.executor_info import ExecutorInfo
+from fennelq.manage.executors.info import ExecutorInfo
 from fennelq.web.rows import ExecutorRow
 from fennelq.web.table import Form
 from fennelq.web.visit import Moved, Page, Visit, link

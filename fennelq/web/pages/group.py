@@ -13,9 +13,9 @@ from fennelq import clock
 from fennelq.broker.verbs.dead import OTHERS
 from fennelq.errors import ConfigurationError
 from fennelq.manage.audit_entry import AuditEntry
-from fennelq.manage.dead import with_details
-from fennelq.manage.dead_letter import DeadLetter, Group, ReplayReport
-from fennelq.manage.search import Filters
+from fennelq.manage.dead.dead import with_details
+from fennelq.manage.dead.letter import DeadLetter, Group, ReplayReport
+from fennelq.manage.dead.search import Filters
 from fennelq.manage.times import RECENT
 from fennelq.model.fingerprint import is_fingerprint
 from fennelq.web import doing, words

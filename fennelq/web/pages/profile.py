@@ -8,9 +8,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from fennelq.errors import UnknownExecutor
-from fennelq.manage.executor_profile import ExecutorProfile
-from fennelq.manage.flame_graph import amount, svg
-from fennelq.manage.profile_files import speedscope
+from fennelq.manage.executors.flame_graph import amount, svg
+from fennelq.manage.executors.profile import ExecutorProfile
+from fennelq.manage.executors.profile_files import speedscope
 from fennelq.web.table import Form
 from fennelq.web.visit import Moved, NotFound, Page, Visit, link
 

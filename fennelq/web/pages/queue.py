@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fennelq.errors import ConfigurationError, UnknownQueue
 from fennelq.manage.operations import OperationPlan
-from fennelq.manage.queue_info import QueueInfo, unstarted
+from fennelq.manage.queues.info import QueueInfo, unstarted
 from fennelq.model.pause import QueueSide
 from fennelq.web import words
 from fennelq.web.bulk import BulkForm, begin, milliseconds, planned

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from fennelq.broker.verbs.dead import OTHERS
 from fennelq.errors import InvalidArguments
-from fennelq.manage.dead_letter import DeadLetter, ReplayReport
-from fennelq.manage.new_arguments import Written
-from fennelq.manage.queues import OnProgress
-from fennelq.manage.replay_plan import ReplayPlan
+from fennelq.manage.dead.letter import DeadLetter, ReplayReport
+from fennelq.manage.dead.new_arguments import Written
+from fennelq.manage.dead.plan import ReplayPlan
+from fennelq.manage.queues.queues import OnProgress
 from fennelq.web import bulk, doing, words
 from fennelq.web.bulk import BulkForm, milliseconds, planned
 from fennelq.web.pages.group import filters_of, found, outcome_of, where_of

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from fennelq.errors import InvalidArguments, UnknownTask
-from fennelq.manage.new_arguments import Written, fitting
+from fennelq.manage.dead.new_arguments import Written, fitting
 from fennelq.manage.times import TaskTimes
 from fennelq.model.job import Priority
 from fennelq.model.options import OptionArgs

@@ -432,7 +432,7 @@ import asyncio, sys
 from urllib.parse import quote
 import httpx
 from fennelq import App, log
-from fennelq.manage.queues import Queues
+from fennelq.manage.queues.queues import Queues
 from fennelq.web import api
 from fennelq.web.http.answering import Answering
 if sys.argv[1] != "none":

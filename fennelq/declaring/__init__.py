@@ -1,0 +1,1 @@
+"""What the code of an app declares: tasks, schedules, middleware, plugins, providers."""

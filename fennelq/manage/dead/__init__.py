@@ -1,0 +1,1 @@
+"""Dead jobs: finds, groups, replays, changes, exports, imports and removes them."""

@@ -1,0 +1,1 @@
+"""The executors of an app: what they report, what they answer, and their profiles."""
