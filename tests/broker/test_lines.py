@@ -462,7 +462,6 @@ def test_a_job_in_a_line_whose_record_says_otherwise_does_not_stop_the_next(
     assert in_line(desk) == []
 
 
-@pytest.mark.audit(skip="a key has a wrong type on purpose")
 @pytest.mark.audit(skip="a slot is held by a job that has not come yet")
 def test_a_job_whose_slot_is_there_before_it_comes_takes_no_second_one(desk: Desk) -> None:
     desk.redis.zadd(desk.keys.slots("c:account/17"), {"1": 2})
@@ -470,6 +469,7 @@ def test_a_job_whose_slot_is_there_before_it_comes_takes_no_second_one(desk: Des
     assert (desk.waiting("s"), in_line(desk)) == (["1", "2"], ["3"])
 
 
+@pytest.mark.audit(skip="a key has a wrong type on purpose")
 def test_a_script_that_fails_at_a_later_job_has_let_in_the_next_of_a_line(desk: Desk) -> None:
     send(desk, "1", "2")
     desk.enqueue(a_job("later", delay_ms=60_000))
