@@ -206,7 +206,7 @@ async def test_an_end_at_the_last_moment_is_seen(shop: Shop, monkeypatch: pytest
     """The job ends after the last wait for it, and before it is asked again."""
     result, other = await shop.wait.delay(), await shop.wait.delay()
     await shop.started(result, other)
-    for module in ("sync", "result"):  # the first takes the name from the second when it is imported
+    for module in ("sync.sync", "result"):  # the first takes the name from the second when it is imported
         monkeypatch.setattr(f"fennelq.{module}.deadline_of", OneWait)
 
     async def no_end_within(*_: object) -> None:
