@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -53,8 +54,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     monkeypatch.chdir(tmp_path)
     yield Folder(tmp_path)
     for name in set(sys.modules) - known:
-        del sys.modules[name]
+        if is_in(tmp_path, sys.modules[name]):
+            del sys.modules[name]
     sys.path[:] = path
+
+
+def is_in(folder: Path, module: ModuleType) -> bool:
+    """Whether a module comes from a folder. Others stay: an extension of C that is imported anew raises the errors of
+    its first import."""
+    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+    return any(Path(place).is_relative_to(folder) for place in places if place)
 
 
 def refusal(explicit: str | None = None, folder: Path | None = None) -> str:
