@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,20 +9,17 @@ import pytest
 
 from fennelq import log
 from tests.cli.shop import Shop
+from tests.kit.modules import forgotten
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder; its modules are forgotten after the test."""
-    known, path = set(sys.modules), list(sys.path)
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    yield folder
-    for name in set(sys.modules) - known:
-        if not name.startswith(("fennelq.", "typer.")):
-            del sys.modules[name]
-    sys.path[:] = path
+    with forgotten(folder):
+        yield folder
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from fennelq import App, ConfigurationError
 from fennelq.worker.processes.discovery import find_app, load_app
+from tests.kit.modules import forgotten
 from tests.kit.spawn import PROJECT
 
 AN_APP = """
@@ -50,20 +50,9 @@ class Folder:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     (tmp_path / ".git").mkdir()
     (tmp_path / "pyproject.toml").touch()
-    known, path = set(sys.modules), list(sys.path)
     monkeypatch.chdir(tmp_path)
-    yield Folder(tmp_path)
-    for name in set(sys.modules) - known:
-        if is_in(tmp_path, sys.modules[name]):
-            del sys.modules[name]
-    sys.path[:] = path
-
-
-def is_in(folder: Path, module: ModuleType) -> bool:
-    """Whether a module comes from a folder. Others stay: an extension of C that is imported anew raises the errors of
-    its first import."""
-    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
-    return any(Path(place).is_relative_to(folder) for place in places if place)
+    with forgotten(tmp_path):
+        yield Folder(tmp_path)
 
 
 def refusal(explicit: str | None = None, folder: Path | None = None) -> str:
