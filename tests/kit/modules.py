@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 
 @contextmanager
-def forgotten(folder: Path) -> Iterator[None]:
+def forgotten(folder: Path) -> Generator[None]:
     """Modules that are imported from this folder within are forgotten afterwards, and so are changes of the path.
 
     Other modules stay. An extension in C, such as psycopg's, would raise the errors of its first import when it is
