@@ -122,7 +122,7 @@ class BlockingJobContext:
 
 def delivery_of(job: JobContext) -> Delivery:
     """All that the executor has got of this job, for plugins: arguments, numbers and times."""
-    return job._run.delivery  # pyright: ignore[reportPrivateUsage] - it is no part of the context that tasks see
+    return job._run.delivery  # pyright: ignore[reportPrivateUsage] - tasks do not see it
 
 
 current: ContextVar[JobContext] = ContextVar("fennelq_job")

@@ -17,7 +17,7 @@ _MOST: Final = 10
 
 
 def refusal(error: BrokerUnavailable) -> str:
-    """Why Redis refuses something, for a program: without the address of Redis, which is no business of callers."""
+    """Why Redis refuses something, for a program: without the address of Redis, which callers need not know."""
     return f"Redis {error.reason}. {error.cure}".strip()
 
 
