@@ -113,7 +113,7 @@ def _greeting(parts: Mapping[str, str]) -> Sequence[tuple[Word, ...]]:
 
 def _tls(parts: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=parts.get("ssl_ca_certs"), capath=parts.get("ssl_ca_path"))
-    if parts.get("ssl_check_hostname", "true").lower() in ("false", "0", "no"):
+    if parts.get("ssl_check_hostname", "true").lower() in ("false", "0", "no", "f", "n"):
         context.check_hostname = False
     if parts.get("ssl_cert_reqs") == "none":
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

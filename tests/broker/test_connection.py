@@ -99,6 +99,14 @@ def test_tls_checks_the_server_unless_configured_otherwise() -> None:
     assert (blind.check_hostname, blind.verify_mode) == (False, ssl.CERT_NONE)
 
 
+@pytest.mark.parametrize("word", ["false", "False", "0", "no", "N", "f"])
+def test_every_word_with_which_redis_py_turns_the_check_of_the_host_off_does(word: str) -> None:
+    tls = address_of(f"rediss://h?ssl_check_hostname={word}").tls
+    assert tls is not None
+    assert not tls.check_hostname
+    assert tls.verify_mode == ssl.CERT_REQUIRED
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
