@@ -489,6 +489,16 @@ def test_a_batch_that_frees_many_slots_of_a_gate_lets_in_as_many_lines(desk: Des
     assert len(taken(desk, free=200)) == 150
 
 
+def test_a_job_that_uses_up_one_of_its_gates_does_not_keep_the_next_line_from_another(desk: Desk) -> None:
+    send(desk, "x", "y", gates="c2:all")
+    runs = desk.take()
+    send(desk, "a", gates="c1:a c2:all")
+    send(desk, "b", gates="c2:all c9:b")
+    assert taken(desk) == []
+    assert desk.finish(runs) == [1, 1]
+    assert taken(desk) == ["a", "b"]
+
+
 @pytest.mark.audit(skip="the other gates are shut by hand")
 def test_a_batch_looks_at_1000_lines_at_most_and_the_promoter_at_the_others(desk: Desk) -> None:
     """Each line goes on to another gate, which is shut: no job is let in, and the first gate stays open."""
@@ -501,7 +511,10 @@ def test_a_batch_looks_at_1000_lines_at_most_and_the_promoter_at_the_others(desk
     desk.enqueue(*(a_job(f"j{number}", gates=f"c11:account c1:b/{number}") for number in range(1100)))
     wait = f"{desk.keys.prefix}wait:c:account"
     assert desk.redis.zcard(wait) == 1100
-    assert desk.finish(runs) == [1] * 11
+    desk.sleep("berta")
+    with desk.subscribed("berta") as heard:
+        assert desk.finish(runs) == [1] * 11
+        assert heard() == [("berta", "due 0")]
     assert desk.redis.zcard(wait) == 100
     assert set(desk.due("turn")) == {"c:account"}
     for _ in range(2):

@@ -154,9 +154,8 @@ local function lines()
   end
 
   -- Whether a job of this rank has to wait: for those that run, and for those of its lane and of higher lanes.
-  local function is_shut(gate, rank, through)
-    through = through or count_through(gate, rank)
-    gate.through = through
+  local function is_shut(gate, rank)
+    local through = count_through(gate, rank)
     if gate.kind == 'r' then return free_at(gate, through) > now, through end
     return through >= gate.most, through
   end
@@ -250,8 +249,8 @@ local function lines()
     return freed
   end
 
-  -- The next of a line goes into its lane; `alone` when no other line waits at this gate. Returns the gate that stops it. A
-  -- job whose gates cannot be read goes into its lane: its start finds out what is wrong with them.
+  -- The next of a line goes into its lane; `alone` when no other line waits at this gate. Returns whether the gate is known
+  -- to be shut. A job whose gates cannot be read goes into its lane: its start finds out what is wrong with them.
   local function move_up(name, id, alone)
     local head = redis.pcall('ZRANGE', line_of(name), 0, 1)
     local job = not head.err and head[1]
@@ -271,20 +270,20 @@ local function lines()
       elseif shut.kind == 'r' then
         arm(shut, through)
       end
-      if ok then return shut end
+      if ok then return shut.id == id end
     end
     redis.call('HSET', record, F.place, let_in(job, lane, ok and gates or {}, tonumber(f[4]) or 1))
     if f[4] then redis.call('HDEL', record, F.deliveries) end
     quit(name, job)
-    if not head[2] then return dissolve(name, id) end
-    if not alone then to_the_end(id, name, rank) end
-    -- Ask this gate again before the next line is looked at: mostly it is shut now.
+    if not head[2] then
+      dissolve(name, id)
+    elseif not alone then
+      to_the_end(id, name, rank)
+    end
+    -- Ask this gate again before the next line is looked at: mostly it is shut now. No alarm is needed, because a job is
+    -- through.
     for _, gate in ipairs(ok and gates or {}) do
-      if gate.id == id then
-        shut, through = is_shut(gate, rank, gate.through + 1)
-        if shut and gate.kind == 'r' then arm(gate, through) end
-        return shut and gate or nil
-      end
+      if gate.id == id then return (is_shut(gate, rank)) end
     end
   end
 
@@ -294,8 +293,7 @@ local function lines()
       if not names[1] then return end
       if looked >= MOST_OF_SCRIPT then break end
       looked = looked + 1
-      local shut = move_up(names[1], id, not names[2])
-      if shut and shut.id == id then return end
+      if move_up(names[1], id, not names[2]) then return end
     end
     redis.call('ZADD', K.alarms, now, id)
     soonest = now
@@ -307,10 +305,8 @@ local function lines()
     if not pcall(let_in_some, id, most or MOST) then redis.pcall('HINCRBY', K.counters, 'open_failed', 1) end
   end
 
-  local function open_all(gates, but)
-    for _, gate in ipairs(gates) do
-      if gate ~= but then made.open(gate.id) end
-    end
+  local function open_all(gates)
+    for _, gate in ipairs(gates) do made.open(gate.id) end
   end
 
   -- As `enter`, for a job that exists. It may still hold slots: a worker of an earlier version does not give them back.
@@ -318,7 +314,6 @@ local function lines()
     local freed = give_back(job, gates_of(text, lane))
     local place = made.enter(job, lane, text)
     redis.call('HSET', record, F.status, 'Q', F.place, place)
-    if place == 'line' then keep_lane(record, lane) end
     open_all(freed)
   end
 
@@ -375,7 +370,7 @@ local function lines()
     redis.call('HSET', record, F.status, 'Q')
     if deliveries > 1 then redis.call('HSET', record, F.deliveries, deliveries) end
     to_the_front(record, job, lane, name, shut)
-    open_all(freed, shut)
+    open_all(freed)
   end
 
   -- Shuts the rates of a job for `wait` ms, whatever they would allow. Returns one of them; nil when it has none.
