@@ -53,6 +53,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "one_of", "if #values == 1 → false"),
         ("find.lua", "", "without not every"),
         ("find.lua", "is_hit", "without CREATED"),
+        ("release.lua", "put_back", "without f[F.twin]"),
+        ("lib/lines.lua", "lines", "removed: gate.rank = rank"),
         ("find.lua", "is_hit", "if TASK → true"),
         ("restore.lua", "restore", "without write"),
         ("lib/lines.lua", "lines", "if f[4] → true"),
@@ -110,10 +112,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("recover.lua", "recover", "without job"),
         ("release.lua", "put_back", "without record"),
         ("release.lua", "put_back", "without fields[2]"),
-    ],
-    "every entry has a field": [
-        ("purge.lua", "purge_entry", "without job"),
-        ("lib/drop.lua", "first_in", "without job"),
     ],
     "what is not found is not deleted either": [
         ("lib/forget.lua", "forget", "without not found"),

@@ -335,16 +335,15 @@ local function lines()
     for _, gate in ipairs(gates) do
       local rank = redis.call('ZSCORE', slots_of(gate), job)
       if gate.kind == 'c' then
-        gate.mine = rank == '0'
         gate.rank = rank
-        if not gate.mine and count_through(gate, 0) >= gate.most then return gate end
+        if rank ~= '0' and count_through(gate, 0) >= gate.most then return gate end
       elseif gate.kind == 'r' and rank and free_at(gate, 0) > now then
         return gate
       end
     end
     for _, gate in ipairs(gates) do
       if gate.kind == 'c' then
-        if not gate.mine then take_slot(gate, job, 0, gate.rank) end
+        take_slot(gate, job, 0, gate.rank)
       else
         if gate.kind == 'r' then charge(gate) end
         free_slot(gate, job)
@@ -402,12 +401,11 @@ local function lines()
     return true
   end
 
-  -- Takes the first jobs out of a line, at most `most`.
+  -- Takes the first jobs out of a line, at most `most`. None of one that cannot be read: an error is a table without elements.
   function made.take_some(name, most)
     local jobs = redis.pcall('ZRANGE', line_of(name), 0, most - 1)
-    local damaged = jobs.err
-    for _, job in ipairs(damaged and {} or jobs) do quit(name, job) end
-    if damaged or is_empty(name) then dissolve(name) end
+    for _, job in ipairs(jobs) do quit(name, job) end
+    if is_empty(name) then dissolve(name) end
     return jobs
   end
 
@@ -418,7 +416,7 @@ local function lines()
     for _, gate in ipairs(gates) do
       needed[#needed + 1] = {slots_of(gate), 'zset'}
       needed[#needed + 1] = {wait_of(gate.id), 'zset'}
-      if gate.kind == 'r' then needed[#needed + 1] = {rate_of(gate), 'string'} end
+      needed[#needed + 1] = {rate_of(gate), 'string'}
     end
     for _, one in ipairs(needed) do
       local kind = redis.call('TYPE', one[1]).ok
@@ -430,11 +428,10 @@ local function lines()
 
   -- Whether the job holds a slot of this gate: it is in a lane, and its entry is there.
   local function holds(job, id)
-    local known = redis.pcall('HMGET', record_of(job), F.status, F.place, F.gates, F.lane)
-    if known.err or known[1] and known[1] ~= 'Q' and known[1] ~= 'X' then return false end
-    local at, entry = split(known[2])
-    if not at or not known[3] or at ~= QUARANTINE and not RANK[at] then return false end
-    for _, gate in ipairs((gates_of(known[3], home_of(known[2], known[4])))) do
+    local known = redis.pcall('HMGET', record_of(job), F.place, F.gates, F.lane)
+    local at, entry = split(known[1])
+    if not at or not known[2] or at ~= QUARANTINE and not RANK[at] then return false end
+    for _, gate in ipairs((gates_of(known[2], home_of(known[1], known[3])))) do
       if gate.id == id then
         local there = redis.pcall('XRANGE', K[at], entry, entry)
         return not there.err and #there == 1
