@@ -1101,7 +1101,7 @@ def of_queues(logged: Sequence[EventDict]) -> list[str | None]:
 
 
 PAUSE = ("pause", "")
-WRONG_TYPE = ReplyError("WRONGTYPE it is no stream")
+WRONG_TYPE = ReplyError("WRONGTYPE it is not a stream")
 
 
 async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_no_other(
@@ -1122,7 +1122,7 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
     assert line == {
         "event": "trouble",
         "what": "reading",
-        "error": "ReplyError: WRONGTYPE it is no stream",
+        "error": "ReplyError: WRONGTYPE it is not a stream",
         "queue": MAIL,
         "looks_again_in": 0.5,
         "log_level": "warning",
