@@ -104,7 +104,9 @@ def _command_ms(server: Server) -> float:
         "benchmarks.jobs:app",
     ]
     environment = {**os.environ, "FENNELQ_REDIS_URL": server.url}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # users do not have it: with it, Python compiles every module anew
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # users do not have it: with it, Python compiles every module anew
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)
     return (time.perf_counter() - began) * 1e3
