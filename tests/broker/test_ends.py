@@ -11,7 +11,8 @@ from fennelq.broker import verbs
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.dead import Restored
 from fennelq.broker.verbs.ends import LASTS_MS, End, Taken
-from fennelq.model.outcome import failure_to_wire, succeeded
+from fennelq.broker.verbs.runs import Settled
+from fennelq.model.outcome import failure_to_wire, retried, succeeded
 from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, some_jobs
 from tests.kit.server import Server
 
@@ -84,6 +85,18 @@ def test_an_entry_has_a_counter_that_has_reached_a_multiple_of_64(desk: Desk) ->
     ]
 
 
+def test_an_entry_has_the_counters_of_several_kinds_of_ends_and_no_others(desk: Desk) -> None:
+    counted(desk, S=63, D=63, R=63, restored=63)
+    runs = desk.executing(*some_jobs(3))
+    outcomes = (DONE, DEAD, retried(60, FAILURE))
+    desk.settle([Settled(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)])
+    a_restored_job(desk, "4")
+    assert [{**fields, "e": ""} for _, fields in desk.entries("ends")] == [
+        {"e": "", "S": "64", "D": "64"},
+        {"e": ""},
+    ]
+
+
 def test_a_batch_that_steps_over_a_multiple_of_64_adds_the_counter(desk: Desk) -> None:
     counted(desk, S=62)
     desk.finish(desk.executing(*some_jobs(5)), DONE)
@@ -122,13 +135,13 @@ def a_job_that_was_asked_to_stop_and_fails(desk: Desk) -> None:
     desk.finish(held, DEAD)
 
 
-def a_restored_job(desk: Desk) -> None:
+def a_restored_job(desk: Desk, key: str = "1") -> None:
     fields: dict[str, str | bytes] = {
         "task": "app:welcome",
         "arguments": b"[[42],{}]",
         "created": "1700000000000",
     }
-    desk.do(verbs.dead.restore, [Restored("1", failure_to_wire(FAILURE, 3), "", fields)], LIFETIMES)
+    desk.do(verbs.dead.restore, [Restored(key, failure_to_wire(FAILURE, 3), "", fields)], LIFETIMES)
 
 
 def a_job_in_a_crash_loop(desk: Desk) -> None:
@@ -477,6 +490,16 @@ def test_counters_that_were_deleted_are_no_gap(recorded: Desk) -> None:
     recorded.finish(recorded.executing(a_job("4")), DONE)
     taken = take(recorded)
     assert (words(taken), taken.missed.number) == (["S4"], 0)
+
+
+def test_a_counter_that_was_deleted_hides_no_gap_of_another(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*some_jobs(3)), DONE)
+    take(recorded)
+    recorded.redis.hset(recorded.keys["stats"], "S", 1)
+    recorded.finish(recorded.executing(a_job("4")), DEAD)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=0, approximate=False)
+    missed = take(recorded).missed
+    assert (missed.number, missed.of) == (1, {"D": 1})
 
 
 def test_an_entry_that_no_arrow_wrote_is_passed_over(recorded: Desk) -> None:

@@ -25,6 +25,7 @@ end
 -- Of a queue that is recorded for the first time, earlier ends are not missed.
 local known = numbers_of(K.ends_read)
 if not next(known) and begin == '' then known = numbers_of(K.counters) end
+for i in ipairs(KINDS) do known[i] = known[i] or 0 end
 
 local missed, missed_of = 0, {}
 
@@ -32,7 +33,7 @@ local taken = tonumber((redis.pcall('HGET', K.ends_read, 'taken'))) or 0
 
 -- Takes note of a counter.
 local function reach(i, total)
-  local gap = total - (known[i] or 0)
+  local gap = total - known[i]
   if gap > 0 then
     missed = missed + gap
     missed_of[#missed_of + 1] = KINDS[i] .. string.format('%.0f', gap)
@@ -41,14 +42,14 @@ local function reach(i, total)
 end
 
 local function read_entry(fields)
-  local text = fields[2] or ''
+  local text = fields[2]
   local left = select(2, string.gsub(text, ' [SNDK]', ''))
   taken = taken + left
   for i, kind in ipairs(KINDS) do
-    if left == 0 then break end  -- most calls end their jobs alike
+    if left == 0 then break end  -- nearly all calls end their jobs alike
     -- Two spaces are before the words of ends that are not counted.
     local number = select(2, string.gsub(text, '[^ ] ' .. kind, ''))
-    left, known[i] = left - number, (known[i] or 0) + number
+    left, known[i] = left - number, known[i] + number
   end
   for at = 3, #fields, 2 do
     for i, kind in ipairs(KINDS) do
@@ -123,7 +124,7 @@ end
 local marks = {'at', stamp, 'taken', string.format('%.0f', math.max(0, taken))}
 for i, kind in ipairs(KINDS) do
   marks[#marks + 1] = kind
-  marks[#marks + 1] = string.format('%.0f', known[i] or 0)
+  marks[#marks + 1] = string.format('%.0f', known[i])
 end
 redis.call('HSET', K.ends_read, unpack(marks))
 redis.call('PEXPIRE', K.ends_read, REMEMBERED)

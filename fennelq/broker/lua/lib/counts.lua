@@ -16,12 +16,13 @@ local function write_counts()
   for what, n in pairs(counts) do
     local total = redis.pcall('HINCRBY', K.counters, what, n)
     if ended and (what == 'S' or what == 'N' or what == 'D' or what == 'K') then
-      if type(total) ~= 'number' then
+      local damaged = type(total) ~= 'number'
+      if damaged or total % CHECKED_EVERY < n then
         totals = totals or {}
-      elseif total % CHECKED_EVERY < n then
-        totals = totals or {}
-        totals[#totals + 1] = what
-        totals[#totals + 1] = total
+        if not damaged then
+          totals[#totals + 1] = what
+          totals[#totals + 1] = total
+        end
       end
     end
   end
