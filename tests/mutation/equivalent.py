@@ -10,6 +10,10 @@ from typing import Final
 Key = tuple[str, str, str]
 
 BY_REASON: Final[dict[str, list[Key]]] = {
+    "it only saves time: without it, the same numbers are found again, or collected and not used": [
+        ("ends_take.lua", "read_entry", "if left == 0 → false"),
+        ("lib/counts.lua", "write_counts", "without ended"),
+    ],
     "an error of redis.pcall is a table without elements: what follows comes to the same": [
         ("beat.lua", "check_lane", "if page.err → false"),
         ("beat.lua", "look_at_stopping", "if jobs.err → false"),
