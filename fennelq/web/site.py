@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,13 +16,11 @@ from fennelq.web.looks import Looks
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.manage.executors.profile import ExecutorProfile
-    from fennelq.web.doing import Doing
     from fennelq.web.visit import Visit
 
 _logger = log.get("fennelq.web")
 
 _REMEMBERED: Final = 50
-_DOING: Final = 20
 _PROFILES: Final = 5
 _LARGEST: Final = 200_000
 """Characters of a page that is remembered."""
@@ -90,8 +88,6 @@ class Site:
     switches: Sequence[Switch] = ()
     memory: Memory = field(default_factory=Memory)
     profiles: Profiles = field(default_factory=Profiles)
-    doing: deque[Doing] = field(default_factory=lambda: deque(maxlen=_DOING))
-    """The long work of this process, the newest first."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     """Work that goes on after its page was closed."""
 
