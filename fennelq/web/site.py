@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -72,7 +72,7 @@ class Profiles:
 
 
 class Switch(NamedTuple):
-    """Another app that can be shown."""
+    """An app that can be shown instead."""
 
     name: str
     to: str
@@ -85,7 +85,8 @@ class Site:
 
     app: App
     looks: Looks
-    switches: Sequence[Switch] = ()
+    switches: Callable[[], Sequence[Switch]] = tuple
+    """The apps between which a user can switch."""
     memory: Memory = field(default_factory=Memory)
     profiles: Profiles = field(default_factory=Profiles)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
