@@ -42,13 +42,14 @@ class Known:
     def __init__(self, app: App) -> None:
         """`app` has no jobs: the list is read through it."""
         self.app, self._found, self._read_at = app, KnownApps([]), -_FRESH
+        self._reading = asyncio.Lock()
 
     async def now(self) -> KnownApps:
         """The apps, at most some seconds ago. Raises BrokerUnavailable or ReplyError, and TimeoutError."""
-        if clock.monotonic() - self._read_at >= _FRESH:
-            async with asyncio.timeout(looks.PATIENCE):
+        async with asyncio.timeout(looks.PATIENCE), self._reading:
+            if clock.monotonic() - self._read_at >= _FRESH:
                 self._found = await self.app.client.converse(ask(verbs.queues.known_apps()))
-            self._read_at = clock.monotonic()
+                self._read_at = clock.monotonic()
         return self._found
 
     def switches(self) -> Sequence[Switch]:

@@ -19,6 +19,7 @@ from tests.kit.apps import LocalApp
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
+from tests.web.commands import commands_of
 from tests.web.kit import HOST, SAME_SITE, Shop, by_name, text_of
 
 pytestmark = pytest.mark.audit(unfinished=True)
@@ -136,6 +137,17 @@ async def test_what_is_no_app_is_not_looked_at(chooser: Chooser, server: Server)
         answer = await chooser.get(path)
         assert (answer.status_code, "has used this Redis" in answer.text) == (404, True), path
     assert (await chooser.get("/~2E./")).status_code == 200
+
+
+async def test_many_requests_at_once_read_the_list_once(server: Server) -> None:
+    chooser = Chooser(server.url)
+    try:
+        async with commands_of(server) as commands:
+            answers = await asyncio.gather(*(chooser.get(f"/nosuch-{n}/") for n in range(50)))
+        assert {answer.status_code for answer in answers} == {404}
+        assert commands.count("SSCAN") == 1
+    finally:
+        await chooser.close()
 
 
 async def test_of_very_many_apps_the_page_has_about_a_thousand(chooser: Chooser, server: Server) -> None:

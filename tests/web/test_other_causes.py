@@ -87,6 +87,9 @@ async def test_who_removes_more_than_a_hundred_types_their_number(others: Shop, 
 async def test_a_plan_of_one_act_does_not_do_another(others: Shop, pages: Browser) -> None:
     plan = hidden_fields((await pages.get("/jobs/all/replay?q=state:dead")).text)
     assert (await pages.post("/jobs/all/purge", plan)).status_code == 422
+    forged = {**plan, "act": "cancel"}  # a dead job cannot be cancelled
+    assert (await pages.post("/jobs/all/cancel", forged)).status_code == 422
+    assert await others.app.operations.list() == []
     assert await others.app.dlq.count() == 3
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from pydantic import Field
 
 from fennelq.errors import BrokerUnavailable, ConfigurationError, FennelqError, InvalidFilter
-from fennelq.manage.acting import ABLE, Act
+from fennelq.manage.acting import ABLE, Act, narrowed
 from fennelq.manage.finding import SearchProgress, read_filter
 from fennelq.model.query import Query, State
 from fennelq.web import words
@@ -203,11 +203,11 @@ async def _act(visit: Visit, act: Act, what: str) -> Moved:
     form = visit.given(ActForm)
     if form.act != act:
         raise InvalidFilter("The form is about another act.")
-    await checked(visit, form.where)
+    where = str(narrowed(act, await checked(visit, form.where)))
     if act == "purge" and form.total > _TYPED and form.typed != str(form.total):
         raise ConfigurationError(
             f"This removes {words.counted(form.total, 'job')} for good: type {form.total} to confirm. "
             "Nothing was done."
         )
-    operation = await begin(visit, planned(act, form.where, form), what, rate=form.rate, canary=form.canary)
+    operation = await begin(visit, planned(act, where, form), what, rate=form.rate, canary=form.canary)
     return Moved(link("operations", operation.id), "begun", form.total)
