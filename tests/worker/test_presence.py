@@ -195,8 +195,9 @@ async def test_an_executor_of_fixed_queues_notes_its_own(
     asked = Asked(broker, monkeypatch)
     await duty.tick()
     await duty.tick()
-    assert asked.words == ["SADD"], "once"
+    assert asked.words == ["SADD", "SADD"], "once: its queues, and the app"
     assert await broker.ask(verbs.queues.known_queues("shop")) == {"mail", "reports"}
+    assert await broker.ask(verbs.queues.known_apps()) == (["shop"], True)
     redis_client.delete(KEYS["queues"])
     now[0] += 1
     await duty.tick()
