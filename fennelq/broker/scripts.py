@@ -91,7 +91,7 @@ def script(name: str, variant: str = "") -> Script:
     """The script of an arrow. `variant` is text put before everything else, such as the test kit's clock."""
     arrow = lua_file(name)
     parts = list(with_pasted(arrow))
-    if any(part.name in _ADDING for part in parts) and "wake_sleepers()" not in arrow.code:
+    if any(part.name in _ADDING for part in parts) and "wake_sleepers()" not in arrow.own_code:
         raise LookupError(f"{name}.lua may add entries or due times, and does not end with wake_sleepers()")
     code = "".join(part.code for part in with_includes(arrow))
     # See `lua/lib/job_ended.lua`.
