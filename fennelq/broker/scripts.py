@@ -17,6 +17,7 @@ The loader replaces, in all files,
     K[lane]                    the stream of a lane
     N.dead                     the name of a key without its prefix, quoted: `prefix .. N.dead` is the key
     LANES, PRIORITIES          the lanes in the order they are read, with and without the quarantine
+    EVERY_LANE                 the lanes without the quarantine as one word of a call
     HIGH, NORMAL, LOW          the names of these lanes
     QUARANTINE, GROUP          the name of the lane for jobs that run alone, and of the group that reads all lanes
 
@@ -57,6 +58,7 @@ _ADDING: Final = ("lib/entries", "lib/later")
 _CONSTANTS: Final = {
     "LANES": "{" + ", ".join(f"'{lane}'" for lane in STREAMS) + "}",
     "PRIORITIES": "{" + ", ".join(f"'{lane}'" for lane in LANES.values()) + "}",
+    "EVERY_LANE": f"'{' '.join(LANES.values())}'",
     "HIGH": f"'{LANES['high']}'",
     "NORMAL": f"'{NORMAL}'",
     "LOW": f"'{LANES['low']}'",

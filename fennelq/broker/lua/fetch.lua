@@ -142,16 +142,20 @@ local function take(lane)
 end
 
 -- A start may let a job into a lane that was read already, and also into a higher one: see `gates/limits`. So the lanes are
--- read again from the first.
+-- read again from the first, and then all of them.
 local drained
+local read_first = normal_alone and NORMAL or lanes
 repeat
   drained = 1
-  for lane in string.gmatch(lanes, '%S+') do
+  for lane in string.gmatch(gates_made and lanes or read_first, '%S+') do
     if gates_made then gates_made.will_read(lane) end
     if not take(lane) then drained = 0 end
   end
 until drained == 0 or not gates_made or not gates_made.have_let_in()
-if drained == 1 and problem == '' then fall_asleep() end
+if drained == 1 and problem == '' then
+  --@paste fall_asleep
+  fall_asleep()
+end
 local due = -1
 if gates_made and gates_made.close() or not plain then
   --@paste next_due
