@@ -73,6 +73,9 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("index.lua", "", "if jobs == length and not bound and curs… → false"),
         ("fetch.lua", "start", "if f[F.run] or f[F.options] or f[F.due] … → true"),
         ("fetch.lua", "start", "without f[F.run]"),
+        ("fetch.lua", "", "without normal_alone and NORMAL"),
+        ("early/no_jobs.lua", "", "if normal_alone → false"),
+        ("lib/fields.lua", "load", "without #flat < 8 (2)"),
         ("lib/carried.lua", "create", "if not duplicate_of → true"),
         ("lib/carried.lua", "place_now", "if gates → true"),
         ("lib/create.lua", "", "if not create_any → true"),
@@ -137,7 +140,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("lib/bury.lua", "bury", "without type(problem) == 'table'"),
         ("promote.lua", "", "without type(problem) == 'table'"),
         ("find.lua", "", "without type(at) == 'table'"),
-        ("gates/limits.lua", "refuse_damaged", "without type(problem) == 'table'"),
+        ("gates/limits.lua", "made.refuse_damaged", "without type(problem) == 'table'"),
     ],
     "servers older than 7.0 name deleted entries, and are refused": [
         ("recover.lua", "walk", "if entry[2] → true"),
@@ -192,8 +195,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "", "without at.err"),
         ("find.lua", "", "without type(at) == 'table' and at.err"),
         ("lib/bury.lua", "bury", "without type(problem) == 'table' and problem.err"),
-        ("gates/limits.lua", "refuse_damaged", "without problem.err"),
-        ("gates/limits.lua", "refuse_damaged", "without type(problem) == 'table' and problem.err"),
+        ("gates/limits.lua", "made.refuse_damaged", "without problem.err"),
+        ("gates/limits.lua", "made.refuse_damaged", "without type(problem) == 'table' and problem.err"),
     ],
 }
 
