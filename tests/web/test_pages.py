@@ -483,6 +483,14 @@ async def test_schedules_are_shown_in_words_paused_and_run(app: App, pages: Brow
     page = await pages.text("/schedules")
     assert "nightly shop:report weekdays at 09:00, Europe/Paris" in page
     assert "often shop:report every 1 m 30 s" in page
+    assert (
+        len(
+            re.findall(
+                r"(?:Mon|Tue|Wed|Thu|Fri) 09:00 in Europe/Paris", await pages.text("/schedules/nightly")
+            )
+        )
+        == 5
+    )
     assert "The schedule is paused." in await pages.done("/schedules/nightly/pause")
     assert (await app.schedules.get("nightly")).paused
     assert "It is paused." in await pages.text("/schedules/nightly")
