@@ -184,6 +184,10 @@ def test_importing_the_package_imports_no_extra_no_worker_and_no_command_line() 
         "starlette",
         "jinja2",
         "uvicorn",
+        "structlog",
+        "croniter",
+        "dateutil",
+        "anyio",
     }
     # redis takes as long to import as all of fennelq: of its package, fennelq needs only hiredis.
     unwanted |= {"redis"} | {
@@ -555,6 +559,7 @@ ASSIGNED_ELSEWHERE = {
     "cli/top/dialogs.py": (("cursor_position",), "a field of Textual"),
     "broker/connection.py": (("check_hostname", "verify_mode"), "an SSLContext of the standard library"),
     "connections.py": (("namespace", "wiring"), "fennelq.testing gives an app other parts for a block"),
+    "imports.py": (("__loader__", "loader"), "the specification of a module that is being imported"),
     "log.py": (("exc_text", "lastResort"), "records and the last handler of the standard library"),
     "manage/finding.py": (("found",), "the number of jobs that met a filter, counted by the search"),
     "manage/operations.py": (("found",), "the number of jobs that met a filter, counted by the search"),

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tests.kit.guardian import guardian
+
 CPU_SECONDS: Final = 900
 """A mutant that loops must not do so for ever when this process has been killed."""
 
@@ -45,6 +47,8 @@ class Child:
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
             _redirect(os.environ.get("MUTATION_OUTPUT", os.devnull))
+            # What this child starts ends with it, not with its parent.
+            guardian.cache_clear()
             _notes = self._notes
             self._answer.write_text(json.dumps(act()))
         finally:

@@ -28,9 +28,9 @@ Place = tuple[str, str]
 """A file, and the qualified name of a function in it."""
 
 TEST_TIMEOUT: Final = 25
-PATIENCE: Final = 30.0
-"""The seconds that one test may take, besides three times what it takes without a mutation: a little more than pytest
-grants it, because pytest cannot end every test."""
+PATIENCE: Final = 8.0
+"""The seconds that one test may take, besides eight times what it takes without a mutation. A mutant is noticed when it
+takes longer twice."""
 _WAITS: Final = 5.0
 """The seconds after which a test that waits for an event fails; it has to fail twice. Elsewhere it waits longer."""
 ALL_TESTS: Final = 1800.0
@@ -323,7 +323,7 @@ def failures(
     for number, item in enumerate(items, start=1):
         following = items[number] if number < len(items) else None
         reports.failed.clear()
-        note(item.nodeid, PATIENCE + 3 * seconds.get(item.nodeid, 0.0))
+        note(item.nodeid, PATIENCE + 8 * seconds.get(item.nodeid, 0.0))
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         yield from reports.failed
 

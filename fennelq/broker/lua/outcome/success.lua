@@ -8,13 +8,20 @@
 local end_marked
 
 local function succeed(record, job, _, kind, ttl, envelope)
-  if is_recorded == nil then is_recorded = redis.call('EXISTS', prefix .. N.ends) == 1 end
+  if recorded_in == nil then
+    local name = prefix .. N.ends
+    recorded_in = redis.call('EXISTS', name) == 1 and name
+  end
   -- Only a record that is not marked gains a field.
   local plain
-  if is_recorded then
+  if recorded_in then
     plain = redis.call('HSET', record, F.status, kind, F.ended, stamp) == 1
-    ended = ended or {}
-    ended[#ended + 1] = ' ' .. kind .. job
+    if ended then
+      others_ended = others_ended or {}
+      others_ended[#others_ended + 1] = ' ' .. kind .. job
+    else
+      ended = stamp .. ' ' .. kind .. job
+    end
   else
     plain = redis.call('HSET', record, F.status, kind, F.ended, stamp, F.arguments, '') == 1
   end
