@@ -148,6 +148,7 @@ def keys_page() -> str:
 
 The names of all keys of a queue begin with `{prefix}`, which the table omits. All of them have the same hash tag, so
 each step of a job is one script on one slot. Keys that begin with `{app_prefix}` belong to the app.
+`{keys.APPS}` belongs to all apps of a server: `fennelq web` shows them as a choice.
 [Redis data](../concepts/redis-data.md) describes how the keys relate, and [lifetimes](../concepts/lifetimes.md) when
 they end.
 

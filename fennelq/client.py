@@ -13,10 +13,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fennelq import clock
-from fennelq.broker import verbs
 from fennelq.broker.dispatch import dispatch
 from fennelq.broker.group_commit import GroupCommit
 from fennelq.broker.keys import QueueKeys, queue_keys
+from fennelq.broker.noting import noted
 from fennelq.broker.patience import Patience
 from fennelq.broker.talk import Finding, Finds, Talk, ask, patient, pause
 from fennelq.broker.trouble import ReplyError, Trouble, classify
@@ -251,7 +251,7 @@ def sent(app: App, jobs: Sequence[AnyWireJob]) -> Talk[list[Reply]]:
 
     def enqueue(queue: str, page: list[AnyWireJob]) -> Talk[Sequence[Answer]]:
         if app.noted.is_due(queue):
-            yield from ask(verbs.queues.note_queues(app.namespace, [queue]))
+            yield from noted(app.namespace, [queue])
             app.noted.done(queue)
         return (yield from ask(creating(app, queue, page)))
 

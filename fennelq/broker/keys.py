@@ -60,10 +60,15 @@ APP_NAMES: Final = {
 """The same for the keys of an app."""
 
 
+APPS: Final = "fq:apps"
+"""The set of the namespaces of all apps that have used the server."""
+
+
 class KeyName(NamedTuple):
     """The name of a key, in its parts."""
 
     app: str
+    """Empty when the key belongs to no app."""
     queue: str | None
     """None when the key belongs to no queue."""
     rest: str
@@ -71,7 +76,7 @@ class KeyName(NamedTuple):
     @property
     def kind(self) -> KeyKind | None:
         """The kind of this key in KEY_KINDS; None when it is unknown."""
-        name = f"{{app}} {self.rest}" if self.queue is None else self.rest
+        name = f"{{app}} {self.rest}" if self.app and self.queue is None else self.rest
         return next((kind for kind in KEY_KINDS if _fits(name, kind.pattern)), None)
 
 
@@ -85,6 +90,8 @@ def _fits(name: str, patterns: str) -> bool:
 
 def parse_key(key: str) -> KeyName:
     """The parts of a key's name."""
+    if key == APPS:
+        return KeyName("", None, key)
     prefix, _, rest = key.partition("}:")
     app, slash, queue = prefix.removeprefix("fq:{").partition("/")
     return KeyName(app, queue if slash else None, rest)

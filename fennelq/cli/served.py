@@ -15,18 +15,42 @@ from fennelq.cli.exits import Exit, Problem
 from fennelq.cli.session import Session
 from fennelq.errors import ConfigurationError
 
+Host = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")]
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="The port; 0 takes a free one.")
 ]
+Tokens = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokens",
+        metavar="FILE",
+        help="Tokens of programs, as `fennelq token add` writes them. Default: none.",
+    ),
+]
+Users = Annotated[
+    Path | None,
+    typer.Option(
+        "--users",
+        metavar="FILE",
+        help="Users and their passwords, as `fennelq web user` writes them. Default: none.",
+    ),
+]
+HostNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-name",
+        metavar="NAME",
+        help="A name of this server, like jobs.example.com; repeatable. Default: none.",
+    ),
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show everything, and change nothing.")]
 
 
 @dataclass(frozen=True)
 class Served:
     """Which app is served, on which address, and to which programs."""
 
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = (
-        "127.0.0.1"
-    )
+    host: Host = "127.0.0.1"
     redis_url: Annotated[
         str | None,
         typer.Option(
@@ -41,14 +65,7 @@ class Served:
             "--namespace", metavar="NAME", help="The app that is served without its code. Default: the app."
         ),
     ] = None
-    tokens: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokens",
-            metavar="FILE",
-            help="Tokens of programs, as `fennelq token add` writes them. Default: none.",
-        ),
-    ] = None
+    tokens: Tokens = None
 
     def app(self, session: Session) -> App:
         """The app with its code, or one of a Redis without its code."""

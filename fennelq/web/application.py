@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -34,9 +34,17 @@ if TYPE_CHECKING:
 class Dashboard:
     """An ASGI application: the pages of one or several apps."""
 
-    def __init__(self, apps: Sequence[App], gate: Gate) -> None:
+    def __init__(
+        self, apps: Sequence[App], gate: Gate, switches: Callable[[], Sequence[Switch]] | None = None
+    ) -> None:
+        """`switches` has the ways to apps besides these; without it, they are the ways between these."""
         self._gate = gate
-        self.pages = [_answering(app, apps, gate) for app in apps]
+        ways = (
+            [Switch(one.namespace, f"../{segment(one.namespace)}/") for one in apps] if len(apps) > 1 else []
+        )
+        self.pages = [
+            Answering(Site(app, Looks(app), switches or (lambda: ways)), gate, ROUTES) for app in apps
+        ]
         """The pages of each app."""
         self.apis = [Api(one.site, gate) for one in self.pages]
         """The HTTP API of each app."""
@@ -57,18 +65,10 @@ class Dashboard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
-        await self._inner(scope, receive, guarded)
+        await self._inner(scope, receive, guarded(send))
 
     def below(self, prefix: str, otherwise: ASGIApp) -> ASGIApp:
         """An application that answers paths below this prefix, and passes all others on: for frameworks that cannot
@@ -113,15 +113,33 @@ class Dashboard:
 
     async def _unrouted(self, request: Request, error: Exception) -> Response:
         """A path that is none of the table, or a method that its row does not have."""
-        answering, user = self.pages[0], ANONYMOUS
-        try:
-            self._gate.check_site(request, request.method)
-            user = await self._gate.user_of(request, "see")
-            if isinstance(error, HTTPException) and error.status_code == 404:
-                raise NotFound("There is no such page.")
-        except Exception as reason:
-            error = reason
-        return await answering.problem(request, user, error)
+        return await unrouted(self.pages[0], self._gate, request, error)
+
+
+async def unrouted(answering: Answering, gate: Gate, request: Request, error: Exception) -> Response:
+    """The page about a request that no route answers. Only a user who may see pages learns that."""
+    user = ANONYMOUS
+    try:
+        gate.check_site(request, request.method)
+        user = await gate.user_of(request, "see")
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            raise NotFound("There is no such page.")
+    except Exception as reason:
+        error = reason
+    return await answering.problem(request, user, error)
+
+
+def guarded(send: Send) -> Send:
+    """Adds the headers that every answer has."""
+
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return with_headers
 
 
 def dashboard(
@@ -146,11 +164,6 @@ def dashboard(
     if isinstance(hosts, str):
         raise ConfigurationError(f"hosts is a list: write hosts=[{hosts!r}]")
     return Dashboard(apps, Gate(auth, hosts, read_only))
-
-
-def _answering(app: App, apps: Sequence[App], gate: Gate) -> Answering:
-    others = [Switch(one.namespace, f"../{segment(one.namespace)}/") for one in apps] if len(apps) > 1 else []
-    return Answering(Site(app, Looks(app), others), gate, ROUTES)
 
 
 def _api_routes(made: Api) -> list[BaseRoute]:

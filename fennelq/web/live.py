@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -39,32 +39,58 @@ Fragments = Mapping[str, str]
 Render = Callable[[View, User], Awaitable[Fragments]]
 
 
+class Event(NamedTuple):
+    """What is sent to viewers. It is made once for all of them: with 200, most of the work would be theirs."""
+
+    key: str
+    """It is sent instead of what waits under the same key."""
+    text: str
+    bare: str = ""
+    """A part of a page without its times."""
+
+    @classmethod
+    def of(cls, kind: str, data: Mapping[str, object]) -> Event:
+        """An event about the page as a whole."""
+        return cls(f"event {kind}", _text(kind, data))
+
+    @classmethod
+    def part(cls, name: str, html: str) -> Event:
+        """This part of the page looks like this now."""
+        return cls(name, _text("fragment", {"name": name, "html": html}), _TIMES.sub("", html))
+
+
+def _text(kind: str, data: Mapping[str, object]) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+_END: Final = Event.of("end", {})
+
+
 class Viewer:
     """A viewer of a page."""
 
     def __init__(self, view: View, user: User) -> None:
         self.view, self.user = view, user
         self._sent: dict[str, str] = {}
-        self._waiting: dict[str, tuple[str, str]] = {}
+        self._waiting: dict[str, Event] = {}
         """What was not sent yet. Of a slow reader, it has the newest state only."""
         self._news = asyncio.Event()
 
-    def show(self, found: Fragments) -> None:
+    def show(self, parts: Iterable[Event]) -> None:
         """The page looks like this now."""
-        for name, html in found.items():
-            bare = _TIMES.sub("", html)
-            if self._sent.get(name) != bare:
-                self._sent[name] = bare
-                self.tell("fragment", {"name": name, "html": html}, name)
+        for part in parts:
+            if self._sent.get(part.key) != part.bare:
+                self._sent[part.key] = part.bare
+                self.tell(part)
 
-    def tell(self, event: str, data: Mapping[str, object], key: str = "") -> None:
+    def tell(self, event: Event) -> None:
         """Send this, instead of what waits under the same key."""
-        self._waiting[key or f"event {event}"] = event, json.dumps(data, ensure_ascii=False)
+        self._waiting[event.key] = event
         self._news.set()
 
     def end(self) -> None:
         """End the stream: the server stops."""
-        self.tell("end", {})
+        self.tell(_END)
 
     async def lines(self) -> AsyncGenerator[str]:
         """The stream of events."""
@@ -78,9 +104,9 @@ class Viewer:
                 continue
             self._news.clear()
             waiting, self._waiting = self._waiting, {}
-            for event, data in waiting.values():
-                yield f"event: {event}\ndata: {data}\n\n"
-                if event == "end":
+            for event in waiting.values():
+                yield event.text
+                if event is _END:
                     return
 
 
@@ -147,7 +173,7 @@ class Live:
                 if not isinstance(error, BrokerUnavailable):
                     _logger.error("look_failed", error=repr(error))
                 away = self._looks.lost(error)
-                self._tell_all("away", {"since": away.since.isoformat(), "why": away.why})
+                self._tell_all(Event.of("away", {"since": away.since.isoformat(), "why": away.why}))
 
     async def _show(self) -> None:
         # Side by side: a page that waits for something must not keep the others waiting.
@@ -161,9 +187,11 @@ class Live:
         except Exception as error:  # a page that cannot be rendered must not stop the others
             _logger.error("page_failed", page=view.address, error=repr(error))
             return
+        parts = [Event.part(name, html) for name, html in found.items()]
+        look = Event.of("look", {"interval": round(self._interval, 1), "now": self._now})
         for viewer in self._viewers.get(view, ()):
-            viewer.show(found)
-            viewer.tell("look", {"interval": round(self._interval, 1), "now": self._now}, "look")
+            viewer.show(parts)
+            viewer.tell(look)
 
     @property
     def _interval(self) -> float:
@@ -173,7 +201,7 @@ class Live:
     def _now(self) -> float:
         return self._looks.last.now.timestamp() if self._looks.last else 0.0
 
-    def _tell_all(self, event: str, data: Mapping[str, object]) -> None:
+    def _tell_all(self, event: Event) -> None:
         for viewers in self._viewers.values():
             for viewer in viewers:
-                viewer.tell(event, data)
+                viewer.tell(event)

@@ -22,7 +22,6 @@ from fennelq.worker.processes.preflight import check
 
 if TYPE_CHECKING:
     from fennelq.app import App
-    from fennelq.manage.audit_entry import AuditEntry
     from fennelq.manage.dead.letter import Group
     from fennelq.manage.executors.info import ExecutorInfo
     from fennelq.manage.limits import LimitInfo
@@ -43,7 +42,6 @@ _OLD: Final = 3
 """A look that is so many intervals old shows that Redis does not answer."""
 _SERVER_FOR: Final = 30.0
 _TIMES_FOR: Final = 20.0
-_ENTRIES: Final = 100
 _CHECKED_FOR: Final = 30.0
 
 
@@ -148,11 +146,6 @@ class Look:
     async def times(self) -> Sequence[TaskTimes]:
         """The run and wait times of all tasks, of all queues at once; pages use `series` instead."""
         return await self._kept.get("times", _TIMES_FOR, self.app.times.list)
-
-    async def begun(self) -> Sequence[AuditEntry]:
-        """The operations on dead jobs whose end is not recorded, of the latest ones."""
-        entries = await self._once("audit", lambda: self.app.audit.list(limit=_ENTRIES, what="dlq"))
-        return [entry for entry in entries if entry.state == "not finished"]
 
     async def limits(self) -> tuple[Sequence[LimitInfo], int]:
         """The limits of all queues, and how many queues are not read yet."""

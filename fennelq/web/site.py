@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Coroutine, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,13 +16,11 @@ from fennelq.web.looks import Looks
 if TYPE_CHECKING:
     from fennelq.app import App
     from fennelq.manage.executors.profile import ExecutorProfile
-    from fennelq.web.doing import Doing
     from fennelq.web.visit import Visit
 
 _logger = log.get("fennelq.web")
 
 _REMEMBERED: Final = 50
-_DOING: Final = 20
 _PROFILES: Final = 5
 _LARGEST: Final = 200_000
 """Characters of a page that is remembered."""
@@ -74,7 +72,7 @@ class Profiles:
 
 
 class Switch(NamedTuple):
-    """Another app that can be shown."""
+    """An app that can be shown instead."""
 
     name: str
     to: str
@@ -87,11 +85,10 @@ class Site:
 
     app: App
     looks: Looks
-    switches: Sequence[Switch] = ()
+    switches: Callable[[], Sequence[Switch]] = tuple
+    """The apps between which a user can switch."""
     memory: Memory = field(default_factory=Memory)
     profiles: Profiles = field(default_factory=Profiles)
-    doing: deque[Doing] = field(default_factory=lambda: deque(maxlen=_DOING))
-    """The long work of this process, the newest first."""
     tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     """Work that goes on after its page was closed."""
 

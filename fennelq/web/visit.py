@@ -40,8 +40,8 @@ class Page:
 
     template: str
     title: str
-    section: str = ""
-    """The section of the navigation."""
+    section: str | None = ""
+    """The section of the navigation; None for a page that has none."""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     status: int = 200
 

@@ -57,7 +57,7 @@ READING = {
 SERVING = {"api", "dev", "exporter", "grpc"}
 """Commands that change nothing, and end only when they are stopped. `test_dev.py` and `test_exporter.py` test what they
 show."""
-WORKING = {"enqueue", "history run", "token add", "token list", "token revoke", "web token", "web user"}
+WORKING = {"enqueue", "history run", "token add", "token list", "token revoke", "web user"}
 """Commands that do what a program does as well: they send jobs, or record how jobs end. The record of a job shows that.
 Those of `web` and `token` write a file. (`worker` and `web` are families whose first word is a command.)"""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from fennelq import App, Status
+from fennelq import App, InvalidFilter, Status
 from fennelq.cli.exits import Exit, Interrupted
 from fennelq.cli.top.acts import Answer, Going, Question, cancel, replay_group
 from fennelq.cli.top.rows import Subject
@@ -217,6 +217,11 @@ async def test_a_replay_that_is_stopped_says_how_far_it_came_and_is_recorded(fle
         "interrupted",
         "Stopped after 3 of 4 jobs",
     )
+
+
+async def test_the_jobs_without_a_group_of_their_own_are_not_replayed_together(fleet: Fleet) -> None:
+    with pytest.raises(InvalidFilter, match="stands for jobs of many causes"):
+        await replay_group(fleet.app, Subject(group="other"))
 
 
 async def test_an_act_that_ctrl_c_interrupts_is_recorded_as_interrupted(

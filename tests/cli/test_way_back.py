@@ -11,8 +11,11 @@ from structlog.testing import capture_logs
 
 from fennelq import App
 from fennelq.cli.exits import Exit
+from fennelq.manage.dead.search import MANY_CAUSES
 from tests.cli.shop import Shop
 from tests.cli.terminal import Terminal
+from tests.kit.groups import count_as_other
+from tests.kit.server import Server
 from tests.kit.spawn import PROJECT, Spawner
 from tests.kit.waiting import eventually
 from tests.kit.workers import running_aside
@@ -64,6 +67,19 @@ def arguments(shop: Shop, job: str) -> Any:
         return json.loads(info.arguments)
 
     return shop.do(read)
+
+
+def test_the_jobs_without_a_group_of_their_own_are_listed_but_not_moved_together(
+    shop: Shop, server: Server
+) -> None:
+    ids = shop.kill(2)
+    count_as_other(server, "shop", "default")
+    assert [row[1] for row in shop.ok("dlq", "list", "--oldest", "--fingerprint", "other").rows] == ids
+    for command in (("replay",), ("replay", "--dry-run"), ("purge", "--yes"), ("purge", "--dry-run")):
+        answer = shop.run("dlq", *command, "--fingerprint", "other")
+        assert answer.code == Exit.USAGE
+        assert MANY_CAUSES in " ".join(answer.err.split())
+    assert dead(shop) == ids
 
 
 # The plan

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from fennelq.cli.exits import Exit
-from fennelq.web.passwords import is_password, read, token_hash
+from fennelq.web.passwords import is_password, read
 from fennelq.web.users import READ_ONLY, RIGHTS
 from tests.cli.shop import Shop
 from tests.kit.server import Server
@@ -51,6 +51,21 @@ def test_it_shows_an_app_without_its_code_and_ends_with_a_stream_open(server: Se
     assert "Traceback" not in process.text
 
 
+def test_without_a_name_it_shows_the_apps_of_a_redis(shop: Shop, server: Server, spawn: Spawner) -> None:
+    shop.kill(1)
+    process = spawn("fennelq", "web", "--port", "0", "--redis-url", server.url)
+    line = process.wait_for("for this machine", within=30)
+    found = re.search(r"(http://127\.0\.0\.1:\d+/) shows the apps of redis://127\.0\.0\.1", line)
+    assert found is not None
+    with httpx.Client(timeout=20, follow_redirects=True) as http:
+        page = http.get(found[1])
+        assert (page.status_code, str(page.url)) == (200, f"{found[1]}shop/")
+        assert "1 job of" in page.text
+    process.term()
+    assert process.returncode() == 0
+    assert "Traceback" not in process.text
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3"])
 def test_other_machines_are_answered_only_if_users_sign_in(shop: Shop, host: str) -> None:
     answer = shop.run("web", "--host", host, "--namespace", "shop")
@@ -73,9 +88,7 @@ def test_without_an_app_it_names_the_options_that_need_none(folder: Path, shop: 
         name.unlink()
     answer = shop.run("web")
     assert answer.code == Exit.CONFIGURATION
-    assert "--redis-url and --namespace" in answer.err
-    answer = shop.run("web", "--redis-url", "redis://127.0.0.1:1")
-    assert (answer.code, "--redis-url needs --namespace NAME" in answer.err) == (Exit.USAGE, True)
+    assert "--redis-url URL shows the apps of a Redis" in answer.err
 
 
 def test_a_user_gets_a_password_and_rights(shop: Shop, folder: Path) -> None:
@@ -99,16 +112,6 @@ def test_a_short_password_and_an_unknown_right_are_refused(shop: Shop, folder: P
     answer = shop.run("web", "user", "bob", "--users", "users", "--may", "evrything", stdin="long enough\n")
     assert (answer.code, "is not a right" in answer.err) == (Exit.CONFIGURATION, True)
     assert not (folder / "users").exists()
-
-
-def test_a_token_is_printed_once(shop: Shop, folder: Path) -> None:
-    token = shop.ok("web", "token", "ci", "--tokens", "tokens", "--may", "see,send:shop.*").out.split()[-1]
-    text = (folder / "tokens").read_text()
-    assert token not in text
-    assert read(text, "tokens")["ci"].hash == token_hash(token)
-    other = shop.ok("web", "token", "ci", "--tokens", "tokens").out.split()[-1]
-    assert other != token
-    assert read((folder / "tokens").read_text(), "tokens")["ci"].hash == token_hash(other)
 
 
 def test_ways_to_sign_in_exclude_each_other(shop: Shop, folder: Path) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from fennelq import App, ConfigurationError
+from fennelq import App, ConfigurationError, InvalidFilter
 from fennelq.broker.keys import queue_keys
 from fennelq.manage.dead import groups as module
 from fennelq.manage.dead import search
 from fennelq.manage.dead.letter import Group
 from tests.features.conftest import MakeApp
 from tests.features.test_dead_letters import Shop
+from tests.kit.groups import count_as_other
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 
@@ -134,24 +135,33 @@ async def test_groups_are_right_after_an_earlier_release_has_removed_jobs(shop: 
 async def test_the_jobs_that_have_no_group_of_their_own_can_be_selected(
     make_app: MakeApp, server: Server
 ) -> None:
-    """Here, the index is as it is after a thousand kinds."""
     shop = Shop(make_app())
     await shop.kill(charges=2, welcomes=1)
-    keys = queue_keys(shop.app.namespace, "default")
-    with server.client() as client:
-        for name in ("dlq:g", "dlq:f", "dlq:l"):
-            ((group, value),) = [
-                (group, value) for group, value in client.hgetall(keys[name]).items() if group != b"@"
-            ]
-            client.hdel(keys[name], group)
-            client.hset(keys[name], "other", value)
+    count_as_other(server, shop.app.namespace, "default")
     (others,) = await shop.app.dlq.groups(queue="default")
     assert (others.fingerprint, others.task, others.message, others.jobs) == ("other", "", "", 2)
     assert await shop.app.dlq.count(fingerprint="other") == 2
     fingerprint = (await shop.app.dlq.list(queue="default"))[0].fingerprint
     assert await shop.app.dlq.count(fingerprint=fingerprint) == 2
-    assert await shop.app.dlq.purge(fingerprint="other") == 2
+    assert [one.task async for one in shop.app.dlq.scan(fingerprint="other")] == [shop.charge.name] * 2
+    assert len([one async for one in shop.app.dlq.export(fingerprint="other")]) == 2
+    assert await shop.app.dlq.purge(task=shop.charge, queue="default") == 2
     assert [one.task for one in await shop.app.dlq.groups()] == [shop.welcome.name]
+
+
+async def test_the_jobs_that_have_no_group_of_their_own_are_not_moved_together(
+    make_app: MakeApp, server: Server
+) -> None:
+    shop = Shop(make_app())
+    await shop.kill(charges=2)
+    count_as_other(server, shop.app.namespace, "default")
+    dlq, refused = shop.app.dlq, "'other' stands for jobs of many causes.*their task, their error"
+    for moving in (dlq.plan, dlq.replay, dlq.purge):
+        with pytest.raises(InvalidFilter, match=refused):
+            await moving(fingerprint="other")
+        with pytest.raises(InvalidFilter, match=refused):
+            await moving(fingerprint="other", task=shop.charge, limit=1)
+    assert await dlq.count(fingerprint="other") == 2
 
 
 async def test_the_groups_cost_the_same_however_many_jobs_are_dead(shop: Shop, server: Server) -> None:

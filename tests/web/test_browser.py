@@ -1,6 +1,6 @@
 """The pages in a real browser: both themes, wide and narrow, with the keyboard, and without JavaScript.
 
-It is Debian's chromium. `KEEP_PICTURES=folder` keeps a picture of each page.
+It is Debian's chromium. `KEEP_PICTURES=folder` keeps a picture of each page, as `.ci/run` does.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import axe_playwright_python.async_playwright as axe  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, Route, async_playwright
 
 from fennelq.web import dashboard
 from fennelq.web.visit import segment
@@ -31,6 +32,8 @@ ARGUMENTS: Final = (
 )
 PICTURES: Final = os.environ.get("KEEP_PICTURES")
 WIDE, NARROW = 1440, 420
+MOST_HTML, MOST_ASSETS = 60 * 1024, 40 * 1024
+AXE: Final = axe.Axe()
 PATIENCE: Final = 90_000
 """Milliseconds that the browser has for each step. It shares the machine with the other tests."""
 
@@ -85,6 +88,7 @@ async def tab(
 
 
 async def paths_of(shop: Shop, executor: str) -> dict[str, str]:
+    """Every page, in the shop as it is; those of a schedule and an operation need `complete`."""
     group = await shop.group()
     return {
         "overview": "/",
@@ -95,11 +99,18 @@ async def paths_of(shop: Shop, executor: str) -> dict[str, str]:
         "purge": "/queues/mail/purge",
         "jobs": "/jobs",
         "search": "/jobs?q=state:dead",
+        "cancel-all": "/jobs/all/cancel?q=state:waiting",
+        "replay-all": "/jobs/all/replay?q=state:dead",
+        "purge-all": "/jobs/all/purge?q=state:dead",
         "job": f"/jobs/{shop.dead[0]}",
+        "waiting": f"/jobs/{shop.waiting}",
+        "cancel": f"/jobs/{shop.waiting}/cancel",
         "edit": f"/jobs/{shop.dead[0]}/edit",
         "dead": "/dead",
+        "import": "/dead/import",
         "group": f"/dead/{group}",
         "replay": f"/dead/{group}/replay",
+        "purge-group": f"/dead/{group}/purge",
         "tasks": "/tasks",
         "task": "/tasks/shop:welcome",
         "send": "/tasks/shop:welcome/send",
@@ -107,6 +118,8 @@ async def paths_of(shop: Shop, executor: str) -> dict[str, str]:
         "executors": "/executors",
         "executor": f"/executors/{segment(executor)}",
         "stacks": f"/executors/{segment(executor)}/stacks",
+        "profile": f"/executors/{segment(executor)}/profile",
+        "drain": f"/executors/{segment(executor)}/drain",
         "limits": "/limits",
         "operations": "/operations",
         "health": "/health",
@@ -117,38 +130,78 @@ async def paths_of(shop: Shop, executor: str) -> dict[str, str]:
 
 async def serious(page: Page) -> list[str]:
     """What axe finds that keeps people from using the page."""
-    results: Any = await axe.Axe().run(page)
+    await page.evaluate(AXE.axe_script)
+    # Only what is wrong: most of the time would go to descriptions of what is right.
+    found: Any = await page.evaluate("axe.run({resultTypes: ['violations']}).then(found => found.violations)")
     return [
         f"{one['id']}: {node['html'][:200]}"
-        for one in results.response["violations"]
+        for one in found
         if one["impact"] in ("serious", "critical")
         for node in one["nodes"][:3]
     ]
 
 
-async def test_every_page_is_fine_in_both_themes_and_widths(shop: Shop) -> None:
-    problems: list[str] = []
-    async with running(shop.app, queues="mail,default") as executor, chromium() as browser:
+@asynccontextmanager
+async def complete(shop: Shop) -> AsyncGenerator[tuple[str, dict[str, str]]]:
+    """The shop with an executor, a schedule, a limit and an operation: the URL of its pages, and their paths."""
+    await shop.app.schedules.add(shop.welcome.job(1), name="nightly", cron="0 9 * * 1-5", tz="Europe/Paris")
+    operation = await shop.app.operations.begin(await shop.app.operations.plan("run", "state:scheduled"))
+    async with running(shop.app, queues="mail,default") as executor:
         await aeventually(lambda: reports(shop.app, executor.state.name))
         async with serving(dashboard(shop.app)) as url:
             paths = await paths_of(shop, executor.state.name)
-            for theme, width in (("light", WIDE), ("dark", WIDE), ("light", NARROW)):
-                async with tab(browser, url, theme=theme, width=width) as (page, findings):
-                    for name, path in paths.items():
-                        await page.goto(f"{url}{path}", wait_until="domcontentloaded")
-                        found = await serious(page) if width == WIDE or name == "overview" else []
-                        expected = [] if name != "nosuch" else [one for one in findings.found if "404" in one]
-                        found += [one for one in findings.found if one not in expected]
-                        problems += [f"{name}, {theme}, {width}: {one}" for one in found]
-                        findings.found.clear()
-                        wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth + 1")
-                        problems += [f"{name}, {theme}, {width}: scrolls sideways"] if wide else []
-                        await keep(page, f"{name}-{theme}-{width}")
-    assert problems == []
+            more = {
+                "schedule": "/schedules/nightly",
+                "remove": "/schedules/nightly/remove",
+                "operation": f"/operations/{operation.id}",
+            }
+            yield url, {**paths, **more}
+
+
+async def test_every_page_is_fine_in_both_themes_and_widths(shop: Shop) -> None:
+    problems: list[str] = []
+    async with complete(shop) as (url, paths), chromium() as browser:
+        for theme, width in product(("light", "dark"), (WIDE, NARROW)):
+            async with tab(browser, url, theme=theme, width=width) as (page, findings):
+                for name, path in paths.items():
+                    await page.goto(f"{url}{path}", wait_until="domcontentloaded")
+                    found = await serious(page)
+                    expected = [] if name != "nosuch" else [one for one in findings.found if "404" in one]
+                    found += [one for one in findings.found if one not in expected]
+                    problems += [f"{name}, {theme}, {width}: {one}" for one in found]
+                    findings.found.clear()
+                    wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth + 1")
+                    problems += [f"{name}, {theme}, {width}: scrolls sideways"] if wide else []
+                    await keep(page, f"{name}-{theme}-{width}")
+    assert not problems, "\n".join(problems)
+
+
+async def test_a_browser_loads_little_for_each_page(shop: Shop) -> None:
+    """Uncompressed: each page, and everything that the pages make a browser load."""
+    loaded: dict[str, int] = {}
+
+    async def load(route: Route) -> None:
+        if "/live?" in route.request.url:  # a stream has no end
+            await route.continue_()
+            return
+        answer = await route.fetch()
+        loaded[route.request.url] = len(await answer.body())
+        await route.fulfill(response=answer)
+
+    async with complete(shop) as (url, paths), chromium() as browser, tab(browser, url) as (page, _):
+        await page.route("**", load)
+        for path in paths.values():
+            await page.goto(f"{url}{path}")
+        pages = {name: loaded.pop(f"{url}{path}") for name, path in paths.items()}
+        await page.unroute_all(behavior="wait")
+    assert {name: size for name, size in pages.items() if size > MOST_HTML} == {}
+    assert {one.rpartition("/")[2] for one in loaded} == {"fennelq.css", "live.js", "icon.svg"}
+    assert sum(loaded.values()) <= MOST_ASSETS
 
 
 async def keep(page: Page, name: str) -> None:
     if PICTURES:
+        Path(PICTURES).mkdir(parents=True, exist_ok=True)
         await page.screenshot(path=Path(PICTURES) / f"{name}.png", full_page=True)
 
 

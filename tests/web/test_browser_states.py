@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from playwright.async_api import Page
 
 from fennelq import App
 from fennelq.web import User, dashboard
+from fennelq.web.choice import Choice
+from fennelq.web.gate import Gate
 from tests.kit.server import Server
 from tests.kit.waiting import aeventually
 from tests.web.kit import Shop, by_name, serving
@@ -160,3 +163,20 @@ async def test_who_may_only_look_sees_no_button_and_no_argument(shop: Shop) -> N
             assert walked.problems == []
         for word in ("sesame", "Pause…", "Purge…", "Replay", "Cancel…", "Import", "Send"):
             assert {name: word for name, text in walked.texts.items() if word in text} == {}, word
+
+
+async def test_the_choice_between_apps_is_fine_too(shop: Shop, server: Server) -> None:
+    with server.client() as client:
+        client.sadd("fq:apps", *(f"tenant-{n:02}" for n in range(30)))
+    async with chromium() as browser, serving(Choice(server.url, Gate(None))) as url:
+        for theme, width in product(("light", "dark"), (WIDE, NARROW)):
+            async with tab(browser, url, theme=theme, width=width) as (page, findings):
+                walked = Walk(page, findings, url, f"choice-{theme}-{width}")
+                await walked.visit("apps", "/")
+                await page.get_by_role("link", name="shop").click()
+                await page.get_by_text("Two things need you").wait_for()
+                await walked.visit("switch", "/shop/queues")
+                await page.get_by_text("Other apps").click()
+                await page.get_by_role("link", name="tenant-07").click()
+                await page.wait_for_url(f"{url}/tenant-07/")
+                assert walked.problems == []

@@ -15,7 +15,7 @@ import pytest
 from fennelq import App
 from fennelq.manage import watch
 from fennelq.web import RIGHTS, User, dashboard
-from fennelq.web.live import MOST_VIEWERS, Live, View, Viewer
+from fennelq.web.live import MOST_VIEWERS, Event, Live, View, Viewer
 from fennelq.web.looks import Looks
 from fennelq.web.ports import bound
 from tests.kit.waiting import aeventually
@@ -126,8 +126,8 @@ async def test_a_part_is_sent_again_only_when_it_has_changed() -> None:
         await anext(lines)
         time = '<p>1 <time datetime="2026-01-01" data-ago title="t">{}</time></p>'
         for text in ("1", "1", "2"):  # browsers count on by themselves
-            viewer.show({"table": time.format(text), "nav": "<nav></nav>"})
-        viewer.show({"table": "<p>2</p>", "nav": "<nav></nav>"})
+            viewer.show([Event.part("table", time.format(text)), Event.part("nav", "<nav></nav>")])
+        viewer.show([Event.part("table", "<p>2</p>"), Event.part("nav", "<nav></nav>")])
         sent = [await anext(lines), await anext(lines)]
         assert sent == [
             'event: fragment\ndata: {"name": "table", "html": "<p>2</p>"}\n\n',

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from itertools import pairwise
+from statistics import mode
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from fennelq import App, TaskFailed
 from fennelq.broker.keys import GROUP, queue_keys
 from fennelq.manage import watch
 from fennelq.web import User, dashboard, rounds, series
 from fennelq.web.application import Dashboard
-from fennelq.web.live import View
-from fennelq.web.looks import Look, Looks
+from fennelq.web.live import MOST_VIEWERS, View
+from fennelq.web.looks import Look
 from fennelq.web.rows import queue_rows
 from fennelq.web.users import RIGHTS
 from tests.kit.server import Server
@@ -87,49 +92,59 @@ async def test_no_page_is_long(shop: Shop) -> None:
     assert {path: size for path, size in sizes.items() if size > MOST_BYTES} == {}
 
 
-async def watched(
-    made: Dashboard, server: Server, paths: list[str], viewers: int, looked: Counter[str]
-) -> tuple[Commands, int]:
-    """The commands of some looks, and how many looks these were, while so many people have these pages open."""
-    live = made.pages[0].live
-    streams = [live.stream(View(paths[n % len(paths)], RIGHTS), User(f"user-{n}")) for n in range(viewers)]
-    for stream in streams:
-        await anext(stream)
-    looks = made.pages[0].site.looks
-    began = await looks.now()
-    await aeventually(lambda: looks.last is not began)
-    before = looked["times"]
-    async with commands_of(server) as found:
-        for _ in range(3):
-            await aeventually(partial(is_newer, looks, looks.last))
-    number = looked["times"] - before
-    for stream in streams:
-        await stream.aclose()
-    return found, number
-
-
-def is_newer(looks: Looks, last: Look | None) -> bool:
-    return looks.last is not last
-
-
 async def test_many_viewers_cost_redis_what_one_costs(
     shop: Shop, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = ["/", "/queues", "/queues/mail"]
-    looked, look_at = Counter[str](), watch.look_at
+    """Counted from look to look, with the commands inside scripts: how often this machine looks does not matter."""
+    monkeypatch.setattr(watch, "SHORTEST", 0.05)
+    look_at, costs, made = watch.look_at, dict[int, int](), dashboard(shop.app)
+    with server.client() as redis:
+        for viewers in (1, 20, MOST_VIEWERS):
+            counts: list[int] = []
 
-    def counted(app: App) -> Any:
-        looked["times"] += 1
-        return look_at(app)
+            def counted(app: App, counts: list[int] = counts) -> Any:
+                counts.append(calls_of(redis))
+                return look_at(app)
 
-    monkeypatch.setattr(watch, "look_at", counted)
-    made = dashboard(shop.app)
-    for viewers in (3, 120):
-        commands, number = await watched(made, server, paths, viewers, looked)
-        assert number >= 3
-        # Each look asks each of the four queues once; one look may have begun before the first command was seen.
-        assert abs(commands.surveys - 4 * number) <= 4, viewers
+            monkeypatch.setattr(watch, "look_at", counted)
+            async with viewed(made, "/queues", viewers):
+                assert made.pages[0].live.viewers == viewers
+                await aeventually(partial(are_many, counts))
+            # Most looks cost the same. Few more commands come once a minute, or when a viewer comes.
+            costs[viewers] = mode(after - before for before, after in pairwise(counts))
     await made.close()
+    assert costs[1] >= 4, "a call of the script for each queue"
+    assert costs == dict.fromkeys(costs, costs[1])
+
+
+@asynccontextmanager
+async def viewed(made: Dashboard, path: str, viewers: int) -> AsyncGenerator[None]:
+    """So many people have this page open, and read what comes."""
+
+    async def read(number: int) -> None:
+        async with aclosing(made.pages[0].live.stream(View(path, RIGHTS), User(f"user-{number}"))) as lines:
+            async for line in lines:
+                read_by[number] += "event: look" in line
+
+    read_by = Counter[int]()
+    readers = [asyncio.create_task(read(number)) for number in range(viewers)]
+    await aeventually(lambda: len(read_by) == viewers and min(read_by.values()) > 0)
+    try:
+        yield
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+def are_many(counts: list[int]) -> bool:
+    return len(counts) > 12
+
+
+def calls_of(redis: Redis) -> int:
+    """The commands that the server has executed, with those of scripts."""
+    stats: Any = redis.info("commandstats")
+    return sum(one["calls"] for name, one in stats.items() if name != "cmdstat_info")
 
 
 async def test_a_page_is_rendered_once_per_look_and_user(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fennelq.broker.key_kinds import TYPES
-from fennelq.broker.keys import GROUP, LANES, QUARANTINE, QueueKeys, queues_key
+from fennelq.broker.keys import APPS, GROUP, LANES, QUARANTINE, QueueKeys, queues_key
 from fennelq.broker.scripts import script
 from fennelq.broker.verb import Command, Verb, fields_of, text
 from fennelq.model.checks import NAME
 from fennelq.model.job import Priority
 from fennelq.model.lifetimes import Lifetimes
 from fennelq.model.pause import QueuePause, QueueSide, pause_in
+
+_MOST_APPS: Final = 1_000
 
 
 def promote(keys: QueueKeys, limit: int) -> Verb[tuple[int, int]]:
@@ -245,3 +247,28 @@ def known_queues(app: str) -> Command[set[str]]:
         return {name for name in map(text, reply) if NAME.fullmatch(name)}
 
     return Command(["SMEMBERS", queues_key(app)], read)
+
+
+class KnownApps(NamedTuple):
+    """The apps that have used a server."""
+
+    names: list[str]
+    """Their namespaces, sorted."""
+    are_all: bool = True
+
+
+def note_app(app: str) -> Command[int]:
+    """Add the namespace of an app to those of the server."""
+    return Command(["SADD", APPS, app], int)
+
+
+def known_apps() -> Command[KnownApps]:
+    """The apps of the server, about a thousand at most: more are no choice for a person. A name that no app can have
+    was not written by fennelq: it is left out."""
+
+    def read(reply: Any) -> KnownApps:
+        cursor, members = reply
+        names = {name for name in map(text, members) if NAME.fullmatch(name)}
+        return KnownApps(sorted(names), text(cursor) == "0")
+
+    return Command(["SSCAN", APPS, "0", "COUNT", _MOST_APPS], read)

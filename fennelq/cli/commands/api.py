@@ -10,7 +10,7 @@ import typer
 
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
-from fennelq.cli.served import Port, Served, require_web
+from fennelq.cli.served import HostNames, Port, ReadOnly, Served, Users, require_web
 from fennelq.cli.session import Session
 
 if TYPE_CHECKING:
@@ -23,31 +23,15 @@ _PORT = 3367
 class Callers:
     """Further ways to sign in, and what callers may do."""
 
-    users: Annotated[
-        Path | None,
-        typer.Option(
-            "--users",
-            metavar="FILE",
-            help="Users and their passwords, as `fennelq web user` writes them. Default: none.",
-        ),
-    ] = None
-    host_names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host-name",
-            metavar="NAME",
-            help="A name of this server, like jobs.example.com; repeatable. Default: none.",
-        ),
-    ] = None
+    users: Users = None
+    host_names: HostNames = None
     rate: Annotated[
         float | None,
         typer.Option(
             "--rate", min=0.001, metavar="N", help="The most calls per second of each user. Default: any."
         ),
     ] = None
-    read_only: Annotated[bool, typer.Option("--read-only", help="Answer questions, and change nothing.")] = (
-        False
-    )
+    read_only: ReadOnly = False
 
     def auth(self, tokens: Path | None) -> Auth | None:
         """The way to sign in; None when there is none."""

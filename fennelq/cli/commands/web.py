@@ -15,7 +15,7 @@ from fennelq.app import App
 from fennelq.cli import output
 from fennelq.cli.command import command, family_that_runs, itself
 from fennelq.cli.exits import Exit, Problem
-from fennelq.cli.served import require_web
+from fennelq.cli.served import Host, HostNames, Port, ReadOnly, Tokens, Users, require_web
 from fennelq.cli.session import Session
 from fennelq.errors import ConfigurationError
 from fennelq.streams import is_terminal
@@ -31,8 +31,8 @@ _SHORTEST: Final = 8
 """Characters of a password."""
 _PORT: Final = 3367
 _THREE_WAYS: Final = (
-    "pass --users FILE (names and passwords, which `fennelq web user` writes), --tokens FILE, or "
-    "--proxy-header X-Forwarded-User --trusted 10.0.0.0/8 (a proxy that signs users in)"
+    "pass --users FILE (names and passwords, which `fennelq web user` writes), --tokens FILE (which "
+    "`fennelq token add` writes), or --proxy-header X-Forwarded-User --trusted 10.0.0.0/8 (a proxy that signs users in)"
 )
 
 
@@ -40,18 +40,14 @@ _THREE_WAYS: Final = (
 class Place:
     """Where it listens, and what it shows."""
 
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="The port; 0 takes a free one.")
-    ] = _PORT
+    host: Host = "127.0.0.1"
+    port: Port = _PORT
     redis_url: Annotated[
         str | None,
         typer.Option(
             "--redis-url",
             metavar="URL",
-            help="Show apps of this Redis, without their code. Default: the app's.",
+            help="Show the apps of this Redis, without their code. Default: the app's.",
         ),
     ] = None
     namespaces: Annotated[
@@ -59,30 +55,19 @@ class Place:
         typer.Option(
             "--namespace",
             metavar="NAME",
-            help="Show this app without its code; repeatable: the page switches between them. Default: the app.",
+            help="Show this app without its code; repeatable: the page switches between them. Default: the app; with "
+            "--redis-url, all apps.",
         ),
     ] = None
-    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, and change nothing.")] = (
-        False
-    )
+    read_only: ReadOnly = False
 
 
 @dataclass(frozen=True)
 class SignIn:
     """How users sign in."""
 
-    users: Annotated[
-        Path | None,
-        typer.Option(
-            "--users",
-            metavar="FILE",
-            help="Users and their passwords, as `web user` writes them. Default: none.",
-        ),
-    ] = None
-    tokens: Annotated[
-        Path | None,
-        typer.Option("--tokens", metavar="FILE", help="Tokens, as `web token` writes them. Default: none."),
-    ] = None
+    users: Users = None
+    tokens: Tokens = None
     proxy_header: Annotated[
         str | None,
         typer.Option(
@@ -99,14 +84,7 @@ class SignIn:
             help="The network of the proxy, like 10.0.0.0/8; repeatable. Default: none.",
         ),
     ] = None
-    host_names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host-name",
-            metavar="NAME",
-            help="A name of this server in the address of the page, like jobs.example.com; repeatable. Default: none.",
-        ),
-    ] = None
+    host_names: HostNames = None
 
     def auth(self) -> Auth | None:
         """The way to sign in; None when there is none."""
@@ -128,16 +106,18 @@ class SignIn:
 def run(context: typer.Context, session: Session, place: Place, sign_in: SignIn) -> None:
     """Show an app in a browser, and operate it there, until SIGTERM or Ctrl-C.
 
-    It needs no code of the app: --redis-url and --namespace are enough. Without a way to sign in, it accepts
-    requests from this machine only. With a command: add a user or a token.
+    It needs no code of the app: with --redis-url, it shows all apps of a Redis. Without a way to sign in, it accepts
+    requests from this machine only; `fennelq web user` adds a user.
     """
     if context.invoked_subcommand is not None:
         return
     require_web("the dashboard")
     from fennelq.web.application import dashboard
+    from fennelq.web.choice import Choice
+    from fennelq.web.gate import Gate
     from fennelq.web.loopback import is_loopback
     from fennelq.web.ports import bound
-    from fennelq.web.serving import serve, url_of
+    from fennelq.web.serving import Served, serve, url_of
 
     auth = sign_in.auth()
     if auth is None and not is_loopback(place.host):
@@ -145,17 +125,18 @@ def run(context: typer.Context, session: Session, place: Place, sign_in: SignIn)
             f"--host {place.host} accepts requests from other machines, and users would not have to sign in: "
             f"{_THREE_WAYS}"
         )
-    apps = _apps(session, place)
     hosts = [*(sign_in.host_names or []), *([] if is_loopback(place.host) else [place.host])]
-    made = dashboard(*apps, auth=auth, hosts=hosts, read_only=place.read_only)
+    made: Served
+    if place.redis_url is not None and not place.namespaces:
+        made = Choice(place.redis_url, Gate(auth, hosts, place.read_only))
+        what = f"the apps of {made.redis}"
+    else:
+        apps = _apps(session, place)
+        made = dashboard(*apps, auth=auth, hosts=hosts, read_only=place.read_only)
+        what = f"{', '.join(app.namespace for app in apps)} of {apps[0].address.shown}"
     listening = bound(place.host, place.port)
-    names = ", ".join(app.namespace for app in apps)
-    for_whom = "for this machine" if auth is None else "for users who sign in"
-    serve(
-        made,
-        [listening],
-        lambda: output.note(f"{url_of(listening)} shows {names} of {apps[0].address.shown}, {for_whom}"),
-    )
+    whom = "this machine" if auth is None else "users who sign in"
+    serve(made, [listening], lambda: output.note(f"{url_of(listening)} shows {what}, for {whom}"))
 
 
 @command(commands, "user")
@@ -186,48 +167,15 @@ def add_user(
     output.line(f"{name}: {'changed' if known else 'added'}, may {may}")
 
 
-@command(commands, "token")
-def add_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the program or the person.")],
-    tokens: Annotated[
-        Path,
-        typer.Option(
-            "--tokens",
-            metavar="FILE",
-            help="The file of tokens, which is created if it does not exist. Default: none, pass one.",
-        ),
-    ],
-    may: Annotated[
-        str,
-        typer.Option(
-            "--may", metavar="RIGHTS", help="`all`, `read`, or words like see,cancel,send:shop.reports.*."
-        ),
-    ] = "read",
-) -> None:
-    """Make a token, and print it. The file has only its hash, so it cannot be shown again.
-
-    It replaces the token that has this name already. `fennelq token list` and `fennelq token revoke` use the same file.
-    """
-    require_web("the dashboard")
-    from fennelq.web.passwords import new_token, token_hash, write
-
-    token = new_token()
-    known = write(tokens, name, token_hash(token), may)
-    output.note(f"{name}: {'a new token replaces the one before' if known else 'added'}, may {may}")
-    output.line(token)
-
-
 def _apps(session: Session, place: Place) -> Sequence[App]:
     """The apps: those of the namespaces, or the one whose code is here."""
     names = [*dict.fromkeys(place.namespaces or [])]
-    if place.redis_url is not None and not names:
-        raise Problem("--redis-url needs --namespace NAME: the first part of the keys of the app", Exit.USAGE)
     if not names:
         try:
             return [session.found.app]
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"{error}. Without its code, an app is shown with --redis-url and --namespace"
+                f"{error}. Without code, --redis-url URL shows the apps of a Redis"
             ) from None
     url = place.redis_url
     if url is None and session.app is not None:

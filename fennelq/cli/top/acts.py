@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fennelq.broker.verbs.dead import OTHERS
 from fennelq.cli import output
 from fennelq.cli.acting import WORDS, how_it_ended
 from fennelq.cli.auditing import Outcome, in_record, option_in_words, outcome_of_answers
@@ -211,13 +210,17 @@ async def replay_group(app: App, about: Subject) -> Planned:
         )
         return f"{output.counted(report.replayed, 'dead job')} {recorded_words(report, plan.count)}"
 
-    of = "" if about.group == OTHERS else f" of {one_line(about.task)}"
     left = left_dead(plan.key_taken, plan.broken, plan.skipped)
     lines = [
         f"{plan.ready:,} can go back{'; ' if left else ''}{'; '.join(left)}.",
         *(_letter_in_words(letter) for letter in plan.samples),
     ]
-    return Question(f"Replay {output.counted(plan.count, 'dead job')}{of}?", do, lines, jobs=plan.count)
+    return Question(
+        f"Replay {output.counted(plan.count, 'dead job')} of {one_line(about.task)}?",
+        do,
+        lines,
+        jobs=plan.count,
+    )
 
 
 def may_cancel(about: Subject) -> bool:

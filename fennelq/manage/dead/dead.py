@@ -18,7 +18,7 @@ from fennelq.manage.dead.letter import DeadLetter, Group, ReplayReport, detailed
 from fennelq.manage.dead.new_arguments import NewArguments, Rewriting
 from fennelq.manage.dead.plan import Batch, Planning, ReplayPlan, changed, plan_of, selected_by
 from fennelq.manage.dead.replaying import Replaying, checked_canary
-from fennelq.manage.dead.search import Filters, dlq_entry
+from fennelq.manage.dead.search import Filters, check_cause, dlq_entry
 from fennelq.manage.dead.selecting import Selected, in_pages_of, number_of, searches, selected
 from fennelq.manage.jobs import JobAnswer, edited
 from fennelq.manage.offered import Awaiting, Blocking, Family, Operation, Scan
@@ -110,6 +110,7 @@ class DeadLetterTalks(Family):
 
         With `check=False`, it only counts the jobs, and does not ask whether they can go back.
         """
+        check_cause(filters)
         rewriting = self._rewriting(arguments, who, anyway=anyway)
         if check or rewriting is not None or limit is not None:
             return (yield from self._planned(limit, rewriting, filters, progress, continue_=continue_))
@@ -147,6 +148,7 @@ class DeadLetterTalks(Family):
         check. The history of each job keeps its old arguments, and `who`: the user and the host by default.
         """
         pace, timeout = Pace(rate), checked_canary(canary, canary_timeout)
+        check_cause(filters)
         if plan is not None:
             _check_alone(limit, arguments, filters)
         elif canary is not None or arguments is not None:
@@ -190,6 +192,7 @@ class DeadLetterTalks(Family):
         Without a filter, `all=True` is required. With a `plan`, it removes the jobs of the plan, and not those that
         died later.
         """
+        check_cause(filters)
         if plan is not None:
             _check_alone(limit, None, filters)
         elif not (all or any(name != "where" or str(value).strip() for name, value in filters.items())):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import dispatch, raise_first
 from fennelq.broker.keys import LANES, queue_keys
+from fennelq.broker.noting import noted
 from fennelq.broker.talk import Talk, ask
 from fennelq.broker.verb import MOST_JOBS
 from fennelq.broker.verbs.dead import Restored
@@ -228,7 +229,7 @@ class Importing:
     def _restored(self, page: Sequence[Line]) -> Talk[ImportReport]:
         def restore(queue: str, some: list[Line]) -> Talk[Sequence[int]]:
             if self._app.noted.is_due(queue):
-                yield from ask(verbs.queues.note_queues(self._app.namespace, [queue]))
+                yield from noted(self._app.namespace, [queue])
                 self._app.noted.done(queue)
             jobs = [line.restored() for line in some]
             keys = queue_keys(self._app.namespace, queue)

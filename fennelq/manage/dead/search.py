@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 PAGE = 500
 """Entries per read. Replaying and purging use pages of MOST_JOBS, because their scripts block the server for longer."""
 _PLACE = "dlq/"
+MANY_CAUSES = (
+    f"{OTHERS!r} stands for jobs of many causes, so it is neither replayed nor removed as a whole: "
+    "select these jobs by their task, their error, a filter or their ids"
+)
 _LAST_OF_MS = (1 << 64) - 1
 _AHEAD_MS = 60_000
 """By so much, the clock of the caller may be ahead of the server's."""
@@ -48,7 +52,8 @@ class Filters(TypedDict, total=False):
     until: Moment
     """Only jobs that died at this moment or earlier."""
     fingerprint: str
-    """Only jobs whose failure has this fingerprint; `other` for those that `groups()` counts as `other`."""
+    """Only jobs whose failure has this fingerprint; `other` for those that `groups()` counts as `other`, which
+    can be listed, counted and exported, but not replayed or removed together."""
     ids: Iterable[str]
     """Only these jobs."""
     where: str
@@ -273,6 +278,13 @@ def keys_in_queues(ids: Iterable[str]) -> dict[str, Keys]:
     """The job keys of each queue. Raises InvalidJobId when a text is not a job id."""
     every = map(split_id, dict.fromkeys([ids] if isinstance(ids, str) else ids))
     return {queue: [key for _, key in some] for queue, some in by_queues(every, itemgetter(0)).items()}
+
+
+def check_cause(filters: Filters) -> None:
+    """Raises InvalidFilter when the filters name the jobs of further causes as if they were one group: they can be
+    listed, counted and exported together, but not replayed or removed."""
+    if filters.get("fingerprint") == OTHERS:
+        raise InvalidFilter(MANY_CAUSES)
 
 
 def _checked_fingerprint(text: str | None) -> str | None:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from fennelq.broker.verbs.dead import OTHERS
+from fennelq.errors import InvalidFilter
 from fennelq.manage import documents
 from fennelq.manage.acting import Act, narrowed
 from fennelq.manage.canary import CANARY_TIMEOUT
-from fennelq.manage.dead.search import Filters, named
+from fennelq.manage.dead.search import Filters, check_cause, named
 from fennelq.manage.finding import read_filter
 from fennelq.manage.operations import OperationInfo, OperationPlan
 from fennelq.manage.sending import Fault, WrongCall, read_json
@@ -53,10 +53,12 @@ class DeadBody(Body):
             raise WrongCall(
                 [Fault("", "without a filter, this is about every dead job: give at least `until`")]
             )
-        if self.fingerprint == OTHERS:
-            why = f"{OTHERS!r} stands for jobs of many causes: give their task, their error or their ids instead"
-            raise WrongCall([Fault("/fingerprint", why)])
-        return cast("Filters", given)
+        filters = cast("Filters", given)
+        try:
+            check_cause(filters)
+        except InvalidFilter as wrong:
+            raise WrongCall([Fault("/fingerprint", str(wrong))]) from wrong
+        return filters
 
     @property
     def where(self) -> str:

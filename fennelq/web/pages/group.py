@@ -11,14 +11,15 @@ from pydantic import Field
 
 from fennelq import clock
 from fennelq.broker.verbs.dead import OTHERS
-from fennelq.errors import ConfigurationError
+from fennelq.errors import ConfigurationError, InvalidFilter
 from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.dead.dead import with_details
 from fennelq.manage.dead.letter import DeadLetter, Group, ReplayReport
-from fennelq.manage.dead.search import Filters
+from fennelq.manage.dead.search import MANY_CAUSES, Filters
 from fennelq.manage.times import RECENT
 from fennelq.model.fingerprint import is_fingerprint
-from fennelq.web import doing, words
+from fennelq.model.query import Query, State, Term
+from fennelq.web import words
 from fennelq.web.bulk import BulkForm, begin, milliseconds, planned
 from fennelq.web.jobs_shown import arguments_of
 from fennelq.web.looks import Look
@@ -30,6 +31,7 @@ _ROWS: Final = 10
 _FACETS: Final = 20
 """Queues of a group that can be chosen."""
 _TYPED: Final = 100
+_DEAD: Final = (Term("state", State.DEAD),)
 _LATEST: Final = 4_000_000_000_000
 
 
@@ -75,9 +77,16 @@ async def show(visit: Visit) -> Page:
             if len(letters) == _ROWS
             else "",
             "until": until,
-            "look": look,
+            "searches": _searches(queue, letters) if group.fingerprint == OTHERS else None,
         },
     )
+
+
+def _searches(queue: str, letters: Sequence[Letter]) -> list[tuple[str, str]]:
+    """The tasks of these jobs, each with the way to a search of its dead jobs."""
+    tasks = sorted({one.letter.task for one in letters if one.letter.task})
+    wheres = [(task, Query.of([*_DEAD, Term("task", task), Term("queue", queue)])) for task in tasks]
+    return [(task, link("jobs", q=str(where))) for task, where in wheres]
 
 
 class PurgeForm(BulkForm):
@@ -90,6 +99,7 @@ class PurgeForm(BulkForm):
 async def ask_purge(visit: Visit) -> Page:
     """Show what a purge would remove."""
     look, group = await found(visit)
+    where_of(group.fingerprint)
     values = {"group": group, "until": milliseconds(look.at), "typed": group.jobs > _TYPED}
     return Page(template="dead_purge.html", title="Purge", section="dead", values=values)
 
@@ -97,25 +107,14 @@ async def ask_purge(visit: Visit) -> Page:
 async def purge(visit: Visit) -> Moved:
     """Remove the jobs of a group for good."""
     form, fingerprint = visit.given(PurgeForm), visit.names["group"]
+    where = where_of(fingerprint)
     if form.total > _TYPED and form.typed != fingerprint:
         raise ConfigurationError(
             f"This removes {words.counted(form.total, 'job')} for good: type {fingerprint} to confirm. "
             "Nothing was done."
         )
-    if fingerprint != OTHERS:
-        plan = planned("purge", where_of(fingerprint), form)
-        operation = await begin(visit, plan, "dlq purge")
-        return Moved(link("operations", operation.id), "purging_dead", form.total)
-    filters = filters_of(fingerprint, form.until)
-    doing.begin(
-        visit,
-        "dlq purge",
-        f"--fingerprint {fingerprint}",
-        form.total,
-        lambda progress: visit.app.dlq.purge(progress=progress, **filters),
-        lambda removed: (removed, f"{removed:,} removed"),
-    )
-    return Moved("operations", "purging_dead", form.total)
+    operation = await begin(visit, planned("purge", where, form), "dlq purge")
+    return Moved(link("operations", operation.id), "purging_dead", form.total)
 
 
 class PickedForm(Form):
@@ -171,7 +170,9 @@ def outcome_of(report: ReplayReport) -> tuple[int, str]:
 
 
 def where_of(fingerprint: str) -> str:
-    """The filter of a group."""
+    """The filter of a group. No filter selects the jobs of further causes: raises InvalidFilter for these."""
+    if fingerprint == OTHERS:
+        raise InvalidFilter(f"{MANY_CAUSES}.")
     if not is_fingerprint(fingerprint):
         raise NotFound(f"{fingerprint[:40]} is not a fingerprint.")
     return f"state:dead fp:{fingerprint}"

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import aclosing
-from typing import Final, Literal
+from typing import Final, NamedTuple
 
 from pydantic import Field
 
-from fennelq.errors import BrokerUnavailable, FennelqError, InvalidFilter
-from fennelq.manage.acting import Act
+from fennelq.errors import BrokerUnavailable, ConfigurationError, FennelqError, InvalidFilter
+from fennelq.manage.acting import ABLE, Act, narrowed
 from fennelq.manage.finding import SearchProgress, read_filter
-from fennelq.model.query import ENDED, Query, State
+from fennelq.model.query import Query, State
 from fennelq.web import words
 from fennelq.web.bulk import BulkForm, begin, milliseconds, planned
 from fennelq.web.ended import found, has_history
@@ -50,22 +50,26 @@ async def show(visit: Visit) -> Page | Moved | Streamed:
         await visit.look()
         return page
     query = await checked(visit, where)
-    acts: list[tuple[str, str]] = []
-    if not query.ids and (query.states - ENDED - {State.DEAD}):
-        acts = [
-            (link("jobs", "all", "cancel", q=where), "Cancel them…"),
-            (link("jobs", "all", "run", q=where), "Run them now…"),
-        ]
     shown = Page(
         template="jobs.html",
         title="Jobs",
         section="jobs",
         values={
             **values,
-            "acts": [one for one, right in zip(acts, ("cancel", "send"), strict=False) if visit.can(right)],
+            "acts": [] if query.ids else _acts(visit, where, query.states),
         },
     )
     return Streamed(shown, _hits(visit, query))
+
+
+def _acts(visit: Visit, where: str, states: Set[State]) -> list[tuple[str, str]]:
+    """What the user may do with all that are found: the ways to the plans, and their labels."""
+    some = {act: bool(states & able) for act, able in ABLE.items()}
+    return [
+        (link("jobs", "all", act, q=where), shown.label)
+        for act, shown in _SHOWN.items()
+        if some[act] and visit.can(shown.right)
+    ]
 
 
 async def checked(visit: Visit, where: str) -> Query:
@@ -110,7 +114,30 @@ class ActForm(BulkForm):
     """The act on the jobs that a filter selects."""
 
     where: str = Field(max_length=4000)
-    act: Literal["cancel", "run"]
+    act: Act
+    canary: int | None = Field(default=None, ge=1, le=1000)
+    rate: float | None = Field(default=None, ge=0.1, le=100_000)
+    typed: str = ""
+    """The number of jobs, typed again."""
+
+
+class _Shown(NamedTuple):
+    """How an act is shown."""
+
+    right: str
+    label: str
+    title: str
+    verb: str
+
+
+_SHOWN: Final[Mapping[Act, _Shown]] = {
+    "cancel": _Shown("cancel", "Cancel them…", "Cancel jobs", "Cancel"),
+    "run": _Shown("send", "Run them now…", "Run jobs now", "Run now"),
+    "replay": _Shown("replay", "Replay the dead…", "Replay dead jobs", "Replay"),
+    "purge": _Shown("purge", "Remove the dead…", "Remove dead jobs for good", "Remove"),
+}
+_TYPED: Final = 100
+"""Who removes more jobs for good types their number."""
 
 
 async def ask_cancel(visit: Visit) -> Page:
@@ -123,6 +150,16 @@ async def ask_run(visit: Visit) -> Page:
     return await _plan(visit, "run")
 
 
+async def ask_replay(visit: Visit) -> Page:
+    """Show which dead jobs would go back."""
+    return await _plan(visit, "replay")
+
+
+async def ask_purge(visit: Visit) -> Page:
+    """Show which dead jobs would be removed."""
+    return await _plan(visit, "purge")
+
+
 async def cancel_all(visit: Visit) -> Moved:
     """Cancel the jobs of the plan."""
     return await _act(visit, "cancel", "job cancel")
@@ -133,12 +170,22 @@ async def run_all(visit: Visit) -> Moved:
     return await _act(visit, "run", "job run")
 
 
+async def replay_all(visit: Visit) -> Moved:
+    """Put the dead jobs of the plan back."""
+    return await _act(visit, "replay", "dlq replay")
+
+
+async def purge_all(visit: Visit) -> Moved:
+    """Remove the dead jobs of the plan for good."""
+    return await _act(visit, "purge", "dlq purge")
+
+
 async def _plan(visit: Visit, act: Act) -> Page:
     query = await checked(visit, visit.query.get("q", ""))
     plan = await visit.app.operations.plan(act, str(query))
     return Page(
         template="jobs_act.html",
-        title="Cancel jobs" if act == "cancel" else "Run jobs now",
+        title=_SHOWN[act].title,
         section="jobs",
         values={
             "plan": plan,
@@ -146,7 +193,8 @@ async def _plan(visit: Visit, act: Act) -> Page:
             "form_where": plan.where,
             "until": milliseconds(plan.until),
             "samples": shown_jobs(visit, plan.samples),
-            "verb": "Cancel" if act == "cancel" else "Run now",
+            "verb": _SHOWN[act].verb,
+            "typed": act == "purge" and plan.total > _TYPED,
         },
     )
 
@@ -155,6 +203,11 @@ async def _act(visit: Visit, act: Act, what: str) -> Moved:
     form = visit.given(ActForm)
     if form.act != act:
         raise InvalidFilter("The form is about another act.")
-    await checked(visit, form.where)
-    operation = await begin(visit, planned(act, form.where, form), what)
+    where = str(narrowed(act, await checked(visit, form.where)))
+    if act == "purge" and form.total > _TYPED and form.typed != str(form.total):
+        raise ConfigurationError(
+            f"This removes {words.counted(form.total, 'job')} for good: type {form.total} to confirm. "
+            "Nothing was done."
+        )
+    operation = await begin(visit, planned(act, where, form), what, rate=form.rate, canary=form.canary)
     return Moved(link("operations", operation.id), "begun", form.total)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from fennelq.errors import UnknownOperation
-from fennelq.manage.audit_entry import AuditEntry
 from fennelq.manage.operation_record import OperationInfo
 from fennelq.web.bulk import perform
-from fennelq.web.looks import Look
 from fennelq.web.visit import Moved, Page, Visit, link
 
 
@@ -14,33 +12,15 @@ async def show(visit: Visit) -> Page:
     """The operations."""
     look = await visit.look()
     found = await look.operations()
-    lost = await _lost(visit, look)
-    running = sum(one.state == "running" for one in found) + sum(
-        one.state == "running" for one in visit.site.doing
-    )
     return Page(
         template="operations.html",
         title="Operations",
         section="operations",
         values={
-            "running": running,
+            "running": sum(one.state == "running" for one in found),
             "operations": [(one, visit.redaction.filter(one.where)) for one in found],
-            "doing": [*visit.site.doing],
-            "lost": lost,
         },
     )
-
-
-async def _lost(visit: Visit, look: Look) -> list[AuditEntry]:
-    """Replays and purges that a web process has begun for itself, and of which it has not reported the end: those with
-    a record of their own are continued, and are on the page in any case."""
-    own = {(one.what, one.target) for one in visit.site.doing if one.state == "running"}
-    found = await look.begun()
-    return [
-        one
-        for one in found
-        if one.via == "web" and one.target.startswith("--") and (one.what, one.target) not in own
-    ]
 
 
 async def one(visit: Visit) -> Page:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import Field
 
-from fennelq.broker.verbs.dead import OTHERS
 from fennelq.errors import InvalidArguments
-from fennelq.manage.dead.letter import DeadLetter, ReplayReport
+from fennelq.manage.dead.letter import DeadLetter
 from fennelq.manage.dead.new_arguments import Written
 from fennelq.manage.dead.plan import ReplayPlan
-from fennelq.manage.queues.queues import OnProgress
-from fennelq.web import bulk, doing, words
+from fennelq.web import bulk, words
 from fennelq.web.bulk import BulkForm, milliseconds, planned
-from fennelq.web.pages.group import filters_of, found, outcome_of, where_of
+from fennelq.web.pages.group import filters_of, found, where_of
 from fennelq.web.visit import Forbidden, Moved, Page, Visit, link
 
 _CHECKED: Final = 1_000
@@ -36,6 +34,7 @@ class ReplayForm(BulkForm):
 async def ask(visit: Visit) -> Page:
     """Show what a replay would do."""
     look, group = await found(visit)
+    where_of(group.fingerprint)
     text = visit.query.get("set", "")
     new, queues = _new_arguments(visit, text), [*look.queues_of_group(group.fingerprint)]
     check = bool(new) or (group.jobs <= _CHECKED and len(queues) <= _QUEUES_CHECKED)
@@ -71,9 +70,6 @@ async def begin(visit: Visit) -> Moved:
     """Put the jobs of the plan back."""
     form, fingerprint = visit.given(ReplayForm), visit.names["group"]
     new = _new_arguments(visit, form.set)
-    if fingerprint == OTHERS:
-        _replay_others(visit, form, new)
-        return Moved("operations", "replaying", form.total)
     plan = planned("replay", where_of(fingerprint), form)
     anyway = bool(new) and await _is_codeless(visit, fingerprint)
     operation = await bulk.begin(
@@ -86,27 +82,6 @@ async def _is_codeless(visit: Visit, fingerprint: str) -> bool:
     """Whether this process does not have the code of the task of a group."""
     group, _ = await (await visit.look()).group(fingerprint)
     return group is not None and group.task not in visit.app.tasks
-
-
-def _replay_others(visit: Visit, form: ReplayForm, new: dict[str, Any]) -> None:
-    """A replay of the jobs for which a queue has no group: no filter selects these, so this process replays them. When
-    it is killed, the jobs that are left stay dead."""
-    filters = filters_of(OTHERS, form.until)
-
-    def work(progress: OnProgress) -> Awaitable[ReplayReport]:
-        return visit.app.dlq.replay(
-            canary=form.canary,
-            rate=form.rate,
-            arguments=new or None,
-            anyway=bool(new),
-            who=visit.who,
-            progress=progress,
-            **filters,
-        )
-
-    how = [f"--fingerprint {OTHERS}", *([f"--canary {form.canary}"] if form.canary else [])]
-    how += [f"--rate {form.rate:g}"] if form.rate else []
-    doing.begin(visit, "dlq replay", " ".join(how), form.total, work, outcome_of)
 
 
 def _new_arguments(visit: Visit, text: str) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from fennelq.manage.schedules import has_workers
+from fennelq.model.schedule import Schedule
 from fennelq.web import words
 from fennelq.web.jobs_shown import names_of
 from fennelq.web.pages.schedules import row_of
@@ -30,13 +33,22 @@ async def show(visit: Visit) -> Page:
             "row": row_of(info, look.at),
             "info": info,
             "schedule": schedule,
-            "runs": [] if info.paused else next_runs(schedule, look.now, _NEXT),
+            "runs": [] if info.paused else _runs(schedule, look.now),
             "call": words.as_call(call, names_of(visit, schedule.task)),
             "function": schedule.task.rpartition(":")[2],
             "removable": removable,
             "has_workers": has_workers(info, look.now),
         },
     )
+
+
+def _runs(schedule: Schedule, now: datetime) -> list[tuple[datetime, str]]:
+    """The next runs; each also as the clocks of the schedule's own time zone show it, as browsers show theirs."""
+    runs = next_runs(schedule, now, _NEXT)
+    if schedule.cron is None or schedule.tz == "UTC":
+        return [(run, "") for run in runs]
+    zone = ZoneInfo(schedule.tz)
+    return [(run, f"{run.astimezone(zone):%a %H:%M}") for run in runs]
 
 
 async def pause(visit: Visit) -> Moved:

@@ -151,14 +151,25 @@ def _object(task: str, text: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", found)
 
 
+class _AsWritten(str):
+    """An annotation that is a text, as under `from __future__ import annotations`: it is shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _bare(one: inspect.Parameter) -> inspect.Parameter:
+    return one.replace(annotation=_AsWritten(one.annotation)) if isinstance(one.annotation, str) else one
+
+
 def _signature(task: AnyTask | None) -> str:
-    return (
-        "" if task is None else f"{task.name.rpartition(':')[2]}({', '.join(map(str, task.calls.signature))})"
-    )
+    if task is None:
+        return ""
+    return f"{task.name.rpartition(':')[2]}({', '.join(str(_bare(one)) for one in task.calls.signature)})"
 
 
 def _parameters(task: AnyTask | None) -> list[Parameter]:
-    return [] if task is None else [_parameter(one) for one in task.calls.signature]
+    return [] if task is None else [_parameter(_bare(one)) for one in task.calls.signature]
 
 
 def _parameter(one: inspect.Parameter) -> Parameter:

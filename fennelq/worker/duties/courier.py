@@ -17,6 +17,7 @@ from fennelq import clock
 from fennelq.broker import verbs
 from fennelq.broker.dispatch import by_queues, concerns_the_call, in_pages, pages
 from fennelq.broker.keys import AppKeys, QueueKeys, queue_keys
+from fennelq.broker.noting import noted
 from fennelq.broker.talk import Talk, ask
 from fennelq.client import refused
 from fennelq.connections import NotedQueues
@@ -134,7 +135,7 @@ class Courier(Service):
     def _to(self, box: AppKeys | QueueKeys, queue: str, jobs: list[AnyWireJob]) -> Talk[Sequence[Any]]:
         # List the queue first: workers that serve every queue do not find a job in a queue that is not on the list.
         if self._noted.is_due(queue):
-            yield from ask(verbs.queues.note_queues(self._keys.app, [queue]))
+            yield from noted(self._keys.app, [queue])
             self._noted.done(queue)
         answers: list[int | bytes | list[bytes]]
         answers = yield from ask(verbs.jobs.enqueue(queue_keys(self._keys.app, queue), jobs))

@@ -13,6 +13,7 @@ import orjson
 from fennelq import __version__, clock
 from fennelq.broker import verbs
 from fennelq.broker.keys import LANES, AppKeys
+from fennelq.broker.noting import noted
 from fennelq.broker.verbs.executors import Present
 from fennelq.executors import recent_of
 from fennelq.worker.bus import ExecutorEnding, LoopWorksAgain, QueuesDiscovered, RedisReplies
@@ -93,15 +94,15 @@ class Presence(Service):
 
     async def _note_own_queues(self, present: Present) -> None:
         own = {*self._state.own_queues, *self._state.routing.weights}
-        added = await self._broker.ask(verbs.queues.note_queues(self._keys.app, sorted(own)))
+        added = await self._broker.converse(noted(self._keys.app, sorted(own)))
         self._number = present.queues + added
         self._read_at = clock.monotonic()
 
     async def _read_queues(self) -> None:
         self._known = await self._broker.ask(verbs.queues.known_queues(self._keys.app))
-        if missing := self._missing():
-            await self._broker.ask(verbs.queues.note_queues(self._keys.app, sorted(missing)))
-            self._known |= missing
+        missing = self._missing()
+        await self._broker.converse(noted(self._keys.app, sorted(missing)))
+        self._known |= missing
         self._number, self._read_at = len(self._known), clock.monotonic()
         self._not_before = self._read_at + len(self._known) * self._state.colleagues / _READ_PER_SECOND
         self._state.bus.publish(QueuesDiscovered(frozenset(self._known)))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fennelq import App
+from fennelq.manage.dead.search import MANY_CAUSES
 from tests.kit.waiting import aeventually
 from tests.kit.workers import running
 from tests.web.api.kit import Program, problem_in
@@ -144,6 +145,12 @@ async def test_a_wrong_replay_points_at_the_mistake(
     answer = await program.post("/dead:replay", body)
     assert answer.status_code == 422
     assert problem_in(answer)["errors"][0]["pointer"] == pointer
+
+
+async def test_the_jobs_without_a_group_of_their_own_are_not_moved_together(program: Program) -> None:
+    for path in ("/dead:plan", "/dead:replay", "/dead:purge"):
+        (fault,) = problem_in(await program.post(path, {"fingerprint": "other"}))["errors"]
+        assert fault == {"pointer": "/fingerprint", "detail": MANY_CAUSES}, path
 
 
 async def test_new_arguments_need_the_right_to_edit(app: App) -> None:
