@@ -78,6 +78,9 @@ docs: $(STAMP) ## write the generated reference pages anew
 .PHONY: proto
 proto: $(STAMP) ## generate the code of the gRPC messages anew
 	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. fennelq/grpc/fennelq.proto
+	@# Half of it are classes of an experimental API, which fennelq does not use.
+	sed '/^ # This class is part of an EXPERIMENTAL API/,/^class [A-Za-z]*Stub/{/^class [A-Za-z]*Stub/!d;}' \
+	  fennelq/grpc/fennelq_pb2_grpc.py >$(STAMP).grpc && mv $(STAMP).grpc fennelq/grpc/fennelq_pb2_grpc.py
 
 .PHONY: pictures
 pictures: $(STAMP) ## make the pictures of the guides anew, from a real run

@@ -87,12 +87,20 @@ class Arena:
 
     def ask(self, action: str, **arguments: Any) -> dict[str, Any]:
         """Run one client action to its end and return its answer."""
-        command = [self.contestant.python, "-m", "benchmarks.client", self.contestant.adapter, action]
-        command += [json.dumps(arguments), "--url", self.server.url, "--loop", self._loop]
+        words = ["benchmarks.client", self.contestant.adapter, action, json.dumps(arguments)]
+        return self._answer(action, *words, "--url", self.server.url)
+
+    def metered(self, pairs: int, jobs: int) -> dict[str, list[float]]:
+        """What so many drains with and without metrics took, in one process."""
+        size = ["--pairs", str(pairs), "--jobs", str(jobs)]
+        return self._answer("metered", "benchmarks.metered", self.server.url, *size)
+
+    def _answer(self, action: str, *module: str) -> dict[str, Any]:
+        """Run a module to its end and return the last line of its output."""
         environment = {**os.environ, **self._environment()}
         try:
             client = subprocess.run(
-                command,
+                [self.contestant.python, "-m", *module, "--loop", self._loop],
                 check=False,
                 capture_output=True,
                 text=True,

@@ -7,11 +7,12 @@ facts contain.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+import sys
+import traceback
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
-
-import structlog
+from functools import cache
+from typing import Any, Final, cast
 
 from fennelq import clock
 from fennelq.streams import clean, clean_lines
@@ -21,22 +22,26 @@ Render = Callable[[Line], str]
 
 _BELOW: Final = ("stack", "traceback")
 """Facts of several lines: on a console they follow below the line."""
+_RESERVED: Final = ("event", "level", "timestamp", "logger")
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def for_people(*, colors: bool) -> Render:
     """Renders lines for a console. Names, ids and errors come out of Redis and may contain control characters, which
     could control the terminal of an operator: they are escaped."""
-    # `plain_traceback` only keeps older versions of structlog from warning: tracebacks never reach the renderer.
-    columns: Any = structlog.dev.ConsoleRenderer(
-        colors=colors, exception_formatter=structlog.dev.plain_traceback
-    )
+
+    @cache
+    def columns() -> Any:
+        from structlog.dev import ConsoleRenderer, plain_traceback
+
+        # `plain_traceback` only keeps older versions of structlog from warning: tracebacks never reach the renderer.
+        return ConsoleRenderer(colors=colors, exception_formatter=plain_traceback)
 
     def render(line: Line) -> str:
         facts = {clean(name): _for_people(value) for name, value in line.items() if name not in _BELOW}
         stamped = {"timestamp": datetime.now().astimezone().strftime("%H:%M:%S"), **facts}
         below = [clean_lines(str(line[name])).strip("\n") for name in _BELOW if line.get(name)]
-        return "\n".join([columns(None, "", stamped), *below])
+        return "\n".join([columns()(None, "", stamped), *below])
 
     return render
 
@@ -54,6 +59,25 @@ def for_machines(line: Line) -> str:
 def iso(moment: datetime) -> str:
     """A moment for machines; UTC ends with Z."""
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def named(event: object, level: str, logger: object, facts: Mapping[str, Any]) -> Line:
+    """A line of the users' code. A fact that has the name of a part of the line gets another name."""
+    head: Line = {"event": str(event), "level": level}
+    if logger:
+        head["logger"] = str(logger)
+    return head | {f"{name}_" if name in _RESERVED else name: value for name, value in facts.items()}
+
+
+def unfold_exception(line: Line) -> None:
+    """`exc_info` becomes a traceback without local variables, because those include the arguments of a task."""
+    error: object = line.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()
+    if isinstance(error, tuple):
+        error = cast("tuple[object, ...]", error)[1]
+    if isinstance(error, BaseException):
+        line["traceback"] = "".join(traceback.format_exception(error))
 
 
 class Seldom:

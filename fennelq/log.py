@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any, Final, TextIO, cast
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, TextIO
 
-import structlog
-
-from fennelq.lines import Line, Render, Seldom, for_machines, for_people, iso
+from fennelq.imports import forget, when_imported
+from fennelq.lines import Line, Render, Seldom, for_machines, for_people, iso, named, unfold_exception
 from fennelq.streams import LogStream, clean, colours, is_terminal
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -28,7 +28,6 @@ DETAILS: Final = ("type", "message", "traceback")
 """How much of an error is logged, from the least to the most."""
 
 _OF_EVERY_RECORD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-_RESERVED: Final = ("event", "level", "timestamp", "logger")
 _LAST_RESORT: Final = logging.lastResort
 _OURS: Final = object()
 """Stands for the logger of fennelq's own lines."""
@@ -104,11 +103,14 @@ def setup(
     errors: str = "traceback",
     about: About = _about_nothing,
     stdlib: bool = True,
+    at_once: bool = True,
 ) -> None:
     """Configure logging of this process. Only the worker and the command line call this, never the library.
 
     `about` is called for each line of the users' code; it returns facts to add, such as the job that the line is about.
     `stdlib=False` does not configure the standard library, for a process that will import code which may configure it.
+    `at_once=False` imports structlog when the users' code does, or with the first line: for commands, which mostly
+    write none. A worker that is out of file descriptors could not import it any more.
     """
     global _least, _detail, _about, _render, _seldom, _way
     _least, _detail, _about = LEVELS[level], errors, about
@@ -121,7 +123,9 @@ def setup(
         _stand_back()
         return
     _way = _by_ourselves
-    _configure_structlog()
+    when_imported("structlog", _configure_structlog)
+    if at_once:
+        import_module("structlog")
     if stdlib:
         _configure_stdlib()
     else:
@@ -172,9 +176,11 @@ def _rendered(line: Line) -> str:
 
 def _by_ourselves(_: str, level: str, event: str, facts: dict[str, object]) -> None:
     """Write a line in fennelq's format, however the users' code configures structlog."""
+    import structlog
+
     line: Any = {"event": event, **facts}
     try:
-        for processor in _processors:
+        for processor in _processors():
             line = processor(_OURS, level, line)
     except structlog.DropEvent:
         return
@@ -184,8 +190,10 @@ def _by_ourselves(_: str, level: str, event: str, facts: dict[str, object]) -> N
 def _by_the_program(name: str, level: str, event: str, facts: dict[str, object]) -> None:
     """Write a line with the configuration of the program that fennelq runs in."""
     facts = {key: iso(value) if isinstance(value, datetime) else value for key, value in facts.items()}
-    if structlog.is_configured():
-        getattr(structlog.get_logger(name), level)(event, **facts)
+    if _is_structlog_configured():
+        from structlog import get_logger
+
+        getattr(get_logger(name), level)(event, **facts)
         return
     logger, number = logging.getLogger(name), LEVELS[level]
     if not logger.isEnabledFor(number):
@@ -197,6 +205,12 @@ def _by_the_program(name: str, level: str, event: str, facts: dict[str, object])
     record.exc_text = str(below).rstrip("\n") if below else None
     vars(record).update({key: value for key, value in facts.items() if key not in _OF_EVERY_RECORD})
     logger.handle(record)
+
+
+def _is_structlog_configured() -> bool:
+    """A program that has not imported structlog has not configured it."""
+    is_configured = getattr(sys.modules.get("structlog"), "is_configured", None)
+    return is_configured is not None and bool(is_configured())
 
 
 _way: Way = _by_the_program
@@ -215,32 +229,37 @@ def _line_of(logger: object, method: str, facts: MutableMapping[str, Any]) -> st
     job."""
     try:
         if logger is _OURS:
-            line = _named(facts.pop("event"), method, "", facts)
+            line = named(facts.pop("event"), method, "", facts)
             if _seldom is not None and _is_repeated(line, _seldom):
                 del line["traceback"]
         else:
-            line = _named(facts.pop("event", ""), method, getattr(logger, "name", ""), {**_about(), **facts})
-            _unfold_exception(line)
+            line = named(facts.pop("event", ""), method, getattr(logger, "name", ""), {**_about(), **facts})
+            unfold_exception(line)
         return _render(line)
     except Exception:
+        from structlog import DropEvent
+
         _stream.missed()
-        raise structlog.DropEvent from None
+        raise DropEvent from None
 
 
 def _merge_context(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Add the context variables, without the secrets among them: jobs carry them from the code that sent them."""
+    from structlog.contextvars import merge_contextvars
+
     own = len(facts)
-    merged = structlog.contextvars.merge_contextvars(logger, method, facts)
+    merged = merge_contextvars(logger, method, facts)
     for name in [*merged][own:]:
         merged[name] = _hide(name, merged[name])
     return merged
 
 
-_processors: Final[list[Any]] = [
-    _merge_context,
-    structlog.processors.StackInfoRenderer(),
-    _line_of,
-]
+@cache
+def _processors() -> list[Any]:
+    """Always the same list: by it a configuration of structlog is known to be fennelq's."""
+    from structlog.processors import StackInfoRenderer
+
+    return [_merge_context, StackInfoRenderer(), _line_of]
 
 
 def _is_repeated(line: Line, seldom: Seldom) -> bool:
@@ -248,25 +267,6 @@ def _is_repeated(line: Line, seldom: Seldom) -> bool:
     if "traceback" not in line or "job_id" not in line:
         return False
     return not seldom((line.get("task"), line.get("at"), line.get("error")))
-
-
-def _named(event: object, level: str, logger: object, facts: Mapping[str, Any]) -> Line:
-    """A line of the users' code. A fact that has the name of a part of the line gets another name."""
-    head: Line = {"event": str(event), "level": level}
-    if logger:
-        head["logger"] = str(logger)
-    return head | {f"{name}_" if name in _RESERVED else name: value for name, value in facts.items()}
-
-
-def _unfold_exception(line: Line) -> None:
-    """`exc_info` becomes a traceback without local variables, because those include the arguments of a task."""
-    error: object = line.pop("exc_info", None)
-    if error is True:
-        error = sys.exc_info()
-    if isinstance(error, tuple):
-        error = cast("tuple[object, ...]", error)[1]
-    if isinstance(error, BaseException):
-        line["traceback"] = "".join(traceback.format_exception(error))
 
 
 class _Lines:
@@ -287,12 +287,14 @@ class _Lines:
 
 def _configure_structlog() -> None:
     """Configure structlog, unless the users' code has configured it: then that configuration stays."""
+    import structlog  # it takes a quarter of the time in which a command starts, and most commands write no line
+
     now = structlog.get_config()
-    if structlog.is_configured() and now["processors"] is not _processors:
+    if structlog.is_configured() and now["processors"] is not _processors():
         return
     _structlog_before.update({} if _structlog_before else now)
     _structlog_ours.update(
-        processors=_processors,
+        processors=_processors(),
         wrapper_class=structlog.make_filtering_bound_logger(_least),
         logger_factory=_Lines,
         # Do not cache: code that logs at import, and configures structlog after that, must get its own configuration.
@@ -303,9 +305,11 @@ def _configure_structlog() -> None:
 
 def _unconfigure_structlog() -> None:
     """Undo `_configure_structlog`. The users' code may have replaced a part of the configuration: that part stays."""
+    import structlog
+
     now = structlog.get_config()
     kept = {name: value for name, value in now.items() if value is not _structlog_ours.get(name)}
-    if now["processors"] is _processors:
+    if now["processors"] is _processors():
         structlog.reset_defaults()
     else:
         structlog.configure(**{**_structlog_before, **kept})
@@ -338,9 +342,9 @@ def _line_of_record(record: logging.LogRecord) -> Line:
             "not_formatted": f"{type(error).__name__}: {error}",
             "at": f"{record.pathname}:{record.lineno}",
         }
-    line = _named(event, record.levelname.lower(), record.name, {**about, **facts})
+    line = named(event, record.levelname.lower(), record.name, {**about, **facts})
     line["exc_info"] = record.exc_info
-    _unfold_exception(line)
+    unfold_exception(line)
     if record.exc_text and "traceback" not in line:
         line["traceback"] = record.exc_text
     if record.stack_info:
@@ -387,6 +391,7 @@ def _handlers_of_ours(root: logging.Logger) -> list[logging.Handler]:
 def _stand_back() -> None:
     """Undo the configuration of an earlier `setup` in this process."""
     logging.lastResort = _LAST_RESORT
+    forget("structlog")
     if _structlog_ours:
         _unconfigure_structlog()
     root = logging.getLogger()

@@ -206,9 +206,7 @@ class Redaction:
         return shown
 
     def _warn(self, task: str, error: str) -> None:
-        from fennelq import (
-            log,  # imported here: it imports structlog, which programs that only send jobs do not need
-        )
+        from fennelq import log
 
         if task not in self._warned and len(self._warned) < _MOST_WARNED:
             self._warned.add(task)

@@ -191,6 +191,58 @@ def test_a_setup_that_leaves_everything_to_the_program_undoes_an_earlier_one() -
     assert lines == ["ours n=5", "theirs"]
 
 
+LATER = """
+import sys
+from fennelq import log
+log.setup("json", level="warning", stdlib=False, at_once=False)
+for line in sys.argv[1:]:
+    exec(line)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "written"),
+    [
+        (["assert 'structlog' not in sys.modules"], []),
+        (["log.get('test').info('unseen')", "assert 'structlog' not in sys.modules"], []),
+        (["log.get('test').warning('ours')"], ["ours"]),
+        (["import structlog", "structlog.get_logger('mine').info('unseen')"], []),
+        (["import structlog", "structlog.get_logger('mine').warning('theirs')"], ["theirs"]),
+        (["from structlog.stdlib import get_logger", "get_logger('mine').warning('theirs')"], ["theirs"]),
+        (
+            [
+                "import structlog",
+                "structlog.contextvars.bind_contextvars(n=5)",
+                "log.get('test').warning('ours')",
+                "structlog.get_logger().error('theirs')",
+            ],
+            ["ours", "theirs"],
+        ),
+        (
+            ["log.setup('json', config='none')", "import structlog", "assert not structlog.is_configured()"],
+            [],
+        ),
+    ],
+)
+def test_structlog_is_configured_when_it_is_imported_and_not_imported_before(
+    lines: list[str], written: list[str]
+) -> None:
+    ended = subprocess.run([sys.executable, "-c", LATER, *lines], check=True, capture_output=True)
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == written
+    assert ended.stdout == b""
+
+
+def test_a_worker_has_all_that_it_needs_for_a_line_before_it_writes_one() -> None:
+    lines = program(
+        "import builtins",
+        "log.setup('console')",
+        "known = {*sys.modules}",
+        "log.get('test').error('ours', n=5, traceback='Traceback')",
+        "assert {*sys.modules} == known, {*sys.modules} - known",
+    )
+    assert len(lines) == 2
+
+
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"NO_COLOR": ""}])
 def test_no_color_means_no_colours(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     for name, value in environment.items():

@@ -83,7 +83,7 @@ QUICK: Sequence[Row] = (
     Web(waiting=10_000, dead=10_000, times=50, seconds=8.0),
     History(jobs=16_000, rows=100_000),
     HistoryInPostgres(jobs=16_000, rows=100_000),
-    Counting(jobs=15_000, turns=2, rounds=10),
+    Counting(jobs=4_000, pairs=6, rounds=10),
     Imports(),
 )
 

@@ -33,8 +33,8 @@ class Dead(Row):
 
     name = "dead"
     lines = (
-        Line("dlq list --group, in a client", "groups_ms", "ms", AtMost(200), digits=1),
-        Line("  as a command, with its start", "command_ms", "ms"),
+        Line("dlq list --group, as a command", "command_ms", "ms", AtMost(200)),
+        Line("  in a client", "groups_ms", "ms", digits=1),
         Line("a death, server CPU", "death", "us", digits=1),
         Line("  for the index of groups", "index", "us", AtMost(2), digits=2),
     )
@@ -43,7 +43,7 @@ class Dead(Row):
     jobs: int = 100_000
     """Dead ones, in 30 groups."""
     looks: int = 20
-    commands: int = 5
+    commands: int = 15
     deaths: int = 1_600
     """In each round."""
     rounds: int = 20
@@ -54,6 +54,7 @@ class Dead(Row):
         queue.note()
         die_in(queue, self.jobs)
         looks = with_app(server.url, self._looks)
+        _command_ms(server)  # compiles what has changed
         commands = [_command_ms(server) for _ in range(self.commands)]
         costs: dict[bool, list[float]] = {True: [], False: []}
         for _ in range(self.rounds):
@@ -103,6 +104,9 @@ def _command_ms(server: Server) -> float:
         "benchmarks.jobs:app",
     ]
     environment = {**os.environ, "FENNELQ_REDIS_URL": server.url}
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # users do not have it: with it, Python compiles every module anew
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)
     return (time.perf_counter() - began) * 1e3

@@ -5,16 +5,17 @@ a Lua function would cost time for every job.
     --@include now, outcome/dead    files that it needs, from `lua/lib` unless a folder is named; each is pasted once.
                                     Those from `lua/early` come first: they end a script that has nothing to do
 
-A script that runs gates lists them in its header, and pastes their checks into a function:
-
-    --@gates place, expired         files of `lua/gates`, in the order in which they decide
-      --@pass gates                 here the check of each gate is pasted: the code after `--@check` in its file
-
 A function that few calls need makes its own functions, so that the other calls do not:
 
       --@paste holder, replace      here these files are pasted, and those that they need and the file with the
                                     function does not include. A file that keeps something for the whole script,
                                     such as counts, has to be included there: otherwise each function has its own
+
+A script that runs gates lists them in its header, and pastes their two parts into functions:
+
+    --@gates place, expired         files of `lua/gates`, in the order in which they decide
+      --@pass gates                 here the check of each gate is pasted: the code after `--@check` in its file
+      --@paste gates                here the code before `--@check` is pasted, and the files that the gates need
 
 The file that calls the leavings, which act when a run is over, lists them in its header (`lua/lib/run_over.lua`):
 
@@ -85,8 +86,6 @@ class LuaFile:
         """The files that have to be pasted before it."""
         for name in self.words("include"):
             yield _file_called(name)
-        for gate in self.words("gates"):
-            yield lua_file(f"gates/{gate}")
         for leaving in self._called:
             yield lua_file(f"leaving/{leaving.name}")
 
@@ -105,9 +104,15 @@ class LuaFile:
         for needed in self.needed():
             _add(needed, found)
         before = set(found)
-        for name in _words(words):
+        gates = [f"gates/{gate}" for gate in self.words("gates")]
+        for name in gates if words == "gates" else _words(words):
             _add(_file_called(name), found)
         return [file for file in found.values() if file.name not in before]
+
+    @property
+    def own_code(self) -> str:
+        """What stands in this file, without comments."""
+        return without_comments(self._text)
 
     @property
     def code(self) -> str:

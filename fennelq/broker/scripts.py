@@ -17,6 +17,7 @@ The loader replaces, in all files,
     K[lane]                    the stream of a lane
     N.dead                     the name of a key without its prefix, quoted: `prefix .. N.dead` is the key
     LANES, PRIORITIES          the lanes in the order they are read, with and without the quarantine
+    EVERY_LANE                 the lanes without the quarantine as one word of a call
     HIGH, NORMAL, LOW          the names of these lanes
     QUARANTINE, GROUP          the name of the lane for jobs that run alone, and of the group that reads all lanes
 
@@ -57,6 +58,7 @@ _ADDING: Final = ("lib/entries", "lib/later")
 _CONSTANTS: Final = {
     "LANES": "{" + ", ".join(f"'{lane}'" for lane in STREAMS) + "}",
     "PRIORITIES": "{" + ", ".join(f"'{lane}'" for lane in LANES.values()) + "}",
+    "EVERY_LANE": f"'{' '.join(LANES.values())}'",
     "HIGH": f"'{LANES['high']}'",
     "NORMAL": f"'{NORMAL}'",
     "LOW": f"'{LANES['low']}'",
@@ -91,7 +93,7 @@ def script(name: str, variant: str = "") -> Script:
     """The script of an arrow. `variant` is text put before everything else, such as the test kit's clock."""
     arrow = lua_file(name)
     parts = list(with_pasted(arrow))
-    if any(part.name in _ADDING for part in parts) and "wake_sleepers()" not in arrow.code:
+    if any(part.name in _ADDING for part in parts) and "wake_sleepers()" not in arrow.own_code:
         raise LookupError(f"{name}.lua may add entries or due times, and does not end with wake_sleepers()")
     code = "".join(part.code for part in with_includes(arrow))
     # See `lua/lib/job_ended.lua`.

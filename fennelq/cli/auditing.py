@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fennelq.cli.exits import Interrupted
 from fennelq.cli.helps import given_words
-from fennelq.manage.audit import AwaitedOperation, begun
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -59,6 +58,8 @@ async def recorded(
     warn: Callable[[str], None],
 ) -> Any:
     """Do the work of the command that runs, between the two lines of its record."""
+    from fennelq.manage.audit import begun  # imported here: commands that only look record nothing
+
     context = _context.get()
     assert context is not None, "a command that changes something declares changes=True"
     what = context.command_path.partition(" ")[2]
@@ -74,6 +75,8 @@ async def in_record(
     warn: Callable[[str], None],
 ) -> Any:
     """Do some work between the two lines of its record."""
+    from fennelq.manage.audit import AwaitedOperation
+
     # Not by `app.audit.operation`: when it cannot write, it logs that, and a person at a shell needs a sentence.
     async with AwaitedOperation(app, entry, warn) as operation:
         try:

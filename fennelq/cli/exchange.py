@@ -13,13 +13,14 @@ from typing import IO, TYPE_CHECKING, Any, Final, TextIO
 
 from fennelq.cli import output
 from fennelq.cli.exits import Exit, Problem
-from fennelq.cli.steps import Steps
-from fennelq.manage.dead.importing import LONGEST_LINE, ImportReport
-from fennelq.manage.dead.search import Filters
+from fennelq.manage.dead.importing import LONGEST_LINE
 from fennelq.manage.documents import of_import
 
 if TYPE_CHECKING:
     from fennelq.app import App
+    from fennelq.cli.steps import Steps
+    from fennelq.manage.dead.importing import ImportReport
+    from fennelq.manage.dead.search import Filters
 
 _AT_ONCE: Final = 100
 

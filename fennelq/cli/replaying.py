@@ -18,15 +18,15 @@ from fennelq.cli.options import duration
 from fennelq.cli.session import Session
 from fennelq.cli.steps import Steps, progress
 from fennelq.cli.tables.table import Column
-from fennelq.manage.dead.letter import DeadLetter, ReplayReport
 from fennelq.manage.dead.new_arguments import NewArguments, Written
-from fennelq.manage.dead.plan import ReplayPlan
-from fennelq.manage.dead.search import Filters
 from fennelq.manage.documents import of_replay_plan, of_report, of_rewritten
-from fennelq.model.named_call import Named
 
 if TYPE_CHECKING:
     from fennelq.app import App
+    from fennelq.manage.dead.letter import DeadLetter, ReplayReport
+    from fennelq.manage.dead.plan import ReplayPlan
+    from fennelq.manage.dead.search import Filters
+    from fennelq.model.named_call import Named
 
 COLUMNS = (
     Column("died", leave=3),

@@ -306,7 +306,7 @@ def _begins(what: str, wanted: str | None) -> bool:
 
 
 def _log(warning: str) -> None:
-    from fennelq import log  # imported here: it imports structlog, and the commands need none of it
+    from fennelq import log
 
     _logger = log.get("fennelq.audit")
     _logger.warning("operation_not_recorded", why=warning)

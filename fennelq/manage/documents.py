@@ -6,37 +6,36 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import to_json
-
 from fennelq import clock
-from fennelq.manage.audit_entry import AuditEntry
-from fennelq.manage.dead.letter import DeadLetter, Group, ReplayReport
-from fennelq.manage.executors.info import ExecutorInfo, ExecutorStacks
-from fennelq.manage.executors.profile import ExecutorProfile
-from fennelq.manage.jobs import JobAnswer, JobEnd
-from fennelq.manage.limits import LimitInfo
-from fennelq.manage.operation_record import OperationInfo
-from fennelq.manage.operations import OperationPlan
-from fennelq.manage.queues.info import QueueInfo
-from fennelq.manage.running import RunningJob
-from fennelq.manage.schedules import ScheduleInfo
-from fennelq.manage.server import ServerInfo
-from fennelq.manage.times import TaskTimes
-from fennelq.manage.watch import Snapshot
 from fennelq.manage.words_of_time import in_words, in_zone
-from fennelq.model.happened import StoryLine
-from fennelq.model.job import Event, JobInfo
-from fennelq.model.pause import QueuePause
-from fennelq.model.progress import Progress
 from fennelq.model.secrets import REDACTED
-from fennelq.model.story import Story
 from fennelq.model.times import Times, rounded
 from fennelq.redaction import UNKNOWN, WITH_SECRETS, Redaction, is_array, is_object
 
 if TYPE_CHECKING:
+    # Every command imports this module, and shows one or two of these values.
     from fennelq.manage.attention import Need
+    from fennelq.manage.audit_entry import AuditEntry
     from fennelq.manage.dead.importing import ImportReport
+    from fennelq.manage.dead.letter import DeadLetter, Group, ReplayReport
     from fennelq.manage.dead.plan import ReplayPlan
+    from fennelq.manage.executors.info import ExecutorInfo, ExecutorStacks
+    from fennelq.manage.executors.profile import ExecutorProfile
+    from fennelq.manage.jobs import JobAnswer, JobEnd
+    from fennelq.manage.limits import LimitInfo
+    from fennelq.manage.operation_record import OperationInfo
+    from fennelq.manage.operations import OperationPlan
+    from fennelq.manage.queues.info import QueueInfo
+    from fennelq.manage.running import RunningJob
+    from fennelq.manage.schedules import ScheduleInfo
+    from fennelq.manage.server import ServerInfo
+    from fennelq.manage.times import TaskTimes
+    from fennelq.manage.watch import Snapshot
+    from fennelq.model.happened import StoryLine
+    from fennelq.model.job import Event, JobInfo
+    from fennelq.model.pause import QueuePause
+    from fennelq.model.progress import Progress
+    from fennelq.model.story import Story
 
 _LARGEST = 1 << 1023
 _MOST_LINES = 10
@@ -125,6 +124,8 @@ def of_answer(answer: JobAnswer) -> Document:
 
 def text_of_call(call: object) -> str:
     """The arguments of a call as JSON on one line; empty when they were not kept."""
+    from pydantic_core import to_json
+
     if call is None:
         return ""
     try:

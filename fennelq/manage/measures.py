@@ -55,8 +55,6 @@ class Measures:
         self._seen: Seen | None = None
         self._looking: asyncio.Task[Seen] | None = None
         self._logged: dict[str, float] = {}
-        self.up = False
-        """Whether the last look has succeeded."""
 
     async def __aenter__(self) -> Self:
         """Makes pages until the end of the block."""
@@ -72,13 +70,16 @@ class Measures:
         """The metrics; without Redis only that it is away. It answers within a second in either case."""
         page = Page()
         seen = await self._look_soon()
-        self.up = seen is not None
-        page.add(metrics.UP, int(self.up))
+        page.add(metrics.UP, int(seen is not None))
         if seen is not None:
             self._warn_of_unreadable(seen)
             show(page, seen)
         page.add(metrics.BUILD, 1, __version__)
         return page
+
+    async def up(self) -> bool:
+        """Whether Redis replies, by the look that a page of this moment would show. It answers within a second too."""
+        return await self._look_soon() is not None
 
     async def _look_soon(self) -> Seen | None:
         # A look that takes longer goes on, and the next scrape waits for the same one.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, NotRequired, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NotRequired, cast, get_type_hints
 
 from pydantic import AwareDatetime, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import from_json, to_json
@@ -22,7 +23,12 @@ from fennelq.errors import (
     UnknownQueue,
     UnknownTask,
 )
+from fennelq.model.dedupe import CallKey, OnDuplicate
 from fennelq.model.job import Dedupe, Priority, new_key
+from fennelq.model.limits import Key, Limit, Rate
+from fennelq.model.options import OptionArgs
+from fennelq.model.retry import RetryPolicy
+from fennelq.model.units import Seconds
 from fennelq.model.wire import AnyWireJob
 from fennelq.usage import job_given
 
@@ -35,33 +41,48 @@ DEEPEST: Final = 200
 """Levels of nesting in JSON; the parser refuses more."""
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _Seconds = Annotated[float, Field(ge=0)]
+_SecondsOrNone = _Seconds | None
 _LONGEST_KEY: Final = 255
 _DIGEST: Final = 24
 """Hexadecimal digits of the digest of a call that a job keeps."""
 
 
-@with_config(_STRICT)
-class GivenOptions(TypedDict, total=False):
-    """The options of a job that a caller without the code of the task can give."""
+_AS_JSON: Final[Mapping[Any, Any]] = {
+    Seconds: _Seconds,
+    Seconds | None: _SecondsOrNone,
+    datetime: Annotated[AwareDatetime, Field(strict=False)],
+    CallKey: str,
+    int: int,
+    Mapping[str, str]: dict[str, str],
+    str: str,
+    Priority: Priority,
+    Dedupe: Dedupe,
+    OnDuplicate: OnDuplicate,
+}
+"""The type with which an option is declared, and its type in JSON."""
+_HOLD_CODE: Final = (RetryPolicy, Limit, Rate, Key)
+"""The types of the options that a caller without the code of the task cannot give."""
 
-    queue: str
-    priority: Priority
-    delay: _Seconds
-    at: Annotated[AwareDatetime, Field(strict=False)]
-    expires: _Seconds
-    retries: Annotated[int, Field(ge=0)]
-    timeout: _Seconds | None
-    key: str
-    ttl: _Seconds
-    dedupe: Dedupe
-    on_duplicate: Literal["return", "raise", "replace"]
-    wait: _Seconds
-    max_wait: _Seconds
-    job_id: str
-    result_ttl: _Seconds
-    failure_ttl: _Seconds
-    max_deliveries: Annotated[int, Field(ge=1)]
-    headers: dict[str, str]
+
+def given_options() -> Any:
+    """The type of the options that a caller without the code of the task can give, for pydantic. It follows from the
+    table of options, where each is declared once."""
+    hints = get_type_hints(OptionArgs, include_extras=True)
+    given = {name: _as_json(hint) for name, hint in hints.items() if hint.__origin__ not in _HOLD_CODE}
+    make: Any = TypedDict
+    return with_config(_STRICT)(make("GivenOptions", given, total=False))
+
+
+def _as_json(hint: Any) -> Any:
+    """The type in JSON of an option that is declared like this, with the same bounds."""
+    _, *bounds = hint.__metadata__
+    return Annotated[_AS_JSON[hint.__origin__], *bounds] if bounds else _AS_JSON[hint.__origin__]
+
+
+if TYPE_CHECKING:
+    GivenOptions = OptionArgs
+else:
+    GivenOptions = given_options()
 
 
 @with_config(_STRICT)

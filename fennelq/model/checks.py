@@ -73,7 +73,7 @@ def check_reason(name: str, value: Any) -> None:
 
 def check_headers(name: str, value: Any) -> None:
     """A few short texts."""
-    # A plugin may add headers to every job, so this is one pass in C: joining fails for what is no text.
+    # A plugin may add headers to every job, so this is one pass in C: joining fails when one of them is not a text.
     headers: Mapping[Any, Any] = value
     try:
         joined = "".join([*headers, *headers.values()])

@@ -114,7 +114,7 @@ class OptionArgs(TypedDict, total=False):
         ),
     ]
     """Seconds after which a job that has not started is cancelled with reason `expired`."""
-    retries: Annotated[int, _worker("r", checks.check_retries, _retry)]
+    retries: Annotated[int, _worker("r", checks.check_retries, _retry), Field(ge=0)]
     """Runs after the first. Default: `default_retries`."""
     retry: Annotated[RetryPolicy, _worker("r", checks.check_policy, _retry)]
     """How to retry; overrides `retries`."""
@@ -157,6 +157,7 @@ class OptionArgs(TypedDict, total=False):
             checks.check_count,
             holds="deliveries allowed, when not the app's setting",
         ),
+        Field(ge=1),
     ]
     """Deliveries that may end in a crash before the job is dead. Default: `max_deliveries`."""
     concurrency: Annotated[Limit, _client(check_limit)]

@@ -10,12 +10,9 @@ import hashlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain, count
 from zoneinfo import ZoneInfo, available_timezones
-
-from croniter import CroniterBadDateError, croniter
 
 from fennelq.errors import ConfigurationError
 from fennelq.model.units import epoch_ms
@@ -129,6 +126,8 @@ def cron_problem(expression: str) -> str:
         return "it has five fields (minute hour day month weekday), or six with the seconds last"
     if _RANDOM.search(expression):
         return "R would be another time in every process: use jitter="
+    from croniter import croniter  # imported here: most programs have no cron expressions
+
     try:
         croniter(expression, datetime(2026, 1, 1))  # noqa: DTZ001 - wall clock time has no zone
     except (ValueError, KeyError, AttributeError) as error:
@@ -151,6 +150,8 @@ def _explained(name: object) -> str:
     known = available_timezones()
     if not known:
         return f"time zone {name!r} cannot be looked up: install the tzdata package"
+    from difflib import get_close_matches
+
     near = get_close_matches(name[:100], known, n=1)
     better = f"did you mean {near[0]!r}?" if near else "write an IANA name like Europe/Paris"
     return f"{name[:100]!r} is not a time zone: {better}"
@@ -158,6 +159,8 @@ def _explained(name: object) -> str:
 
 def _walls(expression: str, after: datetime) -> Iterator[datetime]:
     """The times on the wall clock that the expression names, later than `after`."""
+    from croniter import CroniterBadDateError, croniter
+
     times = croniter(expression, after, ret_type=datetime, max_years_between_matches=_YEARS_BETWEEN)
     while True:
         try:

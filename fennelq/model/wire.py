@@ -25,6 +25,7 @@ _OF_DUPLICATES: Final = ("dedupe", "on_duplicate", "wait", "max_wait")
 _WITH_DEDUPE: Final = ("key", "ttl")
 _WITH_WAIT: Final = ("delay", "at")
 _HEADERS: Final = OPTIONS["headers"]
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class WireJob(Job[R_co]):
@@ -77,6 +78,8 @@ class WireJob(Job[R_co]):
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers that this call carries."""
+        if "options" not in self._carried:
+            return _NO_HEADERS
         headers: Mapping[str, str] = self._for_worker().get(_HEADERS.letter, {})
         return MappingProxyType(headers)
 
@@ -86,12 +89,12 @@ class WireJob(Job[R_co]):
         _HEADERS.check("headers", headers)
         if not headers:
             return self
-        for_worker, merged = self._for_worker(), {**headers}
+        for_worker, merged = self._for_worker(), headers
         if there := for_worker.get(_HEADERS.letter):
             merged = {**there, **headers}
             _HEADERS.check("headers", merged)
-        options = orjson.dumps({**for_worker, _HEADERS.letter: merged}).decode()
-        carried = {**self._carried, "options": options}
+        for_worker[_HEADERS.letter] = merged if type(merged) is dict else {**merged}
+        carried = {**self._carried, "options": orjson.dumps(for_worker).decode()}
         return type(self)(self._queue, self._key, self._task, self._args, self._returns, carried)
 
     def with_options(self, **options: Unpack[OptionArgs]) -> Self:

@@ -10,10 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fennelq.broker.connection import address_of, masked
 from fennelq.errors import ConfigurationError
@@ -182,14 +189,12 @@ class SettingArgs(
     """The settings as keyword arguments of `App`: [each with its meaning](settings.md)."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings of an app, with the values from every source."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
+    model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        validate_default=False,
         allow_inf_nan=False,
         hide_input_in_errors=True,  # the input may be a URL with a password
     )
@@ -214,9 +219,9 @@ class Settings(BaseSettings):
     dlq_max_age: float = Field(30 * 86400, gt=0, le=_LONGEST)
     dlq_max_len: int = Field(100_000, ge=0)
 
-    carry: Annotated[list[str], NoDecode] = []
+    carry: list[str] = []
 
-    redact: Annotated[list[str], NoDecode] = []
+    redact: list[str] = []
 
     processes: int | None = Field(None, ge=1)
     concurrency: int = Field(32, ge=1, le=10_000)
@@ -300,11 +305,11 @@ class Settings(BaseSettings):
     def load(cls, root: Path | None, **given: Any) -> Self:
         """Settings from every source, where later sources override earlier ones. ConfigurationError names each
         mistake."""
-        refuse_unknown(f"the environment ({PREFIX}…)", from_environment(), cls.model_fields)
+        variables = from_environment()
+        refuse_unknown(f"the environment ({PREFIX}…)", variables, cls.model_fields)
         refuse_unknown("App(…)", given, cls.model_fields)
         table = from_pyproject(root)
         refuse_unknown("[tool.fennelq] in pyproject.toml", table, cls.model_fields)
-        variables = EnvSettingsSource(cls)()
         try:
             return cls(**{**table, **variables, **given})
         except (ValidationError, ConfigurationError) as error:

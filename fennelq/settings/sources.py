@@ -63,12 +63,13 @@ def from_pyproject(root: Path | None) -> dict[str, Any]:
 
 
 def from_environment() -> dict[str, str]:
-    """The variables with fennelq's prefix, without those that Kubernetes sets for a service of that name."""
+    """The variables with fennelq's prefix, in upper or lower case, without those that Kubernetes sets for a service of
+    that name."""
     return {
         name[len(PREFIX) :].lower(): value
         for name, value in os.environ.items()
-        if name.startswith(PREFIX)
-        and name != _OF_THE_COMMAND_LINE
+        if name.upper().startswith(PREFIX)
+        and name.upper() != _OF_THE_COMMAND_LINE
         and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
     }
 

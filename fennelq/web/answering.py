@@ -251,7 +251,7 @@ def _form(model: type[BaseModel], body: bytes) -> BaseModel:
 
 
 def _fields(model: type[BaseModel], given: Sequence[tuple[str, str]]) -> dict[str, str | list[str]]:
-    """The values by name. An empty field that is no text has its default."""
+    """The values by name. An empty field whose type is not text has its default."""
     fields: dict[str, str | list[str]] = {}
     for name, value in given:
         kind = model.model_fields[name].annotation if name in model.model_fields else str

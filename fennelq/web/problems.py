@@ -14,6 +14,7 @@ from fennelq.errors import (
     ConfigurationError,
     ExecutorUnavailable,
     FennelqError,
+    HistoryUnavailable,
     InvalidArguments,
     InvalidFilter,
     InvalidJobId,
@@ -47,6 +48,7 @@ _STATUSES: Final[tuple[tuple[type[FennelqError], int, str], ...]] = (
     (PayloadTooLarge, 422, "Too large"),
     (ConfigurationError, 422, "Not done"),
     (ExecutorUnavailable, 504, "The executor does not answer"),
+    (HistoryUnavailable, 503, "The history cannot be read"),
 )
 
 
@@ -79,7 +81,8 @@ def problem_of(error: Exception, *, changing: bool) -> Problem:
     if isinstance(error, FennelqError):
         for kind, status, title in _STATUSES:
             if isinstance(error, kind):
-                return Problem(status=status, title=title, text=str(error))
+                headers = {"Retry-After": "10"} if status == 503 else {}
+                return Problem(status=status, title=title, text=str(error), headers=headers)
         return Problem(status=409, title="Not done", text=str(error))
     _logger.error("request_failed", error=in_a_line(error), traceback=traceback_of(error))
     return Problem(

@@ -233,11 +233,13 @@ class Desk(Bench[QueueKeys]):
         return self.do(verbs.queues.gc, max_age_ms=max_age_ms, max_len=max_len, idle_ms=idle_ms, limit=limit)
 
     def index(self, limit: int = 100) -> int:
-        """Count all dead jobs that are not in the index of groups; returns how many those were."""
-        counted, done = 0, self.do(verbs.dead.index, limit)
-        while done.more:
-            counted, done = counted + done.jobs, self.do(verbs.dead.index, limit)
-        return counted + done.jobs
+        """Count all dead jobs that are not in the index of groups; returns how many those were. A wrong index is made
+        anew once."""
+        pages = [self.do(verbs.dead.index, limit)]
+        while pages[-1].more:
+            pages.append(self.do(verbs.dead.index, limit))
+            assert [page.anew for page in pages].count(True) <= 1
+        return sum(page.jobs for page in pages)
 
     # Shortcuts to a state
 

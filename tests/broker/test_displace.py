@@ -197,7 +197,7 @@ def test_of_lines_whose_first_jobs_came_at_the_same_moment_each_loses_its_first(
 
 
 @pytest.mark.audit(skip="a record was damaged on purpose")
-@pytest.mark.parametrize("damage", ["it is gone", "it is no hash", "it does not say when it was created"])
+@pytest.mark.parametrize("damage", ["it is gone", "it is not a hash", "it does not say when it was created"])
 def test_an_entry_whose_record_is_damaged_is_removed_before_the_jobs_of_lines(
     desk: Desk, damage: str
 ) -> None:
@@ -208,7 +208,7 @@ def test_an_entry_whose_record_is_damaged_is_removed_before_the_jobs_of_lines(
         desk.redis.hdel(desk.keys.record("3"), "c")
     else:
         desk.redis.delete(desk.keys.record("3"))
-    if damage == "it is no hash":
+    if damage == "it is not a hash":
         desk.redis.set(desk.keys.record("3"), "not mine")
     assert displace(desk, a_job("4")) == [1]
     assert (desk.waiting(), desk.in_lines()) == (["1", "4"], ["2"])

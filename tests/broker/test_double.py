@@ -47,7 +47,7 @@ UNSUCCESSFUL = {
     "G": rate_limited(1000),
     "U": not_known(FAILURE, 0, LIFETIMES.failure_ms),
 }
-SAID = {"R": "failed", "D": "failed", "Z": "snoozed", "G": "rate_limited", "U": "unknown_task"}
+LINES = {"R": "failed", "D": "failed", "Z": "snoozed", "G": "rate_limited", "U": "unknown_task"}
 whichever = pytest.mark.parametrize("winner", [0, 1], ids=["first", "twin"])
 unsuccessful = pytest.mark.parametrize("kind", UNSUCCESSFUL)
 
@@ -518,7 +518,7 @@ def test_a_copy_that_does_not_succeed_is_dropped_while_the_other_one_runs(
     assert (record["s"], record["p"], record["S"]) == ("X", place(other), "-")
     assert record.get("n") is None
     assert desk.waiting() == ["1"]
-    assert told(desk)[1:] == [(SAID[kind], ("anna", "berta")[1 - winner])]
+    assert told(desk)[1:] == [(LINES[kind], ("anna", "berta")[1 - winner])]
     assert desk.history()[1].get("more") == ("ValueError" if kind in "RDU" else None)
     # Its reply was lost.
     assert desk.finish([left], UNSUCCESSFUL[kind]) == [2]

@@ -11,7 +11,8 @@ from fennelq.broker import verbs
 from fennelq.broker.trouble import ReplyError
 from fennelq.broker.verbs.dead import Restored
 from fennelq.broker.verbs.ends import LASTS_MS, End, Taken
-from fennelq.model.outcome import failure_to_wire, succeeded
+from fennelq.broker.verbs.runs import Settled
+from fennelq.model.outcome import failure_to_wire, retried, succeeded
 from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, Desk, a_job, some_jobs
 from tests.kit.server import Server
 
@@ -65,13 +66,42 @@ def test_a_call_adds_one_entry_however_many_jobs_it_ends(recorded: Desk) -> None
     assert list(entry.each()) == [End(str(key), "S", at) for key in range(1, 6)]
 
 
-def test_an_entry_has_the_counters_of_its_ends(recorded: Desk) -> None:
-    recorded.finish(recorded.executing(*some_jobs(2)), DONE)
-    recorded.finish(recorded.executing(a_job("3")), DEAD)
-    assert [fields | {"e": ""} for _, fields in recorded.entries("ends")] == [
-        {"e": "", "S": "2"},
-        {"e": "", "D": "1"},
+def counted(desk: Desk, **ends: int) -> None:
+    """Begin to record a queue that has had so many ends."""
+    desk.redis.hset(desk.keys["stats"], mapping=cast("dict[Any, Any]", ends))
+    take(desk)
+
+
+def test_an_entry_has_a_counter_that_has_reached_a_multiple_of_64(desk: Desk) -> None:
+    counted(desk, S=62, D=126)
+    for key, outcome in (("1", DONE), ("2", DEAD), ("3", DONE), ("4", DEAD), ("5", DONE)):
+        desk.finish(desk.executing(a_job(key)), outcome)
+    assert [{**fields, "e": ""} for _, fields in desk.entries("ends")] == [
+        {"e": ""},
+        {"e": ""},
+        {"e": "", "S": "64"},
+        {"e": "", "D": "128"},
+        {"e": ""},
     ]
+
+
+def test_an_entry_has_the_counters_of_several_kinds_of_ends_and_no_others(desk: Desk) -> None:
+    counted(desk, S=63, D=63, R=63, restored=63)
+    runs = desk.executing(*some_jobs(3))
+    outcomes = (DONE, DEAD, retried(60, FAILURE))
+    desk.settle([Settled(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)])
+    a_restored_job(desk, "4")
+    assert [{**fields, "e": ""} for _, fields in desk.entries("ends")] == [
+        {"e": "", "S": "64", "D": "64"},
+        {"e": ""},
+    ]
+
+
+def test_a_batch_that_steps_over_a_multiple_of_64_adds_the_counter(desk: Desk) -> None:
+    counted(desk, S=62)
+    desk.finish(desk.executing(*some_jobs(5)), DONE)
+    ((_, fields),) = desk.entries("ends")
+    assert fields["S"] == "67"
 
 
 def a_canceled_job(desk: Desk) -> None:
@@ -105,13 +135,13 @@ def a_job_that_was_asked_to_stop_and_fails(desk: Desk) -> None:
     desk.finish(held, DEAD)
 
 
-def a_restored_job(desk: Desk) -> None:
+def a_restored_job(desk: Desk, key: str = "1") -> None:
     fields: dict[str, str | bytes] = {
         "task": "app:welcome",
         "arguments": b"[[42],{}]",
         "created": "1700000000000",
     }
-    desk.do(verbs.dead.restore, [Restored("1", failure_to_wire(FAILURE, 3), "", fields)], LIFETIMES)
+    desk.do(verbs.dead.restore, [Restored(key, failure_to_wire(FAILURE, 3), "", fields)], LIFETIMES)
 
 
 def a_job_in_a_crash_loop(desk: Desk) -> None:
@@ -149,19 +179,28 @@ def a_job_whose_outcome_cannot_be_read(desk: Desk) -> None:
         (a_job_whose_outcome_cannot_be_read, "D1"),
     ],
 )
-def test_every_script_that_ends_a_job_writes_it_down(recorded: Desk, act: Act, word: str) -> None:
-    act(recorded)
-    taken = take(recorded)
+def test_every_script_that_ends_a_job_writes_it_down(desk: Desk, act: Act, word: str) -> None:
+    counted(desk, D=63, K=63)
+    act(desk)
+    taken = take(desk)
     assert words(taken) == [word]
     assert taken.missed.number == 0
-    ((_, fields),) = recorded.entries("ends")
-    assert fields[word[0]] == "1"
+    ((_, fields),) = desk.entries("ends")
+    assert fields[word[0]] == "64"
 
 
 def test_a_restored_job_is_written_down_and_counts_as_no_further_death(recorded: Desk) -> None:
     a_restored_job(recorded)
     taken = take(recorded)
     assert (words(taken), taken.missed.number) == (["D1"], 0)
+
+
+def test_a_restored_job_hides_no_death_that_was_missed(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(a_job("2")), DEAD)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=0, approximate=False)
+    a_restored_job(recorded)
+    taken = take(recorded)
+    assert (words(taken), taken.missed.number) == (["D1"], 1)
 
 
 def test_an_end_is_written_down_when_leavings_act_at_it(recorded: Desk) -> None:
@@ -208,13 +247,26 @@ def test_only_arguments_of_jobs_that_have_succeeded_are_emptied(recorded: Desk) 
     assert not recorded.redis.exists(recorded.keys.record("unknown"))
 
 
-def test_the_stream_is_bounded_while_no_recorder_reads(recorded: Desk) -> None:
-    with recorded.redis.pipeline(transaction=False) as page:
+def fill(desk: Desk) -> None:
+    """More entries than the stream keeps."""
+    with desk.redis.pipeline(transaction=False) as page:
         for _ in range(10_300):
-            page.xadd(recorded.keys["ends"], {"e": "0 S0"})
+            page.xadd(desk.keys["ends"], {"e": "0 S0"})
         page.execute()
+
+
+def test_the_stream_is_bounded_while_no_recorder_reads(recorded: Desk) -> None:
+    fill(recorded)
+    recorded.finish(recorded.executing(*some_jobs(64)), DONE)
+    assert recorded.redis.xlen(recorded.keys["ends"]) <= 10_100
+
+
+def test_the_stream_is_bounded_although_the_counters_are_damaged(recorded: Desk) -> None:
+    fill(recorded)
+    recorded.redis.set(recorded.keys["stats"], "x")
     recorded.finish(recorded.executing(), DONE)
     assert recorded.redis.xlen(recorded.keys["ends"]) <= 10_100
+    recorded.redis.delete(recorded.keys["stats"])
 
 
 def test_a_key_of_a_wrong_type_does_not_stop_a_script(desk: Desk) -> None:
@@ -346,12 +398,24 @@ def test_entries_that_were_cut_off_are_missed(recorded: Desk) -> None:
     assert take(recorded).missed == taken.missed._replace(found=0)
 
 
-def test_a_gap_is_found_before_all_entries_are_read(recorded: Desk) -> None:
-    for key in "1234":
-        recorded.finish(recorded.executing(a_job(key)), DONE)
-    recorded.redis.xtrim(recorded.keys["ends"], maxlen=2, approximate=False)
-    assert take(recorded, 1).missed.number == 2
-    assert take(recorded, 1).missed.number == 2
+def test_a_gap_is_found_before_all_entries_are_read(desk: Desk) -> None:
+    counted(desk, S=60)
+    for key in "12345":
+        desk.finish(desk.executing(a_job(key)), DONE)
+    desk.redis.xtrim(desk.keys["ends"], maxlen=3, approximate=False)
+    assert take(desk, 1).missed.number == 0
+    missed = take(desk, 1).missed
+    assert (missed.number, missed.of) == (2, {"S": 2})
+    assert take(desk).missed.number == 2
+
+
+def test_entries_of_earlier_versions_have_all_counters(recorded: Desk) -> None:
+    recorded.redis.hset(recorded.keys["stats"], mapping={"S": 5, "D": 1})
+    for text, *counter in (("17 S1 S2", "S", "2"), ("18 S5", "S", "5"), ("18 D6", "D", "1")):
+        recorded.redis.xadd(recorded.keys["ends"], {"e": text, counter[0]: counter[1]})
+    taken = take(recorded, 2)
+    assert (words(taken), taken.missed.number, taken.missed.of) == (["S1", "S2", "S5"], 2, {"S": 2})
+    assert take(recorded).missed.number == 2
 
 
 def test_ends_after_the_stream_has_expired_are_missed(recorded: Desk) -> None:
@@ -426,6 +490,16 @@ def test_counters_that_were_deleted_are_no_gap(recorded: Desk) -> None:
     recorded.finish(recorded.executing(a_job("4")), DONE)
     taken = take(recorded)
     assert (words(taken), taken.missed.number) == (["S4"], 0)
+
+
+def test_a_counter_that_was_deleted_hides_no_gap_of_another(recorded: Desk) -> None:
+    recorded.finish(recorded.executing(*some_jobs(3)), DONE)
+    take(recorded)
+    recorded.redis.hset(recorded.keys["stats"], "S", 1)
+    recorded.finish(recorded.executing(a_job("4")), DEAD)
+    recorded.redis.xtrim(recorded.keys["ends"], maxlen=0, approximate=False)
+    missed = take(recorded).missed
+    assert (missed.number, missed.of) == (1, {"D": 1})
 
 
 def test_an_entry_that_no_arrow_wrote_is_passed_over(recorded: Desk) -> None:

@@ -158,3 +158,15 @@ def test_an_executor_of_all_lanes_takes_the_high_job_that_the_start_of_a_low_one
     high_behind_low(desk, clock, ended=ended)
     caught = desk.fetch("all", sleeps=True)
     assert ([one.key for one in caught.deliveries], caught.drained) == (["low", "high"], True)
+
+
+def test_a_low_job_that_the_end_of_an_expired_one_lets_in_is_taken_although_its_lane_was_not_there(
+    desk: Desk,
+) -> None:
+    """The fetch that finds a job expired gives its slot back. At its beginning the queue had only the normal lane."""
+    desk.enqueue(a_job("expires", gates="c1:one"))
+    desk.enqueue(a_job("low", gates="c1:one", priority="low"))
+    assert desk.in_lines() == ["low"]
+    desk.redis.hset(desk.keys.record("expires"), "E", "1")
+    caught = desk.fetch("all", sleeps=True)
+    assert ([one.key for one in caught.deliveries], caught.drained) == (["low"], True)

@@ -104,6 +104,17 @@ def test_it_returns_whether_something_is_left(desk: Desk) -> None:
     assert desk.fetch(free=2).drained
 
 
+@pytest.mark.parametrize("lanes", [["s:high"], ["s:low"], ["s:high", "s:low"], ["iso"]])
+def test_an_executor_that_does_not_read_the_only_lane_that_there_is_finds_nothing(
+    desk: Desk, lanes: list[str]
+) -> None:
+    desk.enqueue(*some_jobs(2))
+    catch = desk.fetch(lanes=lanes, sleeps=True)
+    assert (catch.deliveries, catch.drained) == ([], True)
+    assert not desk.sleepers()
+    assert [lane for lane in lanes if "anna" in desk.sleepers(lane)] == lanes
+
+
 def test_a_lane_that_gave_less_than_was_asked_for_is_not_read_again(desk: Desk) -> None:
     def reads() -> int:
         stats = cast("dict[str, dict[str, int]]", desk.redis.info("commandstats"))

@@ -617,6 +617,32 @@ def test_a_record_is_read_once_and_that_of_a_dead_job_only_if_it_is_asked_for(de
     assert desk.commands_of(lambda: step(desk, "x", ["dlq"])) == {"xrevrange": 1, "hmget": 3}
 
 
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ("task:nosuch", {"hget": 6}),
+        ("-task:welcome", {"hget": 6}),
+        ("nosuch", {"hmget": 6}),
+        ("header:a=b", {"hmget": 6}),
+        ("task:welcome", {"hget": 1, "hmget": 6}),
+        ("since:1h", {"hmget": 6}),
+    ],
+)
+def test_a_job_that_does_not_meet_the_filter_is_dismissed_by_the_fields_that_it_needs(
+    desk: Desk, text: str, commands: dict[str, int]
+) -> None:
+    """While most jobs are hits, all of their fields are read at once."""
+    desk.enqueue(*some_jobs(6))
+    assert desk.commands_of(lambda: step(desk, text, ["s"])) == {"xrevrange": 1, "xrange": 1, **commands}
+
+
+@pytest.mark.parametrize("hits", [True, False])
+def test_bytes_that_are_read_count_once_whether_jobs_are_hits_or_not(desk: Desk, hits: bool) -> None:
+    desk.enqueue(*(a_job(str(n), args=b'["%s"]' % (b"x" * 996)) for n in range(30)))
+    one = step(desk, "xx" if hits else "yy", ["s"], read_bytes=10_000)
+    assert (one.looked, len(one.hits)) == (10, 10 if hits else 0)
+
+
 def test_the_size_of_a_place_is_the_number_of_jobs_to_look_at(desk: Desk) -> None:
     fill(desk)
     sizes = {place: desk.do(size, place) for place in (*EVERY, "run/s")}

@@ -33,10 +33,13 @@ EVERY_SECOND = """\
 -- second: puts off every second job.
 --@include refuse
 local asked = 0
+function made.is_second()
+  asked = asked + 1
+  return asked % 2 == 0
+end
 --@check
-asked = asked + 1
-if asked % 2 == 0 then
-  return refuse(lane, entry, job, 'Z', '', '+60000')
+if gates().is_second() then
+  return gates().refuse(lane, entry, job, 'Z', '', '+60000')
 end
 """
 

@@ -465,6 +465,17 @@ def test_an_index_whose_cursor_is_damaged_is_made_anew(desk: Desk, before: Befor
     assert index(desk).is_complete
 
 
+def test_a_damaged_cursor_is_found_although_the_numbers_add_up(desk: Desk, before: Before) -> None:
+    entries = die(desk, [RED, BLUE])
+    desk.index()
+    desk.redis.hset(desk.keys["dlq:g"], "@", f"{10**30}-0")
+    before.remove("forget", entries[:1])
+    die_before(desk, before, "a")
+    assert index(desk).is_complete
+    desk.index()
+    assert groups(desk) == {BLUE: 1, DERIVED: 1}
+
+
 def test_an_index_of_a_wrong_type_is_made_anew_although_it_takes_several_pages(desk: Desk) -> None:
     die(desk, [RED, BLUE] * 5)
     desk.redis.delete(*(desk.keys[name] for name in KEYS))

@@ -117,6 +117,16 @@ def test_the_slot_of_a_job_that_it_ends_is_given_back_when_the_queue_is_mended(
     assert desk.keys_of_limits() == []
 
 
+def test_a_job_that_it_buried_gives_its_slot_to_the_next_when_it_is_replayed(
+    desk: Desk, before: Before
+) -> None:
+    limited(desk, "1", "2")
+    buries(desk, before)
+    assert taken(desk) == []
+    assert desk.do(verbs.dead.replay, [entry for entry, _ in desk.entries("dlq")]) == [1]
+    assert (taken(desk), desk.in_lines()) == (["2"], ["1"])
+
+
 def test_a_job_that_it_recovers_keeps_its_slot(desk: Desk, before: Before) -> None:
     """L17. It goes on with the slot."""
     limited(desk, "1", "2")

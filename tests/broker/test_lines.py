@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fennelq.broker import verbs
-from fennelq.broker.keys import LANES, QUARANTINE
+from fennelq.broker.keys import GROUP, LANES, QUARANTINE
 from fennelq.broker.trouble import ReplyError
 from fennelq.model.job import Priority
 from fennelq.model.outcome import rate_limited, retried, snoozed
@@ -178,6 +178,39 @@ def test_a_job_in_its_lane_goes_back_to_its_line_when_its_rate_is_stopped_meanwh
     assert in_line(desk, "r:host") == ["2", "1"]
 
 
+def test_a_job_that_goes_back_to_its_line_keeps_its_lane_and_gives_its_other_slots_to_the_next(
+    desk: Desk,
+) -> None:
+    send(desk, "1", "2", gates="c2:all r1000/2:host", priority="high")
+    send(desk, "3", "4", gates="c2:all")
+    (first,) = desk.take(free=1)
+    assert desk.finish([first], rate_limited(60_000)) == [1]
+    assert (desk.waiting("s:high"), desk.waiting("s"), in_line(desk, "c:all")) == (["2"], ["3"], ["4"])
+    assert [*taken(desk), *taken(desk)] == ["3", "4"]
+    assert in_line(desk, "c:all+r:host", "s:high") == ["2", "1"]
+    assert [desk.record(key)["m"] for key in "12"] == ["s:high", "s:high"]
+
+
+def test_a_job_without_a_rate_that_was_refused_by_another_service_is_snoozed(desk: Desk) -> None:
+    send(desk, "1", "2")
+    (first,) = desk.take()
+    assert desk.finish([first], rate_limited(60_000)) == [1]
+    assert (desk.record("1")["p"], [*desk.due()], in_line(desk)) == ("sched", ["1"], [])
+    assert taken(desk) == ["2"]
+
+
+@pytest.mark.audit(skip="a slot is taken away by hand")
+def test_a_job_whose_slot_another_has_waits_again_when_it_is_delivered_a_second_time(desk: Desk) -> None:
+    send(desk, "1")
+    assert taken(desk) == ["1"]
+    desk.redis.delete(desk.keys.slots("c:account/17"))
+    send(desk, "2")
+    assert taken(desk) == ["2"]
+    desk.redis.xgroup_setid(desk.keys["s"], GROUP, "0")
+    assert taken(desk) == ["2"]
+    assert (desk.record("1")["s"], in_line(desk)) == ("Q", ["1"])
+
+
 def test_a_job_that_starts_again_does_not_end_the_stop_by_another_service(desk: Desk) -> None:
     send(desk, "1", "2", gates="r1000/2:host")
     first, second = desk.take(free=2)
@@ -330,6 +363,19 @@ def test_jobs_whose_slots_cannot_be_read_are_dead_and_name_the_key_and_the_other
         ("1", "broken", problem),
         ("2", "broken", problem),
     ]
+
+
+@pytest.mark.audit(skip="a key has a wrong type on purpose")
+def test_a_job_whose_rate_cannot_be_read_is_dead_and_names_the_key(desk: Desk) -> None:
+    key = desk.keys.rate("r:send")
+    desk.redis.rpush(key, "what?")
+    send(desk, "1", gates="c1:a r1000/1:send")
+    assert taken(desk) == []
+    ((_, entry),) = desk.entries("dlq")
+    assert (entry["i"], entry["m"]) == (
+        "1",
+        f"{key} is a list and should be a string: rename or delete it",
+    )
 
 
 @pytest.mark.audit(skip="a key was changed by hand")
@@ -489,6 +535,16 @@ def test_a_batch_that_frees_many_slots_of_a_gate_lets_in_as_many_lines(desk: Des
     assert len(taken(desk, free=200)) == 150
 
 
+def test_a_job_that_uses_up_one_of_its_gates_does_not_keep_the_next_line_from_another(desk: Desk) -> None:
+    send(desk, "x", "y", gates="c2:all")
+    runs = desk.take()
+    send(desk, "a", gates="c1:a c2:all")
+    send(desk, "b", gates="c2:all c9:b")
+    assert taken(desk) == []
+    assert desk.finish(runs) == [1, 1]
+    assert taken(desk) == ["a", "b"]
+
+
 @pytest.mark.audit(skip="the other gates are shut by hand")
 def test_a_batch_looks_at_1000_lines_at_most_and_the_promoter_at_the_others(desk: Desk) -> None:
     """Each line goes on to another gate, which is shut: no job is let in, and the first gate stays open."""
@@ -501,7 +557,10 @@ def test_a_batch_looks_at_1000_lines_at_most_and_the_promoter_at_the_others(desk
     desk.enqueue(*(a_job(f"j{number}", gates=f"c11:account c1:b/{number}") for number in range(1100)))
     wait = f"{desk.keys.prefix}wait:c:account"
     assert desk.redis.zcard(wait) == 1100
-    assert desk.finish(runs) == [1] * 11
+    desk.sleep("berta")
+    with desk.subscribed("berta") as heard:
+        assert desk.finish(runs) == [1] * 11
+        assert heard() == [("berta", "due 0")]
     assert desk.redis.zcard(wait) == 100
     assert set(desk.due("turn")) == {"c:account"}
     for _ in range(2):

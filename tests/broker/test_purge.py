@@ -8,6 +8,7 @@ from fennelq.broker import verbs
 from fennelq.broker.keys import GROUP
 from fennelq.model.outcome import retried
 from tests.broker.desk import FAILURE, LIFETIMES, Desk, a_job, about, some_jobs
+from tests.broker.limited import in_line, send
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.both_servers
@@ -139,6 +140,26 @@ def test_an_entry_of_a_job_that_is_elsewhere_goes_and_the_job_does_not(desk: Des
     assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
     assert desk.everywhere() == ["1"]
     assert desk.record()["s"] == "D"
+
+
+@pytest.mark.audit(skip="a record is of a wrong type")
+def test_an_entry_whose_record_cannot_be_read_goes_and_the_other_jobs_are_cancelled(desk: Desk) -> None:
+    desk.enqueue(*some_jobs(2), a_job("later", delay_ms=DAY))
+    desk.redis.set(desk.keys.record("1"), "what?")
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 2
+    assert desk.everywhere() == []
+    purged(desk, "2", "later")
+
+
+@pytest.mark.audit(skip="records of jobs in a line are changed by hand")
+def test_what_a_line_has_of_jobs_that_are_elsewhere_goes_and_these_jobs_stay(desk: Desk) -> None:
+    send(desk, "1", "2", "3", "4", "5")
+    desk.redis.delete(desk.keys.record("2"))
+    desk.redis.set(desk.keys.record("3"), "what?")
+    desk.redis.hset(desk.keys.record("4"), mapping={"s": "D", "p": "dlq/1-1"})
+    assert [desk.do(verbs.queues.purge, LIFETIMES, 100) for _ in range(3)] == [1, 1, 0]
+    purged(desk, "1", "5")
+    assert (desk.record("2"), desk.record("4")["s"], in_line(desk)) == ({}, "D", [])
 
 
 def test_over_maxmemory_a_queue_can_be_purged(desk: Desk, server: Server) -> None:

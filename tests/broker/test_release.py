@@ -151,8 +151,13 @@ def test_a_stop_costs_nothing_however_often_the_job_was_stranded(desk: Desk) -> 
 def test_the_history_has_the_reason_and_the_executor_of_a_release(desk: Desk) -> None:
     desk.release(desk.executing())
     desk.release(desk.take("berta"), "stranded")
+    desk.release(desk.take("cleo"), "unstarted")
     lines = desk.history()
-    assert [(line["what"], line["owner"]) for line in lines] == [("stopped", "anna"), ("stranded", "berta")]
+    assert [(line["what"], line["owner"]) for line in lines] == [
+        ("stopped", "anna"),
+        ("stranded", "berta"),
+        ("stopped", "cleo"),
+    ]
     assert all(0 <= desk.now() - line["at"] < 10_000 for line in lines)
     assert desk.record()["H"] == "1"
 

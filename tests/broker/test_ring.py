@@ -11,6 +11,7 @@ import pytest
 from fennelq.broker import lua_files, scripts, verbs
 from fennelq.broker.keys import GROUP, LANES, STREAMS
 from fennelq.broker.verbs.dead import Restored
+from fennelq.broker.verbs.runs import Settled
 from fennelq.model.outcome import Outcome, failure_to_wire, not_known, retried, snoozed
 from tests.broker.desk import DONE, FAILURE, LIFETIMES, READ, Desk, a_job, some_jobs
 from tests.kit.server import Server
@@ -737,3 +738,12 @@ def test_the_end_of_a_job_wakes_no_executor(desk: Desk) -> None:
         desk.cancel("3")
         desk.do(verbs.queues.purge, LIFETIMES, 100)
         assert heard() == []
+
+
+def test_of_several_runs_that_are_put_off_in_one_call_the_first_that_is_due_is_announced(desk: Desk) -> None:
+    first, later = desk.executing(*some_jobs(2))
+    desk.sleep("berta")
+    with desk.subscribed("berta") as heard:
+        desk.settle([Settled(first, snoozed(60)), Settled(later, snoozed(86_400))])
+        (message,) = [message for _, message in heard()]
+    assert message == "due 60000"

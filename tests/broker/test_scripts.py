@@ -171,6 +171,12 @@ def test_so_is_a_script_whose_leaving_may_add_entries(load: Load) -> None:
 
 
 @every_adding_file
+def test_so_is_a_script_that_only_pastes_the_file_with_the_function(load: Load, file: str) -> None:
+    with pytest.raises(LookupError, match=r"arrow\.lua may add entries"):
+        load(arrow=f"local function made()\n  --@paste {file}\nend\n", **ADDING)
+
+
+@every_adding_file
 def test_a_script_that_wakes_executors_is_loaded(load: Load, file: str) -> None:
     script = load(arrow=f"--@include {file}\nwake_sleepers()\nreturn 1\n", **ADDING)
     assert code_of(script)[-2:] == ["wake_sleepers()", "return 1"]
@@ -184,18 +190,21 @@ def test_a_script_that_adds_nothing_may_only_ring(load: Load) -> None:
 # Gates and leavings
 
 
-def test_checks_of_gates_are_pasted_in_their_order_and_their_functions_before(load: Load) -> None:
+def test_checks_of_gates_are_pasted_in_their_order_and_what_they_need_into_a_function(load: Load) -> None:
     script = load(
-        arrow="--@gates first, second\nlocal function admit()\n  --@pass gates\n  start()\nend\n",
-        gates_first="local function odd() end\n--@check\nif odd() then\n  return\nend\n",
+        arrow="--@gates first, second\nlocal function gates()\n  --@paste gates\nend\n"
+        "local function admit()\n  --@pass gates\n  start()\nend\n",
+        gates_first="local function odd() end\n--@check\nif gates().odd() then\n  return\nend\n",
         gates_second="--@include below\n--@check\nlocal x = f[F.place]\nif x then return end\n",
         lib_below="local below\n",
     )
     assert code_of(script) == [
+        "local function gates()",
         "local function odd() end",
         "local below",
+        "end",
         "local function admit()",
-        "if odd() then",
+        "if gates().odd() then",
         "  return",
         "end",
         "do",
@@ -205,6 +214,15 @@ def test_checks_of_gates_are_pasted_in_their_order_and_their_functions_before(lo
         "  start()",
         "end",
     ]
+
+
+def test_what_a_script_includes_is_not_pasted_into_its_functions_again(load: Load) -> None:
+    script = load(
+        arrow="--@include below\n--@gates first\nlocal function gates()\n  --@paste gates\nend\n",
+        gates_first="--@include below\nlocal odd\n",
+        lib_below="local below\n",
+    )
+    assert code_of(script) == ["local below", "local function gates()", "local odd", "end"]
 
 
 OVER = "--@leavings slots, tenants\nlocal function over(how)\n  --@read later, again\n  --@leave later, again\nend\n"

@@ -97,10 +97,19 @@ def _batches(described: Iterable[AnyJob]) -> Iterator[list[AnyJob]]:
 
 
 class Feeder:
-    """Sends a number of jobs, at a pace, from a thread of its own."""
+    """Sends a number of jobs, at a pace, from a thread of its own. While there is no `room`, it waits."""
 
-    def __init__(self, url: str, number: int, *, per_second: float, seed: int, mix: Mix = everyday) -> None:
-        self._url, self._number, self._pace, self._mix = url, number, per_second, mix
+    def __init__(
+        self,
+        url: str,
+        number: int,
+        *,
+        per_second: float,
+        seed: int,
+        mix: Mix = everyday,
+        room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._url, self._number, self._pace, self._mix, self._room = url, number, per_second, mix, room
         self._dice = random.Random(seed)
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
         self._failure: BaseException | None = None
@@ -137,6 +146,9 @@ class Feeder:
         began = time.monotonic()
         async with jobs.app_of(redis_url=self._url, enqueue_timeout=2) as app:
             while len(self.sent) < self._number and not self._ended.is_set():
+                if not self._room():
+                    await asyncio.sleep(0.05)
+                    continue
                 size = min(BATCH, self._number - len(self.sent))
                 self.sent |= await _insist(app, [self._mix(app, self._dice) for _ in range(size)])
                 ahead = len(self.sent) / self._pace - (time.monotonic() - began)

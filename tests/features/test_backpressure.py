@@ -109,6 +109,19 @@ async def test_a_job_that_exists_is_not_refused(app: App) -> None:
     assert (await welcome.options(key="once").delay(3)).deduplicated
 
 
+async def test_a_refused_call_does_not_hold_its_key(app: App, t: Testing) -> None:
+    welcome = mail_of(app)
+    await welcome.map([1, 2])
+    for _ in range(2):
+        with pytest.raises(QueueFull):
+            await welcome.options(key="once").delay(3)
+    await t.run_until_idle()
+    result = await welcome.options(key="once").delay(4)
+    assert not result.deduplicated
+    assert (await t.run_until_idle()).succeeded == 1
+    assert await result.get(timeout=0) == 4
+
+
 # wait
 
 

@@ -1,4 +1,4 @@
-"""Secrets: which values fennelq shows to nobody but the task."""
+"""Secrets: which values fennelq shows to the task only."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from fennelq.manage.invariants.records import RECORD_FIELDS
 from tests.kit.server import Server
 
 MOST_SHOWN = 30
+LONGEST_PICTURE: Final = 300.0
+"""Seconds."""
 INDEX: Final = "the index of dead jobs"
 
 PICTURE: Final = """
@@ -81,7 +83,8 @@ def audit(
     """
     __tracebackhide__ = True
     if isinstance(where, Server):
-        with where.client() as client:
+        # After a long run, the picture is one script over hundreds of thousands of keys.
+        with where.client(timeout=LONGEST_PICTURE) as client:
             audit(
                 client,
                 app,

@@ -135,8 +135,9 @@ class Server:
             log.seek(place)
             return log.read()
 
-    def client(self, *, timeout: float = 5.0) -> redis.Redis:
-        """A blocking client that returns bytes and never retries: what it raises is what happened."""
+    def client(self, *, timeout: float = 30.0) -> redis.Redis:
+        """A blocking client that returns bytes and never retries: what it raises is what happened. On a busy machine a
+        reply may take seconds, so the timeout only ends a test that hangs."""
         return redis.Redis(
             host=HOST,
             port=self.port,

@@ -221,10 +221,10 @@ async def test_while_redis_is_away_the_page_says_so_within_a_second(
         await aeventually(lambda: is_up(measures, True))
         server.pause()
         await aeventually(lambda: is_up(measures, False))
-        assert not measures.up
+        assert not await measures.up()
         server.resume()
         await aeventually(lambda: is_up(measures, True))
-        assert measures.up
+        assert await measures.up()
     assert {line["event"] for line in logged} == {"not_exported"}
     assert "has not replied yet" in logged[0]["why"]
 

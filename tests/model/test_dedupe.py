@@ -144,8 +144,8 @@ def two_words(_: Mapping[str, Any]) -> str:
     return "a b"
 
 
-def nobody(call: Mapping[str, Any]) -> str:
-    return str(call["nobody"])
+def unknown_parameter(call: Mapping[str, Any]) -> str:
+    return str(call["missing"])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def nobody(call: Mapping[str, Any]) -> str:
     [
         (an_int, "the function that computes the key returned an int object: idempotency key must be"),
         (two_words, "the function that computes the key returned a str object: idempotency key 'a b'"),
-        (nobody, "the function that computes the key raised KeyError: 'nobody'"),
+        (unknown_parameter, "the function that computes the key raised KeyError: 'missing'"),
     ],
 )
 def test_a_key_that_cannot_be_computed_is_the_callers_error(app: App, key: Any, message: str) -> None:

@@ -101,6 +101,14 @@ def test_every_setting_can_be_set_in_every_place(pyproject: Write, monkeypatch: 
     assert Settings.load(None).model_dump() == expected
 
 
+def test_a_variable_may_be_written_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("fennelq_lease", "7")
+    monkeypatch.setenv("fennelq_app", "shop.tasks:app")
+    assert Settings.load(None).lease == 7
+    monkeypatch.setenv("Fennelq_Leese", "7")
+    assert refusal() == "the environment (FENNELQ_…): unknown setting 'leese': did you mean 'lease'?"
+
+
 def test_so_many_stuck_slots_that_an_executor_would_never_be_replaced_are_refused() -> None:
     assert Settings.load(None, concurrency=4, max_stuck=3).max_stuck == 3
     with pytest.raises(ConfigurationError, match=r"max_stuck: 4 is not below concurrency, 4.*at most 3"):

@@ -10,6 +10,10 @@ from typing import Final
 Key = tuple[str, str, str]
 
 BY_REASON: Final[dict[str, list[Key]]] = {
+    "it only saves time: without it, the same numbers are found again, or collected and not used": [
+        ("ends_take.lua", "read_entry", "if left == 0 → false"),
+        ("lib/counts.lua", "write_counts", "without ended"),
+    ],
     "an error of redis.pcall is a table without elements: what follows comes to the same": [
         ("beat.lua", "check_lane", "if page.err → false"),
         ("beat.lua", "look_at_stopping", "if jobs.err → false"),
@@ -38,13 +42,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "nothing fails there: the type of a failure is a text, which a line of the history can have": [
         ("lib/twins.lua", "twins", "without ok"),
     ],
-    "a job has just been let in, so no alarm is set": [
-        ("lib/lines.lua", "lines", "without shut (2)"),
-        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → true"),
-        ("lib/lines.lua", "lines", "if shut and gate.kind == 'r' → false"),
-        ("lib/lines.lua", "lines", "without gate.kind == 'r'"),
-        ("lib/lines.lua", "lines", "removed: arm(gate, through) (2)"),
-    ],
     "only the cost is different": [
         ("find.lua", "", "without (want.since or want['until'])"),
         ("find.lua", "", "without (want.task or want.no_task or want.fp…"),
@@ -59,13 +56,15 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "meets.text", "without (not same or has(failed, part))"),
         ("find.lua", "one_of", "if #values == 1 → false"),
         ("find.lua", "", "without not every"),
+        ("find.lua", "is_hit", "without CREATED"),
+        ("release.lua", "put_back", "without f[F.twin]"),
+        ("lib/lines.lua", "lines", "removed: gate.rank = rank"),
         ("find.lua", "is_hit", "if TASK → true"),
         ("restore.lua", "restore", "without write"),
         ("lib/lines.lua", "lines", "if f[4] → true"),
         ("lib/lines.lua", "lines", "without not before"),
-        ("lib/lines.lua", "lines", "if not alone → true"),
+        ("lib/lines.lua", "lines", "elseif not alone → true"),
         ("lib/lines.lua", "lines", "if gate.id == id → false"),
-        ("lib/lines.lua", "lines", "if gate.id == id → true"),
         ("replay.lua", "change", "without f[F.gates]"),
         ("replay.lua", "change", "if f[F.gates] and changes[F.gates] → true"),
         ("replay.lua", "change", "without changes[F.gates]"),
@@ -74,6 +73,9 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("index.lua", "", "if jobs == length and not bound and curs… → false"),
         ("fetch.lua", "start", "if f[F.run] or f[F.options] or f[F.due] … → true"),
         ("fetch.lua", "start", "without f[F.run]"),
+        ("fetch.lua", "", "without normal_alone and NORMAL"),
+        ("early/no_jobs.lua", "", "if normal_alone → false"),
+        ("lib/fields.lua", "load", "without #flat < 8 (2)"),
         ("lib/carried.lua", "create", "if not duplicate_of → true"),
         ("lib/carried.lua", "place_now", "if gates → true"),
         ("lib/create.lua", "", "if not create_any → true"),
@@ -95,7 +97,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("lib/lines.lua", "lines", "without known_through[gate.id]"),
         ("lib/lines.lua", "lines", "removed: known_through[gate.id] = known"),
         ("lib/lines.lua", "lines", "without known[rank]"),
-        ("lib/lines.lua", "lines", "without through"),
         ("lib/lines.lua", "lines", "if through > 0 → false"),
         ("lib/lines.lua", "lines", "removed: seen[lane .. text] = {gates, name}"),
         ("lib/lines.lua", "lines", "if kind == 'r' → true"),
@@ -119,10 +120,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("release.lua", "put_back", "without record"),
         ("release.lua", "put_back", "without fields[2]"),
     ],
-    "every entry has a field": [
-        ("purge.lua", "purge_entry", "without job"),
-        ("lib/drop.lua", "first_in", "without job"),
-    ],
     "what is not found is not deleted either": [
         ("lib/forget.lua", "forget", "without not found"),
     ],
@@ -143,7 +140,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("lib/bury.lua", "bury", "without type(problem) == 'table'"),
         ("promote.lua", "", "without type(problem) == 'table'"),
         ("find.lua", "", "without type(at) == 'table'"),
-        ("gates/limits.lua", "refuse_damaged", "without type(problem) == 'table'"),
+        ("gates/limits.lua", "made.refuse_damaged", "without type(problem) == 'table'"),
     ],
     "servers older than 7.0 name deleted entries, and are refused": [
         ("recover.lua", "walk", "if entry[2] → true"),
@@ -198,8 +195,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "", "without at.err"),
         ("find.lua", "", "without type(at) == 'table' and at.err"),
         ("lib/bury.lua", "bury", "without type(problem) == 'table' and problem.err"),
-        ("gates/limits.lua", "refuse_damaged", "without problem.err"),
-        ("gates/limits.lua", "refuse_damaged", "without type(problem) == 'table' and problem.err"),
+        ("gates/limits.lua", "made.refuse_damaged", "without problem.err"),
+        ("gates/limits.lua", "made.refuse_damaged", "without type(problem) == 'table' and problem.err"),
     ],
 }
 

@@ -62,6 +62,11 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("waiting/waiting.py", "Waiting._resolve", "backwards: self._waiters.get(job_id, ())"),
         ("waiting/waiting.py", "Waiting._progressed", "backwards: self._followers.get(job_id, ())"),
         ("worker/tally.py", "Tally.taken", "backwards: fact.deliveries"),
+        (
+            "worker/tally.py",
+            "Tally.counting",
+            "swapped: [((queue, task), counted.row()) for queue, tasks in list(…",
+        ),
         ("worker/tally.py", "Tally.ended", "backwards: fact.runs"),
         ("worker/tally.py", "Tally.take", "backwards: self._kept.items()"),
         ("worker/tally.py", "Tally.take", "backwards: self._queues.values()"),
@@ -218,7 +223,22 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("broker/talk.py", "patient", "backwards: received"),
         ("worker/running/consumer.py", "Consumer._ask", "backwards: ends"),
     ],
+    "zero is added": [("worker/tally.py", "Tally.taken", "waited > 0 → >=")],
+    "a fact that no part has subscribed to reaches none": [
+        (
+            "worker/running/settler.py",
+            "Settler._publish_ends",
+            "without 'self._at_ends' in: ended and self._at_ends",
+        ),
+    ],
     "the slower way gives the same": [
+        ("worker/tally.py", "Tasks.runs_of", "if self._room.keeps(task, found) → false"),
+        (
+            "worker/tally.py",
+            "Tasks.runs_of",
+            "removed: self.runs.setdefault(kind, {})[task] = found.runs[kind]",
+        ),
+        ("worker/running/settler.py", "Settler._publish_ends", "if Answer.LOST in answers → true"),
         ("worker/running/held.py", "_frames_of_thread", "if ident is not None → true"),
         (
             "worker/running/workbench.py",

@@ -146,7 +146,7 @@ class Modules:
 
     def judges(self, mutant: Mutant, file: str, ran: Collection[Place]) -> bool:
         name = Path(mutant.file).stem
-        return file in (*OWN[name], *OTHERS[name]) and (str(HOUSE / mutant.file), mutant.function) in ran
+        return file in (*OWN[name], *OTHERS[name]) and (mutant.file, mutant.function) in ran
 
     def is_own(self, mutant: Mutant, file: str) -> bool:
         return file in OWN[Path(mutant.file).stem]
@@ -175,8 +175,10 @@ class Modules:
 
 def _noting_code(file: str) -> CodeType:
     tree = ast.parse(Path(file).read_text("utf-8"))
+    # Without the folder of the project: what is noted is kept, and may be read in another one.
+    inside = str(Path(file).relative_to(HOUSE))
     for name, function in functions_in(tree):
-        note = ast.parse(f"__ran__.add({(file, name)!r})").body[0]
+        note = ast.parse(f"__ran__.add({(inside, name)!r})").body[0]
         function.body.insert(0, ast.copy_location(note, function.body[0]))
     return compile(ast.fix_missing_locations(tree), file, "exec")
 

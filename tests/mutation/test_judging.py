@@ -15,12 +15,12 @@ import pytest
 from fennelq.worker import rounds
 from tests.mutation.children import Child, note
 from tests.mutation.kept import Kept
-from tests.mutation.modules import HOUSE, OTHERS, OWN, TESTS, Modules
+from tests.mutation.modules import OTHERS, OWN, TESTS, Modules
 from tests.mutation.mutants import Mutant
 from tests.mutation.running import Asked, Judge, Judging, Verdict, failures
 from tests.mutation.scripts import LUA, Scripts
 
-FILE = str(HOUSE / "worker/rounds.py")
+FILE = "worker/rounds.py"
 NOTHING = Mutant("lib/lines.lua", 1, "", "nothing", "")
 
 

@@ -155,7 +155,7 @@ def hidden_fields(html: str) -> dict[str, str]:
 
 
 def by_name(request: HTTPConnection) -> User | None:
-    """Signs in whoever the header X-User names: `all`, `wrong`, or a user with the rights in the name."""
+    """Signs in the user that the header X-User names: `all`, `wrong`, or a user with the rights in the name."""
     name = request.headers.get("X-User")
     if name == "wrong":
         raise Refused(name)

@@ -13,8 +13,10 @@ import pytest
 
 from fennelq import App, Status
 from fennelq.broker.keys import AppKeys
+from fennelq.errors import HistoryUnavailable
 from fennelq.manage.history.recording import HistoryRecorder
 from fennelq.web import User, dashboard
+from fennelq.web.problems import problem_of
 from fennelq.web.visit import link, name_of, segment
 from tests.kit.apps import LocalApp
 from tests.kit.server import Server
@@ -669,6 +671,20 @@ async def test_jobs_that_have_ended_are_shown_from_the_history(server: Server, t
         assert answer.status_code == 404
     await app.history.close()
     await app.close()
+
+
+async def test_a_history_that_cannot_be_read_is_named_on_the_page_and_is_no_conflict(
+    server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "history.db").mkdir()
+    app = LocalApp("shop", redis_url=server.url, history_url=f"sqlite:///{tmp_path}/history.db")
+    async with Browser(app) as pages:
+        shown = await pages.text("/jobs?q=state:success")
+        assert f"the history in sqlite://{tmp_path}/history.db cannot be used" in shown
+    await app.history.close()
+    await app.close()
+    problem = problem_of(HistoryUnavailable("the disk is full"), changing=False)
+    assert (problem.status, problem.text, problem.headers) == (503, "the disk is full", {"Retry-After": "10"})
 
 
 async def test_without_a_history_pages_say_so(shop: Shop, pages: Browser) -> None:

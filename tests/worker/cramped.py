@@ -249,7 +249,7 @@ def scribble() -> None:
     """Writes into whatever is open."""
     for number in range(3, 64):
         with suppress(OSError):
-            os.write(number, b"this is no frame, and longer than the prefix of one")
+            os.write(number, b"this is not a frame, and longer than the prefix of one")
 
 
 @app.task(isolation="process", timeout=60, retries=0)

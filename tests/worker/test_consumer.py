@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -500,6 +500,98 @@ async def test_a_queue_with_more_than_one_reply_can_carry_is_not_drained(
         await looking
     assert jobs.begun == names
     await reader.stop()
+
+
+class Gated:
+    """Jobs that each wait at a gate, the fetches that take them, and a server whose replies are slow."""
+
+    def __init__(self, app: App, server: Server, still: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reader = Reader(app, server, concurrency=8)
+        self.asked: list[int] = []
+        """For how many jobs each fetch asks."""
+        self.begun: list[str] = []
+        self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._ending, self._still = "", still
+        self._run = self.reader.executor.broker.run
+        monkeypatch.setattr(self.reader.executor.broker, "run", self._noted)
+
+        @app.task(name="shop:gated", queue=MAIL)
+        async def gated(gate: str) -> None:
+            self.begun.append(gate)
+            await self._gates[gate].wait()
+
+        self._task = gated
+
+    async def send(self, gates: str) -> None:
+        await self._task.map(list(gates))
+
+    async def begin(self, gates: str) -> None:
+        await aeventually(lambda: sorted(self.begun) == sorted(gates))
+
+    def open(self, gates: str) -> None:
+        for gate in gates:
+            self._gates[gate].set()
+
+    def end_during_the_next_fetch(self, gate: str) -> None:
+        """The jobs at this gate end while the next fetch is under way. Its reply comes a second later."""
+        self._ending = gate
+
+    async def _noted(self, verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        if verb.script.name != "fetch":
+            return await self._run(verb, within)
+        self.asked.append(int(verb.args[3]))
+        reply = await self._run(verb, within)
+        if self._ending:
+            self.open(self._ending)
+            self._ending = ""
+            await aeventually(lambda: self.reader.executor.slots.taken == 0)
+            self._still.now += 1.0
+        return reply
+
+
+@pytest.fixture
+async def gated(
+    app: App, server: Server, still: Clock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Gated]:
+    """With a reader that has eight slots."""
+    gated = Gated(app, server, still, monkeypatch)
+    yield gated
+    gated.open("abcdefg")
+    async with asyncio.timeout(20):
+        await gated.reader.idle()
+        await gated.reader.stop()
+
+
+async def test_while_the_server_is_slower_than_the_jobs_all_slots_are_filled_at_once(gated: Gated) -> None:
+    await gated.send("aaaaaaab" + "cccc" + "dddd" + "e" * 20)
+    await gated.reader.read(MAIL)
+    await gated.begin("aaaaaaab")
+    gated.end_during_the_next_fetch("b")
+    gated.open("a")
+    await gated.begin("aaaaaaab" + "cccc" + "dddd")
+    gated.open("cd")
+    await gated.begin("aaaaaaab" + "cccc" + "dddd" + "e" * 8)
+    # Half of its slots, until it has waited for a reply with nothing to do.
+    assert gated.asked == [8, 4, 4, 8]
+
+
+async def test_only_waiting_for_a_queue_that_is_known_to_have_jobs_counts_as_a_slow_server(
+    gated: Gated,
+) -> None:
+    await gated.send("a")
+    await gated.reader.read(MAIL)
+    await gated.begin("a")
+    await gated.reader.idle()
+    gated.end_during_the_next_fetch("a")
+    await gated.send("b")
+    await gated.begin("ab")
+    await gated.reader.idle()
+    gated.asked.clear()
+    await gated.send("ccccccc" + "d" * 20)
+    await gated.begin("ab" + "ccccccc")
+    gated.open("c")
+    await aeventually(lambda: len(gated.asked) > 1)
+    assert gated.asked[:2] == [7, 4]
 
 
 # Due
@@ -1009,7 +1101,7 @@ def of_queues(logged: Sequence[EventDict]) -> list[str | None]:
 
 
 PAUSE = ("pause", "")
-WRONG_TYPE = ReplyError("WRONGTYPE it is no stream")
+WRONG_TYPE = ReplyError("WRONGTYPE it is not a stream")
 
 
 async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_no_other(
@@ -1030,7 +1122,7 @@ async def test_a_queue_that_cannot_be_read_is_left_alone_for_a_while_and_stops_n
     assert line == {
         "event": "trouble",
         "what": "reading",
-        "error": "ReplyError: WRONGTYPE it is no stream",
+        "error": "ReplyError: WRONGTYPE it is not a stream",
         "queue": MAIL,
         "looks_again_in": 0.5,
         "log_level": "warning",

@@ -140,7 +140,7 @@ async def test_a_report_that_is_cancelled_by_others_is_sent_again(
     losing.lose, losing.error = 1, asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
         await metering.minute()
-    assert logged == []  # it is no error of this queue
+    assert logged == []  # it is not an error of this queue
     await metering.minute()
     assert runs(desk) == 5
 

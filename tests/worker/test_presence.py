@@ -287,7 +287,7 @@ async def test_its_facts_name_twenty_of_a_thousand_queues(broker: Broker) -> Non
 
 
 async def test_its_facts_name_every_queue_that_was_named_one_by_one(broker: Broker) -> None:
-    """Others find out from here that somebody serves them."""
+    """Others find out from here that an executor serves them."""
     named = [f"z{n:02}" for n in range(30)]
     state = state_named(broker)
     state.wanted = Routing.parse(",".join(["q*", *named]))

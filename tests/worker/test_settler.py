@@ -17,7 +17,7 @@ from fennelq.broker.verb import MOST_JOBS, Verb
 from fennelq.broker.verbs.runs import Settled
 from fennelq.model.job import Delivery, JobFailure
 from fennelq.model.outcome import DEAD, SUCCESS, Outcome, died, succeeded
-from fennelq.worker.bus import JobLost
+from fennelq.worker.bus import JobLost, RunsEnded
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.held import Answer
 from fennelq.worker.running.settler import MOST_UNSETTLED_BYTES, Backlog, Settler, Share
@@ -64,8 +64,13 @@ class Settling:
         self.answers: list[tuple[str, Answer]] = []
         self.lost: list[str] = []
         """The jobs that were announced as lost."""
+        self.ended: list[tuple[str, list[str]]] = []
+        """The queue and the jobs of each fact about runs that have ended."""
         state = state_of(broker)
         state.bus.subscribe(JobLost, lambda fact: self.lost.append(fact.delivery.id))
+        state.bus.subscribe(
+            RunsEnded, lambda fact: self.ended.append((fact.queue, [run.delivery.id for run in fact.runs]))
+        )
         state.held = Answered(self._hear)
         self.settler = Settler(state)
 
@@ -124,8 +129,22 @@ async def test_every_job_of_every_queue_gets_its_own_outcome_and_answer(
         *("other:v", "other:w", "other:x"),
     }
     assert sorted(settling.lost) == ["mail:b", "other:y", "other:z"]
+    assert sorted(settling.ended) == [
+        ("mail", ["mail:a", "mail:c", "mail:d"]),
+        ("other", ["other:v", "other:w", "other:x"]),
+    ]
     assert results(desk, "abcd") == {n: [f'{{"ok":"{n}"}}'] if n != "b" else [] for n in "abcd"}
     assert results(other, "vwxyz") == {n: [f'{{"ok":"{n}"}}'] if n in "vwx" else [] for n in "vwxyz"}
+
+
+async def test_when_all_runs_of_a_batch_are_lost_there_is_no_fact_about_runs_that_have_ended(
+    settling: Settling, desk: Desk
+) -> None:
+    deliveries = taken(desk, "a", "b")
+    desk.release(deliveries)
+    await settling.settle(*((delivery, value(delivery.key)) for delivery in deliveries))
+    assert sorted(settling.lost) == ["mail:a", "mail:b"]
+    assert settling.ended == []
 
 
 async def test_what_was_settled_before_by_the_same_run_has_an_answer_of_its_own(

@@ -10,6 +10,7 @@ import pytest
 from fennelq.broker.verbs.runs import Settled
 from fennelq.counting import SharedTotals
 from fennelq.model.job import Delivery
+from fennelq.model.metrics import OUTCOMES
 from fennelq.model.outcome import DEAD, RETRY, SUCCESS, UNKNOWN_TASK, Outcome, succeeded
 from fennelq.model.times import BUCKETS
 from fennelq.model.totals import Pair, Row
@@ -100,6 +101,48 @@ def test_the_sums_of_durations_are_kept_if_metrics_are_on(
     assert counted.row()[-1] == pytest.approx(sums[1] / 1000)
 
 
+def test_a_row_has_the_runs_of_each_outcome_and_the_durations_of_all() -> None:
+    tally = Tally({WELCOME}, SharedTotals())
+    for kind, seconds in zip("SNRZGDK", (1, 2, 4, 8, 16, 32, 64), strict=True):
+        ended(tally, float(seconds), outcome=Outcome(kind))
+    tally.handed_back(JobHandedBack(delivery()))
+    tally.lost(JobLost(delivery()))
+    ((pair, row),) = tally.counting()
+    assert pair == ("mail", WELCOME)
+    outcomes = dict(zip(OUTCOMES, row, strict=False))
+    assert outcomes == {
+        "success": 2,
+        "retry": 1,
+        "snooze": 2,
+        "dead": 1,
+        "cancelled": 1,
+        "released": 1,
+        "lost": 1,
+    }
+    durations = row[len(OUTCOMES) : len(OUTCOMES) + BUCKETS + 1]
+    assert (sum(durations[:-1]), durations[-1]) == (7, 127.0)
+
+
+def test_reading_the_counts_of_every_queue_and_task_changes_none() -> None:
+    """A thread reads them while the executor counts."""
+    tally = Tally({WELCOME, RESIZE}, SharedTotals())
+    for number, (queue, task) in enumerate(
+        [("mail", WELCOME), ("mail", RESIZE), ("photos", WELCOME), ("photos", RESIZE)], start=1
+    ):
+        ended(tally, *[0.5] * number, task=task, queue=queue)
+    rows = dict(tally.counting())
+    assert {pair: row[0] for pair, row in rows.items()} == {
+        ("mail", WELCOME): 1,
+        ("mail", RESIZE): 2,
+        ("photos", WELCOME): 3,
+        ("photos", RESIZE): 4,
+    }
+    assert dict(tally.counting()) == rows
+    assert {
+        kind for tasks in tally.take().values() for counted in tasks.values() for kind in counted.runs
+    } == {SUCCESS}
+
+
 def test_a_thread_that_reads_while_counts_are_taken_finds_each_count_once() -> None:
     kept, read = threading.Event(), threading.Event()
 
@@ -177,6 +220,19 @@ def test_what_finds_no_room_is_counted_as_such(monkeypatch: pytest.MonkeyPatch) 
     assert (tally.take_uncounted(), tally.take_uncounted()) == (5, 0)
     ended(tally, 0.1)
     assert (runs_of(tally), tally.take_uncounted()) == ({WELCOME: {6: 1}}, 0)
+
+
+def test_what_finds_no_room_is_counted_anew_after_its_number_was_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "MOST_COUNTED", 1)
+    tally = Tally({WELCOME, RESIZE})
+    ended(tally, 0.1)
+    for number in (1, 2, 3):
+        ended(tally, *[0.1] * number, task=RESIZE)
+        taken(tally, delivery(RESIZE))
+        assert tally.take_uncounted() == number + 1
+    assert list(tally.take()["mail"]) == [WELCOME]
 
 
 def test_its_facts_are_the_times_of_the_last_ten_minutes(now: list[float]) -> None:

@@ -13,14 +13,15 @@ from structlog.typing import EventDict
 
 from fennelq import App, JobContext, Reject, RetryPolicy, Snooze, Status, current_job
 from fennelq.broker import verbs
-from fennelq.model.job import Delivery
-from fennelq.model.outcome import Outcome
+from fennelq.broker.verbs.runs import Settled
+from fennelq.model.job import Delivery, JobFailure
+from fennelq.model.outcome import Outcome, died
 from fennelq.model.progress import Progress
 from fennelq.worker.bus import Bus, CancelRequested, JobArrived, JobDue, JobLost, RunOutrun
 from fennelq.worker.executor import Executor
 from fennelq.worker.processes.config import ExecutorConfig
 from fennelq.worker.running.body import TimeOut
-from fennelq.worker.running.held import LOST, STOPPED, Held, HeldJobs
+from fennelq.worker.running.held import LOST, STOPPED, Answer, Held, HeldJobs
 from fennelq.worker.running.runner import Runner
 from fennelq.worker.running.settler import Share
 from fennelq.worker.running.workbench import Workbench
@@ -896,6 +897,27 @@ async def test_the_stack_of_a_run_shows_every_kind_of_call_in_which_it_waits() -
 
 
 # Requests of clients
+
+
+@pytest.mark.parametrize(
+    ("answer", "counts"),
+    [
+        (Answer.SETTLED, True),
+        (Answer.SETTLED_BEFORE, True),
+        (Answer.NEW_ERROR, True),
+        (Answer.LOST, False),
+    ],
+)
+def test_an_outcome_counts_once_and_never_when_another_executor_has_the_job(
+    answer: Answer, counts: bool
+) -> None:
+    held = HeldJobs()
+    delivery = Delivery("mail", "s", "1-1", "7", HOLD, b"[]", b"", 0, 1, 1, 0)
+    outcome = died(JobFailure("ValueError", "no"), 1, 1000)
+    held.by_token[delivery.token] = Held(delivery)
+    assert held.settled(Settled(delivery, outcome), answer) is counts
+    assert held.by_token == {}
+    assert held.settled(Settled(delivery, outcome), answer) is False
 
 
 async def test_a_job_that_a_client_cancels_is_asked_to_stop(app: App, bench: Bench, gate: Gate) -> None:

@@ -8,7 +8,7 @@
 --
 --@args prefix, number, ends
 --@each word
---@include keys
+--@include record
 --@flags allow-oom
 local READERS = 'history'
 

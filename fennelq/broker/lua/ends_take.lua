@@ -4,9 +4,9 @@
 -- The entries are pending until `ends_done`. With `abandoned`, entries are taken first that another recorder has had for so
 -- many ms: it has probably died. `begin` is set when the queue is new, so that its first ends are missed if they were earlier.
 --
--- The counters of the queue show how many ends there were, and `ends:read` how many of them recorders have read. When the
--- difference is more than the entries have, ends were missed: the stream was cut or has expired, or a worker of an earlier
--- version ended the jobs. They are added up in `ends:read`, so that no gap is forgotten when a recorder dies. Its field `taken`
+-- The counters of the queue show how many ends there were, and `ends:read` how many of them recorders have read. When a counter
+-- is more than has been read, ends were missed: the stream was cut or has expired, or a worker of an earlier version ended the
+-- jobs. An entry may have counters, and the counters of the queue are compared when all entries have been read. They are added up in `ends:read`, so that no gap is forgotten when a recorder dies. Its field `taken`
 -- counts the ends that recorders have taken and not recorded: they are missed when the stream has expired meanwhile.
 --
 -- Returns {entries (id and text), entries left, ends missed so far, the latest gap: since when (ms), until when (ms), of which
@@ -25,14 +25,15 @@ end
 -- Of a queue that is recorded for the first time, earlier ends are not missed.
 local known = numbers_of(K.ends_read)
 if not next(known) and begin == '' then known = numbers_of(K.counters) end
+for i in ipairs(KINDS) do known[i] = known[i] or 0 end
 
 local missed, missed_of = 0, {}
 
 local taken = tonumber((redis.pcall('HGET', K.ends_read, 'taken'))) or 0
 
--- Takes note of a counter: of these ends, `number` have been read.
-local function reach(i, total, number)
-  local gap = total - number - (known[i] or 0)
+-- Takes note of a counter.
+local function reach(i, total)
+  local gap = total - known[i]
   if gap > 0 then
     missed = missed + gap
     missed_of[#missed_of + 1] = KINDS[i] .. string.format('%.0f', gap)
@@ -40,13 +41,19 @@ local function reach(i, total, number)
   known[i] = total
 end
 
-local function number_of(text, kind) return select(2, string.gsub(text, ' ' .. kind, '')) end
-
-local function read_totals(fields, text)
-  taken = taken + select(2, string.gsub(text, ' [SNDK]', ''))
+local function read_entry(fields)
+  local text = fields[2]
+  local left = select(2, string.gsub(text, ' [SNDK]', ''))
+  taken = taken + left
+  for i, kind in ipairs(KINDS) do
+    if left == 0 then break end  -- nearly all calls end their jobs alike
+    -- Two spaces are before the words of ends that are not counted.
+    local number = select(2, string.gsub(text, '[^ ] ' .. kind, ''))
+    left, known[i] = left - number, known[i] + number
+  end
   for at = 3, #fields, 2 do
     for i, kind in ipairs(KINDS) do
-      if fields[at] == kind then reach(i, tonumber(fields[at + 1]) or 0, number_of(text, kind)) end
+      if fields[at] == kind then reach(i, tonumber(fields[at + 1]) or 0) end
     end
   end
 end
@@ -98,11 +105,11 @@ redis.call('PEXPIRE', K.ends, lasts)
 local is_read = #entries == 0
 for _, entry in ipairs(reply and reply[1][2] or {}) do
   add(entry)
-  read_totals(entry[2], entry[2][2] or '')
+  read_entry(entry[2])
 end
 -- All entries have been read, so all ends that were counted must have been among them.
 if is_read and #entries < tonumber(most) then
-  for i, total in pairs(numbers_of(K.counters)) do reach(i, total, 0) end
+  for i, total in pairs(numbers_of(K.counters)) do reach(i, total) end
 end
 
 local gap = redis.pcall('HMGET', K.ends_read, 'missed', 'since', 'until', 'of', 'at')
@@ -117,7 +124,7 @@ end
 local marks = {'at', stamp, 'taken', string.format('%.0f', math.max(0, taken))}
 for i, kind in ipairs(KINDS) do
   marks[#marks + 1] = kind
-  marks[#marks + 1] = string.format('%.0f', known[i] or 0)
+  marks[#marks + 1] = string.format('%.0f', known[i])
 end
 redis.call('HSET', K.ends_read, unpack(marks))
 redis.call('PEXPIRE', K.ends_read, REMEMBERED)

@@ -9,11 +9,14 @@
 -- set from which `lib/ring` takes the executor to wake. No job can arrive in between. If jobs are left, another executor
 -- is woken, so that a burst gets as many executors as it needs.
 --
--- The gates decide whether a job may start, one file each in `lua/gates`, in the order below. The code of a gate is
+-- The gates decide whether a job may start, one file each in `lua/gates`, in the order below. The check of a gate is
 -- pasted into `admit` and not called, because a call per gate and job would be a measurable part of a fetch. It may use
 -- `lane`, `entry`, `job`, `deliveries`, `record` and its fields `f`. A gate refuses a job by settling or dropping it
 -- and returning. A gate that takes something (a slot of a limit) must be the last one: otherwise a later gate could
 -- refuse the job, and the slot would be lost.
+--
+-- Most calls meet only jobs that every gate lets pass. All other functions are made when the first other job is met
+-- (`gates`): to make them in each call would take as long as two starts.
 --
 -- While the queue is paused it reads no lane: `early/paused`.
 --
@@ -26,20 +29,21 @@
 --
 --@gates place, stopping, version, broken, expired, limits
 --@args prefix, queue, consumer, free, lanes, sleeps, record_ttl, failure_ttl, patience
---@include early/paused, early/no_jobs, now, keys, fields, deliveries, run, next_due, sleepers, wake
+--@include early/paused, early/no_jobs, now, record, fields, deliveries, sleepers, dead_stream
 --@flags allow-oom
 
 local BYTES, ENTRIES = 1048576, 1000
 
 local run_so_far = consumer .. ' ' .. stamp .. ' '
 local first_run = run_so_far .. '1'
-local jobs, made, problem, taken, bytes, met, last = {}, {}, '', 0, 0, 0, {}
+local jobs, made, too_new, problem, taken, bytes, met, last = {}, {}, {}, '', 0, 0, 0, {}
 
 -- For the first run of a plain call the counts and options are the defaults. They are left out of the reply, because
 -- every word of a reply costs time.
 local function start(job, deliveries, record, f)
   local run, starts = first_run, 1
   if f[F.run] then
+    --@paste run
     starts = select(3, run_of(f[F.run])) + 1
     run = run_so_far .. starts
   end
@@ -51,6 +55,40 @@ local function start(job, deliveries, record, f)
   local n = #jobs
   jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = f[F.place], job, f[F.task], f[F.arguments], tonumber(f[F.created]) or 0, rest
   taken, bytes = taken + 1, bytes + #f[F.arguments] + 200
+end
+
+-- What the gates need, once a job has been met that one of them refuses or looks at.
+local gates_made
+
+local function gates()
+  if gates_made then return gates_made end
+  local made = {}
+  gates_made = made
+  --@paste gates
+  made.refuse, made.refuse_failed = refuse, refuse_failed
+
+  local let_in = 0
+
+  -- Whether starts have let jobs into their lanes since the last call of this.
+  function made.have_let_in()
+    local before = let_in
+    let_in = calls
+    return calls > before
+  end
+
+  -- A lane is about to be read. No other executor is woken for what has been added to it.
+  function made.will_read(lane)
+    if added[lane] then empty[lane], added[lane] = nil, nil end
+  end
+
+  -- The last step of the call. Returns when the first job is due that the gates have put off.
+  function made.close()
+    wake_sleepers()
+    write_counts()
+    return soonest
+  end
+
+  return made
 end
 
 local function admit(lane, entry, job, deliveries)
@@ -104,17 +142,23 @@ local function take(lane)
 end
 
 -- A start may let a job into a lane that was read already, and also into a higher one: see `gates/limits`. So the lanes are
--- read again from the first. No other executor is woken for what has been added to lanes that are empty now.
-local drained, let_in
+-- read again from the first, and then all of them.
+local drained
+local read_first = normal_alone and NORMAL or lanes
 repeat
-  drained, let_in = 1, calls
-  for lane in string.gmatch(lanes, '%S+') do
-    if added[lane] then empty[lane], added[lane] = nil, nil end
+  drained = 1
+  for lane in string.gmatch(gates_made and lanes or read_first, '%S+') do
+    if gates_made then gates_made.will_read(lane) end
     if not take(lane) then drained = 0 end
   end
-until drained == 0 or let_in == calls
-if drained == 1 and problem == '' then fall_asleep() end
-wake_sleepers()
-write_counts()
--- What this script itself has put off is announced in `soonest`.
-return {jobs, drained, (soonest or not plain) and next_due() or -1, made, problem, too_new, now}
+until drained == 0 or not gates_made or not gates_made.have_let_in()
+if drained == 1 and problem == '' then
+  --@paste fall_asleep
+  fall_asleep()
+end
+local due = -1
+if gates_made and gates_made.close() or not plain then
+  --@paste next_due
+  due = next_due()
+end
+return {jobs, drained, due, made, problem, too_new, now}

@@ -63,10 +63,10 @@ end
 if not is_hash(times) then return wrong_type(times) end
 for i = first, #ARGV, stride do
   local key = place_of(ARGV[i])
-  if key and not hours[key] then
-    if not is_hash(key) then return wrong_type(key) end
-    hours[key] = true
-  end
+  if key then hours[key] = true end
+end
+for key in pairs(hours) do
+  if not is_hash(key) then return wrong_type(key) end
 end
 if was_added() then return 0 end
 redis.call('SET', latest, life .. ' ' .. number, 'PX', REMEMBERED)

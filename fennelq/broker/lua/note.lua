@@ -19,7 +19,7 @@
 --
 --@args prefix, queue
 --@each place, job, progress
---@include keys
+--@include record
 
 local function is_older(progress, known)
   local start, number = string.match(progress, '^%[(%d+),(%d+),')

@@ -16,13 +16,13 @@ end
 
 local function purge_entry(lane, entry)
   local job, place = entry[2][2], lane .. '/' .. entry[1]
-  local f = job and load(record_of(job))
+  local f = load(record_of(job))
   if f and is_taken(f, place) then return end
   met = met + 1
   redis.call('XDEL', K[lane], entry[1])
   if f and f[F.place] == place then
     close(job, place)
-  elseif f and f[F.twin] then
+  elseif f then
     twins().drop(record_of(job), job, place, 'dropped')
   end
 end

@@ -15,6 +15,9 @@ local function take_free_key(job, key)
   if kind and kind ~= '~' and not holder_of(name) then redis.call('SET', idem_of(name), job) end
 end
 
+-- A restored job is counted as such, and not as a further death.
+before_letter = '  '
+
 -- Whether the latest job begins a group of dead jobs. The caller is not told.
 local began_group
 

@@ -111,7 +111,7 @@ local function carefully()
     else
       refused = found.err
     end
-    if command == 'GET' then return false end
+    -- A text that is 0 is read as missing.
     return command == 'HGETALL' and {} or 0
   end
   -- What it needs of a command that is refused may be missing.

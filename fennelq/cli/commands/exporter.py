@@ -45,9 +45,7 @@ async def _serve(app: App, port: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     # A scrape follows after many seconds, and has no rates: looking on until then would be in vain.
     async with app, Watch(app, linger=SHORTEST) as watch, Measures(app, watch) as measures:
-        pages = Health(
-            port, live=lambda: True, ready=lambda: measures.up, metrics=measures.page, option="--port"
-        )
+        pages = Health(port, live=lambda: True, ready=measures.up, metrics=measures.page, option="--port")
         await pages.start()
         output.note(f"serving metrics of {app.name} ({app.address.shown}) on port {pages.port}, at /metrics")
         await stop.wait()

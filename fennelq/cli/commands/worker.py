@@ -58,7 +58,7 @@ def run(context: typer.Context, session: Session, how: WorkerOptions, logs: LogO
 
     if context.invoked_subcommand is not None:
         _check_order(context)
-        log.setup(level="warning")
+        log.setup(level="warning", at_once=False)
         return
     pid_one.end_on_sigterm()
     found = session.found

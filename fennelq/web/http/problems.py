@@ -15,6 +15,7 @@ from fennelq.errors import (
     DuplicateJob,
     ExecutorUnavailable,
     FennelqError,
+    HistoryUnavailable,
     ImportRefused,
     InvalidArguments,
     InvalidFilter,
@@ -102,6 +103,7 @@ _KINDS: Final[tuple[tuple[type[FennelqError], Kind], ...]] = (
     (ImportRefused, Kind(422, "import-refused", "The lines cannot be imported")),
     (ConfigurationError, Kind(422, "not-valid", "Not done")),
     (ExecutorUnavailable, Kind(504, "executor-unavailable", "The executor does not answer")),
+    (HistoryUnavailable, Kind(503, "history-unavailable", "The history cannot be read")),
 )
 _OTHER: Final = Kind(409, "conflict", "Not done")
 _AWAY: Final = Kind(503, "redis-unavailable", "Redis does not answer")
@@ -189,7 +191,7 @@ def _known(error: FennelqError) -> Problem:
     more: dict[str, Any] = {}
     if isinstance(error, TooFast):
         headers["Retry-After"] = str(math.ceil(error.wait))
-    elif isinstance(error, QueueFull | QueuePaused):
+    elif isinstance(error, QueueFull | QueuePaused | HistoryUnavailable):
         headers["Retry-After"] = "10"
     elif isinstance(error, Busy):
         headers["Retry-After"] = "1"

@@ -35,14 +35,14 @@ class Health:
         where: str,
         *,
         live: Callable[[], bool],
-        ready: Callable[[], bool],
+        ready: Callable[[], bool | Awaitable[bool]],
         metrics: Callable[[], Awaitable[Page]] | None = None,
         option: str = "--health-port",
     ) -> None:
         """`option` is the name by which errors call the port."""
         self._option, self._metrics = option, metrics
         self._host, self._port = _address(where, option)
-        self._checks = {"/live": live, "/ready": ready}
+        self._checks: dict[str, Callable[[], bool | Awaitable[bool]]] = {"/live": live, "/ready": ready}
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._probes: dict[asyncio.Task[None], None] = {}
@@ -138,7 +138,9 @@ class Health:
         if check is None:
             paths = "/live, /ready or /metrics" if self._metrics is not None else "/live or /ready"
             return _response("404 Not Found", f"ask for {paths}\n".encode())
-        return _response("200 OK", b"yes\n") if check() else _response("503 Service Unavailable", b"no\n")
+        answer = check()
+        yes = answer if isinstance(answer, bool) else await answer
+        return _response("200 OK", b"yes\n") if yes else _response("503 Service Unavailable", b"no\n")
 
 
 def _response(status: str, body: bytes, content_type: str = "text/plain") -> bytes:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fennelq import App
+from fennelq import App, HistoryUnavailable
+from fennelq.web.http.problems import problem_of
 from tests.kit.apps import LocalApp
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
@@ -111,3 +112,17 @@ async def test_a_refusal_of_redis_does_not_name_its_address(app: App, server: Se
     for text in (answer.text, many.text):
         assert "redis://" not in text
         assert "127.0.0.1" not in text
+
+
+def test_a_history_that_cannot_be_read_is_503_with_what_to_do() -> None:
+    """No path reads it so far; one that will must not answer that the request was in conflict with something."""
+    problem = problem_of(
+        HistoryUnavailable("the history in x cannot be used: the disk is full"), changing=False
+    )
+    assert (problem.response.status_code, problem.response.headers["Retry-After"]) == (503, "10")
+    assert problem.document == {
+        "type": "urn:fennelq:history-unavailable",
+        "title": "The history cannot be read",
+        "status": 503,
+        "detail": "the history in x cannot be used: the disk is full",
+    }

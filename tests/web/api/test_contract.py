@@ -217,9 +217,9 @@ async def test_every_operation_answers_a_good_request_as_the_document_says(
         body = None if schema is None else values_of(schema, document)
         query = "?queue=mail" if path.endswith("/scale") else ""
         answer = await program.http.request(method, filled(path) + query, json=body, headers=JSON)
-        said = operation["responses"]
-        if str(answer.status_code) in said:
-            media = next(iter(said[str(answer.status_code)].get("content", {"": None})))
+        described = operation["responses"]
+        if str(answer.status_code) in described:
+            media = next(iter(described[str(answer.status_code)].get("content", {"": None})))
             assert answer.headers["Content-Type"].startswith(media), (method, path)
         else:
             problem = problem_in(answer)

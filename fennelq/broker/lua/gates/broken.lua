@@ -2,5 +2,5 @@
 --@include refuse
 --@check
 if not f[F.task] or not f[F.arguments] then
-  return refuse_failed(lane, entry, job, f, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
+  return gates().refuse_failed(lane, entry, job, f, 'D', 'Broken', 'the record has no task or no arguments', 'broken')
 end

@@ -14,7 +14,7 @@ local function passes_again(job, f)
 end
 
 -- Starts the second copy of a job that runs, or drops it.
-local function meet_twin(lane, entry, job, deliveries, record, f, start)
+local function meet_twin(lane, entry, job, deliveries, record, f)
   local place, run = lane .. '/' .. entry, f[F.run]
   if twins().may_start(f, place, consumer) and passes_again(job, f) then
     f[F.place] = place
@@ -25,10 +25,13 @@ local function meet_twin(lane, entry, job, deliveries, record, f, start)
   count('dropped')
   twins().drop(record, job, place, 'dropped')
 end
---@check
-if not f or f[F.place] ~= lane .. '/' .. entry or (f[F.status] and f[F.status] ~= 'Q' and f[F.status] ~= 'X') then
-  if f and f[F.twin] then return meet_twin(lane, entry, job, deliveries, record, f, start) end
+
+function made.meet_stranger(lane, entry, job, deliveries, record, f)
+  if f and f[F.twin] then return meet_twin(lane, entry, job, deliveries, record, f) end
   drop(lane, entry)
   count('dropped')
-  return
+end
+--@check
+if not f or f[F.place] ~= lane .. '/' .. entry or (f[F.status] and f[F.status] ~= 'Q' and f[F.status] ~= 'X') then
+  return gates().meet_stranger(lane, entry, job, deliveries, record, f)
 end

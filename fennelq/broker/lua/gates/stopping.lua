@@ -3,5 +3,5 @@
 --@include refuse
 --@check
 if f[F.stopping] then
-  return refuse(lane, entry, job, 'K', cjson.encode({cancelled = f[F.stopping]}))
+  return gates().refuse(lane, entry, job, 'K', cjson.encode({cancelled = f[F.stopping]}))
 end

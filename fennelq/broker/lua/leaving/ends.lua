@@ -3,9 +3,16 @@
 --@include ends
 --@when ended
 if what ~= 'S' and what ~= 'N' then
-  if is_recorded == nil then is_recorded = redis.call('EXISTS', prefix .. N.ends) == 1 end
-  if is_recorded then
-    ended = ended or {}
-    ended[#ended + 1] = ' ' .. what .. job
+  if recorded_in == nil then
+    local name = prefix .. N.ends
+    recorded_in = redis.call('EXISTS', name) == 1 and name
+  end
+  if recorded_in then
+    if ended then
+      others_ended = others_ended or {}
+      others_ended[#others_ended + 1] = before_letter .. what .. job
+    else
+      ended = stamp .. before_letter .. what .. job
+    end
   end
 end

@@ -26,7 +26,7 @@ local function first_in(lane)
     local entry = redis.pcall('XRANGE', K[lane], from[lane], '+', 'COUNT', 1)[1]
     if not entry then return end
     local job = entry[2][2]
-    local f = job and load(record_of(job))
+    local f = load(record_of(job))
     if not f or not is_taken(f, lane .. '/' .. entry[1]) then return entry, f end
     from[lane] = '(' .. entry[1]
   end

@@ -154,9 +154,8 @@ local function lines()
   end
 
   -- Whether a job of this rank has to wait: for those that run, and for those of its lane and of higher lanes.
-  local function is_shut(gate, rank, through)
-    through = through or count_through(gate, rank)
-    gate.through = through
+  local function is_shut(gate, rank)
+    local through = count_through(gate, rank)
     if gate.kind == 'r' then return free_at(gate, through) > now, through end
     return through >= gate.most, through
   end
@@ -250,8 +249,8 @@ local function lines()
     return freed
   end
 
-  -- The next of a line goes into its lane; `alone` when no other line waits at this gate. Returns the gate that stops it. A
-  -- job whose gates cannot be read goes into its lane: its start finds out what is wrong with them.
+  -- The next of a line goes into its lane; `alone` when no other line waits at this gate. Returns whether the gate is known
+  -- to be shut. A job whose gates cannot be read goes into its lane: its start finds out what is wrong with them.
   local function move_up(name, id, alone)
     local head = redis.pcall('ZRANGE', line_of(name), 0, 1)
     local job = not head.err and head[1]
@@ -271,20 +270,20 @@ local function lines()
       elseif shut.kind == 'r' then
         arm(shut, through)
       end
-      if ok then return shut end
+      if ok then return shut.id == id end
     end
     redis.call('HSET', record, F.place, let_in(job, lane, ok and gates or {}, tonumber(f[4]) or 1))
     if f[4] then redis.call('HDEL', record, F.deliveries) end
     quit(name, job)
-    if not head[2] then return dissolve(name, id) end
-    if not alone then to_the_end(id, name, rank) end
-    -- Ask this gate again before the next line is looked at: mostly it is shut now.
+    if not head[2] then
+      dissolve(name, id)
+    elseif not alone then
+      to_the_end(id, name, rank)
+    end
+    -- Ask this gate again before the next line is looked at: mostly it is shut now. No alarm is needed, because a job is
+    -- through.
     for _, gate in ipairs(ok and gates or {}) do
-      if gate.id == id then
-        shut, through = is_shut(gate, rank, gate.through + 1)
-        if shut and gate.kind == 'r' then arm(gate, through) end
-        return shut and gate or nil
-      end
+      if gate.id == id then return (is_shut(gate, rank)) end
     end
   end
 
@@ -294,8 +293,7 @@ local function lines()
       if not names[1] then return end
       if looked >= MOST_OF_SCRIPT then break end
       looked = looked + 1
-      local shut = move_up(names[1], id, not names[2])
-      if shut and shut.id == id then return end
+      if move_up(names[1], id, not names[2]) then return end
     end
     redis.call('ZADD', K.alarms, now, id)
     soonest = now
@@ -307,10 +305,8 @@ local function lines()
     if not pcall(let_in_some, id, most or MOST) then redis.pcall('HINCRBY', K.counters, 'open_failed', 1) end
   end
 
-  local function open_all(gates, but)
-    for _, gate in ipairs(gates) do
-      if gate ~= but then made.open(gate.id) end
-    end
+  local function open_all(gates)
+    for _, gate in ipairs(gates) do made.open(gate.id) end
   end
 
   -- As `enter`, for a job that exists. It may still hold slots: a worker of an earlier version does not give them back.
@@ -318,7 +314,6 @@ local function lines()
     local freed = give_back(job, gates_of(text, lane))
     local place = made.enter(job, lane, text)
     redis.call('HSET', record, F.status, 'Q', F.place, place)
-    if place == 'line' then keep_lane(record, lane) end
     open_all(freed)
   end
 
@@ -340,16 +335,15 @@ local function lines()
     for _, gate in ipairs(gates) do
       local rank = redis.call('ZSCORE', slots_of(gate), job)
       if gate.kind == 'c' then
-        gate.mine = rank == '0'
         gate.rank = rank
-        if not gate.mine and count_through(gate, 0) >= gate.most then return gate end
+        if rank ~= '0' and count_through(gate, 0) >= gate.most then return gate end
       elseif gate.kind == 'r' and rank and free_at(gate, 0) > now then
         return gate
       end
     end
     for _, gate in ipairs(gates) do
       if gate.kind == 'c' then
-        if not gate.mine then take_slot(gate, job, 0, gate.rank) end
+        take_slot(gate, job, 0, gate.rank)
       else
         if gate.kind == 'r' then charge(gate) end
         free_slot(gate, job)
@@ -375,7 +369,7 @@ local function lines()
     redis.call('HSET', record, F.status, 'Q')
     if deliveries > 1 then redis.call('HSET', record, F.deliveries, deliveries) end
     to_the_front(record, job, lane, name, shut)
-    open_all(freed, shut)
+    open_all(freed)
   end
 
   -- Shuts the rates of a job for `wait` ms, whatever they would allow. Returns one of them; nil when it has none.
@@ -407,12 +401,11 @@ local function lines()
     return true
   end
 
-  -- Takes the first jobs out of a line, at most `most`.
+  -- Takes the first jobs out of a line, at most `most`. None of one that cannot be read: an error is a table without elements.
   function made.take_some(name, most)
     local jobs = redis.pcall('ZRANGE', line_of(name), 0, most - 1)
-    local damaged = jobs.err
-    for _, job in ipairs(damaged and {} or jobs) do quit(name, job) end
-    if damaged or is_empty(name) then dissolve(name) end
+    for _, job in ipairs(jobs) do quit(name, job) end
+    if is_empty(name) then dissolve(name) end
     return jobs
   end
 
@@ -423,7 +416,7 @@ local function lines()
     for _, gate in ipairs(gates) do
       needed[#needed + 1] = {slots_of(gate), 'zset'}
       needed[#needed + 1] = {wait_of(gate.id), 'zset'}
-      if gate.kind == 'r' then needed[#needed + 1] = {rate_of(gate), 'string'} end
+      needed[#needed + 1] = {rate_of(gate), 'string'}
     end
     for _, one in ipairs(needed) do
       local kind = redis.call('TYPE', one[1]).ok
@@ -435,11 +428,10 @@ local function lines()
 
   -- Whether the job holds a slot of this gate: it is in a lane, and its entry is there.
   local function holds(job, id)
-    local known = redis.pcall('HMGET', record_of(job), F.status, F.place, F.gates, F.lane)
-    if known.err or known[1] and known[1] ~= 'Q' and known[1] ~= 'X' then return false end
-    local at, entry = split(known[2])
-    if not at or not known[3] or at ~= QUARANTINE and not RANK[at] then return false end
-    for _, gate in ipairs((gates_of(known[3], home_of(known[2], known[4])))) do
+    local known = redis.pcall('HMGET', record_of(job), F.place, F.gates, F.lane)
+    local at, entry = split(known[1])
+    if not at or not known[2] or at ~= QUARANTINE and not RANK[at] then return false end
+    for _, gate in ipairs((gates_of(known[2], home_of(known[1], known[3])))) do
       if gate.id == id then
         local there = redis.pcall('XRANGE', K[at], entry, entry)
         return not there.err and #there == 1

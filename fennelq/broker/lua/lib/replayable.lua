@@ -1,5 +1,5 @@
 -- Dead jobs that a replay could put back: for the script that puts them back, and for the one that only asks.
---@include now, keys, holder
+--@include now, record, holder
 local NEEDED = {F.task, F.place, F.lane, F.run, F.idempotency, F.gates, F.version, F.replays}
 
 -- The job of a DLQ entry, what its record says, and the entry. Only the job, when no record says that this job died with this entry and

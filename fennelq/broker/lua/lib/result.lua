@@ -1,5 +1,5 @@
 -- The result of a job, and how long its record is kept.
---@include keys
+--@include record
 local record_ms = tonumber(record_ttl)
 
 -- How long to keep the record: at least as long as the result. `record_ttl` is long enough for a late retry of delay() to

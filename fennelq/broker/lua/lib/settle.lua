@@ -24,23 +24,24 @@ local function ends_made()
   return ends
 end
 
+-- The outcome of a job could not be written.
+local function settle_broken(record, job, place, problem)
+  ends_made().bury(record, job, place, problem)
+  count('D')
+  count('broken')
+end
+
 -- Settles one job in a pcall of its own, so that one job's error does not end the whole batch. An outcome returns its
 -- kind when it has written another one: a job that has been too new for every worker for too long is dead.
 local function settle_job(job, place, kind, number, value)
   local record = record_of(job)
   settling = place
-  -- A success or a cancel stays as it is, even if the job must not run again.
-  if kind ~= 'S' and kind ~= 'N' and kind ~= 'K' then
+  -- A cancel stays as it is, even if the job must not run again.
+  if kind ~= 'K' then
     kind, number, value = ends_made().unless_over(record, job, place, kind, number, value)
   end
   if not kind then return end
   if not settle[kind] then ends_made() end
   local ok, returned = pcall(settle[kind], record, job, place, kind, number, value)
-  if ok then
-    count(returned or kind)
-  else
-    ends_made().bury(record, job, place, returned)
-    count('D')
-    count('broken')
-  end
+  if ok then count(returned or kind) else settle_broken(record, job, place, returned) end
 end

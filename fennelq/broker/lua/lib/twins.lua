@@ -15,10 +15,7 @@
 -- any other. The record counts the starts of both.
 --
 -- Most calls of a script meet no job with a twin, so the functions are made when the first one is met.
---@include now, keys, run, counts
-
--- The run that is settled now, and the copies that this script has removed. A batch may contain both copies of a job.
-local settling, removed_copies
+--@include now, keys, run, counts, settling
 
 local twins_made
 
