@@ -215,6 +215,7 @@ def test_a_backlog_gets_all_slots_when_it_is_its_turn() -> None:
 def test_a_backlog_gets_as_many_slots_as_are_wanted_for_one() -> None:
     bench = Bench("a:1,b:1", {"a": 100})
     assert bench.hot.next(8, 4) == [("a", 4), ("b", 4)]
+    assert not bench.hot.has_backlog("a"), "it was not asked yet"
     bench.turn(8)
     assert (bench.hot.has_backlog("a"), bench.hot.has_backlog("b"), bench.hot.has_backlog("c")) == (
         True,
