@@ -250,15 +250,18 @@ async def test_with_metrics_ttl_0_nothing_is_written_and_the_facts_are_there(
 
 
 async def test_a_server_that_hangs_delays_the_end_for_a_moment_only(
-    metering: Metering, server: Server, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
+    metering: Metering, losing: Losing, monkeypatch: pytest.MonkeyPatch, logged: list[EventDict]
 ) -> None:
+    async def no_reply(verb: Verb[Any], within: float = ANSWER_TIMEOUT) -> Any:
+        """The limit of a call is longer, and there may be several calls."""
+        await asyncio.Event().wait()
+
     monkeypatch.setattr(module, "LAST_REPORT", 0.05)
     monkeypatch.setattr(module, "MOST_FIELDS", 1)
+    monkeypatch.setattr(losing, "run", no_reply)
     metering.run(4)
     metering.run(1, task="shop:unknown")
-    server.pause()
     await asyncio.wait_for(metering.meter.end(), 20)
-    server.resume()
     assert [(line["event"], line.get("durations")) for line in logged] == [
         ("trouble", None),
         ("times_lost", 5),
