@@ -135,7 +135,8 @@ def every_key() -> Iterator[key_kinds.KeyKind]:
     """The kinds of keys of a queue, then those of an app, each by its whole name: `fq:{<app>}:queues`."""
     prefix = keys.AppKeys("<app>").prefix
     of_the_app = [kind for kind in key_kinds.KEY_KINDS if kind.pattern.startswith(OF_THE_APP)]
-    yield from (kind for kind in key_kinds.KEY_KINDS if kind not in of_the_app)
+    others = (kind for kind in key_kinds.KEY_KINDS if kind not in of_the_app)
+    yield from (kind._replace(pattern=kind.pattern.replace("{redis} ", "fq:")) for kind in others)
     for kind in of_the_app:
         yield kind._replace(pattern=prefix + kind.pattern.removeprefix(OF_THE_APP))
 

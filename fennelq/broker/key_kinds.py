@@ -128,7 +128,7 @@ KEY_KINDS: Final = (
         "TTL",
         False,
     ),
-    KeyKind("fq:apps", "set", "namespaces of all apps of the server", "clients, workers", "never", True),
+    KeyKind("{redis} apps", "set", "namespaces of all apps of the server", "clients, workers", "never", True),
     KeyKind("{app} queues", "set", "queues ever used", "clients, workers", "never", True),
     KeyKind(
         "{app} executors",

@@ -76,7 +76,8 @@ class KeyName(NamedTuple):
     @property
     def kind(self) -> KeyKind | None:
         """The kind of this key in KEY_KINDS; None when it is unknown."""
-        name = f"{{app}} {self.rest}" if self.app and self.queue is None else self.rest
+        owner = "{app}" if self.app else "{redis}"
+        name = f"{owner} {self.rest}" if self.queue is None else self.rest
         return next((kind for kind in KEY_KINDS if _fits(name, kind.pattern)), None)
 
 
@@ -91,7 +92,7 @@ def _fits(name: str, patterns: str) -> bool:
 def parse_key(key: str) -> KeyName:
     """The parts of a key's name."""
     if key == APPS:
-        return KeyName("", None, key)
+        return KeyName("", None, "apps")
     prefix, _, rest = key.partition("}:")
     app, slash, queue = prefix.removeprefix("fq:{").partition("/")
     return KeyName(app, queue if slash else None, rest)
