@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from fennelq.broker import verbs
+from fennelq.broker.keys import QUARANTINE
 from fennelq.broker.trouble import ReplyError
 from tests.broker.desk import Desk, a_job
 from tests.broker.limited import send, taken
@@ -38,6 +39,24 @@ def test_a_vanished_holder_gives_its_slot_back_when_the_queue_is_mended(desk: De
     assert desk.stats()["slots_mended"] == 1
     assert taken(desk) == ["2"]
     assert desk.do(verbs.queues.mend, 100).slots == 0
+
+
+@pytest.mark.audit(skip="a record was changed by hand")
+def test_a_job_that_runs_with_no_gates_in_its_record_holds_no_slot(desk: Desk) -> None:
+    send(desk, *"12")
+    assert taken(desk) == ["1"]
+    desk.redis.hdel(desk.keys.record("1"), "g")
+    assert desk.do(verbs.queues.mend, 100).slots == 1
+    assert taken(desk) == ["2"]
+
+
+def test_a_job_in_quarantine_keeps_its_slot_when_the_queue_is_mended(desk: Desk) -> None:
+    send(desk, *"12")
+    desk.redelivered("1", 3, QUARANTINE)
+    assert desk.do(verbs.queues.mend, 100).slots == 0
+    (run,) = desk.fetch(lanes=(QUARANTINE,)).deliveries
+    assert desk.do(verbs.queues.mend, 100).slots == 0
+    assert (run.key, taken(desk)) == ("1", [])
 
 
 @pytest.mark.audit(lost=["mail:x"])

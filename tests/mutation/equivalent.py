@@ -24,8 +24,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("lib/fields.lua", "load", "without flat.err"),
         ("lib/forget.lua", "forget", "without known.err"),
         ("early/none_expired.lua", "watch", "without known.err"),
-        ("lib/lines.lua", "lines", "without not head.err"),
-        ("lib/lines.lua", "lines", "without f.err"),
     ],
     "a gate of another kind is shut only while jobs are through, and then no alarm is set": [
         ("lib/lines.lua", "lines", "if gate.kind == 'r' → true (2)"),
@@ -44,8 +42,6 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     ],
     "only the cost is different": [
         ("find.lua", "", "without (want.since or want['until'])"),
-        ("find.lua", "", "without (want.task or want.no_task or want.fp…"),
-        ("find.lua", "", "without (by_text or want.error or want.no_err…"),
         ("find.lua", "failure_of_job", "without failure"),
         ("find.lua", "headers_of_job", "without not headers"),
         ("find.lua", "meets.header", "if header[3] and not has(f[OPTIONS], hea… → false"),

@@ -19,6 +19,8 @@
 --
 -- Most calls of a script meet no job with limits, and making all these functions would cost each of them 4 us. So they are
 -- made when the first such job is met.
+--
+-- An error of redis.pcall is a table without elements: what cannot be read is missing.
 --@include now, keys, entries
 
 -- The lane to which a job returns: that of its place, unless this is the quarantine or no lane.
@@ -253,11 +255,11 @@ local function lines()
   -- to be shut. A job whose gates cannot be read goes into its lane: its start finds out what is wrong with them.
   local function move_up(name, id, alone)
     local head = redis.pcall('ZRANGE', line_of(name), 0, 1)
-    local job = not head.err and head[1]
+    local job = head[1]
     if not job then return dissolve(name, id) end
     local record = record_of(job)
     local f = redis.pcall('HMGET', record, F.place, F.gates, F.lane, F.deliveries)
-    if f.err or f[1] ~= 'line' or not f[2] then
+    if f[1] ~= 'line' or not f[2] then
       quit(name, job)
       return
     end
@@ -430,20 +432,18 @@ local function lines()
   local function holds(job, id)
     local known = redis.pcall('HMGET', record_of(job), F.place, F.gates, F.lane)
     local at, entry = split(known[1])
-    if not at or not known[2] or at ~= QUARANTINE and not RANK[at] then return false end
+    if not known[2] or at ~= QUARANTINE and not RANK[at] then return false end
     for _, gate in ipairs((gates_of(known[2], home_of(known[1], known[3])))) do
-      if gate.id == id then
-        local there = redis.pcall('XRANGE', K[at], entry, entry)
-        return not there.err and #there == 1
-      end
+      if gate.id == id then return #redis.pcall('XRANGE', K[at], entry, entry) == 1 end
     end
     return false
   end
 
-  -- Takes out of the slots of a gate the jobs that do not hold one, among the first `most`. Returns how many.
+  -- Takes out of the slots of a gate the jobs that do not hold one, among the first `most`. Returns how many. None of a gate
+  -- that cannot be read.
   local function clear(id, most)
     local jobs, cleared = redis.pcall('ZRANGE', slots_of({id = id}), 0, most - 1), 0
-    for _, job in ipairs(jobs.err and {} or jobs) do
+    for _, job in ipairs(jobs) do
       if not holds(job, id) and free_slot({id = id}, job) then cleared = cleared + 1 end
     end
     return cleared
