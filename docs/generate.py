@@ -128,16 +128,20 @@ def default_of(value: object) -> str:
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 OF_THE_APP: Final = "{app} "
-"""How KEY_KINDS marks keys that belong to no queue."""
+"""How KEY_KINDS marks keys that belong to an app and to no queue."""
+OF_THE_SERVER: Final = "{server} apps"
+"""How it marks the only key that belongs to no app."""
 
 
 def every_key() -> Iterator[key_kinds.KeyKind]:
-    """The kinds of keys of a queue, then those of an app, each by its whole name: `fq:{<app>}:queues`."""
+    """The kinds of keys of a queue, of an app and of the server, the latter by whole names: `fq:{<app>}:queues`."""
     prefix = keys.AppKeys("<app>").prefix
     of_the_app = [kind for kind in key_kinds.KEY_KINDS if kind.pattern.startswith(OF_THE_APP)]
-    yield from (kind for kind in key_kinds.KEY_KINDS if kind not in of_the_app)
+    (of_the_server,) = (kind for kind in key_kinds.KEY_KINDS if kind.pattern == OF_THE_SERVER)
+    yield from (kind for kind in key_kinds.KEY_KINDS if kind not in (*of_the_app, of_the_server))
     for kind in of_the_app:
         yield kind._replace(pattern=prefix + kind.pattern.removeprefix(OF_THE_APP))
+    yield of_the_server._replace(pattern=keys.APPS)
 
 
 def keys_page() -> str:

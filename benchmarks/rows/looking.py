@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median
 from typing import Final
 
 from benchmarks.arena import Arena
@@ -18,7 +19,6 @@ from benchmarks.rows.searching import (
     arguments,
     beside_a_search,
     cost_of_find,
-    p99,
     share_of_a_search,
 )
 from benchmarks.scripts import Scripts
@@ -74,6 +74,7 @@ class Looking(Row):
         share = share_of_a_search(arena, large.keys.queue)
         alone, beside = beside_a_search(arena, large.keys.queue, CALLERS)
         lone, lone_beside = beside_a_search(arena, large.keys.queue, 1)
+        costs |= {"beside": beside, "lone_beside": lone_beside}
         figures = {
             "survey": many * 1e6,
             "flat": many / few,
@@ -82,10 +83,10 @@ class Looking(Row):
             "by_text": by_text,
             "step": step,
             "share": share * 100,
-            "beside": p99(beside) / p99(alone),
-            "alone_ms": p99(alone),
-            "lone_beside": p99(lone_beside) / p99(lone),
-            "lone_ms": p99(lone),
+            "beside": median(beside),
+            "alone_ms": median(alone),
+            "lone_beside": median(lone_beside),
+            "lone_ms": median(lone),
         }
         return Sample(figures, costs)
 

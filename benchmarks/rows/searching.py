@@ -26,7 +26,7 @@ _SLOW: Final = 100
 """Microseconds."""
 _SHARE_SECONDS: Final = 10.0
 _FIRST_STEPS: Final = 5
-_TURNS: Final = 4
+_TURNS: Final = 10
 _SEND_SECONDS: Final = 2.0
 
 
@@ -78,14 +78,15 @@ def share_of_a_search(arena: Arena, queue: str) -> float:
 
 
 def beside_a_search(arena: Arena, queue: str, callers: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of calls of `delay()` by so many callers, without and with such a search, in turns."""
+    """The p99 of calls of `delay()` by so many callers, in milliseconds, without such a search; and in the turn after
+    each how many times as long it is beside one. A second in which the machine does something else changes one turn."""
     alone: list[float] = []
-    beside: list[float] = []
+    ratios: list[float] = []
     for _ in range(_TURNS):
-        alone += _sent(arena, callers)
+        alone.append(_p99(_sent(arena, callers)))
         with _searching(arena, queue):
-            beside += _sent(arena, callers)
-    return alone, beside
+            ratios.append(_p99(_sent(arena, callers)) / alone[-1])
+    return alone, ratios
 
 
 @contextmanager
@@ -106,6 +107,6 @@ def _sent(arena: Arena, callers: int) -> list[float]:
     return times
 
 
-def p99(times: Iterable[float]) -> float:
+def _p99(times: Iterable[float]) -> float:
     """Of a hundred calls, the slowest but one."""
     return percentile(list(times), 0.99)

@@ -128,7 +128,9 @@ KEY_KINDS: Final = (
         "TTL",
         False,
     ),
-    KeyKind("fq:apps", "set", "namespaces of all apps of the server", "clients, workers", "never", True),
+    KeyKind(
+        "{server} apps", "set", "namespaces of all apps of the server", "clients, workers", "never", True
+    ),
     KeyKind("{app} queues", "set", "queues ever used", "clients, workers", "never", True),
     KeyKind(
         "{app} executors",
@@ -230,7 +232,7 @@ KEY_KINDS: Final = (
 TYPES: Final = {
     name: kind.type
     for kind in KEY_KINDS
-    if "<" not in kind.pattern and "{app}" not in kind.pattern
+    if "<" not in kind.pattern and "{" not in kind.pattern
     for name in kind.pattern.split(", ")
 }
 """The keys that have the same name in every queue, with their types."""

@@ -91,7 +91,7 @@ def _fits(name: str, patterns: str) -> bool:
 def parse_key(key: str) -> KeyName:
     """The parts of a key's name."""
     if key == APPS:
-        return KeyName("", None, key)
+        return KeyName("", None, "{server} apps")
     prefix, _, rest = key.partition("}:")
     app, slash, queue = prefix.removeprefix("fq:{").partition("/")
     return KeyName(app, queue if slash else None, rest)

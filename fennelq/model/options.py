@@ -77,7 +77,8 @@ def _server(letter: str, check: Check, **more: Any) -> Option:
     return Option("server", check, letter=letter, **more)
 
 
-_count = Annotated[int, Field(ge=0)]
+_from_0, _from_1 = Field(ge=0), Field(ge=1)
+_count = Annotated[int, _from_0]
 _kept = Annotated[float, Field(ge=0, le=TEN_YEARS)]
 _retry = _count | tuple[_count, str, list[float], bool]
 _timeout = Annotated[float, Field(gt=0, le=TEN_YEARS)] | None
@@ -114,7 +115,7 @@ class OptionArgs(TypedDict, total=False):
         ),
     ]
     """Seconds after which a job that has not started is cancelled with reason `expired`."""
-    retries: Annotated[int, _worker("r", checks.check_retries, _retry), Field(ge=0)]
+    retries: Annotated[int, _worker("r", checks.check_retries, _retry), _from_0]
     """Runs after the first. Default: `default_retries`."""
     retry: Annotated[RetryPolicy, _worker("r", checks.check_policy, _retry)]
     """How to retry; overrides `retries`."""
@@ -157,7 +158,7 @@ class OptionArgs(TypedDict, total=False):
             checks.check_count,
             holds="deliveries allowed, when not the app's setting",
         ),
-        Field(ge=1),
+        _from_1,
     ]
     """Deliveries that may end in a crash before the job is dead. Default: `max_deliveries`."""
     concurrency: Annotated[Limit, _client(check_limit)]

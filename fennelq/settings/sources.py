@@ -62,7 +62,7 @@ def from_pyproject(root: Path | None) -> dict[str, Any]:
     return table
 
 
-def from_environment() -> dict[str, str]:
+def from_environment() -> dict[str, Any]:
     """The variables with fennelq's prefix, in upper or lower case, without those that Kubernetes sets for a service of
     that name."""
     return {

@@ -30,7 +30,7 @@ from fennelq.web.site import Site, Switch
 from fennelq.web.table import PUBLIC, Row
 from fennelq.web.visit import Moved, NotFound, Page, Visit, link, name_of, segment
 
-_FRESH: Final = 2.0
+FRESH: Final = 2.0
 """Seconds for which the list of apps is not read again."""
 _SWITCHES: Final = 20
 """Apps in the navigation. The page has all."""
@@ -41,13 +41,13 @@ class Known:
 
     def __init__(self, app: App) -> None:
         """`app` has no jobs: the list is read through it."""
-        self.app, self._found, self._read_at = app, KnownApps([]), -_FRESH
+        self.app, self._found, self._read_at = app, KnownApps([]), -FRESH
         self._reading = asyncio.Lock()
 
     async def now(self) -> KnownApps:
         """The apps, at most some seconds ago. Raises BrokerUnavailable or ReplyError, and TimeoutError."""
         async with asyncio.timeout(looks.PATIENCE), self._reading:
-            if clock.monotonic() - self._read_at >= _FRESH:
+            if clock.monotonic() - self._read_at >= FRESH:
                 self._found = await self.app.client.converse(ask(verbs.queues.known_apps()))
                 self._read_at = clock.monotonic()
         return self._found

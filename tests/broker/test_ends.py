@@ -86,13 +86,13 @@ def test_an_entry_has_a_counter_that_has_reached_a_multiple_of_64(desk: Desk) ->
 
 
 def test_an_entry_has_the_counters_of_several_kinds_of_ends_and_no_others(desk: Desk) -> None:
-    counted(desk, S=63, D=63, R=63, restored=63)
-    runs = desk.executing(*some_jobs(3))
-    outcomes = (DONE, DEAD, retried(60, FAILURE))
+    counted(desk, S=63, N=63, D=63, R=63, restored=63)
+    runs = desk.executing(*some_jobs(4))
+    outcomes = (DONE, succeeded(b"", 0), DEAD, retried(60, FAILURE))
     desk.settle([Settled(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)])
-    a_restored_job(desk, "4")
+    a_restored_job(desk, "5")
     assert [{**fields, "e": ""} for _, fields in desk.entries("ends")] == [
-        {"e": "", "S": "64", "D": "64"},
+        {"e": "", "S": "64", "N": "64", "D": "64"},
         {"e": ""},
     ]
 

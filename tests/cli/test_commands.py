@@ -211,7 +211,6 @@ def test_a_command_that_looks_imports_only_what_it_needs(shop: Shop, words: list
     unwanted = {
         "fennelq.blocking",
         "fennelq.broker.blocking",
-        "fennelq.manage.audit",
         "fennelq.manage.history.sqlite",
     }
     assert {*filter(_runs_jobs, loaded)} | loaded & unwanted == set()

@@ -121,6 +121,14 @@ async def test_the_first_line_is_a_sentence_and_every_view_fits(fleet: Fleet, co
 
 
 @pytest.mark.usefixtures("quick")
+async def test_a_line_of_numbers_that_is_too_long_shows_that_it_is_cut(fleet: Fleet) -> None:
+    async with person(fleet, columns=60) as one:
+        text = await one.sees("2 waiting · 2 of 8 running · 1 later · 3 dead · ")
+        (line,) = (line for line in text.splitlines() if " waiting · " in line)
+        assert line.endswith("…")
+
+
+@pytest.mark.usefixtures("quick")
 async def test_the_queues_have_their_numbers(fleet: Fleet) -> None:
     async with person(fleet) as one:
         await one.press("2")

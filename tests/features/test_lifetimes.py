@@ -12,7 +12,7 @@ import redis
 
 from fennelq import App, Job, RetryPolicy, Task, current_job
 from fennelq.broker.key_kinds import KEY_KINDS
-from fennelq.broker.keys import STREAMS, queue_keys
+from fennelq.broker.keys import APPS, STREAMS, queue_keys
 from tests.features.conftest import MakeApp
 from tests.kit.ageing import age
 from tests.kit.server import Server
@@ -183,7 +183,7 @@ def only_permanent_keys(client: redis.Redis) -> bool:
     """Whether SCAN finds nothing but the keys that are always there, and the guard of this very interval's sweep."""
     names = {name for kind in KEY_KINDS if kind.permanent for name in kind.pattern.split(", ")} | {"swept"}
     permanent = {f"fq:{{shop}}:{name.removeprefix('{app} ')}" for name in names if name.startswith("{app}")}
-    permanent |= {name for name in names if name.startswith("fq:")}
+    permanent.add(APPS)
     permanent |= {f"fq:{{shop/{queue}}}:{name}" for queue in ("default", "mail") for name in names}
     others = {key.decode() for key in cast("Iterator[bytes]", client.scan_iter(count=1000))} - permanent
     assert not others, f"{len(others)}, like {sorted(others)[:5]}"

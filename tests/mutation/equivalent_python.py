@@ -223,6 +223,9 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("broker/talk.py", "patient", "backwards: received"),
         ("worker/running/consumer.py", "Consumer._ask", "backwards: ends"),
     ],
+    "a dict that is made without items has nothing to initialize": [
+        ("worker/tally.py", "Tasks.__init__", "removed: super().__init__()")
+    ],
     "zero is added": [("worker/tally.py", "Tally.taken", "waited > 0 → >=")],
     "a fact that no part has subscribed to reaches none": [
         (

@@ -134,7 +134,9 @@ def statement_removed(node: ast.AST, function: Function) -> Iterator[Change]:
 
 
 def removed(node: ast.stmt) -> Change:
-    return Change(node, "pass", f"removed: {shown(node)}")
+    # `super()` reads the cell `__class__`. Without it, the code would not fit the function that exists.
+    text = "__class__" if "super()" in ast.unparse(node) else "pass"
+    return Change(node, text, f"removed: {shown(node)}")
 
 
 def always_returns_a_value(function: Function) -> bool:

@@ -239,3 +239,14 @@ def test_the_key_of_a_mutant_stays_when_lines_move() -> None:
     moved = mutants_of("shop.py", "# a line\n" + MODULE)
     keys = [Modules().key_of(mutant) for mutant in moved]
     assert keys == [Modules().key_of(mutant) for mutant in MUTANTS.values()]
+
+
+def test_a_method_whose_call_of_super_is_removed_fits_the_method_that_exists() -> None:
+    code = "class Kept(dict):\n    def __init__(self):\n        super().__init__()\n        self.size = 1\n"
+    found: dict[str, Any] = {}
+    exec(compile(code, "kept", "exec"), found)
+    (mutant,) = [one for one in mutants_of("kept.py", code) if "super" in one.change]
+    changed: dict[str, Any] = {}
+    exec(compile(mutant.source, "kept", "exec"), changed)
+    found["Kept"].__init__.__code__ = changed["Kept"].__init__.__code__
+    assert found["Kept"]().size == 1

@@ -174,7 +174,7 @@ async def test_the_choice_between_apps_is_fine_too(shop: Shop, server: Server) -
                 walked = Walk(page, findings, url, f"choice-{theme}-{width}")
                 await walked.visit("apps", "/")
                 await page.get_by_role("link", name="shop").click()
-                await page.get_by_text("Two things need you").wait_for()
+                await page.get_by_text("things need you").wait_for()
                 await walked.visit("switch", "/shop/queues")
                 await page.get_by_text("Other apps").click()
                 await page.get_by_role("link", name="tenant-07").click()

@@ -47,7 +47,7 @@ class Chooser:
 
 @pytest.fixture
 async def chooser(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chooser]:
-    monkeypatch.setattr(choice, "_FRESH", 0.0)
+    monkeypatch.setattr(choice, "FRESH", 0.0)
     made = Chooser(server.url)
     yield made
     await made.close()

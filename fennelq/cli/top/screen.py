@@ -297,7 +297,7 @@ class TopScreen(Screen[None]):
         self.query_one("#attention", Static).set_classes(role)
         self._write("attention", sentence, layout=True)
         self._write("tabs", tabs(self._path[0].title, self._title, self.size.width - 2))
-        self._write("numbers", numbers(picture.snapshot) if picture.snapshot else "")
+        self._write("numbers", self._fitting(numbers(picture.snapshot) if picture.snapshot else ""))
 
     def _sentence(self) -> tuple[str, str]:
         snapshot = self._looking.picture.snapshot
@@ -310,13 +310,17 @@ class TopScreen(Screen[None]):
     def _draw_foot(self) -> None:
         view, picture, row = self._view, self._looking.picture, self._list.row
         place = self._list.place
-        self._write("path", joined([view.path, place, view.remarks(picture.seen)]))
+        self._write("path", self._fitting(joined([view.path, place, view.remarks(picture.seen)])))
         more = self._notice or (row.more if row else "") or (picture.refused if not view.columns else "")
         room = 2 * (self.size.width - 2)
         self._write("more", shortened(more, max(1, room)))
         back = (BACK,) if len(self._path) > 1 else ()
         keys = [hint for hint in view.keys if hint[0] not in ACTS or self._plan_of(ACTS[hint[0]])]
         self._write("keys", hints((*keys, *back, *COMMON), self.size.width - 2))
+
+    def _fitting(self, text: str) -> str:
+        """A text that says that it is cut. A widget of one line would break it, and show the first part only."""
+        return shortened(text, max(1, self.size.width - 2))
 
     def _write(self, name: str, text: str | Text, *, layout: bool = False) -> None:
         """Write a text if it has changed: the terminal may be far away."""

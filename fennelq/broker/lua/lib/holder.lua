@@ -11,7 +11,7 @@
 --     ^  while it waits, also for its next try
 --
 -- A waiting job that has expired, or was asked to stop, will not run any more. It holds no key of the last three kinds.
---@include now, keys, begun, idempotency
+--@include now, record, begun, idempotency
 
 -- The states in which a job of this kind holds its key; nil for all.
 local function states_of(kind)
