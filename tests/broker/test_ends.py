@@ -49,8 +49,9 @@ def recorded(desk: Desk) -> Desk:
 
 def test_without_a_recorder_ends_are_not_written_down(desk: Desk) -> None:
     desk.finish(desk.executing(), DONE)
-    assert not desk.redis.exists(desk.keys["ends"])
     assert desk.record()["a"] == ""
+    desk.finish(desk.executing(a_job("2")), DEAD)
+    assert not desk.redis.exists(desk.keys["ends"])
 
 
 def test_each_outcome_that_ends_a_job_is_written_down(recorded: Desk) -> None:
@@ -64,6 +65,14 @@ def test_a_call_adds_one_entry_however_many_jobs_it_ends(recorded: Desk) -> None
     (entry,) = take(recorded).entries
     at = int(recorded.record()["z"])
     assert list(entry.each()) == [End(str(key), "S", at) for key in range(1, 6)]
+
+
+def test_the_entry_of_a_call_has_the_ends_of_all_kinds_in_their_order(recorded: Desk) -> None:
+    runs = recorded.executing(*some_jobs(6))
+    outcomes = (DEAD, DEAD, DONE, DEAD, DONE, DONE)
+    recorded.settle([Settled(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)])
+    taken = take(recorded)
+    assert (len(taken.entries), words(taken)) == (1, ["D1", "D2", "S3", "D4", "S5", "S6"])
 
 
 def counted(desk: Desk, **ends: int) -> None:
@@ -204,10 +213,11 @@ def test_a_restored_job_hides_no_death_that_was_missed(recorded: Desk) -> None:
 
 
 def test_an_end_is_written_down_when_leavings_act_at_it(recorded: Desk) -> None:
-    held = recorded.executing()
-    recorded.do(verbs.jobs.watch, "c", ["1"], LIFETIMES)
-    recorded.finish(held, DONE)
-    assert words(take(recorded)) == ["S1"]
+    runs = recorded.executing(*some_jobs(2))
+    recorded.do(verbs.jobs.watch, "c", ["1", "2"], LIFETIMES)
+    recorded.finish(runs[:1], DONE)
+    recorded.finish(runs[1:], succeeded(b"", 0))
+    assert words(take(recorded)) == ["S1", "N2"]
 
 
 def test_a_run_that_does_not_end_its_job_is_not_written_down(recorded: Desk) -> None:

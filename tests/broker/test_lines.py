@@ -303,6 +303,7 @@ def test_a_job_that_was_handed_back_keeps_its_slot(desk: Desk) -> None:
     desk.release(desk.take())
     assert (desk.waiting("s"), in_line(desk)) == (["1"], ["2"])
     assert taken(desk) == ["1"]
+    assert "stepped_back" not in desk.stats()
 
 
 def test_a_recovered_job_keeps_its_slot_and_a_dead_one_gives_it_back(desk: Desk) -> None:

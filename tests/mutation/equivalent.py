@@ -53,6 +53,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("find.lua", "one_of", "if #values == 1 → false"),
         ("find.lua", "", "without not every"),
         ("find.lua", "is_hit", "without CREATED"),
+        ("leaving/ends.lua", "", "if recorded_in == nil → true"),
+        ("leaving/ends.lua", "", "if recorded_in → true"),
         ("release.lua", "put_back", "without f[F.twin]"),
         ("lib/lines.lua", "lines", "removed: gate.rank = rank"),
         ("find.lua", "is_hit", "if TASK → true"),
