@@ -69,6 +69,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("index.lua", "write_cursor", "if redis.call('HGET', IN_GROUPS, '@') ~=… → true"),
         ("index.lua", "", "if redis.call('EXISTS', IN_GROUPS, LOOKS… → true"),
         ("index.lua", "", "if jobs == length and not bound and curs… → false"),
+        ("fetch.lua", "start", "if f[F.run] → true"),
         ("fetch.lua", "start", "if f[F.run] or f[F.options] or f[F.due] … → true"),
         ("fetch.lua", "start", "without f[F.run]"),
         ("fetch.lua", "", "without normal_alone and NORMAL"),
