@@ -347,6 +347,15 @@ def test_hits_that_are_ahead_of_the_clock_are_counted_when_a_bound_leaves_them_o
     assert (step(desk, "", ["s"]).ahead, len(step(desk, "", ["s"]).hits)) == (0, 4)
 
 
+def test_jobs_ahead_of_the_clock_count_only_if_they_meet_the_filter_also_beside_many_hits(desk: Desk) -> None:
+    desk.enqueue(a_job("hit", args=b"[7]"), a_job("other"), a_job("like it", args=b"[7]"))
+    until = int(desk.record("hit")["c"]) + 1_000
+    for key in ("other", "like it"):
+        desk.redis.hset(desk.keys.record(key), "c", 2**45)
+    one = step(desk, '"[7]"', ["s"], until_ms=until)
+    assert ([hit.key for hit in one.hits], one.ahead) == (["hit"], 1)
+
+
 # Steps
 
 
@@ -641,6 +650,12 @@ def test_bytes_that_are_read_count_once_whether_jobs_are_hits_or_not(desk: Desk,
     desk.enqueue(*(a_job(str(n), args=b'["%s"]' % (b"x" * 996)) for n in range(30)))
     one = step(desk, "xx" if hits else "yy", ["s"], read_bytes=10_000)
     assert (one.looked, len(one.hits)) == (10, 10 if hits else 0)
+
+
+def test_bytes_of_dead_jobs_count_too(desk: Desk) -> None:
+    desk.dead(*(a_job(str(n), args=b'["%s"]' % (b"x" * 996)) for n in range(30)))
+    assert step(desk, "yy", ["dlq"], read_bytes=10_000).looked == 10
+    assert step(desk, "yy", ["dlq"]).looked == 30
 
 
 def test_the_size_of_a_place_is_the_number_of_jobs_to_look_at(desk: Desk) -> None:

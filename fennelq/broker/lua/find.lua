@@ -187,9 +187,9 @@ records = math.ceil(records / math.max(1, compared / 20))
 bytes = bytes / math.max(1, work)
 local large = bytes / 4
 
--- Whether a job meets every condition of a list, as a function; false when there are none.
+-- Whether a job meets every condition of a list, as a function; nil when there are none.
 local function all_of(list)
-  if #list < 2 then return list[1] or false end
+  if #list < 2 then return list[1] end
   return function()
     for i = 1, #list do if not list[i]() then return false end end
     return true
@@ -209,7 +209,8 @@ local function by_name(condition)
   end
 end
 
-local only_task = needed == 1 and TASK
+-- The only field that is needed alone.
+local only_task = needed == 1
 local meets_fields, meets_texts = all_of(conditions), all_of(of_texts)
 if only_task then meets_fields = by_name(meets_fields) end
 
@@ -261,7 +262,7 @@ local asked_for = {Q = want.waiting, X = want.running}
 -- whether it runs. While at least half of the jobs are hits, none is dismissed.
 local function is_hit(job, place, entry)
   looked, failure, headers = looked + 1, nil, nil
-  local record = RECORD .. (job or '')
+  local record = RECORD .. job
   local by_conditions = needed > 0 and 2 * found < looked
   if by_conditions and not may_be_hit(record) then return false end
   if not load_record(record, entry and place .. entry or place) then return false end
