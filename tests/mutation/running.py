@@ -31,6 +31,8 @@ TEST_TIMEOUT: Final = 25
 PATIENCE: Final = 8.0
 """The seconds that one test may take, besides eight times what it takes without a mutation. A mutant is noticed when it
 takes longer twice."""
+_AGAIN: Final = 2.5
+"""How much longer it may take the second time, because a test is slow on a busy machine too."""
 _WAITS: Final = 5.0
 """The seconds after which a test that waits for an event fails; it has to fail twice. Elsewhere it waits longer."""
 ALL_TESTS: Final = 1800.0
@@ -251,16 +253,17 @@ class Judge:
         self, session: pytest.Session, mutant: Mutant, judges: list[pytest.Item], suspect: str = ""
     ) -> Judging:
         """Let these tests judge a mutant."""
+        longer = _AGAIN if suspect else 1.0
 
         def act() -> dict[str, str]:
             try:
                 self._kind.put_in_place(mutant)
             except ValueError as error:
                 return {"failed": _CANNOT_RUN, "problem": f"{error}"}
-            failed, problem = next(failures(session, judges, self._seconds), ("", ""))
+            failed, problem = next(failures(session, judges, self._seconds, longer), ("", ""))
             return {"failed": failed, "problem": problem}
 
-        return Judging(mutant, judges, suspect, Child(act, patience=PATIENCE))
+        return Judging(mutant, judges, suspect, Child(act, patience=longer * PATIENCE))
 
     def _judges_of(self, items: Iterable[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         judges = [
@@ -315,15 +318,15 @@ def _unchanged(kind: Kind, session: pytest.Session, items: Sequence[pytest.Item]
 
 
 def failures(
-    session: pytest.Session, items: Sequence[pytest.Item], seconds: Mapping[str, float]
+    session: pytest.Session, items: Sequence[pytest.Item], seconds: Mapping[str, float], longer: float = 1.0
 ) -> Iterator[tuple[str, str]]:
     """The tests that fail, one after the other, and why. None when no test judges: then the mutant survives. `seconds`:
-    how long they take without any mutation."""
+    how long they take without any mutation. `longer`: how much more than usual they may take."""
     reports = _reports_of(session)
     for number, item in enumerate(items, start=1):
         following = items[number] if number < len(items) else None
         reports.failed.clear()
-        note(item.nodeid, PATIENCE + 8 * seconds.get(item.nodeid, 0.0))
+        note(item.nodeid, longer * (PATIENCE + 8 * seconds.get(item.nodeid, 0.0)))
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         yield from reports.failed
 
