@@ -60,7 +60,7 @@ async def test_a_search_pauses_four_times_what_its_steps_take(
     monkeypatch.setattr(finding, "clock", Ticking())
     pauses = list[float]()
     assert await app.client.converse(without_pauses(number_found(app, Query(), None), pauses)) == 500
-    assert pauses == [1.0] * 3
+    assert pauses == [1.0] * 4
 
 
 @pytest.mark.audit(unfinished=True)
