@@ -71,8 +71,8 @@ class App(Registry):
     ) -> None:
         """`name` is the first part of every key in Redis.
 
-        `lifespan` is an async generator that gets the app. Every executor runs it to its `yield` before its first job,
-        and on from there after its last. What it yields is `app.state`.
+        `lifespan` is an async generator that gets the app. Every executor runs it up to its `yield` before the first
+        job, and the rest of it after the last job. The value that it yields is `app.state`.
 
         `fingerprint` decides which failures belong together in `dlq.groups()`. It gets the name of the task and the
         exception, and returns a text that is equal for failures of one cause, or None to use the usual fingerprint.
@@ -159,10 +159,11 @@ class App(Registry):
     ) -> int:
         """Cancel the jobs that match every filter, at most `limit`; returns how many.
 
-        Jobs that do not run are cancelled at once. Running ones are asked to stop, as `AsyncResult.cancel` does it, and
-        this does not wait for their ends. `task` is a task, `module:function`, or only the function's name;
-        `older_than` is the time since a job was sent. `where` is a filter such as `task:welcome tenant-17`, and stands
-        alone. Without a filter, `all=True` is required. Jobs that are sent meanwhile are left alone.
+        Jobs that do not run are cancelled at once. Running ones are asked to stop, as by `AsyncResult.cancel`, but the
+        method does not wait until they have ended. `task` is a task, `module:function`, or only the function's name;
+        `older_than` is the time since a job was sent. `where` is a filter such as `task:welcome tenant-17`; it cannot
+        be combined with the other filters. Without a filter, `all=True` is required. Jobs that are sent meanwhile are
+        not cancelled.
         """
         from fennelq.manage.cancelling import Cancelling, Selection
 
@@ -194,10 +195,10 @@ class App(Registry):
     def queue(self, name: str, *, max_waiting: int | None = None, when_full: WhenFull | None = None) -> Queue:
         """One queue: `await app.queue("mail").pause(why="the mail server is down")`.
 
-        With `max_waiting=`, this declares how many jobs may wait in it, in the module that declares the tasks. A call
-        that finds so many raises QueueFull. With `when_full="wait"` it waits for room, and raises QueueFull if the
-        queue has accepted none of its jobs for `enqueue_timeout`. With `when_full="drop_oldest"`, the oldest job that
-        waits goes to the dead-letter queue.
+        `max_waiting=` declares how many jobs may wait in the queue; declare it in the module that declares the tasks.
+        While that many jobs wait, a call that sends jobs raises QueueFull. With `when_full="wait"`, the call waits for
+        room, and raises QueueFull if the queue has accepted none of its jobs for `enqueue_timeout`. With
+        `when_full="drop_oldest"`, the oldest job that waits goes to the dead-letter queue.
         """
         from fennelq.manage.queues.queue import Queue
 
@@ -227,7 +228,7 @@ class App(Registry):
 
     @cached_property
     def executors(self) -> Executors:
-        """The executors, as they have reported themselves."""
+        """The executors, with what they have reported about themselves."""
         from fennelq.manage.executors.executors import Executors
 
         return Executors(self)

@@ -98,10 +98,11 @@ class BlockingApp(BlockingGathering):
     ) -> int:
         """Cancel the jobs that match every filter, at most `limit`; returns how many.
 
-        Jobs that do not run are cancelled at once. Running ones are asked to stop, as `BlockingResult.cancel` does it,
-        and this does not wait for their ends. `task` is a task, `module:function`, or only the function's name;
-        `older_than` is the time since a job was sent. `where` is a filter such as `task:welcome tenant-17`, and stands
-        alone. Without a filter, `all=True` is required. Jobs that are sent meanwhile are left alone.
+        Jobs that do not run are cancelled at once. Running ones are asked to stop, as by `BlockingResult.cancel`, but
+        the method does not wait until they have ended. `task` is a task, `module:function`, or only the function's
+        name; `older_than` is the time since a job was sent. `where` is a filter such as `task:welcome tenant-17`; it
+        cannot be combined with the other filters. Without a filter, `all=True` is required. Jobs that are sent
+        meanwhile are not cancelled.
         """
         from fennelq.manage.cancelling import Cancelling, Selection
 
@@ -136,7 +137,7 @@ class BlockingApp(BlockingGathering):
     ) -> BlockingQueue:
         """One queue: `app.sync.queue("mail").pause(why="the mail server is down")`.
 
-        With `max_waiting=`, this declares how many jobs may wait in it, as `App.queue` does.
+        `max_waiting=` declares how many jobs may wait in the queue, as for `App.queue`.
         """
         from fennelq.manage.queues.queue import BlockingQueue
 

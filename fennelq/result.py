@@ -69,7 +69,7 @@ class AsyncResult(Generic[R_co]):
         Waits until the job has ended. Raises TaskFailed, JobCancelled or JobExpired when it ended without a value, and
         ResultExpired when the job is unknown or its result has expired. After `timeout` seconds it raises
         ResultTimeout, which has the reason: what the job waits for, or which executor runs it. The job goes on. With
-        `timeout=0` it checks once, and waits for nothing but the reply of Redis.
+        `timeout=0` it checks once, and waits only for the reply of Redis.
         """
         waiting = self._app.client.waiting
         if timeout is not None and is_over(timeout):
@@ -94,16 +94,17 @@ class AsyncResult(Generic[R_co]):
         return await self._app.client.info(self.id)
 
     async def history(self) -> list[Event]:
-        """The events that made it run more than once: failed tries, recoveries, releases, replays, the oldest first."""
+        """The events that made the job run more than once: failed tries, recoveries, releases, replays, the oldest
+        first."""
         return await self._app.client.history(self.id)
 
     async def progress(self) -> Progress | None:
-        """How far the job has come, as its task has reported last; None when it has reported nothing. A job that has
-        ended keeps its last progress as long as its record."""
+        """The latest progress that the task has reported; None when it has reported none. A job that has ended keeps
+        its last progress as long as its record."""
         return shown_progress(await self._app.client.converse(progress_of(self._app, self.id)))
 
     async def watch(self) -> AsyncGenerator[Progress]:
-        """Yields the progress of the job, from the latest on, and ends with the job: `async for progress in
+        """Yields the latest progress of the job, then newer ones, until the job has ended: `async for progress in
         result.watch()`. It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
         client, newest = self._app.client, Newest()
         async with aclosing(client.waiting.follow(self.id)) as reports:
@@ -118,10 +119,10 @@ class AsyncResult(Generic[R_co]):
         """Cancel the job. Returns True if it is cancelled: it will not run, or it has stopped.
 
         A job that has not started is cancelled at once. One that is running is asked to stop: an `async def` task gets
-        a CancelledError, and `job.cancelled` is the reason. Then this waits at most `wait` seconds for its end; with
-        `wait=0` it returns False at once. The request stays with the job, so the job does not run again even if the
-        caller stops waiting. If the task returns a value nevertheless, the job has succeeded. Returns False also for a
-        job that has ended in another way, and for one that is unknown.
+        a CancelledError, and `job.cancelled` is the reason. Then the method waits at most `wait` seconds for its end;
+        with `wait=0` it returns False at once. The request stays with the job, so the job does not run again even if
+        the caller stops waiting. If the task returns a value nevertheless, the job has succeeded. Returns False also
+        for a job that has ended in another way, and for one that is unknown.
         """
         client, deadline = self._app.client, deadline_of(wait)
         answer = await client.converse(cancel(self._app, self.id, reason))

@@ -66,9 +66,9 @@ class Task(Generic[P, R]):
 
     app: App
     name: str
-    """`module:function`, or the name given by `name=`: the worker finds the task by it."""
+    """`module:function`, or the name given by `name=`. The worker finds the task by this name."""
     function: Callable[P, Any]
-    """The function that it was made of."""
+    """The function of the task, without the decorator."""
     isolated = False
     """Whether the function runs in a process of its own."""
 

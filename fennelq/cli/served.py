@@ -62,7 +62,9 @@ class Served:
     namespace: Annotated[
         str | None,
         typer.Option(
-            "--namespace", metavar="NAME", help="The app that is served without its code. Default: the app."
+            "--namespace",
+            metavar="NAME",
+            help="Serve this app without its code. Default: the app with its code.",
         ),
     ] = None
     tokens: Tokens = None

@@ -77,8 +77,8 @@ class Timing:
             "--start",
             parser=moment,
             metavar="MOMENT",
-            help="No run before this (local) time: 2026-05-01. Default: no limit. Intervals are counted from it, "
-            "otherwise from the epoch.",
+            help="No run before this (local) time: 2026-05-01. Default: no limit. Intervals are counted from "
+            "this time, or without it from the epoch.",
         ),
     ] = None
     end: Annotated[

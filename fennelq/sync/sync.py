@@ -130,7 +130,7 @@ class BlockingResult(Generic[R_co]):
         Waits until the job has ended. Raises TaskFailed, JobCancelled or JobExpired when it ended without a value, and
         ResultExpired when the job is unknown or its result has expired. After `timeout` seconds it raises
         ResultTimeout, which has the reason: what the job waits for, or which executor runs it. The job goes on. With
-        `timeout=0` it checks once, and waits for nothing but the reply of Redis.
+        `timeout=0` it checks once, and waits only for the reply of Redis.
         """
         _check_result("get")
         return value_of(self._app, self.id, self._returns, end_of(self._app, self.id, timeout))
@@ -146,19 +146,20 @@ class BlockingResult(Generic[R_co]):
         return converse(self._app, info_of(self._app, self.id))
 
     def history(self) -> list[Event]:
-        """The events that made it run more than once: failed tries, recoveries, releases, replays, the oldest first."""
+        """The events that made the job run more than once: failed tries, recoveries, releases, replays, the oldest
+        first."""
         _check_result("history")
         return converse(self._app, history_of(self._app, self.id))
 
     def progress(self) -> Progress | None:
-        """How far the job has come, as its task has reported last; None when it has reported nothing. A job that has
-        ended keeps its last progress as long as its record."""
+        """The latest progress that the task has reported; None when it has reported none. A job that has ended keeps
+        its last progress as long as its record."""
         _check_result("progress")
         return shown_progress(converse(self._app, progress_of(self._app, self.id)))
 
     def watch(self) -> Generator[Progress]:
-        """Yields the progress of the job, from the latest on, and ends with the job: `for progress in result.watch()`.
-        It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
+        """Yields the latest progress of the job, then newer ones, until the job has ended: `for progress in
+        result.watch()`. It does not raise when the job fails or is unknown; call `get` afterwards for its result."""
         check_loop("BlockingResult.watch", "async for progress in app.result(id).watch()")
         return progress_until_end(self._app, self.id)
 
@@ -166,10 +167,10 @@ class BlockingResult(Generic[R_co]):
         """Cancel the job. Returns True if it is cancelled: it will not run, or it has stopped.
 
         A job that has not started is cancelled at once. One that is running is asked to stop: an `async def` task gets
-        a CancelledError, and `job.cancelled` is the reason. Then this waits at most `wait` seconds for its end; with
-        `wait=0` it returns False at once. The request stays with the job, so the job does not run again even if the
-        caller stops waiting. If the task returns a value nevertheless, the job has succeeded. Returns False also for a
-        job that has ended in another way, and for one that is unknown.
+        a CancelledError, and `job.cancelled` is the reason. Then the method waits at most `wait` seconds for its end;
+        with `wait=0` it returns False at once. The request stays with the job, so the job does not run again even if
+        the caller stops waiting. If the task returns a value nevertheless, the job has succeeded. Returns False also
+        for a job that has ended in another way, and for one that is unknown.
         """
         _check_result("cancel")
         app, deadline = self._app, deadline_of(wait)

@@ -28,7 +28,10 @@ class Callers:
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate", min=0.001, metavar="N", help="The most calls per second of each user. Default: any."
+            "--rate",
+            min=0.001,
+            metavar="N",
+            help="At most N calls per second of each user. Default: no limit.",
         ),
     ] = None
     read_only: ReadOnly = False

@@ -74,7 +74,8 @@ def show(
     ] = 50,
     as_json: Json = False,
 ) -> None:
-    """List the operations that have changed something, the newest first: who did what, to how many, and the outcome.
+    """List the operations that have changed something, the newest first: who did what, to how many jobs, and the
+    outcome.
 
     Every command that changes something is recorded, before it begins and when it has ended. Redis keeps some 5,000
     operations; with a history (`history_url`), older ones are listed as well.

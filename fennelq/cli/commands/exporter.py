@@ -22,7 +22,7 @@ def run(
     port: Annotated[
         str,
         typer.Option(
-            "--port", metavar="[HOST:]PORT", help="Where to listen. Default: 3369 of every interface."
+            "--port", metavar="[HOST:]PORT", help="Where to listen. Default: port 3369 of every interface."
         ),
     ] = PORT,
 ) -> None:

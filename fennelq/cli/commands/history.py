@@ -111,8 +111,8 @@ def run(
 ) -> None:
     """Record the jobs that end into the database of `history_url`, until Ctrl-C or SIGTERM.
 
-    From the first run on, Redis keeps the ends of up to 10,000 calls per queue for the recorder. While the database
-    is away, the recorder waits, and workers go on.
+    From the first run on, Redis keeps ended jobs for the recorder, in up to 10,000 entries per queue. While the
+    database is away, the recorder waits, and workers go on.
 
     Example: fennelq history run --only dead,cancelled --keep-dead 1y
     """
@@ -154,7 +154,8 @@ def search(
     ] = 100,
     as_json: Json = False,
 ) -> None:
-    """List jobs that have ended, the latest end first. The times of the filter are about the ends of the jobs.
+    """List jobs that have ended, the latest end first. `since:` and `until:` in the filter compare the times when jobs
+    ended.
 
     It reads the database only, so it needs no Redis.
 

@@ -47,10 +47,10 @@ _COLUMNS = (
 @command(commands, "list")
 def list_limits(
     session: Session,
-    queue: Annotated[Any, queue_option("Only of this queue. Default: every queue.")] = None,
+    queue: Annotated[Any, queue_option("Only limits of this queue. Default: every queue.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the limits of the app's tasks, those that were changed, and those for which jobs wait."""
+    """List the limits of the app's tasks, and other limits that were changed or for which jobs wait."""
     infos = session.run(lambda app: _list(app, queue))
     if as_json:
         output.document(list(map(of_limit, infos)))

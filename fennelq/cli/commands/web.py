@@ -157,7 +157,7 @@ def add_user(
         ),
     ] = "all",
 ) -> None:
-    """Add a user to a file, or change the password and the rights of one. It asks for the password, or reads it from
+    """Add a user to a file, or change the password and the rights of a user. It asks for the password, or reads it from
     stdin."""
     require_web("the dashboard")
     from fennelq.web.passwords import password_hash, write

@@ -50,7 +50,7 @@ def _grace(text: str) -> float:
 
 @itself(commands)
 def run(context: typer.Context, session: Session, how: WorkerOptions, logs: LogOptions) -> None:
-    """Run jobs until SIGTERM or Ctrl-C. A second signal stops the worker at once. With a command: look at the executors
+    """Run jobs until SIGTERM or Ctrl-C. A second signal stops the worker at once. Its subcommands look at the executors
     of all workers, or drain one."""
     from fennelq import log
     from fennelq.worker.processes import pid_one
@@ -85,8 +85,8 @@ def list_executors(
 ) -> None:
     """List the executors of all workers: what they run now, and how late their event loops are.
 
-    The list includes silent executors: those that have not reported for several seconds, and have not ended in
-    order."""
+    The list includes silent executors: those that have not reported for several seconds, and did not report
+    their end."""
     known = session.run(lambda app: app.executors.list())
     shown = [one for one in known if every or not one.state.startswith("ended")]
     if as_json:
