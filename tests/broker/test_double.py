@@ -871,6 +871,18 @@ def test_a_second_start_is_charged_to_the_rate(desk: Desk) -> None:
     assert desk.in_lines() == ["2"]
 
 
+def test_a_second_copy_does_not_start_when_another_job_has_taken_the_slot(desk: Desk) -> None:
+    first = waits(desk, gates="c1:account")
+    slots = desk.keys.slots("c:account")
+    desk.redis.delete(slots)
+    desk.redis.zadd(slots, {"another": 0})
+    assert desk.take("berta") == []
+    assert (desk.waiting(), desk.record().get("S")) == (["1"], None)
+    desk.redis.delete(slots)
+    assert desk.finish([first], FIRST) == [1]
+    assert_ended_once(desk, OF_FIRST)
+
+
 def test_a_second_copy_whose_limits_cannot_be_read_is_dropped(desk: Desk) -> None:
     first = waits(desk, gates="c1:account")
     slots = desk.keys.slots("c:account")

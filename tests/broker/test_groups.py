@@ -18,7 +18,7 @@ from fennelq.broker.verbs.runs import Settled
 from fennelq.manage.invariants.groups import MOST_GROUPS
 from fennelq.model.fingerprint import fingerprint_of
 from fennelq.model.job import Delivery, JobFailure, new_key
-from fennelq.model.outcome import Outcome, died
+from fennelq.model.outcome import Outcome, died, retried
 from tests.broker.before import Before
 from tests.broker.desk import DEAD, DONE, FAILURE, LIFETIMES, RESULT_MS, Desk, a_job, some_jobs
 from tests.kit.audit import problems
@@ -101,10 +101,10 @@ def test_the_reply_shows_which_job_begins_a_group(desk: Desk) -> None:
     assert settle(desk, runs, [RED] * 4) == [2] * 4
 
 
-def test_a_success_after_a_death_begins_no_group(desk: Desk) -> None:
-    first, second = desk.executing(*some_jobs(2))
-    settled = [Settled(first, of_kind(RED)), Settled(second, DONE)]
-    assert desk.do(verbs.runs.finish, settled, LIFETIMES) == [3, 1]
+def test_what_does_not_die_after_a_death_begins_no_group(desk: Desk) -> None:
+    first, second, third = desk.executing(*some_jobs(3))
+    settled = [Settled(first, of_kind(RED)), Settled(second, retried(60, FAILURE)), Settled(third, DONE)]
+    assert desk.do(verbs.runs.finish, settled, LIFETIMES) == [3, 1, 1]
 
 
 @pytest.mark.parametrize(

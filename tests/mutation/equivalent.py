@@ -40,6 +40,9 @@ BY_REASON: Final[dict[str, list[Key]]] = {
     "nothing fails there: the type of a failure is a text, which a line of the history can have": [
         ("lib/twins.lua", "twins", "without ok"),
     ],
+    "the copies of the job are swapped twice": [
+        ("finish.lua", "others", "without kind == 'K'"),
+    ],
     "only the cost is different": [
         ("find.lua", "", "without (want.since or want['until'])"),
         ("find.lua", "failure_of_job", "without failure"),
@@ -78,6 +81,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("index.lua", "", "if redis.call('EXISTS', IN_GROUPS, LOOKS… → true"),
         ("index.lua", "", "if jobs == length and not bound and curs… → false"),
         ("fetch.lua", "start", "if f[F.run] → true"),
+        ("finish.lua", "settle_run", "if ARGV[i + 2] ~= ending → true"),
         ("fetch.lua", "start", "if f[F.run] or f[F.options] or f[F.due] … → true"),
         ("fetch.lua", "start", "without f[F.run]"),
         ("fetch.lua", "", "without normal_alone and NORMAL"),

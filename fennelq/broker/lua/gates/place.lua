@@ -9,8 +9,8 @@
 -- A start as the twin takes no further slot, and is charged to the rates, as a job that starts again.
 local function passes_again(job, f)
   if not f[F.gates] then return true end
-  local ok, shut = pcall(lines().pass, job, f[F.gates], home_of(f[F.place], f[F.lane]))
-  return ok and not shut
+  local _, shut_or_error = pcall(lines().pass, job, f[F.gates], home_of(f[F.place], f[F.lane]))
+  return not shut_or_error
 end
 
 -- Starts the second copy of a job that runs, or drops it.
