@@ -58,9 +58,10 @@ class BlockingLink:
         return reply
 
     def call_all(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
-        """Send many commands in one write; errors of the server are among the replies.
+        """Send many commands in one write; errors of the server are among the replies. Raises the reply that refuses
+        the connection.
 
-        As with `Link`, the connection ends after the reply of a replica, and after a reply that refuses it."""
+        As with `Link`, the connection ends after the reply of a replica."""
         try:
             if self._socket is None:
                 self._connect(min(timeout, CONNECT_TIMEOUT))
@@ -76,7 +77,7 @@ class BlockingLink:
         except BaseException:
             self.close()
             raise
-        if any(isinstance(reply, ReplyError) and _ends_connection(reply) for reply in replies):
+        if any(isinstance(reply, ReplyError) and classify(reply) is Trouble.ROLE for reply in replies):
             self.close()
         return replies
 
@@ -162,7 +163,13 @@ class BlockingLink:
     def _exchange(self, calls: Sequence[Sequence[Word]], timeout: float, what: str = "") -> list[Any]:
         sock = self._connected()
         sock.settimeout(timeout)
-        sock.sendall(b"".join(packed(words) for words in calls))
+        try:
+            sock.sendall(b"".join(packed(words) for words in calls))
+        except ConnectionError:
+            # If the server has refused the connection, the reason has arrived and was not read.
+            with suppress(OSError):
+                self._next(sock, timeout)
+            raise
         if crash.at is not None:
             crash.at(f"sent:{what}")
         return [self._next(sock, timeout) for _ in calls]
@@ -179,13 +186,12 @@ class BlockingLink:
         except ProtocolError:
             raise unreadable(data, replied=self._replied) from None
         self._replied, self._mute = True, False
+        if isinstance(reply, ReplyError) and refuses_connection(reply):
+            # The server closes the connection: waiting for further replies would hide the reason.
+            raise reply
         return reply
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
             raise LinkDown("not connected")
         return self._socket
-
-
-def _ends_connection(error: ReplyError) -> bool:
-    return classify(error) is Trouble.ROLE or refuses_connection(error)

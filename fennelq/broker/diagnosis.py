@@ -47,8 +47,10 @@ class Diagnosis(NamedTuple):
 
 def diagnose(address: Address, error: BaseException) -> Diagnosis:
     """The cause of this error at this address, and its cure."""
-    if isinstance(error, ReplyError):
-        reason, cure = _of_reply(error)
+    # The reply of a replica to one call ends the connection, and with it the other calls.
+    reply = error if isinstance(error, ReplyError) else error.__cause__
+    if isinstance(reply, ReplyError):
+        reason, cure = _of_reply(reply)
     else:
         reason, cure = _of_connection(address, error)
     retriable = classify(error).passes

@@ -86,7 +86,9 @@ class Link:
             late.cancel()
         if isinstance(reply, ReplyError):
             if classify(reply) is Trouble.ROLE:
-                wire.abort(LinkDown(f"the server is a replica: {reply}"))
+                down = LinkDown(f"the server is a replica: {reply}")
+                down.__cause__ = reply
+                wire.abort(down)
             raise reply
         return reply
 
@@ -150,7 +152,10 @@ class _Wire(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.on_message: OnMessage | None = None
-        self._replied = False
+        self._written = self._replied = False
+        self._held: list[bytes] = []
+        """What was to be written between the first command and its reply. A write on a connection that the server has
+        refused fails, and asyncio then closes it without reading the reason."""
         self.mute = False
         """Whether the server closed the connection before its first reply."""
         self._asked: deque[asyncio.Future[Any]] = deque()
@@ -195,6 +200,9 @@ class _Wire(asyncio.Protocol):
         self._replied = True
         if isinstance(reply, ReplyError) and (not self._asked or refuses_connection(reply)):
             self._refusal = reply
+        elif self._held and self._transport is not None:
+            self._transport.write(b"".join(self._held))
+        self._held.clear()
         self._take(reply)
 
     def _take(self, reply: Any) -> None:
@@ -224,7 +232,12 @@ class _Wire(asyncio.Protocol):
             raise self._refusal
         if self._transport is None:
             raise self._end
-        self._transport.write(packed(words))
+        data = packed(words)
+        if self._written and not self._replied:
+            self._held.append(data)
+        else:
+            self._written = True
+            self._transport.write(data)
 
     def give_up(self, answer: asyncio.Future[Any], timeout: float) -> None:
         late = TimeoutError(f"no answer within {timeout:g} s")

@@ -24,6 +24,7 @@ from fennelq.broker.blocking import BlockingBroker
 from fennelq.broker.blocking_link import BlockingLink
 from fennelq.broker.broker import Broker
 from fennelq.broker.connection import Address, address_of
+from fennelq.broker.diagnosis import diagnose
 from fennelq.broker.link import Link, LinkDown
 from fennelq.broker.resp import packed
 from fennelq.broker.talk import ask_all
@@ -33,6 +34,7 @@ from tests.broker.desk import Desk, a_job, some_jobs
 from tests.kit.namespace import Namespace
 from tests.kit.proxy import Proxy
 from tests.kit.server import Server
+from tests.kit.troubles import listening, replying
 from tests.kit.waiting import aeventually, eventually
 
 pytestmark = pytest.mark.both_servers
@@ -611,6 +613,8 @@ def test_a_child_sends_jobs_while_its_parent_does(desk: Desk) -> None:
 
 # A server that refuses connections
 
+NO_ROOM = b"-ERR max number of clients reached\r\n"
+
 
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
@@ -626,7 +630,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
                 client, _ = listener.accept()
                 with client:
                     if not select.select([client], [], [], 0.3)[0]:
-                        client.sendall(b"-ERR max number of clients reached\r\n")
+                        client.sendall(NO_ROOM)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -714,11 +718,52 @@ async def test_a_refusal_that_came_before_anything_was_sent_is_the_error_of_what
 
         monkeypatch.setattr(wire, "data_received", note)
         with client:  # it stays open: only the reply shows that the server refuses
-            client.sendall(b"-ERR max number of clients reached\r\n")
+            client.sendall(NO_ROOM)
             await received.wait()
             with pytest.raises(ReplyError, match="max number of clients reached"):
                 wire.write(["SUBSCRIBE", "news"])
         link.close()
+
+
+async def test_a_refusal_is_read_before_a_second_write_can_fail() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Link(address_of(f"redis://127.0.0.1:{listener.getsockname()[1]}"))
+        wire = await link.connect()
+        client, _ = listener.accept()
+        with client:
+            first = wire.ask(["PING"])
+            assert select.select([client], [], [], PATIENCE)[0]
+            client.sendall(NO_ROOM)
+        second = wire.ask(["PING"])  # the command that was not read has made the kernel reset the connection
+        assert "max number of clients reached" in str(await first)
+        with pytest.raises(ReplyError, match="max number of clients reached"):
+            await second
+        link.close()
+
+
+async def test_what_the_reply_of_a_replica_ends_is_explained_by_it() -> None:
+    with replying(lambda _: b"-READONLY You can't write against a read only replica.\r\n") as url:
+        address = address_of(url)
+        link = Link(address)
+        for error in await asyncio.gather(
+            *(link.call(["PING"], PATIENCE) for _ in range(3)), return_exceptions=True
+        ):
+            assert isinstance(error, ReplyError | LinkDown)
+            assert diagnose(address, error).reason == "is a replica and refuses writes (READONLY)"
+        link.close()
+
+
+@pytest.mark.parametrize("size", [1, 1 << 26], ids=["after the write", "during the write"])
+def test_without_a_loop_a_refusal_is_the_error_of_all_calls_of_a_round_trip(size: int) -> None:
+    def refuse(client: socket.socket) -> None:
+        client.recv(1)
+        client.sendall(NO_ROOM)
+
+    with listening(refuse) as port:
+        link = BlockingLink(address_of(f"redis://127.0.0.1:{port}"))
+        for _ in range(3):
+            with pytest.raises(ReplyError, match="max number of clients reached"):
+                link.call_all([["PING"], ["ECHO", bytes(size)]], PATIENCE)
 
 
 class _Interrupted(int):
