@@ -81,6 +81,8 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("index.lua", "", "if redis.call('EXISTS', IN_GROUPS, LOOKS… → true"),
         ("index.lua", "", "if jobs == length and not bound and curs… → false"),
         ("fetch.lua", "start", "if f[F.run] → true"),
+        ("lib/arrive.lua", "arrive", "without not gates"),
+        ("lib/counts.lua", "write_counts", "if not ended → false"),
         ("finish.lua", "settle_run", "if ARGV[i + 2] ~= ending → true"),
         ("fetch.lua", "start", "if f[F.run] or f[F.options] or f[F.due] … → true"),
         ("fetch.lua", "start", "without f[F.run]"),
