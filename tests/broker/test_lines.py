@@ -615,3 +615,10 @@ def test_an_unlimited_job_pays_nothing_for_limits(desk: Desk) -> None:
 
     used = desk.commands_of(run)
     assert used.keys().isdisjoint({"zcount", "zscore", "zrem", "zrange", "hscan"})
+
+
+def test_a_job_of_a_lower_priority_takes_no_slot_from_a_higher_one_of_the_same_batch(desk: Desk) -> None:
+    lanes = ("high", "low", "high")
+    jobs = [a_job(str(n), gates="c2:account", priority=lane) for n, lane in enumerate(lanes)]
+    assert desk.enqueue(*jobs) == [1, 1, 1]
+    assert desk.in_lines() == []

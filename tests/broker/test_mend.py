@@ -50,6 +50,16 @@ def test_a_job_that_runs_with_no_gates_in_its_record_holds_no_slot(desk: Desk) -
     assert taken(desk) == ["2"]
 
 
+@pytest.mark.audit(skip="slots were changed by hand")
+def test_a_job_of_another_limit_holds_no_slot(desk: Desk) -> None:
+    send(desk, "1")
+    send(desk, "2", "3", gates="c1:other")
+    desk.redis.delete(desk.keys.slots("c:other"))
+    desk.redis.zadd(desk.keys.slots("c:other"), {"1": 0})
+    mended = desk.do(verbs.queues.mend, 100)
+    assert (mended.slots, mended.gates) == (1, ["c:other"])
+
+
 def test_a_job_in_quarantine_keeps_its_slot_when_the_queue_is_mended(desk: Desk) -> None:
     send(desk, *"12")
     desk.redelivered("1", 3, QUARANTINE)

@@ -103,6 +103,13 @@ def test_jobs_in_quarantine_wait_and_call_for_no_executor(desk: Desk) -> None:
     assert desk.do(verbs.executors.beat, "anna", 0, []).quarantined == 1
 
 
+def test_a_queue_that_takes_no_jobs_calls_for_an_executor_of_those_in_quarantine(desk: Desk) -> None:
+    desk.enqueue(a_job())
+    desk.redelivered("1", 3, "iso")
+    desk.pause("enqueue")
+    assert desk.do(verbs.executors.beat, "anna", 0, []).quarantined == 1
+
+
 def test_an_executor_that_ends_or_leaves_the_queue_is_not_halted_any_more(desk: Desk) -> None:
     desk.pause("consume")
     nothing_starts(desk, "anna", "berta", "clara")

@@ -744,6 +744,6 @@ def test_of_several_runs_that_are_put_off_in_one_call_the_first_that_is_due_is_a
     first, later = desk.executing(*some_jobs(2))
     desk.sleep("berta")
     with desk.subscribed("berta") as heard:
-        desk.settle([Settled(first, snoozed(60)), Settled(later, snoozed(86_400))])
+        desk.settle([Settled(first, snoozed(60)), Settled(later, retried(86_400, FAILURE))])
         (message,) = [message for _, message in heard()]
     assert message == "due 60000"
