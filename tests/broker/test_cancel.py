@@ -293,3 +293,12 @@ def test_an_operation_does_not_cancel_a_job_that_was_sent_later(desk: Desk) -> N
 
 def of_operation(desk: Desk, *keys: str, states: list[State], until: int | None = None) -> list[int]:
     return desk.do(verbs.jobs.cancel, keys, LIFETIMES, "why", Chosen(states, until))
+
+
+@pytest.mark.audit(skip="a record was changed by hand")
+def test_a_job_in_a_line_whose_record_has_lost_its_limits_is_not_cancelled_and_stops_no_other(
+    desk: Desk,
+) -> None:
+    desk.enqueue(*(a_job(key, gates="c1:account") for key in "123"))
+    desk.redis.hdel(desk.keys.record("2"), "g")
+    assert desk.cancel("2", "3") == [0, 1]

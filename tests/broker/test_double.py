@@ -738,6 +738,15 @@ def test_a_lane_whose_group_was_made_anew_delivers_both_copies_again_and_the_job
     assert_ended_once(desk, OF_FIRST)
 
 
+def test_purge_leaves_both_copies_alone_when_the_group_is_lost(desk: Desk) -> None:
+    first, twin = both(desk)
+    desk.redis.xgroup_destroy(desk.keys["s"], "fq")
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
+    assert [entry for entry, _ in desk.entries("s")] == [first.entry, twin.entry]
+    assert desk.finish([twin], FIRST) == [1]
+    assert_ended_once(desk, OF_FIRST)
+
+
 @pytest.mark.audit(skip="the record is gone")
 @whichever
 def test_after_flushall_no_copy_ends_anything(desk: Desk, winner: int) -> None:

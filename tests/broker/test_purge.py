@@ -66,6 +66,15 @@ def test_jobs_that_run_are_left_alone_when_the_group_is_lost(desk: Desk) -> None
     assert desk.finish(running) == [1, 1, 1]
 
 
+def test_a_stray_entry_of_a_job_that_runs_is_removed_when_the_group_is_lost(desk: Desk) -> None:
+    (run,) = desk.executing(a_job())
+    desk.redis.xadd(desk.keys["s"], {"j": "1"})
+    desk.redis.xgroup_destroy(desk.keys["s"], GROUP)
+    assert desk.do(verbs.queues.purge, LIFETIMES, 100) == 0
+    assert [entry for entry, _ in desk.entries("s")] == [run.entry]
+    assert desk.finish([run]) == [1]
+
+
 @pytest.mark.parametrize("group", ["a", "z"])
 @pytest.mark.parametrize("begins", ["0", "$"])
 @pytest.mark.audit(unfinished=True)
