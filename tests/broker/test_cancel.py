@@ -295,6 +295,13 @@ def of_operation(desk: Desk, *keys: str, states: list[State], until: int | None 
     return desk.do(verbs.jobs.cancel, keys, LIFETIMES, "why", Chosen(states, until))
 
 
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+def test_a_job_in_a_line_of_any_priority_is_cancelled(desk: Desk, priority: str) -> None:
+    desk.enqueue(*(a_job(key, gates="c1:account", priority=priority) for key in "12"))
+    assert desk.cancel("2") == [1]
+    assert (desk.record("2")["s"], desk.in_lines()) == ("K", [])
+
+
 @pytest.mark.audit(skip="a record was changed by hand")
 def test_a_job_in_a_line_whose_record_has_lost_its_limits_is_not_cancelled_and_stops_no_other(
     desk: Desk,
