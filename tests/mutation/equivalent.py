@@ -82,6 +82,7 @@ BY_REASON: Final[dict[str, list[Key]]] = {
         ("index.lua", "", "if jobs == length and not bound and curs… → false"),
         ("fetch.lua", "start", "if f[F.run] → true"),
         ("lib/arrive.lua", "arrive", "without not gates"),
+        ("outcome/success.lua", "succeed", "if recorded_in == nil → true"),
         ("lib/lines.lua", "lines", "without moves < 0"),
         ("lib/result.lua", "keep_for", "if not keep → true"),
         ("lib/result.lua", "keep_for", "removed: keeps[ttl] = keep"),

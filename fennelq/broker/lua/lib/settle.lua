@@ -35,7 +35,6 @@ end
 -- kind when it has written another one: a job that has been too new for every worker for too long is dead.
 local function settle_job(job, place, kind, number, value)
   local record = record_of(job)
-  settling = place
   -- A cancel stays as it is, even if the job must not run again.
   if kind ~= 'K' then
     kind, number, value = ends_made().unless_over(record, job, place, kind, number, value)
