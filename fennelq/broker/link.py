@@ -198,7 +198,7 @@ class _Wire(asyncio.Protocol):
         if reply is NOT_YET:
             return
         self._replied = True
-        if isinstance(reply, ReplyError) and (not self._asked or refuses_connection(reply)):
+        if isinstance(reply, ReplyError) and (not self._written or refuses_connection(reply)):
             self._refusal = reply
         elif self._held and self._transport is not None:
             self._transport.write(b"".join(self._held))

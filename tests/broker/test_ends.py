@@ -204,6 +204,16 @@ def test_a_restored_job_is_written_down_and_counts_as_no_further_death(recorded:
     assert (words(taken), taken.missed.number) == (["D1"], 0)
 
 
+def test_restores_alone_do_not_let_the_entries_grow_without_bound(recorded: Desk) -> None:
+    """They reach no counter whose multiples of 64 limit the entries."""
+    with recorded.redis.pipeline(transaction=False) as pipe:
+        for _ in range(10_500):
+            pipe.xadd(recorded.keys["ends"], {"e": ""})
+        pipe.execute()
+    a_restored_job(recorded)
+    assert recorded.redis.xlen(recorded.keys["ends"]) < 10_200
+
+
 def test_a_restored_job_hides_no_death_that_was_missed(recorded: Desk) -> None:
     recorded.finish(recorded.executing(a_job("2")), DEAD)
     recorded.redis.xtrim(recorded.keys["ends"], maxlen=0, approximate=False)

@@ -108,6 +108,22 @@ async def test_a_command_that_cannot_be_encoded_fails_no_other_call(link: Link) 
     assert isinstance(second, TypeError)
 
 
+async def test_a_refused_channel_takes_no_other_one_with_it(desk: Desk, server: Server) -> None:
+    """Also when the command of the other one was sent before any reply of the server."""
+    cast("Any", desk.redis).execute_command("ACL", "SETUSER", "default", "resetchannels", "&bell")
+    link, heard = Link(address_of(server.url)), list[Any]()
+    try:
+        await link.listen(["SUBSCRIBE", "news"], heard.append)
+        link.post(["SSUBSCRIBE", "bell"])
+        await aeventually(lambda: len(heard) == 2)
+        link.post(["PING"])
+        await aeventually(lambda: len(heard) == 3)
+    finally:
+        cast("Any", desk.redis).execute_command("ACL", "SETUSER", "default", "allchannels")
+        link.close()
+    assert [getattr(heard[0], "word", ""), *heard[1][:2]] == ["NOPERM", b"ssubscribe", b"bell"]
+
+
 async def test_a_cancelled_call_abandons_its_own_answer_only(through: Link, proxy: Proxy) -> None:
     proxy.latency(30)
     calls = [asyncio.create_task(through.call(echo(number), PATIENCE)) for number in range(20)]

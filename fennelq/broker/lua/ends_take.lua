@@ -6,8 +6,9 @@
 --
 -- The counters of the queue show how many ends there were, and `ends:read` how many of them recorders have read. When a counter
 -- is more than has been read, ends were missed: the stream was cut or has expired, or a worker of an earlier version ended the
--- jobs. An entry may have counters, and the counters of the queue are compared when all entries have been read. They are added up in `ends:read`, so that no gap is forgotten when a recorder dies. Its field `taken`
--- counts the ends that recorders have taken and not recorded: they are missed when the stream has expired meanwhile.
+-- jobs. Counters are compared when an entry has some, and those of the queue when all entries have been read. Missed ends are
+-- added up in `ends:read`, so that no gap is forgotten when a recorder dies. Its field `taken` counts the ends that recorders have
+-- taken and not recorded: they are missed when the stream has expired meanwhile.
 --
 -- Returns {entries (id and text), entries left, ends missed so far, the latest gap: since when (ms), until when (ms), of which
 -- statuses, the ends that this call has found to be missed}
